@@ -1,0 +1,45 @@
+# `make demo` and `make test` set up everything themselves: they need Python >= 3.11, make and a package index.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PUBLISHED := .published
+ARGS ?=
+
+.PHONY: demo test test-slow lint format bench published clean
+
+demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a table, draw the figures
+	$(BIN)/ntl compare $(ARGS)
+
+test: $(INSTALLED) published  ## all tests but the slow ones
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+
+test-slow: $(INSTALLED) published  ## the tests that take longer than CI may
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: $(INSTALLED)  ## format check, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED) published  ## time and memory of the losses, side by side with others
+	$(BIN)/python benchmarks/losses.py $(ARGS)
+
+# The published package, in a folder of its own, for the differential test and the benchmark. Without it
+# they skip and say so.
+published: $(PUBLISHED)/.installed
+$(PUBLISHED)/.installed: $(INSTALLED)
+	@$(BIN)/pip install --quiet --no-deps --target $(PUBLISHED) ntloss==0.3.2 loguru==0.7.3 \
+		&& touch $@ || echo "ntloss 0.3.2 could not be installed: the tests that compare with it will skip"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(PUBLISHED) build dist outputs

@@ -1,0 +1,1 @@
+"""The lab: reproduce, compare and extend the number token loss paper."""

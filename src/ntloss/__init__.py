@@ -1,0 +1,1 @@
+"""Number-aware losses for language models."""
