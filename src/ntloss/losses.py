@@ -121,9 +121,9 @@ class NumberTokenLoss(nn.Module):
         logit_scale: float = 1.0,
         sparse_grad: bool = True,
     ) -> Tensor:
-        """The same beside a kernel that computes cross-entropy from hidden states and never shows logits.
+        """The same beside a kernel that computes cross-entropy from hidden states, without logits.
 
-        The number tokens' logits are `hidden_states @ lm_head_weight[number tokens].T`. `docs/riding_along.md`
+        The number tokens' logits are `hidden_states @ lm_head_weight[number tokens].T`; docs/riding_along.md
         shows it with Liger-Kernel, cut-cross-entropy and `F.linear_cross_entropy`.
 
         Args:
