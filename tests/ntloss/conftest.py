@@ -18,7 +18,7 @@ from ntloss.vocabulary import _warn_once
 ROOT = Path(__file__).resolve().parents[2]
 
 settings.register_profile(
-    "ntloss", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    "ntloss", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.load_profile("ntloss")
 

@@ -168,6 +168,13 @@ class TestReweigh:
         got = reweigh_by_mass(torch.zeros(1), torch.tensor([-1e-9]), 9.0)
         assert got.item() == pytest.approx(9.09e-9, rel=1e-5)
 
+    @pytest.mark.parametrize("log_mass", [-1e-6, -0.1, -1.0, -5.0, -18.0, -25.0, -60.0])
+    def test_gradient_is_right_however_little_the_mass(self, log_mass: float) -> None:
+        # At the start of a training little mass is on numbers; what there is must pull the right way.
+        x = torch.tensor([log_mass], requires_grad=True)
+        reweigh_by_mass(torch.tensor([2.0]), x, 9.0).sum().backward()
+        assert x.grad.item() == pytest.approx((2.0 - 9.09) * np.exp(log_mass), rel=1e-5)
+
     def test_no_mass_on_numbers_is_finite(self) -> None:
         log_mass = torch.tensor([-torch.inf, -1e30], requires_grad=True)
         loss = reweigh_by_mass(torch.ones(2), log_mass, 9.0)
