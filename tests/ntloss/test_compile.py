@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.testing
 import torch.nn.functional as F
 from comparing import SAME_COMPUTATION, assert_near
 from torch import Tensor

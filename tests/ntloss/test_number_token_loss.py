@@ -388,14 +388,11 @@ class TestBatches:
     def test_broken_logits_at_ignored_positions_do_no_harm(
         self, wild: float, digits: NumberVocabulary
     ) -> None:
-        # Garbage at padding is harmless to F.cross_entropy, so it must be to the number term.
+        # Some attention kernels leave NaN at padding.
         logits = torch.zeros(2, 12)
         logits[1] = wild
         logits.requires_grad_()
         labels = torch.tensor([3, -100])
-        F.cross_entropy(logits, labels).backward()
-        assert logits.grad.isfinite().all()
-        logits.grad = None
         loss = NTLoss(digits)(logits, labels)
         loss.backward()
         assert loss.isfinite()
@@ -651,7 +648,7 @@ class TestBadInput:
             (
                 {"labels": torch.zeros(2, 4, dtype=torch.int64)},
                 ValueError,
-                r"\[2, 4\].*\[2, 3, 12\].*\[2, 3\]",
+                r"\[2, 4\].*\[2, 3\]",
             ),
             ({"labels": torch.zeros(6, dtype=torch.int64)}, ValueError, r"\[6\].*\[2, 3\]"),
             ({"labels": torch.zeros(2, 3, 1, dtype=torch.int64)}, ValueError, r"\[2, 3, 1\].*\[2, 3\]"),
