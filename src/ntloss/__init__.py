@@ -1,1 +1,29 @@
-"""Number-aware losses for language models."""
+"""Number-aware losses for language models.
+
+Cross-entropy cannot tell that 3 is closer to 4 than 9 is; a number token loss can:
+
+    loss = cross_entropy(logits, labels) + 0.3 * NTLoss(tokenizer)(logits, labels)
+"""
+
+from ntloss.criteria import Criterion, ExpectedValue, NumberRecord, Wasserstein
+from ntloss.losses import NTLoss, NTLossDotProduct, NumberTokenLoss
+from ntloss.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary
+
+__version__ = "1.0.0.dev0"
+
+__all__ = [
+    # which tokens are numbers
+    "NumberVocabulary",
+    "NumberToken",
+    "NumberTokensLeftOut",
+    "Coverage",
+    # losses: nn.Modules (their functions are in ntloss.functional)
+    "NTLoss",
+    "NTLossDotProduct",
+    "NumberTokenLoss",
+    # how wrong a number is
+    "Wasserstein",
+    "ExpectedValue",
+    "Criterion",
+    "NumberRecord",
+]

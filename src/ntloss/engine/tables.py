@@ -1,0 +1,120 @@
+"""A vocabulary's number tokens as tensors on a device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ntloss.vocabulary import NumberVocabulary
+
+
+class NumberTables(nn.Module):
+    """The tensors that a loss needs of a vocabulary, as non-persistent buffers.
+
+    They are built once for each device, follow the module, and keep their dtype under `.half()`: bfloat16
+    would read 257 as 256. A state dict holds none of them.
+
+    Args:
+        vocabulary: the number tokens.
+        device: where the tables lie. Default: the CPU.
+
+    Attributes:
+        token_ids: `[number tokens]`: one token of each distinct value, by ascending value, then the further
+            forms.
+        values: `[values]`, the distinct values, ascending, float64 (float32 on devices without float64).
+        value_of_token: `[vocab]`, index into `values` of each number token, -1 for text.
+    """
+
+    token_ids: Tensor
+    values: Tensor
+    value_of_token: Tensor
+
+    def __init__(self, vocabulary: NumberVocabulary, device: torch.device | str = "cpu") -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self._build(torch.device(device))
+
+    def _build(self, device: torch.device) -> None:
+        distinct = self.vocabulary.distinct_values
+        index = {value: i for i, value in enumerate(distinct)}
+        forms: list[list[int]] = [[] for _ in distinct]
+        value_of_token = [-1] * self.vocabulary.vocab_size
+        for token in self.vocabulary.tokens:
+            forms[index[token.value]].append(token.token_id)
+            value_of_token[token.token_id] = index[token.value]
+        # Level 0 holds one form of every value, level 1 a second form of the values that have one, and so
+        # on: merging costs one operation a form, and the shapes are known.
+        levels = [
+            [i for i, ids in enumerate(forms) if len(ids) > level]
+            for level in range(max(len(ids) for ids in forms))
+        ]
+        ids = [forms[i][level] for level, members in enumerate(levels) for i in members]
+        floats = torch.float32 if device.type == "mps" else torch.float64
+        with torch.device("cpu"):  # also inside `with torch.device("meta")`
+            tables = {
+                "token_ids": torch.tensor(ids),
+                "values": self.vocabulary.value_tensor().to(floats),
+                "value_of_token": torch.tensor(value_of_token),
+            }
+            for level, members in enumerate(levels[1:], start=1):
+                tables[f"level_{level}"] = torch.tensor(members)
+        for name, table in tables.items():
+            self.register_buffer(name, table.to(device), persistent=False)
+        self._levels = len(levels)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NumberTables:
+        # .half(), .to(device), .to_empty(...): only the device is followed.
+        device = fn(torch.empty(0, device=self.values.device)).device
+        if device != self.values.device:
+            self._build(device)
+        return self
+
+    def merge_forms(self, number_logits: Tensor) -> Tensor:
+        """Add up the probability of all forms of a value.
+
+        Args:
+            number_logits: `[..., number tokens]`, finite, in the order of `token_ids`.
+
+        Returns:
+            `[..., values]`, logits of the distinct values.
+        """
+        start = len(self.values)
+        merged = number_logits[..., :start]
+        for level in range(1, self._levels):
+            members: Tensor = getattr(self, f"level_{level}")
+            further = number_logits[..., start : start + len(members)]
+            both = torch.logaddexp(merged.index_select(-1, members), further)
+            merged = merged.index_copy(-1, members, both)
+            start += len(members)
+        return merged
+
+    def targets(self, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+        """Look up what the labels are worth.
+
+        Args:
+            labels: `[positions]`, token ids.
+            ignore_index: label of positions that do not count.
+
+        Returns:
+            target: `[positions]`, index into `values`; 0 where the label is no number.
+            is_number: `[positions]`, bool.
+        """
+        counted = labels != ignore_index
+        index = self.value_of_token[torch.where(counted, labels, 0)]
+        return index.clamp(min=0), counted & (index >= 0)
+
+    def extra_repr(self) -> str:
+        """Counts, for `print(model)`."""
+        return (
+            f"vocab_size={self.vocabulary.vocab_size}, tokens={len(self.token_ids)}, "
+            f"values={len(self.values)}"
+        )
+
+
+@functools.lru_cache(maxsize=16)
+def tables_for(vocabulary: NumberVocabulary, device: torch.device) -> NumberTables:
+    """The tables of `vocabulary` on `device`, built at the first call."""
+    return NumberTables(vocabulary, device)
