@@ -15,9 +15,7 @@ from ntl.tasks import Example
 BATCH = 250  # questions decoded at once: enough to keep one core busy, little enough for its cache
 
 
-def encode_questions(
-    tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]
-) -> dict[str, Tensor]:
+def encode_questions(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> dict[str, Tensor]:
     """Tokenize questions into one padded batch.
 
     Args:
@@ -60,9 +58,7 @@ def answer(
         if isinstance(model, T5ForRegression):
             batch = (model(**inputs).double() * model.scale + model.mean).tolist()
         else:
-            tokens = model.generate(
-                **inputs, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1
-            )
+            tokens = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1)
             texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
             batch = [parse_number(text) for text in texts]
         for i, number in zip(chosen, batch, strict=True):

@@ -94,9 +94,7 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
         ]
     )
     backend.decoder = decoders.Metaspace(prepend_scheme="never")
-    backend.post_processor = processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", 1)]
-    )
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     )
