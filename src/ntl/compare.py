@@ -3,8 +3,8 @@
     ntl compare
     ntl compare task=arithmetic task.data_dir=mathematics_dataset-v1.0 tokenizer=t5 seeds=[0,1]
 
-It writes table.md, results.json, figures and one file per run to ``output_dir``. An interrupted comparison continues
-from its finished runs when the same command is given again.
+It writes table.md, results.json, figures and one file per run to ``output_dir``. An interrupted comparison
+continues from its finished runs when the same command is given again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Hydra overrides. Default: ``sys.argv[1:]``.
 
     Returns:
-        The exit code: 0 all runs are finished, 1 one failed, 2 something asked for cannot be done, 130 interrupted.
+        The exit code: 0 all runs are finished, 1 one failed, 2 something asked for cannot be done, 130
+        interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if {"-h", "--help"} & set(arguments):
@@ -103,7 +104,7 @@ def compare(config: Mapping[str, Any], command: str, console: Console) -> int:
             def on_done(run: Run, result: dict[str, Any]) -> None:
                 records[run] = store.save(run, result, _versions())
                 test, metrics = next(iter(result["metrics"].items()))
-                mae = "–" if metrics["mae"] is None else f"{metrics['mae']:.2f}"
+                mae = "n/a" if metrics["mae"] is None else f"{metrics['mae']:.2f}"
                 progress.end(run, f"{run}: {test} MAE {mae} ({result['seconds']:.0f} s)")
 
             def on_failed(run: Run, error: str) -> None:
@@ -217,7 +218,7 @@ def _identity(config: Mapping[str, Any], data: TaskData) -> dict[str, Any]:
 
 
 def _without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration without this machine's paths: folders by their last name, the output folder left out."""
+    """The configuration without this machine's paths: folders by their names alone."""
     shown = {k: v for k, v in config.items() if k not in ("output_dir", "overwrite", "jobs")}
     shown["task"] = dict(shown["task"])
     for section, key in ((shown, "tokenizer"), (shown["task"], "data_dir")):

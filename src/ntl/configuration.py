@@ -40,13 +40,15 @@ def load_config(overrides: Sequence[str]) -> dict[str, Any]:
     except MissingConfigException as error:
         group, _, name = (error.missing_cfg_file or "").partition("/")
         raise UserError(
-            f"{group}={name} is unknown; expected one of: {', '.join(error.options or TASKS)}. "
-            f"Pass for example {group}={(error.options or TASKS)[0]}."
+            f"{group}={name} is unknown; expected one of: {', '.join(error.options or TASKS)}. Pass for "
+            f"example {group}={(error.options or TASKS)[0]}."
         ) from None
     except OverrideParseException as error:
         raise UserError(
-            f"{error.override!r} cannot be read; expected key=value, such as training.steps=100, seeds=[0,1] or, "
-            "with quotes around special characters, \"output_dir='a b=c'\". `ntl compare --help` lists the keys."
+            f"{error.override!r} cannot be read; expected key=value, such as training.steps=100, "
+            "seeds=[0,1] or, "
+            "with quotes around special characters, \"output_dir='a b=c'\". `ntl compare --help` lists the "
+            "keys."
         ) from None
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_unknown_key(error, overrides)) from None

@@ -95,11 +95,12 @@ def _curves(
 ) -> None:
     """Mean over seeds against steps, with a band from the lowest to the highest seed."""
     for name, runs in groups.items():
-        curves = [[point.get(key) for point in run["curve"]] for run in runs]
-        if any(value is None for curve in curves for value in curve):
-            continue  # a regression head has no cross-entropy; early models may write no number
-        steps = [point["step"] for point in runs[0]["curve"]]
-        values = np.array(curves)
+        values = np.array([[point.get(key) for point in run["curve"]] for run in runs], dtype=float)
+        known = ~np.isnan(values).any(axis=0)  # an early model may write no number at all
+        if not known.any():
+            continue  # a regression head has no cross-entropy
+        steps = np.array([point["step"] for point in runs[0]["curve"]])[known]
+        values = values[:, known]
         ax.fill_between(steps, values.min(0), values.max(0), color=colours[name], alpha=0.15, lw=0)
         ax.plot(steps, values.mean(0), color=colours[name], lw=1.8, label=display_name(name))
     if key == "mae":

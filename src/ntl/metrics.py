@@ -40,8 +40,9 @@ def score(predictions: Sequence[float | None], targets: Sequence[float]) -> dict
         targets: The true numbers.
 
     Returns:
-        ``mae``, ``rmse``, ``r2``, ``pearson`` and ``accuracy`` over the valid predictions, None where they are not
-        defined (no valid prediction; for r2 constant targets; for pearson constant numbers on either side), and
+        ``mae``, ``rmse``, ``r2``, ``pearson`` and ``accuracy`` over the valid predictions, None where they
+        are not defined (no valid prediction; for r2 constant targets; for pearson constant numbers on either
+        side), and
         ``invalid``, the count of the others. ``accuracy`` is ``np.isclose``.
 
     Raises:
@@ -49,8 +50,8 @@ def score(predictions: Sequence[float | None], targets: Sequence[float]) -> dict
     """
     if len(predictions) != len(targets):
         raise ValueError(
-            f"{len(predictions)} predictions for {len(targets)} targets; expected one per target. "
-            "Pass None for a prediction that is no number."
+            f"{len(predictions)} predictions for {len(targets)} targets; expected one per target. Pass None "
+            "for a prediction that is no number."
         )
     pairs = [(p, t) for p, t in zip(predictions, targets, strict=True) if p is not None]
     result: dict[str, float | None] = dict.fromkeys(METRICS)
@@ -78,7 +79,8 @@ def mean_and_error(values: Sequence[float | None]) -> tuple[float | None, float 
         values: One per seed.
 
     Returns:
-        The mean (None where a value is), and the sample standard deviation / sqrt(seeds) (None below two seeds).
+        The mean (None where a value is), and the sample standard deviation / sqrt(seeds) (None below two
+        seeds).
     """
     if not values or any(value is None for value in values):
         return None, None

@@ -19,9 +19,9 @@ from transformers import (
 class T5ForRegression(T5PreTrainedModel):
     """T5 that answers with one number instead of text.
 
-    The decoder reads its start token only, and a linear layer turns that position's state into the number. This is
-    transformers' ``T5ForSequenceClassification`` with one label, but for the decoder: there it reads the whole
-    question again, which costs as much as the encoder and adds nothing to what it can see.
+    The decoder reads its start token only, and a linear layer turns that position's state into the number.
+    This is transformers' ``T5ForSequenceClassification`` with one label, but for the decoder: there it reads
+    the whole question again, which costs as much as the encoder and adds nothing to what it can see.
 
     Args:
         config: Of the T5.

@@ -11,6 +11,7 @@ from ntl.metrics import METRICS, mean_and_error
 from ntl.tasks import Example
 
 BASELINE = "ce"
+NOTHING = "n/a"
 HEADINGS = ("objective", "seeds", "MAE", "RMSE", "R²", "Pearson", "exact", "invalid", "MAE vs CE")
 NAMES = {
     "ce": "CE",
@@ -32,10 +33,10 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[
         records: Finished runs, see ``store.RunStore.save``.
 
     Returns:
-        Test set -> objective -> ``seeds`` (a list), and for each metric ``mean`` and ``error`` (standard error over
-        seeds). Objectives other than the baseline have ``versus_ce``: for each metric, over the seeds that both
-        have, ``mean`` and ``error`` of the difference, ``lower`` (in how many of them it is below the baseline)
-        and ``seeds`` (how many there are).
+        Test set -> objective -> ``seeds`` (a list), and for each metric ``mean`` and ``error`` (standard
+        error over seeds). Objectives other than the baseline have ``versus_ce``: for each metric, over the
+        seeds that both have, ``mean`` and ``error`` of the difference, ``lower`` (in how many of them it is
+        below the baseline) and ``seeds`` (how many there are).
     """
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     tests = list(dict.fromkeys(test for record in records for test in record["metrics"]))
@@ -95,7 +96,7 @@ def table_rows(summary: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
             row.append(_plus_minus(entry[metric], digits))
         versus = entry.get("versus_ce", {}).get("mae")
         if versus is None:
-            row.append("–")
+            row.append(NOTHING)
         else:
             better = f" (lower on {versus['lower']} of {versus['seeds']})"
             row.append(_plus_minus(versus, 2, signed=True) + better)
@@ -105,9 +106,8 @@ def table_rows(summary: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
 
 def _plus_minus(value: Mapping[str, float | None], digits: int, signed: bool = False) -> str:
     if value["mean"] is None:
-        return "–"
+        return NOTHING
     text = f"{value['mean']:+.{digits}f}" if signed else f"{value['mean']:.{digits}f}"
-    text = text.replace("-", "−")
     return text if value["error"] is None else f"{text} ± {value['error']:.{digits}f}"
 
 

@@ -1,4 +1,4 @@
-"""The output folder: one file per finished run, written whole or not at all, never mixed with another configuration's."""
+"""The output folder: one file per finished run, whole or absent, never mixed with another configuration's."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class RunStore:
     def __init__(self, folder: Path, identity: Mapping[str, Any], objectives: Mapping[str, Any]):
         if folder.exists() and not folder.is_dir():
             raise UserError(
-                f"output_dir={folder} is a file; expected a folder, or a path that does not exist yet. "
-                "Pass another output_dir."
+                f"output_dir={folder} is a file; expected a folder, or a path that does not exist yet. Pass "
+                "another output_dir."
             )
         self.folder = folder
         self.identity = identity
@@ -49,8 +49,8 @@ class RunStore:
             The runs that are finished already, with their records.
 
         Raises:
-            UserError: The folder holds runs of another configuration, or a file that cannot be read; nothing is
-                changed then.
+            UserError: The folder holds runs of another configuration, or a file that cannot be read; nothing
+                is changed then.
         """
         finished, foreign, differences = {}, [], []
         for path in sorted((self.folder / "runs").glob("*-seed*.json")):
@@ -66,8 +66,8 @@ class RunStore:
         if foreign and not overwrite:
             raise UserError(
                 f"output_dir={self.folder} holds {len(foreign)} run(s) of another configuration: "
-                f"{'; '.join(differences[:5])}{'; ...' if len(differences) > 5 else ''}. Pass another output_dir, "
-                "or overwrite=true to delete those runs."
+                f"{'; '.join(differences[:5])}{'; ...' if len(differences) > 5 else ''}. Pass another "
+                "output_dir, or overwrite=true to delete those runs."
             )
         for path in foreign:
             path.unlink()
@@ -76,8 +76,8 @@ class RunStore:
             write_whole(self.folder / "runs" / ".writable", "")
         except OSError as error:
             raise UserError(
-                f"output_dir={self.folder} cannot be written ({error.strerror}); expected a folder that can be. "
-                "Pass another output_dir."
+                f"output_dir={self.folder} cannot be written ({error.strerror}); expected a folder that can "
+                "be. Pass another output_dir."
             ) from None
         (self.folder / "runs" / ".writable").unlink()
         return finished
@@ -140,8 +140,8 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError("keys are missing")
     except (ValueError, TypeError, OSError) as error:
         raise UserError(
-            f"{path} is no run of a comparison ({error}); expected the JSON that `ntl compare` wrote. Delete the "
-            "file (the run is then repeated), or pass another output_dir."
+            f"{path} is no run of a comparison ({error}); expected the JSON that `ntl compare` wrote. "
+            "Delete the file (the run is then repeated), or pass another output_dir."
         ) from None
     return record
 

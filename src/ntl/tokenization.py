@@ -1,6 +1,7 @@
 """One tokenization for every objective: each digit of a number is a token of its own.
 
-T5's own tokenizer writes ``▁42`` and ``2019`` as one token each; a loss on digits would see almost none of them.
+T5's own tokenizer writes ``▁42`` and ``2019`` as one token each; a loss on digits would see almost none of
+them.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def load_tokenizer(folder: str | Path | None) -> PreTrainedTokenizerFast:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
         raise UserError(
-            f"tokenizer={folder} cannot be loaded ({str(error).splitlines()[0]}); expected a folder with T5's "
-            "tokenizer.json or spiece.model. Correct it, or leave it out."
+            f"tokenizer={folder} cannot be loaded ({str(error).splitlines()[0]}); expected a folder with "
+            "T5's tokenizer.json or spiece.model. Correct it, or leave it out."
         ) from error
     return split_digits(tokenizer)
 
@@ -58,13 +59,14 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         The copy. Its vocabulary is the same: ``42`` becomes ``4`` and ``2``, which T5 has already.
 
     Raises:
-        UserError: It is no fast tokenizer, or the copy does not write the ten digits as ten tokens, or does not
-            decode what it encodes.
+        UserError: It is no fast tokenizer, or the copy does not write the ten digits as ten tokens, or does
+            not decode what it encodes.
     """
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
-            f"the tokenizer is a {type(tokenizer).__name__}; expected a fast one (with a tokenizer.json), because "
-            "digits are split by its pre-tokenizer. Save it with save_pretrained from a fast tokenizer first."
+            f"the tokenizer is a {type(tokenizer).__name__}; expected a fast one (with a tokenizer.json), "
+            "because digits are split by its pre-tokenizer. Save it with save_pretrained from a fast "
+            "tokenizer first."
         )
     tokenizer = copy.deepcopy(tokenizer)
     backend = tokenizer.backend_tokenizer
@@ -78,8 +80,9 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 def character_tokenizer() -> PreTrainedTokenizerFast:
     """The small tokenizer that ships with the lab: printable ASCII, one token per character.
 
-    It keeps T5's conventions: pad 0, end 1, unknown 2, ``▁`` for a space, and the end token after each text. Only
-    the ``▁`` that T5 puts in front of every text is left out: it would cost the decoder a step per number.
+    It keeps T5's conventions: pad 0, end 1, unknown 2, ``▁`` for a space, and the end token after each text.
+    Only the ``▁`` that T5 puts in front of every text is left out: it would cost the decoder a step per
+    number.
 
     Returns:
         A tokenizer with 98 tokens.
@@ -110,11 +113,11 @@ def _check(tokenizer: PreTrainedTokenizerFast) -> None:
         decoded = tokenizer.decode(ids, skip_special_tokens=True)
         if len(digits) != 10 or tokenizer.unk_token_id in digits or seen != expected:
             raise UserError(
-                f"the tokenizer writes {seen} of the {expected} digits in {text!r} as digit tokens; expected all. "
-                "Use one with the ten tokens 0 to 9, as T5's."
+                f"the tokenizer writes {seen} of the {expected} digits in {text!r} as digit tokens; "
+                "expected all. Use one with the ten tokens 0 to 9, as T5's."
             )
         if decoded != text:
             raise UserError(
-                f"the tokenizer decodes {text!r} as {decoded!r}; expected the same text. "
-                "Use one that keeps text as it is, as T5's."
+                f"the tokenizer decodes {text!r} as {decoded!r}; expected the same text. Use one that keeps "
+                "text as it is, as T5's."
             )

@@ -97,8 +97,9 @@ class ProgressCallback(TrainerCallback):
 def plan_batches(lengths: Sequence[int], steps: int, batch_size: int, seed: int) -> list[int]:
     """Choose the examples of every batch.
 
-    Each epoch is a new permutation. Within a pool of batches, examples of like length go together, which saves
-    padding, and the batches are then shuffled. It depends on the arguments alone: all objectives see the same.
+    Each epoch is a new permutation. Within a pool of batches, examples of like length go together, which
+    saves padding, and the batches are then shuffled. It depends on the arguments alone: all objectives see
+    the same.
 
     Args:
         lengths: Of the training examples.
@@ -147,7 +148,8 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         rows: From ``encode``.
 
     Returns:
-        ``input_ids`` and ``attention_mask`` ``[batch, seq]``, ``labels`` ``[batch, answer]`` padded with -100,
+        ``input_ids`` and ``attention_mask`` ``[batch, seq]``, ``labels`` ``[batch, answer]`` padded with
+        -100,
         ``values`` ``[batch]``.
     """
     questions = [torch.tensor(row["input_ids"]) for row in rows]

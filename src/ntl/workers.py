@@ -1,7 +1,7 @@
 """Runs in parallel: worker processes of one thread each, which the parent feeds, watches and can stop.
 
-The workers are spawned once and keep what they imported and loaded from run to run. A worker that dies takes one run with
-it, not the comparison.
+The workers are spawned once and keep what they imported and loaded from run to run. A worker that dies takes
+one run with it, not the comparison.
 """
 
 from __future__ import annotations

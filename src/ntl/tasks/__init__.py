@@ -95,6 +95,6 @@ def require_at_least(settings: Mapping[str, Any], least: Mapping[str, float]) ->
         if isinstance(value, bool) or not isinstance(value, kind) or value < smallest:
             word = "a whole number" if kind is int else "a number"
             raise UserError(
-                f"task.{name} is {value!r}; expected {word} of at least {smallest}. "
-                f"Pass for example task.{name}={max(smallest, 1)}."
+                f"task.{name} is {value!r}; expected {word} of at least {smallest}. Pass for example "
+                f"task.{name}={max(smallest, 1)}."
             )

@@ -1,7 +1,7 @@
 """Arithmetic in the format of the DeepMind mathematics dataset.
 
-Questions and answers stand on alternating lines: "Calculate -4 - (5 + (3 - 6))." and "-6". The examples come from
-the official files where they lie in a folder, else from a seeded generator of the same kind of question.
+Questions and answers stand on alternating lines: "Calculate -4 - (5 + (3 - 6))." and "-6". The examples come
+from the official files where they lie in a folder, else from a seeded generator of the same kind of question.
 
 Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Models", ICLR 2019.
 """
@@ -41,7 +41,8 @@ def load(settings: Mapping[str, Any]) -> TaskData:
             ``test_size`` (pairs per test file), ``data_seed`` (for the generator).
 
     Returns:
-        Training and validation examples of the three difficulties, an interpolation and an extrapolation test.
+        Training and validation examples of the three difficulties, an interpolation and an extrapolation
+        test.
 
     Raises:
         UserError: A setting is out of its range, or a file is missing or malformed.
@@ -63,13 +64,14 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 def _read(settings: Mapping[str, Any], folder: Path) -> TaskData:
     if not folder.is_dir():
         raise UserError(
-            f"task.data_dir={folder} is no folder; expected one that holds train-easy, train-medium, train-hard, "
-            "interpolate and extrapolate. Correct it, or leave it out: the questions are then generated."
+            f"task.data_dir={folder} is no folder; expected one that holds train-easy, train-medium, "
+            "train-hard, interpolate and extrapolate. Correct it, or leave it out: the questions are then "
+            "generated."
         )
     if not settings["modules"]:
         raise UserError(
-            "task.modules is empty; expected at least one file name without .txt. "
-            "Pass for example task.modules=[arithmetic__add_sub_multiple]."
+            "task.modules is empty; expected at least one file name without .txt. Pass for example "
+            "task.modules=[arithmetic__add_sub_multiple]."
         )
     n_train, n_validation = settings["train_per_difficulty"], settings["validation_per_difficulty"]
     train: list[Example] = []
@@ -118,8 +120,8 @@ def read_pairs(path: Path, limit: int) -> list[Example]:
             lines = [line.rstrip("\r\n") for line in islice(file, 2 * limit)]
     except FileNotFoundError:
         raise UserError(
-            f"{path} does not exist; expected a file of questions and answers on alternating lines. "
-            "Correct task.data_dir or task.modules."
+            f"{path} does not exist; expected a file of questions and answers on alternating lines. Correct "
+            "task.data_dir or task.modules."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read as UTF-8 text: {error}. Replace the file.") from None
@@ -135,15 +137,15 @@ def read_pairs(path: Path, limit: int) -> list[Example]:
             question = line
         elif parse_number(line) is None:
             raise UserError(
-                f"{path}, line {number}: the answer {line[:40]!r} is not a number. Choose modules whose answers "
-                "are numbers (task.modules), or restore the file."
+                f"{path}, line {number}: the answer {line[:40]!r} is not a number. Choose modules whose "
+                "answers are numbers (task.modules), or restore the file."
             )
         else:
             examples.append(Example(question, line.strip()))
     if not lines or len(lines) % 2:
         raise UserError(
-            f"{path}, line {len(lines)}: the file ends with a question that has no answer (or is empty); expected "
-            "an even number of lines, at least two. Restore the file: it may be cut off."
+            f"{path}, line {len(lines)}: the file ends with a question that has no answer (or is empty); "
+            "expected an even number of lines, at least two. Restore the file: it may be cut off."
         )
     return examples
 

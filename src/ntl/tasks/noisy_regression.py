@@ -1,7 +1,7 @@
 """Noisy regression, written as text: a few integers in, one number out.
 
-The answer is a weighted sum of the integers plus Gaussian noise. The noise makes the exact answer unknowable, so
-what counts is how *near* a prediction comes, which is what a number token loss is about.
+The answer is a weighted sum of the integers plus Gaussian noise. The noise makes the exact answer
+unknowable, so what counts is how *near* a prediction comes, which is what a number token loss is about.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     weights = settings["weights"]
     if not isinstance(weights, list) or not weights:
         raise UserError(
-            f"task.weights is {weights!r}; expected one number per integer of the question. "
-            "Pass for example task.weights=[5,3,2]."
+            f"task.weights is {weights!r}; expected one number per integer of the question. Pass for "
+            "example task.weights=[5,3,2]."
         )
+    for name in ("smallest", "largest", "largest_answer"):
+        require_at_least(settings, {name: 0})
     low, high = settings["smallest"], settings["largest"]
     held_out = settings["validation_size"] + settings["test_size"]
     questions = (high - low + 1) ** len(weights) if high > low else 0
     if questions < 4 * held_out:
         raise UserError(
-            f"{len(weights)} integers from task.smallest={low} to task.largest={high} make {max(questions, 0)} "
-            f"questions; expected at least {4 * held_out}, four times those held out. Widen the range, or lower "
-            "task.validation_size and task.test_size."
+            f"{len(weights)} integers from task.smallest={low} to task.largest={high} make {questions} "
+            f"questions; expected at least {4 * held_out}, four times those held out. Widen the range, or "
+            "lower task.validation_size and task.test_size."
         )
 
     rng = np.random.default_rng(settings["data_seed"])
