@@ -6,6 +6,7 @@ one run with it, not the comparison.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -95,14 +96,21 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, dict(config)), daemon=True)
-        self.process.start()
+        # Ctrl-C reaches the whole process group, but the parent decides what ends: a child inherits what is
+        # ignored here.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self.process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
         # Ours to close, or the end of the worker would not be seen here.
         theirs.close()
         self.run: Run | None = None
 
     def start(self, run: Run) -> None:
         self.run = run
-        self.connection.send(run)
+        with contextlib.suppress(OSError):  # it has died; receive() will tell
+            self.connection.send(run)
 
     def receive(self) -> tuple[str, Any]:
         """A message: ``step`` and a count, ``done`` and a result, ``failed`` or ``died`` and an error."""
@@ -122,8 +130,6 @@ class _Worker:
 
 def _serve(connection: Connection, config: dict[str, Any]) -> None:
     """The worker: trains what it is sent until the parent goes away."""
-    # Ctrl-C reaches the whole process group; the parent decides what ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Before torch is imported: its thread pools are as large as the machine otherwise.
     os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     loaded = None
