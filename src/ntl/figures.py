@@ -16,7 +16,8 @@ from ntl.metrics import mean_and_error
 from ntl.report import BASELINE, display_name
 
 # Okabe and Ito's colours: told apart with colour blindness and in grey.
-COLOURS = ("#7A7A7A", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+COLOURS = {"ce": "#7A7A7A", "ntl_was": "#0072B2", "ntl_mse": "#E69F00", "regression_head": "#009E73"}
+SPARE = ("#CC79A7", "#56B4E9", "#D55E00")
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -49,7 +50,8 @@ def draw(records: Records, floors: Mapping[str, float | None], folder: Path) -> 
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         groups.setdefault(record["objective"], []).append(record)
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(groups)}
+    spare = iter(SPARE * len(groups))
+    colours = {name: COLOURS.get(name) or next(spare) for name in groups}
     test = next(iter(records[0]["metrics"]))
     floor = floors.get(test)
 
@@ -104,7 +106,12 @@ def _curves(
         ax.fill_between(steps, values.min(0), values.max(0), color=colours[name], alpha=0.15, lw=0)
         ax.plot(steps, values.mean(0), color=colours[name], lw=1.8, label=display_name(name))
     if key == "mae":
+        # Early models write numbers that are digits too long; the axis is for what comes after.
+        final = [run["curve"][-1]["mae"] for runs in groups.values() for run in runs if run["curve"]]
+        smallest = min((value for value in final if value), default=1.0)
         ax.set_yscale("log")
+        ax.set_ylim(0.8 * min(smallest, floor or smallest), 15 * smallest)
+        ax.yaxis.set_major_formatter("{x:g}")
     if floor is not None:
         ax.axhline(floor, color="#333333", lw=0.9, ls=(0, (4, 3)), label="noise floor")
     ax.set_xlabel("steps")

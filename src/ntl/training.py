@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from ntl.objectives import (
     number_term,
 )
 from ntl.tasks import Example, TaskData
-from ntloss import NumberVocabulary
+from ntloss import NumberTokensLeftOut, NumberVocabulary
 
 POOL = 16  # batches that are drawn together and sorted by length; see plan_batches
 REPORT_EVERY = 5  # steps between two reports of progress
@@ -123,29 +124,46 @@ def plan_batches(lengths: Sequence[int], steps: int, batch_size: int, seed: int)
     return np.concatenate(pools).tolist()
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example]) -> list[dict[str, Any]]:
-    """Tokenize examples.
+class EncodedExamples:
+    """Examples as token ids, tokenized when they are first asked for and kept: a worker's runs share them.
 
     Args:
         tokenizer: The comparison's.
-        examples: At least one.
-
-    Returns:
-        One dict per example: ``input_ids``, ``labels`` (ids), ``value`` (the answer as a number).
+        examples: Texts.
     """
-    questions = tokenizer([e.question for e in examples])["input_ids"]
-    answers = tokenizer([e.answer for e in examples])["input_ids"]
-    return [
-        {"input_ids": question, "labels": labels, "value": float(example.answer)}
-        for question, labels, example in zip(questions, answers, examples, strict=True)
-    ]
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example]):
+        self.tokenizer = tokenizer
+        self.examples = examples
+        self._rows: dict[int, dict[str, Any]] = {}
+
+    def rows(self, indices: Iterable[int]) -> list[dict[str, Any]]:
+        """Get some of the examples.
+
+        Args:
+            indices: Which, in any order, with repetition.
+
+        Returns:
+            One dict per index: ``input_ids``, ``labels`` (ids), ``value`` (the answer as a number).
+        """
+        indices = list(indices)
+        if missing := sorted(set(indices) - self._rows.keys()):
+            chosen = [self.examples[i] for i in missing]
+            questions = self._encode([e.question for e in chosen])
+            answers = self._encode([e.answer for e in chosen])
+            for i, example, question, labels in zip(missing, chosen, questions, answers, strict=True):
+                self._rows[i] = {"input_ids": question, "labels": labels, "value": float(example.answer)}
+        return [self._rows[i] for i in indices]
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        return self.tokenizer(texts, return_attention_mask=False)["input_ids"]
 
 
 def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     """Pad tokenized examples into one batch.
 
     Args:
-        rows: From ``encode``.
+        rows: From ``EncodedExamples.rows``.
 
     Returns:
         ``input_ids`` and ``attention_mask`` ``[batch, seq]``, ``labels`` ``[batch, answer]`` padded with
@@ -167,7 +185,7 @@ def train_run(
     objective_name: str,
     seed: int,
     data: TaskData,
-    tokenizer: PreTrainedTokenizerBase,
+    train: EncodedExamples,
     report: Callable[[int], None] = lambda step: None,
 ) -> dict[str, Any]:
     """Train and evaluate one model.
@@ -177,7 +195,7 @@ def train_run(
         objective_name: A key of its ``objective`` section.
         seed: Of the initial weights and of the order of the data.
         data: Of the task.
-        tokenizer: The comparison's.
+        train: Its training examples, with the comparison's tokenizer.
         report: Called with the number of steps done.
 
     Returns:
@@ -187,16 +205,19 @@ def train_run(
     transformers.logging.set_verbosity_error()
     started = time.perf_counter()
     training = config["training"]
-    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, space_prefixed=False)
+    tokenizer = train.tokenizer
+    with warnings.catch_warnings():
+        # Tokens such as ``▁4`` and ``42`` are left out because this tokenizer never writes them.
+        warnings.simplefilter("ignore", NumberTokensLeftOut)
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, space_prefixed=False)
     objective = build_objective(config["objective"][objective_name], vocabulary)
     is_language = isinstance(objective, LanguageObjective)
-    rows = encode(tokenizer, data.train)
-    targets = None if is_language else [row["value"] for row in rows]
+    targets = None if is_language else true_numbers(data.train)
     model = build_model(config["model"], tokenizer, seed, targets)
 
     max_new_tokens = data.longest_answer + 2  # its end token, and T5's space in front
     validation = data.validation[: training["evaluation_size"]]
-    validation_batch = collate(encode(tokenizer, validation))
+    validation_batch = collate(EncodedExamples(tokenizer, validation).rows(range(len(validation))))
 
     def measure() -> dict[str, float | None]:
         point = score(answer(model, tokenizer, validation, max_new_tokens), true_numbers(validation))
@@ -207,13 +228,13 @@ def train_run(
     points = min(training["evaluations"], steps)
     evaluate_at = [round(steps * (i + 1) / points) for i in range(points)]
     progress = ProgressCallback(evaluate_at, measure, report)
-    lengths = [len(row["input_ids"]) for row in rows]
+    lengths = [len(example.question) for example in data.train]
     order = plan_batches(lengths, steps, training["batch_size"], seed)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = ComparisonTrainer(
             model=model,
             args=training_arguments(training, seed, scratch),
-            train_dataset=[rows[i] for i in order],
+            train_dataset=train.rows(order),
             data_collator=collate,
             callbacks=[progress],
             objective=objective,

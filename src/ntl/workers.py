@@ -139,13 +139,13 @@ def _serve(connection: Connection, config: dict[str, Any]) -> None:
             try:
                 if loaded is None:
                     loaded = _load(config)
-                data, tokenizer, train_run = loaded
+                train_run, data, train = loaded
                 result = train_run(
                     config,
                     run.objective,
                     run.seed,
                     data,
-                    tokenizer,
+                    train,
                     report=lambda step: connection.send(("step", step)),
                 )
             except BrokenPipeError:
@@ -158,12 +158,13 @@ def _serve(connection: Connection, config: dict[str, Any]) -> None:
         return  # the parent has gone
 
 
-def _load(config: Mapping[str, Any]) -> tuple[Any, Any, Callable[..., dict[str, Any]]]:
+def _load(config: Mapping[str, Any]) -> tuple[Callable[..., dict[str, Any]], Any, Any]:
     import torch
 
     from ntl.tasks import load_task
     from ntl.tokenization import load_tokenizer
-    from ntl.training import train_run
+    from ntl.training import EncodedExamples, train_run
 
     torch.set_num_threads(1)
-    return load_task(config["task"]), load_tokenizer(config["tokenizer"]), train_run
+    data = load_task(config["task"])
+    return train_run, data, EncodedExamples(load_tokenizer(config["tokenizer"]), data.train)

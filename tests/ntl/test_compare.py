@@ -85,7 +85,13 @@ def test_an_unreadable_run_is_named_and_kept(tiny, capsys):
 
 @pytest.mark.parametrize(
     "overrides",
-    [["task=poetry"], ["jobs=0"], ["task.noise=-1"], ["tokenizer=/nowhere"], ["task=arithmetic", "task.data_dir=/nowhere"]],
+    [
+        ["task=poetry"],
+        ["jobs=0"],
+        ["task.noise=-1"],
+        ["tokenizer=/nowhere"],
+        ["task=arithmetic", "task.data_dir=/nowhere"],
+    ],
 )
 def test_bad_input_is_one_line_and_code_2_and_writes_nothing(tiny, overrides, capsys):
     if "task=arithmetic" in overrides:

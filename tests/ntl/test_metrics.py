@@ -15,7 +15,9 @@ def test_a_text_that_is_one_number_is_read(text, number):
     assert parse_number(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "-", ".", "4 2", "1e3", "nan", "inf", "1_000", "١", "4a", "--4", "1.2.3"])
+@pytest.mark.parametrize(
+    "text", ["", "-", ".", "4 2", "1e3", "nan", "inf", "1_000", "١", "4a", "--4", "1.2.3"]
+)
 def test_a_text_that_is_not_one_number_is_invalid(text):
     assert parse_number(text) is None
 

@@ -8,14 +8,20 @@ from ntl.models import T5ForRegression, build_model
 from ntl.objectives import build_objective, language_logits
 from ntl.tasks import Example
 from ntl.tokenization import character_tokenizer
-from ntl.training import ComparisonTrainer, collate, encode, plan_batches, training_arguments
+from ntl.training import ComparisonTrainer, EncodedExamples, collate, plan_batches, training_arguments
 from ntloss import NTLoss, NumberVocabulary
 
 MODEL = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
 TRAINING = {
-    "steps": 3, "batch_size": 8, "gradient_accumulation_steps": 1, "learning_rate": 1e-2, "schedule": "linear",
-    "warmup": 0.0, "weight_decay": 0.01, "max_grad_norm": 1.0,
-}  # fmt: skip
+    "steps": 3,
+    "batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 1e-2,
+    "schedule": "linear",
+    "warmup": 0.0,
+    "weight_decay": 0.01,
+    "max_grad_norm": 1.0,
+}
 # Answers of one to five labels, and of zero to four digits: micro-batches differ in both counts.
 EXAMPLES = [
     Example(f"{i} + 1", answer)
@@ -26,6 +32,10 @@ EXAMPLES = [
 @pytest.fixture(scope="module")
 def tokenizer():
     return character_tokenizer()
+
+
+def encode(tokenizer, examples):
+    return EncodedExamples(tokenizer, examples).rows(range(len(examples)))
 
 
 def objective(tokenizer, **settings):
@@ -121,9 +131,7 @@ def test_batches_cover_every_example_once_per_epoch_and_group_like_lengths():
     lengths = [1, 9] * 64
     order = plan_batches(lengths, steps=32, batch_size=8, seed=0)
     assert sorted(order[:128]) == sorted(order[128:]) == list(range(128))
-    spreads = [
-        len({lengths[i] for i in order[start : start + 8]}) for start in range(0, len(order), 8)
-    ]
+    spreads = [len({lengths[i] for i in order[start : start + 8]}) for start in range(0, len(order), 8)]
     assert max(spreads) == 1
     assert order == plan_batches(lengths, 32, 8, seed=0)
     assert order != plan_batches(lengths, 32, 8, seed=1)

@@ -69,15 +69,23 @@ def write_archive(folder: Path, pairs: int = 12) -> Path:
 
 def archive_overrides(folder: Path) -> list[str]:
     return [
-        "task=arithmetic", f"task.data_dir={folder}", "task.modules=[sums]", "task.extrapolate_modules=[longer]",
-        "task.train_per_difficulty=10", "task.validation_per_difficulty=2", "task.test_size=5",
-    ]  # fmt: skip
+        "task=arithmetic",
+        f"task.data_dir={folder}",
+        "task.modules=[sums]",
+        "task.extrapolate_modules=[longer]",
+        "task.train_per_difficulty=10",
+        "task.validation_per_difficulty=2",
+        "task.test_size=5",
+    ]
 
 
 def test_files_are_split_as_asked(tmp_path):
     data = task(*archive_overrides(write_archive(tmp_path)))
     assert [len(data.train), len(data.validation)] == [30, 6]
-    assert {name: len(examples) for name, examples in data.tests.items()} == {"interpolate": 5, "extrapolate": 5}
+    assert {name: len(examples) for name, examples in data.tests.items()} == {
+        "interpolate": 5,
+        "extrapolate": 5,
+    }
     assert data.validation[0].question == "What is 10 + 1?"
 
 
