@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from ntl.metrics import mean_and_error
 from ntl.report import BASELINE, display_name
@@ -57,19 +58,20 @@ def draw(records: Records, floors: Mapping[str, float | None], folder: Path) -> 
 
     with mpl.rc_context(STYLE):
         measures = {"mae": "validation MAE", "cross_entropy": "cross-entropy", "ntl": "NTL-WAS"}
-        figure, axes = _figure(1, len(measures), (11, 3.4))
+        figure, axes = _figure(len(measures), (11, 3.4))
         for ax, (key, label) in zip(axes, measures.items(), strict=True):
             _curves(ax, groups, colours, key, floor if key == "mae" else None)
             ax.set_title(label)
         axes[0].legend(fontsize=8)
         _save(figure, folder / "learning_curves.png")
 
-        figure, axes = _figure(1, len(groups), (2.9 * len(groups), 3.2))
+        figure, axes = _figure(len(groups), (2.9 * len(groups), 3.2))
         _scatters(axes, list(groups), groups, colours, test)
         _save(figure, folder / "predicted_vs_true.png")
 
         pair = [name for name in (BASELINE, "ntl_was") if name in groups] or list(groups)[:2]
-        figure, axes = _figure(1, 2 + len(pair), (3.1 * (2 + len(pair)), 3.3))
+        widths = [1.25, 1.35, *[1.0] * len(pair)]
+        figure, axes = _figure(len(widths), (3.0 * sum(widths), 3.3), widths)
         _curves(axes[0], groups, colours, "mae", floor)
         axes[0].set_title("validation MAE while training")
         axes[0].legend(fontsize=8)
@@ -78,9 +80,11 @@ def draw(records: Records, floors: Mapping[str, float | None], folder: Path) -> 
         _save(figure, folder / "overview.png")
 
 
-def _figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+def _figure(
+    columns: int, size: tuple[float, float], widths: Sequence[float] | None = None
+) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
+    axes = figure.subplots(1, columns, squeeze=False, width_ratios=widths)
     return figure, list(axes.ravel())
 
 
@@ -95,7 +99,7 @@ def _curves(
     key: str,
     floor: float | None,
 ) -> None:
-    """Mean over seeds against steps, with a band from the lowest to the highest seed."""
+    """Median over seeds against steps, with a band from the lowest to the highest seed."""
     for name, runs in groups.items():
         values = np.array([[point.get(key) for point in run["curve"]] for run in runs], dtype=float)
         known = ~np.isnan(values).any(axis=0)  # an early model may write no number at all
@@ -104,14 +108,16 @@ def _curves(
         steps = np.array([point["step"] for point in runs[0]["curve"]])[known]
         values = values[:, known]
         ax.fill_between(steps, values.min(0), values.max(0), color=colours[name], alpha=0.15, lw=0)
-        ax.plot(steps, values.mean(0), color=colours[name], lw=1.8, label=display_name(name))
+        ax.plot(steps, np.median(values, axis=0), color=colours[name], lw=1.8, label=display_name(name))
     if key == "mae":
         # Early models write numbers that are digits too long; the axis is for what comes after.
         final = [run["curve"][-1]["mae"] for runs in groups.values() for run in runs if run["curve"]]
         smallest = min((value for value in final if value), default=1.0)
         ax.set_yscale("log")
         ax.set_ylim(0.8 * min(smallest, floor or smallest), 15 * smallest)
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter(NullFormatter())
     if floor is not None:
         ax.axhline(floor, color="#333333", lw=0.9, ls=(0, (4, 3)), label="noise floor")
     ax.set_xlabel("steps")
