@@ -6,6 +6,8 @@ Cross-entropy cannot tell that 3 is closer to 4 than 9 is; a number token loss c
 """
 
 from ntloss.criteria import Criterion, ExpectedValue, NumberRecord, Wasserstein
+from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
+from ntloss.engine.terms import LossTerms
 from ntloss.losses import NTLoss, NTLossDotProduct, NumberTokenLoss
 from ntloss.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary
 
@@ -21,6 +23,10 @@ __all__ = [
     "NTLoss",
     "NTLossDotProduct",
     "NumberTokenLoss",
+    # with cross-entropy in one go
+    "NTLCrossEntropyLoss",
+    "NTLLinearCrossEntropyLoss",
+    "LossTerms",
     # how wrong a number is
     "Wasserstein",
     "ExpectedValue",

@@ -1,22 +1,30 @@
-"""Number token losses as functions."""
+"""The losses as functions.
+
+Each keeps the module that it stands for, by vocabulary, device and options, so nothing is built twice. Inside
+`torch.compile` use the modules themselves.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Hashable
+from typing import Any, cast
+
+import torch
 from torch import Tensor
 
-from ntloss.criteria import Criterion, Wasserstein
-from ntloss.engine.tables import tables_for
-from ntloss.engine.token_loss import token_loss, worst_cost
+from ntloss.criteria import Criterion
+from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
+from ntloss.engine.terms import LossTerms
+from ntloss.losses import NumberTokenLoss
 from ntloss.vocabulary import NumberVocabulary
-
-_WASSERSTEIN = Wasserstein()
 
 
 def number_token_loss(
     logits: Tensor,
     labels: Tensor,
     vocabulary: NumberVocabulary,
-    criterion: Criterion = _WASSERSTEIN,
+    criterion: Criterion | None = None,
     *,
     reweigh: bool | None = None,
     loss_weights: Tensor | None = None,
@@ -24,34 +32,20 @@ def number_token_loss(
     ignore_index: int = -100,
     validate: bool | None = None,
 ) -> Tensor:
-    """Number token loss of the positions whose label is a number token.
-
-    Add it to cross-entropy: `F.cross_entropy(...) + 0.3 * number_token_loss(...)`.
+    """Number token loss alone, to be added to cross-entropy: `ntloss.NumberTokenLoss` as a function.
 
     Args:
-        logits: `[..., vocab]`, any float dtype. Softmax and sums are in float32 at least.
+        logits: `[..., vocab]`.
         labels: `[...]`, token ids.
-        vocabulary: the number tokens. Its tables are kept for each device. Inside `torch.compile` use the
-            module `ntloss.NumberTokenLoss`, which holds them as buffers.
-        criterion: how wrong a number is. Default: `Wasserstein()`.
-        reweigh: let probability on text cost more than the worst number (`reweigh_by_mass`). Default: where
-            the criterion has a worst cost.
-        loss_weights: `[...]`, weight of each position, 0 or more. Default: 1.
-        reduction: "mean" over the number labels (divides by the sum of their weights), "sum", or "none".
-        ignore_index: label of positions that do not count. Default: -100.
-        validate: check the values of labels and weights. Default: on the CPU only, where it costs no
-            synchronisation, and not inside `torch.compile`.
+        vocabulary: the number tokens.
+        criterion, reweigh, validate: see `NumberTokenLoss`.
+        loss_weights, reduction, ignore_index: see `NumberTokenLoss.forward`.
 
     Returns:
-        A scalar, or `[...]` for "none" (0 where the label is no number), in float32 at least. Without number
-        labels it is a zero that has a graph.
+        A scalar, or `[...]` for `reduction="none"`.
 
     Raises:
-        TypeError: logits that are not floating-point, labels that are not token ids.
-        ValueError: shapes, devices, labels, weights or a reduction that do not fit; `reweigh=True` for a
-            criterion without a worst cost.
-
-    Source: "Regress, Don't Guess", ICML 2025.
+        TypeError, ValueError: see `NumberTokenLoss.forward`.
 
     Example:
         >>> import torch
@@ -59,18 +53,107 @@ def number_token_loss(
         >>> from ntloss.functional import number_token_loss
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         >>> logits = torch.full((1, 12), float("-inf"))
-        >>> logits[0, 3] = 0.0  # the model is certain of 3
+        >>> logits[0, 3] = 0.0  # certain of 3
         >>> number_token_loss(logits, torch.tensor([4]), digits)
         tensor(1.)
     """
-    return token_loss(
-        logits,
-        labels,
-        tables_for(vocabulary, logits.device),
-        criterion,
-        worst=worst_cost(criterion, vocabulary, reweigh),
-        loss_weights=loss_weights,
-        reduction=reduction,
-        ignore_index=ignore_index,
+    loss = _module(
+        NumberTokenLoss,
+        vocabulary,
+        logits.device,
+        criterion=cast(Hashable, criterion),
+        reweigh=reweigh,
         validate=validate,
     )
+    result: Tensor = loss(logits, labels, loss_weights, reduction, ignore_index)
+    return result
+
+
+def cross_entropy_ntl(
+    logits: Tensor,
+    labels: Tensor,
+    vocabulary: NumberVocabulary,
+    *,
+    loss_weights: Tensor | None = None,
+    num_items_in_batch: Tensor | float | None = None,
+    num_numbers_in_batch: Tensor | float | None = None,
+    **options: Any,
+) -> Tensor | LossTerms:
+    """Cross-entropy plus a number token loss: `ntloss.NTLCrossEntropyLoss` as a function.
+
+    Args:
+        logits: `[..., vocab]`.
+        labels: `[...]`, token ids.
+        vocabulary: the number tokens.
+        loss_weights, num_items_in_batch, num_numbers_in_batch: see `NTLCrossEntropyLoss.forward`.
+        options: of `NTLCrossEntropyLoss`: criterion, weight, reweigh, mode, ...
+
+    Returns:
+        A scalar, or `[...]` for `reduction="none"`; with `return_terms=True` a `LossTerms`.
+
+    Raises:
+        TypeError, ValueError: see `NTLCrossEntropyLoss`.
+
+    Example:
+        >>> import torch
+        >>> from ntloss import NumberVocabulary
+        >>> from ntloss.functional import cross_entropy_ntl
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+        >>> loss = cross_entropy_ntl(torch.zeros(3, 12), torch.tensor([4, 11, 0]), digits, weight=0.0)
+        >>> round(loss.item(), 4)  # log(12)
+        2.4849
+    """
+    loss = _module(NTLCrossEntropyLoss, vocabulary, logits.device, **options)
+    result: Tensor | LossTerms = loss(logits, labels, loss_weights, num_items_in_batch, num_numbers_in_batch)
+    return result
+
+
+def linear_cross_entropy_ntl(
+    hidden_states: Tensor,
+    lm_head_weight: Tensor,
+    labels: Tensor,
+    vocabulary: NumberVocabulary,
+    bias: Tensor | None = None,
+    *,
+    loss_weights: Tensor | None = None,
+    num_items_in_batch: Tensor | float | None = None,
+    num_numbers_in_batch: Tensor | float | None = None,
+    **options: Any,
+) -> Tensor | LossTerms:
+    """The same without holding the logits: `ntloss.NTLLinearCrossEntropyLoss` as a function.
+
+    Args:
+        hidden_states: `[..., hidden]`.
+        lm_head_weight: `[vocab, hidden]`.
+        labels: `[...]`, token ids.
+        vocabulary: the number tokens.
+        bias: `[vocab]`. Default: none.
+        loss_weights, num_items_in_batch, num_numbers_in_batch: see `NTLCrossEntropyLoss.forward`.
+        options: of `NTLLinearCrossEntropyLoss`: criterion, weight, reweigh, mode, chunk_size, ...
+
+    Returns:
+        A scalar, or `[...]` for `reduction="none"`; with `return_terms=True` a `LossTerms`.
+
+    Raises:
+        TypeError, ValueError: see `NTLLinearCrossEntropyLoss`.
+
+    Example:
+        >>> import torch
+        >>> from ntloss import NumberVocabulary
+        >>> from ntloss.functional import linear_cross_entropy_ntl
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+        >>> head = torch.zeros(12, 4)
+        >>> loss = linear_cross_entropy_ntl(torch.ones(2, 4), head, torch.tensor([11, 10]), digits)
+        >>> round(loss.item(), 4)
+        2.4849
+    """
+    loss = _module(NTLLinearCrossEntropyLoss, vocabulary, hidden_states.device, **options)
+    result: Tensor | LossTerms = loss(
+        hidden_states, lm_head_weight, labels, bias, loss_weights, num_items_in_batch, num_numbers_in_batch
+    )
+    return result
+
+
+@functools.lru_cache(maxsize=64)
+def _module(kind: type[Any], vocabulary: NumberVocabulary, device: torch.device, **options: Hashable) -> Any:
+    return kind(vocabulary, **options).to(device)

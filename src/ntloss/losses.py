@@ -11,17 +11,16 @@ from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, ExpectedValue, Wasserstein
 from ntloss.engine.checks import check_logits
-from ntloss.engine.readout import read_logits
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.token_loss import token_loss, worst_cost
-from ntloss.vocabulary import NumberVocabulary
+from ntloss.engine.token_loss import read_record, token_loss, worst_cost
+from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
 
 class NumberTokenLoss(nn.Module):
     """Any criterion as a number token loss, to be added to cross-entropy.
 
     Args:
-        vocabulary: the number tokens.
+        vocabulary: the number tokens; of a tokenizer, its default reading.
         criterion: how wrong a number is. Default: `Wasserstein()`.
         reweigh: let probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
             Default: where the criterion has a worst cost.
@@ -44,17 +43,13 @@ class NumberTokenLoss(nn.Module):
 
     def __init__(
         self,
-        vocabulary: NumberVocabulary,
+        vocabulary: NumberVocabulary | Any,
         criterion: Criterion | None = None,
         reweigh: bool | None = None,
         validate: bool | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(vocabulary, NumberVocabulary):
-            raise TypeError(
-                f"vocabulary: expected a NumberVocabulary, given {type(vocabulary).__name__}. Make one with "
-                "NumberVocabulary.from_tokenizer(tokenizer)."
-            )
+        vocabulary = as_vocabulary(vocabulary)
         self.criterion = Wasserstein() if criterion is None else criterion
         self.worst = worst_cost(self.criterion, vocabulary, reweigh)
         self.validate = validate
@@ -78,8 +73,24 @@ class NumberTokenLoss(nn.Module):
         reduction: str = "mean",
         ignore_index: int = -100,
     ) -> Tensor:
-        """Compute the loss; `ntloss.functional.number_token_loss` documents arguments and result."""
-        self._follow(logits)
+        """Number token loss of the positions whose label is a number token.
+
+        Args:
+            logits: `[..., vocab]`, any float dtype. Softmax and sums are in float32 at least.
+            labels: `[...]`, token ids.
+            loss_weights: `[...]`, weight of each position, 0 or more. Default: 1.
+            reduction: "mean" over the number labels (divides by the sum of their weights), "sum", or "none".
+            ignore_index: label of positions that do not count. Default: -100.
+
+        Returns:
+            A scalar, or `[...]` for "none" (0 where the label is no number), in float32 at least. Without
+            number labels it is a zero that has a graph.
+
+        Raises:
+            TypeError: logits that are not floating-point, labels that are not token ids.
+            ValueError: shapes, devices, labels, weights or a reduction that do not fit.
+        """
+        self.tables.follow(logits)
         return token_loss(
             logits,
             labels,
@@ -91,16 +102,6 @@ class NumberTokenLoss(nn.Module):
             ignore_index=ignore_index,
             validate=self.validate,
         )
-
-    def _follow(self, logits: Tensor) -> None:
-        """Move the tables to the logits' device, at the first call there."""
-        if logits.device != self.tables.values.device:
-            if torch.compiler.is_compiling():
-                raise RuntimeError(
-                    f"the loss is on {self.tables.values.device}, the logits on {logits.device}: "
-                    "call loss.to(device) before torch.compile"
-                )
-            self.to(logits.device)
 
 
 class _TokenizerLoss(NumberTokenLoss):
@@ -292,11 +293,11 @@ class NTLossDotProduct(_TokenizerLoss):
             yhat: `[...]`, the mean of the distribution over the number tokens.
             nt_mass: `[...]`, the probability of all number tokens together.
         """
-        self._follow(logits)
+        self.tables.follow(logits)
         check_logits(logits, self.vocab_size)
         rows = logits.reshape(-1, self.vocab_size)
         no_target = rows.new_zeros(len(rows), dtype=torch.int64)
-        record = read_logits(rows, self.tables, no_target, normalize=True)
+        record = read_record(rows, self.tables, no_target, no_target, normalize=True)
         assert record.log_mass is not None
         shape = logits.shape[:-1]
         return (record.probs * record.values).sum(-1).reshape(shape), record.log_mass.exp().reshape(shape)

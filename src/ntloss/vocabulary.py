@@ -322,6 +322,11 @@ class NumberVocabulary:
         return Coverage(digits, seen, by_reading)
 
 
+def as_vocabulary(given: Any) -> NumberVocabulary:
+    """The vocabulary itself, or the default reading of a tokenizer."""
+    return given if isinstance(given, NumberVocabulary) else NumberVocabulary.from_tokenizer(given)
+
+
 @dataclass(frozen=True)
 class _TokenTexts:
     """What the tokenizer says of each token that may matter: its text, and whether it wears no marker."""

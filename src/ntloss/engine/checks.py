@@ -21,23 +21,68 @@ def check_logits(logits: Tensor, vocab_size: int) -> None:
         )
 
 
+def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, vocab_size: int) -> None:
+    """Raise unless hidden states, head and bias fit each other and the vocabulary."""
+    for name, tensor in (("hidden_states", hidden_states), ("lm_head_weight", lm_head_weight)):
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            given = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"{name}: expected a floating-point tensor, given {given}")
+    if lm_head_weight.dim() != 2 or hidden_states.shape[-1:] != lm_head_weight.shape[-1:]:
+        raise ValueError(
+            f"lm_head_weight of shape {list(lm_head_weight.shape)} does not fit hidden_states of shape "
+            f"{list(hidden_states.shape)}: expected [vocab, hidden] and [..., hidden]"
+        )
+    if len(lm_head_weight) != vocab_size:
+        raise ValueError(
+            f"lm_head_weight has {len(lm_head_weight):,} rows, the vocabulary {vocab_size:,} tokens. Models "
+            "often pad their embeddings: pass vocab_size=<rows of the head> where the vocabulary is made."
+        )
+    if bias is not None and bias.shape != lm_head_weight.shape[:1]:
+        raise ValueError(f"bias of shape {list(bias.shape)}: expected [vocab] = [{vocab_size}]")
+    if hidden_states.device != lm_head_weight.device:
+        raise ValueError(
+            f"hidden_states are on {hidden_states.device}, lm_head_weight on {lm_head_weight.device}: move "
+            "one to the other"
+        )
+
+
+def check_normalizers(num_items: object, num_numbers: object, mode: str, reduction: str) -> None:
+    """Raise unless the normalisers belong to a mean, and come together."""
+    if num_items is None and num_numbers is None:
+        return
+    if reduction != "mean":
+        raise ValueError(
+            "num_items_in_batch and num_numbers_in_batch are what reduction='mean' divides by; given with "
+            f"reduction={reduction!r}"
+        )
+    if mode == "add" and (num_items is None or num_numbers is None):
+        missing = "num_items_in_batch" if num_items is None else "num_numbers_in_batch"
+        raise ValueError(
+            f"{missing} is missing: normalised by the one count and not the other, the gradient would depend "
+            "on how a batch is split. `loss.normalizers(labels)` counts both; sum them over micro-batches "
+            "and ranks."
+        )
+
+
 def check_labels(
-    logits: Tensor,
+    leading: torch.Size,
+    device: torch.device,
     labels: Tensor,
     loss_weights: Tensor | None,
     reduction: str,
 ) -> None:
-    """Raise unless shapes, dtypes and devices fit together; looks at no tensor's values."""
+    """Raise unless labels and weights fit inputs of shape `[*leading, ...]`; looks at no values."""
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         given = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise TypeError(f"labels: expected a tensor of token ids, torch.int64, given {given}")
-    if labels.shape != logits.shape[:-1]:
+    if labels.shape != leading:
         raise ValueError(
-            f"labels of shape {list(labels.shape)} do not fit logits of shape {list(logits.shape)}: expected "
-            f"{list(logits.shape[:-1])}. For a causal model shift first: logits[:, :-1], labels[:, 1:]."
+            f"labels of shape {list(labels.shape)} do not fit: expected {list(leading)}, the shape of the "
+            "logits (or hidden states) without their last dimension. Where a causal model's labels are "
+            "shifted, its logits are too: logits[:, :-1], labels[:, 1:]."
         )
-    if labels.device != logits.device:
-        raise ValueError(f"labels are on {labels.device}, logits on {logits.device}: move one to the other")
+    if labels.device != device:
+        raise ValueError(f"labels are on {labels.device}, the logits on {device}: move one to the other")
     if loss_weights is not None:
         if not isinstance(loss_weights, Tensor) or loss_weights.is_complex():
             raise TypeError(f"loss_weights: expected a real tensor, given {type(loss_weights).__name__}")
@@ -46,9 +91,9 @@ def check_labels(
                 f"loss_weights of shape {list(loss_weights.shape)}: expected that of the labels, "
                 f"{list(labels.shape)}"
             )
-        if loss_weights.device != logits.device:
+        if loss_weights.device != device:
             raise ValueError(
-                f"loss_weights are on {loss_weights.device}, logits on {logits.device}: move one to the other"
+                f"loss_weights are on {loss_weights.device}, the logits on {device}: move one to the other"
             )
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(map(repr, REDUCTIONS))}")

@@ -1,16 +1,72 @@
-"""First stage: the few figures that a number token loss needs of logits of width V."""
+"""First stage: the few figures that every loss needs of logits of width V.
+
+`lse = logsumexp_j z_j`, the label's logit and the number tokens' logits: cross-entropy and every criterion
+are functions of these, so only this file and its relatives for hidden states (`linear.py`) and for sharded
+vocabularies (`parallel.py`) touch anything of width V. The gradient of a row of logits is
+
+    dL/dz = dL/dlse * softmax(z) + dL/dz_label at the label + dL/dz_N at the number tokens
+
+so a number loss adds a scalar per row and a few entries to what cross-entropy's backward pass writes anyway.
+"""
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from ntloss.criteria import NumberRecord
-from ntloss.engine.tables import NumberTables
+# Elements of the float32 copies that are made of a part of the logits at a time (16 MiB): small beside the
+# logits, and large enough that starting an operation costs nothing.
+_CHUNK = 1 << 22
+# Above it, a probability's logarithm has all its digits.
+_SAFE_PROBABILITY = 1e-20
 
-# Stands in for a logit of -inf among the number tokens: its probability is 0 all the same, and no
-# difference of two of them is NaN, in value or in gradient.
-_MINUS_INFINITY = -1e30
+
+class Readout(NamedTuple):
+    """What is read of each position's logits, differentiable, in float32 or float64.
+
+    Args:
+        log_normalizer: `[positions]`, logsumexp over the vocabulary.
+        label_logit: `[positions]`.
+        number_logits: `[positions, number tokens]`, in the order of the token ids asked for.
+        mean_logit: `[positions]`, mean over the vocabulary; empty unless asked for.
+    """
+
+    log_normalizer: Tensor
+    label_logit: Tensor
+    number_logits: Tensor
+    mean_logit: Tensor
+
+
+class Transform(NamedTuple):
+    """What some heads do to their logits: `softcap * tanh(scale * z / softcap)`.
+
+    Args:
+        scale: factor, > 0.
+        softcap: largest absolute value, > 0, or None.
+    """
+
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Transform logits of any shape; the same tensor where there is nothing to do."""
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.softcap is not None:
+            logits = torch.tanh(logits / self.softcap) * self.softcap
+        return logits
+
+    def derivative(self, transformed: Tensor) -> Tensor | float:
+        """Derivative at each logit, given the transformed logits."""
+        if self.softcap is None:
+            return self.scale
+        return (1 - (transformed / self.softcap).square()) * self.scale
+
+
+IDENTITY = Transform()
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -18,49 +74,183 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def read_logits(logits: Tensor, tables: NumberTables, target: Tensor, normalize: bool) -> NumberRecord:
-    """Read the record of each position out of the logits, differentiably.
+def read_logits(
+    logits: Tensor,
+    labels: Tensor,
+    token_ids: Tensor,
+    transform: Transform = IDENTITY,
+    mean: bool = False,
+    inplace: bool = False,
+) -> Readout:
+    """Read logits that are whole in memory.
 
     Args:
         logits: `[positions, vocab]`, any float dtype.
-        tables: the number tokens.
-        target: `[positions]`, index of the label's value.
-        normalize: also read the log-normalizer, which takes a pass over the whole vocabulary.
+        labels: `[positions]`, token ids, all inside the vocabulary.
+        token_ids: `[number tokens]`.
+        transform: applied to the logits first.
+        mean: also read the mean logit (label smoothing needs it).
+        inplace: write the gradient over the logits, which are lost. In eager mode, float32 or float64.
 
     Returns:
-        The record, in float32 at least.
+        The readout. Memory beyond the logits: one buffer of their size, which becomes their gradient; none
+        with `inplace`, or where no gradient is needed.
     """
-    number_logits = logits.index_select(-1, tables.token_ids)
-    log_normalizer = None
-    if normalize:
-        log_normalizer = torch.logsumexp(logits.to(compute_dtype(logits.dtype)), -1)
-    return make_record(number_logits, tables, target, log_normalizer)
+    if torch.compiler.is_compiling() and logits.device.type != "cpu":
+        # The compiler fuses this into two reads and one write of the logits.
+        return _read_plainly(logits, labels, token_ids, transform, mean)
+    keep = torch.is_grad_enabled() and logits.requires_grad
+    read = _ReadLogits.apply(logits, labels, token_ids, transform, mean, keep, inplace)  # type: ignore[no-untyped-call]
+    return Readout(*read)
 
 
-def make_record(
-    number_logits: Tensor, tables: NumberTables, target: Tensor, log_normalizer: Tensor | None
-) -> NumberRecord:
-    """Assemble the record from the number tokens' logits.
-
-    Args:
-        number_logits: `[positions, number tokens]`, in the order of `tables.token_ids`.
-        tables: the number tokens.
-        target: `[positions]`, index of the label's value.
-        log_normalizer: `[positions]`, or None.
-
-    Returns:
-        The record.
-    """
-    dtype = compute_dtype(number_logits.dtype)
-    merged = tables.merge_forms(number_logits.to(dtype).clamp(min=_MINUS_INFINITY))
-    log_mass = None
-    if log_normalizer is not None:
-        # The sum over a part exceeds the sum over the whole by rounding at most.
-        log_mass = (torch.logsumexp(merged, -1) - log_normalizer).clamp(max=0)
-    return NumberRecord(
-        log_probs=torch.log_softmax(merged, -1),
-        values=tables.values.to(dtype),
-        target=target,
-        log_mass=log_mass,
-        log_normalizer=log_normalizer,
+def _read_plainly(
+    logits: Tensor, labels: Tensor, token_ids: Tensor, transform: Transform, mean: bool
+) -> Readout:
+    transformed = transform.apply(logits.to(compute_dtype(logits.dtype)))
+    return Readout(
+        torch.logsumexp(transformed, -1),
+        transformed.gather(-1, labels.unsqueeze(-1)).squeeze(-1),
+        transformed.index_select(-1, token_ids),
+        transformed.mean(-1) if mean else transformed.new_empty(0),
     )
+
+
+class _ReadLogits(torch.autograd.Function):
+    """`read_logits` with the softmax of the forward pass kept, and turned into the gradient in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        labels: Tensor,
+        token_ids: Tensor,
+        transform: Transform,
+        mean: bool,
+        keep: bool,
+        inplace: bool,
+    ) -> tuple[Tensor, ...]:
+        keep_softmax = keep and not inplace and logits.dtype == compute_dtype(logits.dtype)
+        *read, softmax = read_block(logits, labels, token_ids, *transform, mean, keep_softmax)
+        ctx.save_for_backward(logits, labels, token_ids, read[0], softmax)
+        ctx.transform, ctx.inplace, ctx.softmax_spent = transform, inplace, False
+        return tuple(read)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        logits, labels, token_ids, log_normalizer, softmax = ctx.saved_tensors
+        # A second backward pass through a retained graph finds the softmax spent, and starts from the logits.
+        is_softmax = softmax.numel() > 0 and not ctx.softmax_spent
+        ctx.softmax_spent = True
+        # `.data`: what follows is no change of a saved tensor that autograd should refuse.
+        grad = softmax.data if is_softmax else logits.data if ctx.inplace else torch.empty_like(logits)
+        write_gradient(grad, is_softmax, logits, labels, token_ids, log_normalizer, *ctx.transform, *grads)
+        return grad, None, None, None, None, None, None
+
+
+# Custom operators, so that torch.compile on the CPU takes them as they are: they beat what it makes of the
+# same formulas (benchmarks/losses.py).
+@torch.library.custom_op("ntloss::read_logits", mutates_args=())
+def read_block(
+    logits: Tensor,
+    labels: Tensor,
+    token_ids: Tensor,
+    scale: float,
+    softcap: float | None,
+    mean: bool,
+    keep_softmax: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Read logits without a graph: the readout's four tensors, and the softmax (empty unless kept)."""
+    transform = Transform(scale, softcap)
+    softmax = torch.empty_like(logits) if keep_softmax else logits.new_empty(0)
+    rows = _rows_at_a_time(logits, whole=keep_softmax and transform == IDENTITY)
+    parts = []
+    for start in range(0, len(logits), rows):
+        block = slice(start, start + rows)
+        part = transform.apply(logits[block].to(compute_dtype(logits.dtype)))
+        label_logit = part.gather(-1, labels[block].unsqueeze(-1)).squeeze(-1)
+        if keep_softmax:
+            torch.softmax(part, -1, out=softmax[block])
+            log_normalizer = _log_normalizer_of_softmax(part, softmax[block], labels[block], label_logit)
+        else:
+            log_normalizer = torch.logsumexp(part, -1)
+        part_mean = part.mean(-1) if mean else part.new_empty(0)
+        parts.append((log_normalizer, label_logit, part.index_select(-1, token_ids), part_mean))
+    if not parts:
+        return (*_empty_readout(logits, labels, token_ids, mean), softmax)
+    lse, label_logits, number_logits, mean_logits = (
+        torch.cat(columns) for columns in zip(*parts, strict=True)
+    )
+    return lse, label_logits, number_logits, mean_logits, softmax
+
+
+@read_block.register_fake
+def _(
+    logits: Tensor,
+    labels: Tensor,
+    token_ids: Tensor,
+    scale: float,
+    softcap: float | None,
+    mean: bool,
+    keep_softmax: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    softmax = torch.empty_like(logits) if keep_softmax else logits.new_empty(0)
+    return (*_empty_readout(logits, labels, token_ids, mean), softmax)
+
+
+def _empty_readout(logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool) -> Readout:
+    like = torch.empty_like(labels, dtype=compute_dtype(logits.dtype))
+    numbers = like.new_empty(len(logits), len(token_ids))
+    return Readout(
+        like, torch.empty_like(like), numbers, torch.empty_like(like) if mean else like.new_empty(0)
+    )
+
+
+def _log_normalizer_of_softmax(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tensor) -> Tensor:
+    # lse = z_j - log p_j for any j. The label's column is at hand; where its probability has vanished, the
+    # largest one takes two passes more. Asking costs no synchronisation on the CPU.
+    if part.device.type == "cpu":
+        reference = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        if bool((reference > _SAFE_PROBABILITY).all()):
+            return label_logit - reference.log_()
+    return part.amax(-1) - softmax.amax(-1).log_()
+
+
+@torch.library.custom_op("ntloss::write_gradient", mutates_args=("grad",))
+def write_gradient(
+    grad: Tensor,
+    is_softmax: bool,
+    logits: Tensor,
+    labels: Tensor,
+    token_ids: Tensor,
+    log_normalizer: Tensor,
+    scale: float,
+    softcap: float | None,
+    grad_log_normalizer: Tensor,
+    grad_label_logit: Tensor,
+    grad_number_logits: Tensor,
+    grad_mean_logit: Tensor,
+) -> None:
+    """Write the logits' gradient to `grad`, which holds their softmax or, unless `is_softmax`, anything."""
+    transform = Transform(scale, softcap)
+    rows = _rows_at_a_time(logits, whole=is_softmax and transform == IDENTITY)
+    for start in range(0, len(logits), rows):
+        block = slice(start, start + rows)
+        part = None
+        if not is_softmax or softcap is not None:
+            part = transform.apply(logits[block].to(log_normalizer.dtype))
+        work = grad[block] if part is None or is_softmax else (part - log_normalizer[block, None]).exp_()
+        work.mul_(grad_log_normalizer[block, None])
+        if len(grad_mean_logit):
+            work.add_(grad_mean_logit[block, None] / logits.shape[-1])
+        work.scatter_add_(-1, labels[block, None], grad_label_logit[block, None])
+        work.scatter_add_(-1, token_ids.expand(len(work), -1), grad_number_logits[block])
+        if transform != IDENTITY:
+            work.mul_(transform.derivative(work if part is None else part))
+        if not is_softmax:
+            grad[block] = work
+
+
+def _rows_at_a_time(logits: Tensor, whole: bool) -> int:
+    return max(1, len(logits) if whole else _CHUNK // logits.shape[-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import torch
@@ -72,6 +71,16 @@ class NumberTables(nn.Module):
             self._build(device)
         return self
 
+    def follow(self, tensor: Tensor) -> None:
+        """Move to the device of `tensor`, at the first call there."""
+        if tensor.device != self.values.device:
+            if torch.compiler.is_compiling():
+                raise RuntimeError(
+                    f"the loss is on {self.values.device}, its input on {tensor.device}: "
+                    "call loss.to(device) before torch.compile"
+                )
+            self.to(tensor.device)
+
     def merge_forms(self, number_logits: Tensor) -> Tensor:
         """Add up the probability of all forms of a value.
 
@@ -112,9 +121,3 @@ class NumberTables(nn.Module):
             f"vocab_size={self.vocabulary.vocab_size}, tokens={len(self.token_ids)}, "
             f"values={len(self.values)}"
         )
-
-
-@functools.lru_cache(maxsize=16)
-def tables_for(vocabulary: NumberVocabulary, device: torch.device) -> NumberTables:
-    """The tables of `vocabulary` on `device`, built at the first call."""
-    return NumberTables(vocabulary, device)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ntloss.criteria import Criterion, reweigh_by_mass
+from ntloss.criteria import Criterion, NumberRecord, reweigh_by_mass
 from ntloss.engine.checks import check_labels, check_logits, check_values
 from ntloss.engine.readout import read_logits
+from ntloss.engine.record import make_record
 from ntloss.engine.reduction import reduce
 from ntloss.engine.tables import NumberTables
 from ntloss.vocabulary import NumberVocabulary
@@ -50,13 +51,35 @@ def token_loss(
     """See `ntloss.functional.number_token_loss`; `worst` is `worst_cost`, the tables lie with the logits."""
     vocab_size = tables.vocabulary.vocab_size
     check_logits(logits, vocab_size)
-    check_labels(logits, labels, loss_weights, reduction)
+    check_labels(logits.shape[:-1], logits.device, labels, loss_weights, reduction)
     check_values(labels, loss_weights, vocab_size, ignore_index, validate)
-    target, is_number = tables.targets(labels.reshape(-1), ignore_index)
-    record = read_logits(logits.reshape(-1, vocab_size), tables, target, normalize=worst is not None)
+    rows, flat_labels = logits.reshape(-1, vocab_size), labels.reshape(-1)
+    target, is_number = tables.targets(flat_labels, ignore_index)
+    record = read_record(rows, tables, target, flat_labels.where(is_number, 0), normalize=worst is not None)
     loss = criterion(record)
     if worst is not None and record.log_mass is not None:
         loss = reweigh_by_mass(loss, record.log_mass, worst)
     weights = None if loss_weights is None else loss_weights.reshape(-1)
     reduced = reduce(loss, is_number, weights, reduction)
     return reduced.reshape(labels.shape) if reduction == "none" else reduced
+
+
+def read_record(
+    logits: Tensor, tables: NumberTables, target: Tensor, labels: Tensor, normalize: bool
+) -> NumberRecord:
+    """Read logits for a number term alone.
+
+    Args:
+        logits: `[positions, vocab]`, any float dtype.
+        tables: the number tokens.
+        target: `[positions]`, index of the label's value.
+        labels: `[positions]`, token ids, all inside the vocabulary.
+        normalize: also read the mass of the number tokens, which takes a pass over the whole vocabulary.
+
+    Returns:
+        The record.
+    """
+    if not normalize:
+        return make_record(logits.index_select(-1, tables.token_ids), tables, target, None)
+    readout = read_logits(logits, labels, tables.token_ids)
+    return make_record(readout.number_logits, tables, target, readout.log_normalizer)

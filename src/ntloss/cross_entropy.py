@@ -1,0 +1,275 @@
+"""Cross-entropy and number token loss in one go, as modules: at cross-entropy's cost, or less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ntloss.criteria import Criterion, Wasserstein
+from ntloss.engine.combined import Batch, loss_from_hidden, loss_from_logits
+from ntloss.engine.readout import Transform
+from ntloss.engine.tables import NumberTables
+from ntloss.engine.terms import LossTerms, Objective
+from ntloss.engine.token_loss import worst_cost
+from ntloss.vocabulary import NumberVocabulary, as_vocabulary
+
+_DEFAULT_WEIGHT = {"add": 0.3, "replace": 1.0}
+
+
+class _CombinedLoss(nn.Module):
+    """The options that both combined losses take, and what they mean."""
+
+    def __init__(
+        self,
+        vocabulary: NumberVocabulary | Any,
+        criterion: Criterion | None = None,
+        weight: float | Tensor | None = None,
+        reweigh: bool | None = None,
+        *,
+        mode: str = "add",
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+        logit_scale: float = 1.0,
+        reduction: str = "mean",
+        shift: bool = False,
+        return_terms: bool = False,
+        group: dist.ProcessGroup | None = None,
+        validate: bool | None = None,
+    ) -> None:
+        super().__init__()
+        vocabulary = as_vocabulary(vocabulary)
+        criterion = Wasserstein() if criterion is None else criterion
+        self.objective = Objective(
+            criterion,
+            worst_cost(criterion, vocabulary, reweigh),
+            mode=mode,
+            ignore_index=ignore_index,
+            label_smoothing=label_smoothing,
+            z_loss=z_loss,
+            transform=Transform(logit_scale, softcap),
+            reduction=reduction,
+        )
+        self.weight = _DEFAULT_WEIGHT[mode] if weight is None else weight
+        self.shift = shift
+        self.return_terms = return_terms
+        self.group = group
+        self.validate = validate
+        self.tables = NumberTables(vocabulary)
+
+    @property
+    def vocabulary(self) -> NumberVocabulary:
+        """The number tokens."""
+        return self.tables.vocabulary
+
+    def normalizers(self, labels: Tensor, loss_weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Count what a mean divides by; add up over accumulated micro-batches and ranks.
+
+        Args:
+            labels: `[...]`, token ids, as they are given to the loss.
+            loss_weights: `[...]`, or None for 1.
+
+        Returns:
+            num_items_in_batch: scalar, sum of the weights of the positions that count.
+            num_numbers_in_batch: scalar, the same of those whose label is a number.
+
+        Example:
+            >>> import torch
+            >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+            >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+            >>> loss = NTLCrossEntropyLoss(digits)
+            >>> items, numbers = loss.normalizers(torch.tensor([[3, 11, 4, -100]]))
+            >>> items.item(), numbers.item()
+            (3.0, 2.0)
+        """
+        self.tables.follow(labels)
+        batch = Batch(labels, loss_weights, shift=self.shift, validate=self.validate)
+        flat = batch.flatten(labels.shape, labels.device, self.tables, self.objective)
+        return flat.normalizers(self.tables, self.objective)
+
+    def _finish(self, terms: LossTerms) -> Tensor | LossTerms:
+        return terms if self.return_terms else terms.loss
+
+
+class NTLCrossEntropyLoss(_CombinedLoss):
+    r"""Cross-entropy plus $\lambda$ times a number token loss, from logits.
+
+    Both terms share one pass over the logits, so the number term is free, and the whole costs less than
+    `torch.nn.functional.cross_entropy` alone (docs/benchmarks.md). Memory beyond the logits: one buffer of
+    their size, which becomes their gradient.
+
+    Args:
+        vocabulary: the number tokens; of a tokenizer, its default reading.
+        criterion: how wrong a number is. Default: `Wasserstein()`.
+        weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. The attribute may be
+            changed between steps.
+        reweigh: let probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
+            Default: where the criterion has a worst cost.
+        mode: "add" (default) adds the number term; "replace" puts it in place of cross-entropy at number
+            positions, and divides both by the count of all positions.
+        ignore_index: label of positions that do not count. Default: -100.
+        label_smoothing: of cross-entropy, from 0 (default) to 1.
+        z_loss: factor of the mean squared log-normalizer, which keeps logits from drifting. Default: 0.
+        softcap: logits become `softcap * tanh(logits / softcap)` first, as Gemma's head does. Default: none.
+        logit_scale: logits are multiplied with it before all else, as Cohere's head does. Default: 1.
+        reduction: "mean" (default): each term divided by the sum of its positions' weights; "sum"; "none".
+        shift: labels are those of the inputs, and each position is compared with the next one's, as causal
+            models need it. Default: labels are compared as they stand.
+        return_terms: return a `LossTerms(loss, ce, ntl)`, the terms detached. Default: the loss alone.
+        group: process group over which plain logits are sharded along the vocabulary, in the order of its
+            ranks. A `DTensor` with placement `Shard(-1)` needs none.
+        validate: check the values of labels and weights at each call. Default: on the CPU only, where it
+            costs no synchronisation, and not inside `torch.compile`.
+        inplace_backward: write the gradient over the logits, which are lost; no memory beyond them. Only
+            where nothing reads the logits after the backward pass. Default: False.
+
+    Raises:
+        ValueError: an option outside of its range; `reweigh=True` for a criterion without a worst cost.
+
+    Source: "Regress, Don't Guess", ICML 2025; z-loss: PaLM, 2022, section 5.
+
+    Example:
+        >>> import torch
+        >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+        >>> loss_fn = NTLCrossEntropyLoss(digits, weight=0.5, return_terms=True)
+        >>> logits = torch.full((1, 12), -1e4)
+        >>> logits[0, 3] = 0.0  # certain of 3
+        >>> loss, ce, ntl = loss_fn(logits, torch.tensor([4]))
+        >>> ce.item(), ntl.item(), loss.item()
+        (10000.0, 1.0, 10000.5)
+    """
+
+    def __init__(
+        self, vocabulary: NumberVocabulary | Any, *args: Any, inplace_backward: bool = False, **options: Any
+    ) -> None:
+        super().__init__(vocabulary, *args, **options)
+        self.inplace_backward = inplace_backward
+
+    def forward(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        loss_weights: Tensor | None = None,
+        num_items_in_batch: Tensor | float | None = None,
+        num_numbers_in_batch: Tensor | float | None = None,
+    ) -> Tensor | LossTerms:
+        """Compute the loss.
+
+        Args:
+            logits: `[..., vocab]`, any float dtype. Softmax and sums are in float32 at least.
+            labels: `[...]`, token ids.
+            loss_weights: `[...]`, weight of each position in both terms, 0 or more. Default: 1.
+            num_items_in_batch: what "mean" divides cross-entropy by, instead of this call's own weights: the
+                count over all accumulated micro-batches and ranks (`normalizers`).
+            num_numbers_in_batch: the same for the number term.
+
+        Returns:
+            A scalar, or `[...]` for "none", in float32 at least; with `return_terms` a `LossTerms` of these.
+
+        Raises:
+            TypeError: logits that are not floating-point, labels that are not token ids.
+            ValueError: shapes, devices, labels or weights that do not fit; one count without the other.
+        """
+        self.tables.follow(logits)
+        batch = Batch(
+            labels, loss_weights, num_items_in_batch, num_numbers_in_batch, self.shift, self.validate
+        )
+        terms = loss_from_logits(
+            logits, batch, self.tables, self.objective, self.weight, self.inplace_backward, self.group
+        )
+        return self._finish(terms)
+
+
+class NTLLinearCrossEntropyLoss(_CombinedLoss):
+    r"""Cross-entropy plus $\lambda$ times a number token loss, from hidden states and the head's weight.
+
+    The logits of all tokens are never held: tokens go through the head in chunks. For "mean" and "sum" the
+    gradients are formed in the forward pass, without a matrix product more than with whole logits; a second
+    `backward` through the same graph is an error, then. Under `torch.compile` it is one graph break.
+
+    Args:
+        vocabulary, criterion, weight, reweigh, mode, ignore_index, label_smoothing, z_loss, softcap,
+            logit_scale, reduction, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
+        group: process group over which a plain head is sharded by rows, in the order of its ranks; hidden
+            states are whole on each. A `DTensor` with placement `Shard(0)` needs none.
+        chunk_size: tokens that go through the head at a time. Default: a sixteenth of the tokens, 64 (on
+            accelerators 1,024) at least; then two chunks of logits are held.
+        drop_ignored: leave positions with `ignore_index` out of the matrix products. Their count is needed on
+            the host, the one synchronisation of this loss; False does without. Default: True.
+
+    Raises:
+        ValueError: an option outside of its range; `reweigh=True` for a criterion without a worst cost.
+
+    Source: "Regress, Don't Guess", ICML 2025; gradients in the forward pass as in Liger-Kernel, 2024.
+
+    Example:
+        >>> import torch
+        >>> from ntloss import NTLLinearCrossEntropyLoss, NumberVocabulary
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+        >>> head = torch.nn.Linear(8, 12, bias=False)
+        >>> loss_fn = NTLLinearCrossEntropyLoss(digits)
+        >>> loss = loss_fn(torch.randn(2, 5, 8), head.weight, torch.randint(12, (2, 5)))
+        >>> loss.backward()
+    """
+
+    def __init__(
+        self,
+        vocabulary: NumberVocabulary | Any,
+        *args: Any,
+        chunk_size: int | None = None,
+        drop_ignored: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(vocabulary, *args, **options)
+        if chunk_size is not None and chunk_size < 1:
+            raise ValueError(f"chunk_size={chunk_size}: expected 1 or more tokens, or None")
+        self.chunk_size = chunk_size
+        self.drop_ignored = drop_ignored
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        lm_head_weight: Tensor,
+        labels: Tensor,
+        bias: Tensor | None = None,
+        loss_weights: Tensor | None = None,
+        num_items_in_batch: Tensor | float | None = None,
+        num_numbers_in_batch: Tensor | float | None = None,
+    ) -> Tensor | LossTerms:
+        """Compute the loss.
+
+        Args:
+            hidden_states: `[..., hidden]`, what the head is applied to.
+            lm_head_weight: `[vocab, hidden]`.
+            labels: `[...]`, token ids.
+            bias: `[vocab]`. Default: none.
+            loss_weights, num_items_in_batch, num_numbers_in_batch: see `NTLCrossEntropyLoss.forward`.
+
+        Returns:
+            A scalar, or `[...]` for "none", in float32 at least; with `return_terms` a `LossTerms` of these.
+
+        Raises:
+            TypeError: inputs that are not floating-point, labels that are not token ids.
+            ValueError: shapes, devices, labels or weights that do not fit; one count without the other.
+        """
+        self.tables.follow(hidden_states)
+        batch = Batch(
+            labels, loss_weights, num_items_in_batch, num_numbers_in_batch, self.shift, self.validate
+        )
+        terms = loss_from_hidden(
+            hidden_states,
+            lm_head_weight,
+            bias,
+            batch,
+            self.tables,
+            self.objective,
+            self.weight,
+            self.chunk_size,
+            self.drop_ignored,
+            self.group,
+        )
+        return self._finish(terms)
