@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import shlex
 import sys
@@ -29,7 +28,7 @@ from ntl.progress import ComparisonProgress
 from ntl.report import markdown_tables, noise_floor, summarise, terminal_table
 from ntl.store import RunStore, write_whole
 from ntl.tasks import TaskData, load_task
-from ntl.workers import Run, default_jobs, run_all
+from ntl.workers import Run, default_jobs, run_all, usable_cores
 
 HELP = """\
 usage: ntl compare [key=value ...]
@@ -63,10 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(describe_config())
         return 0
     try:
-        return compare(load_config(arguments), "ntl compare " + shlex.join(arguments), _console())
+        return compare(load_config(arguments), shlex.join(["ntl", "compare", *arguments]), _console())
     except UserError as error:
         print(f"ntl compare: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("ntl compare: interrupted; the same command continues", file=sys.stderr)
+        return 130
 
 
 def compare(config: Mapping[str, Any], command: str, console: Console) -> int:
@@ -174,7 +176,7 @@ def _report(
             console.print(f"Noise floor (MAE of the answers without their noise): {floors[test]:.2f}")
     training = config["training"]
     machine = {
-        "cores": default_cores(),
+        "cores": usable_cores(),
         "threads_per_run": 1,
         "system": platform.system(),
         "architecture": platform.machine(),
@@ -235,11 +237,6 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:  # run from a source tree
             found[package] = "not installed"
     return found
-
-
-def default_cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 if __name__ == "__main__":

@@ -33,10 +33,14 @@ class Run(NamedTuple):
         return f"{self.objective}, seed {self.seed}"
 
 
+def usable_cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def default_jobs() -> int:
     """The number of workers that suits this machine: one per usable core, at most four."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(usable or 1, MAX_DEFAULT_JOBS))
+    return min(usable_cores(), MAX_DEFAULT_JOBS)
 
 
 def run_all(
