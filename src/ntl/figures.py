@@ -62,7 +62,7 @@ def draw(records: Records, floors: Mapping[str, float | None], folder: Path) -> 
         for ax, (key, label) in zip(axes, measures.items(), strict=True):
             _curves(ax, groups, colours, key, floor if key == "mae" else None)
             ax.set_title(label)
-        axes[0].legend(fontsize=8)
+        axes[0].legend(fontsize=8, loc="upper right")
         _save(figure, folder / "learning_curves.png")
 
         figure, axes = _figure(len(groups), (2.9 * len(groups), 3.2))
@@ -74,7 +74,7 @@ def draw(records: Records, floors: Mapping[str, float | None], folder: Path) -> 
         figure, axes = _figure(len(widths), (3.0 * sum(widths), 3.3), widths)
         _curves(axes[0], groups, colours, "mae", floor)
         axes[0].set_title("validation MAE while training")
-        axes[0].legend(fontsize=8)
+        axes[0].legend(fontsize=8, loc="upper right")
         _points(axes[1], groups, colours, test, floor)
         _scatters(axes[2:], pair, groups, colours, test)
         _save(figure, folder / "overview.png")
@@ -99,7 +99,7 @@ def _curves(
     key: str,
     floor: float | None,
 ) -> None:
-    """Median over seeds against steps, with a band from the lowest to the highest seed."""
+    """Median over seeds against steps, with a band that holds the middle half of the seeds."""
     for name, runs in groups.items():
         values = np.array([[point.get(key) for point in run["curve"]] for run in runs], dtype=float)
         known = ~np.isnan(values).any(axis=0)  # an early model may write no number at all
@@ -107,8 +107,10 @@ def _curves(
             continue  # a regression head has no cross-entropy
         steps = np.array([point["step"] for point in runs[0]["curve"]])[known]
         values = values[:, known]
-        ax.fill_between(steps, values.min(0), values.max(0), color=colours[name], alpha=0.15, lw=0)
-        ax.plot(steps, np.median(values, axis=0), color=colours[name], lw=1.8, label=display_name(name))
+        # Quantiles, because one number with a digit too many moves a seed's MAE by hundreds.
+        low, middle, high = np.quantile(values, (0.25, 0.5, 0.75), axis=0)
+        ax.fill_between(steps, low, high, color=colours[name], alpha=0.15, lw=0)
+        ax.plot(steps, middle, color=colours[name], lw=1.8, label=display_name(name))
     if key == "mae":
         # Early models write numbers that are digits too long; the axis is for what comes after.
         final = [run["curve"][-1]["mae"] for runs in groups.values() for run in runs if run["curve"]]
