@@ -119,7 +119,7 @@ def compare(config: Mapping[str, Any], command: str, console: Console) -> int:
                 interrupted = True
 
     ordered = [records[run] for run in runs if run in records]
-    took = f"{len(missing)} runs in {(time.monotonic() - started) / 60:.1f} min with {jobs} worker(s)"
+    took = f"{len(missing)} run(s) in {(time.monotonic() - started) / 60:.1f} min with {jobs} worker(s)"
     if ordered:
         _report(config, data, ordered, folder, console)
     if interrupted:
@@ -153,7 +153,7 @@ def _announce(
     console.print(
         f"task {config['task']['name']}: {len(data.train)} training questions, test questions: {tests}; "
         f"for example {example.question!r} -> {example.answer!r}\n"
-        f"{len(missing)} runs of {config['training']['steps']} steps, {jobs} at a time",
+        f"{len(missing)} run(s) of {config['training']['steps']} steps, {jobs} at a time",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
 
