@@ -25,7 +25,7 @@ from rich.console import Console
 from ntl.configuration import describe_config, load_config
 from ntl.errors import UserError
 from ntl.progress import ComparisonProgress
-from ntl.report import markdown_tables, noise_floor, summarise, terminal_table
+from ntl.report import markdown_tables, reference_line, references, summarise, terminal_table
 from ntl.store import RunStore, write_whole
 from ntl.tasks import TaskData, load_task
 from ntl.workers import Run, default_jobs, run_all, usable_cores
@@ -169,11 +169,10 @@ def _report(
     from ntl.figures import draw
 
     summary = summarise(records)
-    floors = {test: noise_floor(examples) for test, examples in data.tests.items()}
+    compared_with = references(data)
     for test, objectives in summary.items():
         console.print(terminal_table(test, objectives))
-        if floors[test] is not None:
-            console.print(f"Noise floor (MAE of the answers without their noise): {floors[test]:.2f}")
+        console.print(reference_line(compared_with[test]), highlight=False, soft_wrap=True)
     training = config["training"]
     machine = {
         "cores": usable_cores(),
@@ -187,18 +186,19 @@ def _report(
         f"{training['steps']} steps of {training['batch_size']}; "
         f"torch {version('torch')}, {machine['cores']} cores, one thread per run."
     ]
-    write_whole(folder / "table.md", markdown_tables(summary, floors, notes))
+    write_whole(folder / "table.md", markdown_tables(summary, compared_with, notes))
     results = {
         "format": 1,
         "config": _without_paths(config),
         "data": data.fingerprint,
         "versions": _versions(),
         "machine": machine,
-        "noise_floor": floors,
+        "references": compared_with,
         "summary": summary,
         "runs": [{k: v for k, v in record.items() if k != "predictions"} for record in records],
     }
     write_whole(folder / "results.json", json.dumps(results, indent=1))
+    floors = {test: values["noise_floor"] for test, values in compared_with.items()}
     draw(records, floors, folder)
     console.print(f"Table, results.json and figures are in {folder}", markup=False, soft_wrap=True)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from rich.table import Table
 
 from ntl.metrics import METRICS, mean_and_error
-from ntl.tasks import Example
+from ntl.tasks import Example, TaskData
 
 BASELINE = "ce"
 NOTHING = "n/a"
@@ -80,6 +81,46 @@ def noise_floor(examples: Sequence[Example]) -> float | None:
     return sum(abs(float(e.answer) - e.expected) for e in examples) / len(examples)
 
 
+def constant_guess(train: Sequence[Example], test: Sequence[Example]) -> float:
+    """The MAE of someone who answers every question with the median of the training answers.
+
+    Args:
+        train: The training examples.
+        test: A test set.
+
+    Returns:
+        The MAE: a model that does not beat it has learnt nothing of use.
+    """
+    guess = median(float(example.answer) for example in train)
+    return sum(abs(float(example.answer) - guess) for example in test) / len(test)
+
+
+def references(data: TaskData) -> dict[str, dict[str, float | None]]:
+    """What the MAE of each test set is to be compared with.
+
+    Args:
+        data: Of the task.
+
+    Returns:
+        Test set -> ``noise_floor`` and ``constant_guess``.
+    """
+    return {
+        test: {
+            "noise_floor": noise_floor(examples),
+            "constant_guess": constant_guess(data.train, examples),
+        }
+        for test, examples in data.tests.items()
+    }
+
+
+def reference_line(values: Mapping[str, float | None]) -> str:
+    """The references of one test set in words; ``values`` as in ``references``."""
+    line = f"For comparison, always answering the training median: MAE {values['constant_guess']:.2f}"
+    if values["noise_floor"] is None:
+        return f"{line}."
+    return f"{line}; knowing everything but the noise: {values['noise_floor']:.2f}."
+
+
 def table_rows(summary: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """The cells of one test set's table.
 
@@ -122,13 +163,15 @@ def terminal_table(test: str, summary: Mapping[str, Any]) -> Table:
 
 
 def markdown_tables(
-    summary: Mapping[str, Mapping[str, Any]], floors: Mapping[str, float | None], notes: Sequence[str]
+    summary: Mapping[str, Mapping[str, Any]],
+    compared_with: Mapping[str, Mapping[str, float | None]],
+    notes: Sequence[str],
 ) -> str:
     """All tables as Markdown.
 
     Args:
         summary: From ``summarise``.
-        floors: Test set -> its noise floor.
+        compared_with: From ``references``.
         notes: Lines that say how the numbers were made.
 
     Returns:
@@ -139,8 +182,7 @@ def markdown_tables(
         lines += [f"### {test} set", ""]
         lines += ["| " + " | ".join(HEADINGS) + " |", "|---|" + "---:|" * (len(HEADINGS) - 1)]
         lines += ["| " + " | ".join(row) + " |" for row in table_rows(objectives)]
-        if floors.get(test) is not None:
-            lines += ["", f"Noise floor (MAE of the answers without their noise): {floors[test]:.2f}."]
+        lines += ["", reference_line(compared_with[test])]
         lines.append("")
     lines += ["Mean ± standard error over seeds; `MAE vs CE` is paired by seed. " + " ".join(notes), ""]
     return "\n".join(lines)
