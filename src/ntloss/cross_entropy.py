@@ -7,12 +7,11 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ntloss.criteria import Criterion, Wasserstein
+from ntloss.criteria import Criterion, Wasserstein, worst_cost
 from ntloss.engine.combined import Batch, loss_from_hidden, loss_from_logits
 from ntloss.engine.readout import Transform
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.terms import LossTerms, Objective
-from ntloss.engine.token_loss import worst_cost
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
 _DEFAULT_WEIGHT = {"add": 0.3, "replace": 1.0}
@@ -45,7 +44,7 @@ class _CombinedLoss(nn.Module):
         criterion = Wasserstein() if criterion is None else criterion
         self.objective = Objective(
             criterion,
-            worst_cost(criterion, vocabulary, reweigh),
+            worst_cost(criterion, vocabulary.value_tensor(), reweigh),
             mode=mode,
             ignore_index=ignore_index,
             label_smoothing=label_smoothing,
@@ -196,8 +195,8 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             logit_scale, reduction, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
         group: process group over which a plain head is sharded by rows, in the order of its ranks; hidden
             states are whole on each. A `DTensor` with placement `Shard(0)` needs none.
-        chunk_size: tokens that go through the head at a time. Default: a sixteenth of the tokens, 64 (on
-            accelerators 1,024) at least; then two chunks of logits are held.
+        chunk_size: tokens that go through the head, and whose logits are held, at a time. Default: an eighth
+            of the tokens, between 64 and 256 (on accelerators between 1,024 and 4,096).
         drop_ignored: leave positions with `ignore_index` out of the matrix products. Their count is needed on
             the host, the one synchronisation of this loss; False does without. Default: True.
 

@@ -9,10 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ntloss.criteria import Criterion, ExpectedValue, Wasserstein
-from ntloss.engine.checks import check_logits
+from ntloss.criteria import Criterion, ExpectedValue, NumberRecord, Wasserstein, reweighed, worst_cost
+from ntloss.engine.checks import check_head, check_labels, check_logits, check_values
+from ntloss.engine.readout import Transform, compute_dtype, read_logits
+from ntloss.engine.record import make_record
+from ntloss.engine.reduction import reduce
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.token_loss import read_record, token_loss, worst_cost
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
 
@@ -51,7 +53,7 @@ class NumberTokenLoss(nn.Module):
         super().__init__()
         vocabulary = as_vocabulary(vocabulary)
         self.criterion = Wasserstein() if criterion is None else criterion
-        self.worst = worst_cost(self.criterion, vocabulary, reweigh)
+        self.worst = worst_cost(self.criterion, vocabulary.value_tensor(), reweigh)
         self.validate = validate
         self.tables = NumberTables(vocabulary)
 
@@ -91,17 +93,108 @@ class NumberTokenLoss(nn.Module):
             ValueError: shapes, devices, labels, weights or a reduction that do not fit.
         """
         self.tables.follow(logits)
-        return token_loss(
-            logits,
-            labels,
-            self.tables,
-            self.criterion,
-            worst=self.worst,
-            loss_weights=loss_weights,
-            reduction=reduction,
-            ignore_index=ignore_index,
-            validate=self.validate,
+        check_logits(logits, self.vocabulary.vocab_size)
+        rows = logits.reshape(-1, logits.shape[-1])
+        target, is_number = self._read_labels(
+            logits.shape[:-1], logits.device, labels, loss_weights, reduction, ignore_index
         )
+        if self.worst is None:
+            record = make_record(rows.index_select(-1, self.tables.token_ids), self.tables, target, None)
+        else:
+            some_label = torch.where(is_number, labels.reshape(-1), 0)
+            readout = read_logits(rows, some_label, self.tables.token_ids)
+            record = make_record(readout.number_logits, self.tables, target, readout.log_normalizer)
+        return self._reduce(record, is_number, loss_weights, reduction, labels.shape)
+
+    def from_hidden(
+        self,
+        hidden_states: Tensor,
+        lm_head_weight: Tensor,
+        labels: Tensor,
+        bias: Tensor | None = None,
+        log_normalizer: Tensor | None = None,
+        loss_weights: Tensor | None = None,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+        *,
+        softcap: float | None = None,
+        logit_scale: float = 1.0,
+        sparse_grad: bool = True,
+    ) -> Tensor:
+        """The same beside a kernel that computes cross-entropy from hidden states, without logits.
+
+        The number tokens' logits are `hidden_states @ lm_head_weight[number tokens].T`; docs/riding_along.md
+        shows it with Liger-Kernel, cut-cross-entropy and `F.linear_cross_entropy`.
+
+        Args:
+            hidden_states: `[..., hidden]`, what the head is applied to.
+            lm_head_weight: `[vocab, hidden]`.
+            labels: `[...]`, token ids.
+            bias: `[vocab]`. Default: none.
+            log_normalizer: `[...]`, logsumexp of the logits over the vocabulary, with its graph. Where a
+                kernel does not give it, its loss of each token plus that label's logit is the same. Only
+                `reweigh` needs it.
+            loss_weights, reduction, ignore_index: see `forward`.
+            softcap: logits are `softcap * tanh(logits / softcap)`. Default: none.
+            logit_scale: logits are multiplied with it before all else. Default: 1.
+            sparse_grad: give the head's weight a sparse gradient, a few rows, which autograd adds to the
+                kernel's dense one; False makes another dense one, for a weight that gets none elsewhere and
+                an optimizer that wants one. Default: True.
+
+        Returns:
+            As `forward`.
+
+        Raises:
+            ValueError: `reweigh` without `log_normalizer`; see `forward` for the others.
+        """
+        self.tables.follow(hidden_states)
+        check_head(hidden_states, lm_head_weight, bias, self.vocabulary.vocab_size)
+        leading = hidden_states.shape[:-1]
+        if self.worst is not None and (log_normalizer is None or log_normalizer.shape != leading):
+            given = None if log_normalizer is None else list(log_normalizer.shape)
+            raise ValueError(
+                f"log_normalizer: given {given}, expected shape {list(leading)}: reweigh asks for the "
+                "logsumexp of all logits. Hand it in, or make the loss with reweigh=False."
+            )
+        target, is_number = self._read_labels(
+            leading, hidden_states.device, labels, loss_weights, reduction, ignore_index
+        )
+        # An embedding look-up is the one way to rows of a matrix that has a sparse gradient.
+        rows = F.embedding(self.tables.token_ids, lm_head_weight, sparse=sparse_grad)
+        number_bias = None if bias is None else bias[self.tables.token_ids]
+        number_logits = F.linear(hidden_states.reshape(-1, hidden_states.shape[-1]), rows, number_bias)
+        number_logits = Transform(logit_scale, softcap).apply(number_logits.to(compute_dtype(rows.dtype)))
+        log_sum = None
+        if self.worst is not None and log_normalizer is not None:
+            log_sum = log_normalizer.reshape(-1).to(number_logits.dtype)
+        record = make_record(number_logits, self.tables, target, log_sum)
+        return self._reduce(record, is_number, loss_weights, reduction, labels.shape)
+
+    def _read_labels(
+        self,
+        leading: torch.Size,
+        device: torch.device,
+        labels: Tensor,
+        loss_weights: Tensor | None,
+        reduction: str,
+        ignore_index: int,
+    ) -> tuple[Tensor, Tensor]:
+        check_labels(leading, device, labels, loss_weights, reduction)
+        check_values(labels, loss_weights, self.vocabulary.vocab_size, ignore_index, self.validate)
+        return self.tables.targets(labels.reshape(-1), ignore_index)
+
+    def _reduce(
+        self,
+        record: NumberRecord,
+        is_number: Tensor,
+        loss_weights: Tensor | None,
+        reduction: str,
+        shape: torch.Size,
+    ) -> Tensor:
+        loss = reweighed(self.criterion, record, self.worst)
+        weights = None if loss_weights is None else loss_weights.reshape(-1)
+        reduced = reduce(loss, is_number, weights, reduction)
+        return reduced.reshape(shape) if reduction == "none" else reduced
 
 
 class _TokenizerLoss(NumberTokenLoss):
@@ -296,8 +389,9 @@ class NTLossDotProduct(_TokenizerLoss):
         self.tables.follow(logits)
         check_logits(logits, self.vocab_size)
         rows = logits.reshape(-1, self.vocab_size)
-        no_target = rows.new_zeros(len(rows), dtype=torch.int64)
-        record = read_record(rows, self.tables, no_target, no_target, normalize=True)
+        nothing = rows.new_zeros(len(rows), dtype=torch.int64)  # neither label nor target is asked for
+        readout = read_logits(rows, nothing, self.tables.token_ids)
+        record = make_record(readout.number_logits, self.tables, nothing, readout.log_normalizer)
         assert record.log_mass is not None
         shape = logits.shape[:-1]
         return (record.probs * record.values).sum(-1).reshape(shape), record.log_mass.exp().reshape(shape)

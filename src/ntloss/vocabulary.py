@@ -236,7 +236,7 @@ class NumberVocabulary:
             else:
                 decoded[token_id] = repr(given)
         bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
-        batch_encode = None if encode is None else lambda texts: [encode(text) for text in texts]
+        batch_encode = None if encode is None else functools.partial(_encode_each, encode)
         return cls._read(decoded, bare, vocab_size, digit_level, space_prefixed, batch_encode)
 
     @classmethod
@@ -354,12 +354,17 @@ def _texts_of_tokenizer(tokenizer: Any) -> _TokenTexts:
             text = tokenizer.convert_tokens_to_string(["a", raw])[len(anchor) :]
             decoded[token_id] = text
             bare[token_id] = raw == text.removeprefix(" ")
+    return _TokenTexts(decoded, bare, vocab.values(), functools.partial(_encode_with, tokenizer))
 
-    def encode(texts: list[str]) -> Sequence[Sequence[int]]:
-        ids: Sequence[Sequence[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return ids
 
-    return _TokenTexts(decoded, bare, vocab.values(), encode)
+# Functions of the module, so that a vocabulary can be pickled.
+def _encode_with(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
+    ids: Sequence[Sequence[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def _encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Sequence[Sequence[int]]:
+    return [encode(text) for text in texts]
 
 
 def _value_of(text: str) -> float | None:

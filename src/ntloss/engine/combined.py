@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ntloss.engine.checks import check_head, check_labels, check_logits, check_normalizers, check_values
-from ntloss.engine.linear import Problem, linear_terms, rows_for
+from ntloss.engine.linear import Head, read_hidden, rows_for, sum_of_blocks
 from ntloss.engine.parallel import Shard, local_columns, read_sharded_logits, replicated
 from ntloss.engine.readout import compute_dtype, read_logits
 from ntloss.engine.tables import NumberTables
@@ -132,9 +132,13 @@ def loss_from_hidden(
         kept = (flat.labels != objective.ignore_index).nonzero().squeeze(-1)
         hidden, positions = hidden.index_select(0, kept), positions.select(kept)
     rows = chunk_size or rows_for(len(hidden), hidden.device)
-    problem = Problem(tables, objective, weight, rows, shard)
-    terms = linear_terms(hidden, lm_head_weight, bias, positions, problem)
-    if objective.reduction == "none" and kept is not None:
+    head = Head(lm_head_weight, bias, objective.transform, shard)
+    if objective.reduction != "none":
+        return sum_of_blocks(hidden, head, positions, tables, objective, weight, rows)
+    mean = objective.label_smoothing > 0
+    readout = read_hidden(hidden, head, positions.labels, tables.token_ids, mean, rows)
+    terms = position_terms(readout, positions, tables, objective, weight)
+    if kept is not None:
         count = shape.numel()
-        terms = LossTerms(*(t.new_zeros(count).index_copy(0, kept, t) for t in terms))
-    return LossTerms(*(term.reshape(shape) for term in terms)) if objective.reduction == "none" else terms
+        terms = LossTerms(*(term.new_zeros(count).index_copy(0, kept, term) for term in terms))
+    return reduce_terms(terms, objective.reduction, shape)

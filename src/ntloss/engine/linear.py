@@ -1,100 +1,181 @@
-"""Combined loss from hidden states and the head's weight: the logits of all tokens are never held.
+"""Losses from hidden states and the head's weight: the logits of all tokens are never held.
 
-Tokens go through the head in blocks. Where the loss is a sum or a mean, the gradients are formed in the same
-pass, because the gradient of each position's loss is known but for one factor: three matrix products, as with
-whole logits, and none to recompute logits. For `reduction="none"` the factors are known in the backward pass
-alone, which then takes the blocks a second time: four.
+Tokens go through the head in blocks. Where the loss is a sum over positions, `sum_of_blocks` forms the
+gradients in the same pass, because each position's is known but for one common factor: three matrix products,
+as with whole logits. Where it is not (one loss for each position, criteria that look at several positions),
+`read_hidden` gives the readout of all positions, and its backward pass takes the blocks again: four.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ntloss.engine.parallel import Shard, read_shard, write_shard_gradient
-from ntloss.engine.readout import Readout, compute_dtype, read_block, write_gradient
+from ntloss.engine.readout import Readout, Transform, compute_dtype, read_block, write_gradient
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.terms import LossTerms, Objective, Positions, position_terms
 
-# Smallest blocks that keep matrix products efficient.
-_LEAST_ROWS = {"cpu": 64}
-_LEAST_ROWS_ON_ACCELERATORS = 1024
+# Least and most positions in a block.
+_ROWS_ON_CPU = (64, 256)
+_ROWS_ON_ACCELERATORS = (1024, 4096)
 
 
-class Problem(NamedTuple):
-    """What the blocks share.
+class Head(NamedTuple):
+    """A language model's head: what turns hidden states into logits.
 
     Args:
+        weight: `[vocab, hidden]`, or this rank's rows of it.
+        bias: `[vocab]`, likewise, or None.
+        transform: of the logits.
+        shard: which part of the vocabulary this rank holds, or None for all of it.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    transform: Transform
+    shard: Shard | None
+
+    def under_autocast(self, hidden: Tensor) -> tuple[Tensor, Head]:
+        """Hidden states and head in the dtype that autocast, if it is on, would give a linear layer."""
+        device = hidden.device.type
+        if not torch.is_autocast_enabled(device):
+            return hidden, self
+        dtype = torch.get_autocast_dtype(device)
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return hidden.to(dtype), self._replace(weight=self.weight.to(dtype), bias=bias)
+
+    def read(self, logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, overwrite: bool) -> Readout:
+        """Read a block's logits without a graph; with `overwrite` their softmax takes their place."""
+        arguments = (logits, labels, token_ids, self.transform, mean, logits if overwrite else None)
+        return read_block(*arguments) if self.shard is None else read_shard(*arguments, self.shard)
+
+    def write_gradient(
+        self,
+        logits: Tensor,
+        is_softmax: bool,
+        labels: Tensor,
+        token_ids: Tensor,
+        log_normalizer: Tensor,
+        grads: tuple[Tensor, ...],
+    ) -> None:
+        """Put the gradient of a block's logits in their (or their softmax's) place."""
+        arguments = (logits, is_softmax, logits, labels, token_ids, log_normalizer)
+        if self.shard is None:
+            write_gradient(*arguments, *self.transform, *grads)
+        else:
+            write_shard_gradient(*arguments, self.transform, grads, self.shard)
+
+
+def rows_for(positions: int, device: torch.device) -> int:
+    """Positions in a block: an eighth of them, unless that is too few for fast products or too many."""
+    least, most = _ROWS_ON_CPU if device.type == "cpu" else _ROWS_ON_ACCELERATORS
+    return min(max(positions // 8, least), most)
+
+
+def sum_of_blocks(
+    hidden: Tensor,
+    head: Head,
+    positions: Positions,
+    tables: NumberTables,
+    objective: Objective,
+    weight: float | Tensor,
+    rows: int,
+) -> LossTerms:
+    """Sum over the positions of a combined loss.
+
+    Args:
+        hidden: `[positions, hidden]`.
+        head: the head.
+        positions: of the labels.
         tables: the number tokens.
         objective: what is minimised.
         weight: of the number term.
         rows: positions in a block.
-        shard: which part of the vocabulary the head holds, or None for all of it.
+
+    Returns:
+        The terms, scalars.
     """
-
-    tables: NumberTables
-    objective: Objective
-    weight: float | Tensor
-    rows: int
-    shard: Shard | None
-
-
-def rows_for(positions: int, device: torch.device) -> int:
-    """Positions in a block: two buffers of a sixteenth of the logits, unless that is too few for speed."""
-    return max(positions // 16, _LEAST_ROWS.get(device.type, _LEAST_ROWS_ON_ACCELERATORS))
+    hidden, head = head.under_autocast(hidden)
+    with torch.autocast(hidden.device.type, enabled=False):
+        grad_enabled = torch.is_grad_enabled()  # it never is inside a Function's forward
+        terms = _SumOfBlocks.apply(  # type: ignore[no-untyped-call]
+            hidden, head.weight, head.bias, head, positions, tables, objective, weight, rows, grad_enabled
+        )
+    return LossTerms(*terms)
 
 
-def linear_terms(
-    hidden: Tensor, head: Tensor, bias: Tensor | None, positions: Positions, problem: Problem
-) -> LossTerms:
-    """Loss of each position, already multiplied with its factor, or their sum.
+def read_hidden(
+    hidden: Tensor, head: Head, labels: Tensor, token_ids: Tensor, mean: bool, rows: int
+) -> Readout:
+    """Read the logits that hidden states have, differentiably.
 
     Args:
         hidden: `[positions, hidden]`.
-        head: `[vocab, hidden]`, or the rank's part of it.
-        bias: `[vocab]`, likewise, or None.
-        positions: of the labels.
-        problem: the rest.
+        head: the head.
+        labels: `[positions]`, token ids, all inside the vocabulary.
+        token_ids: `[number tokens]`.
+        mean: also read the mean logit.
+        rows: positions in a block.
 
     Returns:
-        Scalars; `[positions]` each for `reduction="none"`.
+        The readout.
     """
-    device = hidden.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        hidden, head = hidden.to(dtype), head.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
-    with torch.autocast(device, enabled=False):
-        apply = _SumOfBlocks.apply if problem.objective.reduction != "none" else _EachOfBlocks.apply
-        grad = torch.is_grad_enabled()
-        wanted = tuple(grad and x is not None and x.requires_grad for x in (hidden, head, bias))
-        loss, ce, ntl = apply(hidden, head, bias, problem, wanted, *positions)  # type: ignore[no-untyped-call]
-    return LossTerms(loss, ce, ntl)
+    hidden, head = head.under_autocast(hidden)
+    with torch.autocast(hidden.device.type, enabled=False):
+        readout = _ReadHidden.apply(  # type: ignore[no-untyped-call]
+            hidden, head.weight, head.bias, head, labels, token_ids, mean, rows
+        )
+    return Readout(*readout)
 
 
 class _SumOfBlocks(torch.autograd.Function):
-    """The sum over all positions; its gradients are formed in the forward pass."""
-
     @staticmethod
     def forward(
         ctx: Any,
         hidden: Tensor,
-        head: Tensor,
+        weight_of_head: Tensor,
         bias: Tensor | None,
-        problem: Problem,
-        wanted: tuple[bool, ...],
-        *positions: Tensor,
+        head: Head,
+        positions: Positions,
+        tables: NumberTables,
+        objective: Objective,
+        weight: float | Tensor,
+        rows: int,
+        grad_enabled: bool,
     ) -> tuple[Tensor, ...]:
-        terms, ctx.gradients = _go_through_blocks(
-            hidden, head, bias, Positions(*positions), problem, wanted, upstream=None
+        gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3] if grad_enabled else (False,) * 3)
+        # Nothing reads logits again once their softmax is known, unless a soft cap's slope is asked for.
+        overwrite = (
+            gradients.wanted
+            and hidden.dtype == compute_dtype(hidden.dtype)
+            and objective.transform.softcap is None
         )
-        loss, ce, ntl = (term.sum() for term in terms)
-        ctx.mark_non_differentiable(ce, ntl)
-        return loss, ce, ntl
+        mean = objective.label_smoothing > 0
+        sums = LossTerms(*(hidden.new_zeros((), dtype=compute_dtype(hidden.dtype)) for _ in range(3)))
+        for block, logits in _blocks(hidden, head, rows):
+            here = positions.select(block)
+            readout = head.read(logits, here.labels, tables.token_ids, mean, overwrite)
+            leaves = Readout(*(tensor.requires_grad_(gradients.wanted) for tensor in readout))
+            with torch.set_grad_enabled(gradients.wanted):
+                terms = position_terms(leaves, here, tables, objective, weight)
+                loss = terms.loss.sum()
+            for total, part in zip(sums, (loss, terms.ce.sum(), terms.ntl.sum()), strict=True):
+                total += part.detach()
+            if gradients.wanted:
+                grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+                log_normalizer = leaves.log_normalizer.detach()
+                head.write_gradient(logits, overwrite, here.labels, tables.token_ids, log_normalizer, grads)
+                gradients.add(block, logits)
+        ctx.gradients = gradients.finish()
+        ctx.mark_non_differentiable(sums.ce, sums.ntl)
+        return tuple(sums)
 
     @staticmethod
     @once_differentiable
@@ -106,102 +187,81 @@ class _SumOfBlocks(torch.autograd.Function):
             )
         gradients, ctx.gradients = ctx.gradients, None
         scaled = [None if gradient is None else gradient.mul_(grad_loss) for gradient in gradients]
-        return (*scaled, None, None, *[None] * len(Positions._fields))
+        return (*scaled, *[None] * 7)
 
 
-class _EachOfBlocks(torch.autograd.Function):
-    """One loss for each position; the backward pass takes the blocks again."""
-
+class _ReadHidden(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         hidden: Tensor,
-        head: Tensor,
+        weight_of_head: Tensor,
         bias: Tensor | None,
-        problem: Problem,
-        wanted: tuple[bool, ...],
-        *positions: Tensor,
+        head: Head,
+        labels: Tensor,
+        token_ids: Tensor,
+        mean: bool,
+        rows: int,
     ) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(hidden, head, bias, *positions)
-        ctx.problem, ctx.wanted = problem, wanted
-        terms, _ = _go_through_blocks(
-            hidden, head, bias, Positions(*positions), problem, (False, False, False), upstream=None
-        )
-        ctx.mark_non_differentiable(terms.ce, terms.ntl)
-        return tuple(terms)
+        parts = [
+            head.read(logits, labels[block], token_ids, mean, overwrite=False)
+            for block, logits in _blocks(hidden, head, rows)
+        ]
+        readout = Readout(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+        ctx.save_for_backward(hidden, weight_of_head, bias, labels, token_ids, readout.log_normalizer)
+        ctx.transform, ctx.shard, ctx.rows = head.transform, head.shard, rows
+        return tuple(readout)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, head, bias, *positions = ctx.saved_tensors
-        _, gradients = _go_through_blocks(
-            hidden, head, bias, Positions(*positions), ctx.problem, ctx.wanted, upstream=grad_loss
-        )
-        return (*gradients, None, None, *[None] * len(Positions._fields))
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight_of_head, bias, labels, token_ids, log_normalizer = ctx.saved_tensors
+        head = Head(weight_of_head, bias, ctx.transform, ctx.shard)
+        gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3])
+        for block, logits in _blocks(hidden, head, ctx.rows):
+            # The mean logit's gradient is empty where it was not asked for; so is every block of it.
+            here = tuple(grad[block] for grad in grads)
+            head.write_gradient(logits, False, labels[block], token_ids, log_normalizer[block], here)
+            gradients.add(block, logits)
+        return (*gradients.finish(), *[None] * 5)
 
 
-def _go_through_blocks(
-    hidden: Tensor,
-    head: Tensor,
-    bias: Tensor | None,
-    positions: Positions,
-    problem: Problem,
-    wanted: tuple[bool, ...],
-    upstream: Tensor | None,
-) -> tuple[LossTerms, list[Tensor | None]]:
-    """Terms of all positions, and the gradients of hidden states, head and bias that are wanted.
-
-    `upstream` `[positions]` is the gradient of each position's loss; None for 1.
-    """
-    tables, objective, weight, rows, shard = problem
-    dtype = compute_dtype(hidden.dtype)
-    wants_hidden, wants_head, wants_bias = wanted
-    grad_hidden = torch.empty_like(hidden) if wants_hidden else None
-    # Summed up over blocks, so in float32 at least.
-    grad_head = torch.zeros_like(head, dtype=dtype) if wants_head else None
-    grad_bias = torch.zeros_like(bias, dtype=dtype) if wants_bias and bias is not None else None
-    terms = LossTerms(*(hidden.new_empty(len(hidden), dtype=dtype) for _ in LossTerms._fields))
-    token_ids, mean = tables.token_ids, objective.label_smoothing > 0
-    for start in range(0, len(hidden), rows):
+def _blocks(hidden: Tensor, head: Head, rows: int) -> Iterator[tuple[slice, Tensor]]:
+    # One block at least, so that a batch without positions has results of the right shapes.
+    for start in range(0, max(len(hidden), 1), rows):
         block = slice(start, start + rows)
-        here = positions.select(block)
-        logits = torch.nn.functional.linear(hidden[block], head, bias)
-        keep = any(wanted) and logits.dtype == dtype
-        if shard is None:
-            *read, softmax = read_block(logits, here.labels, token_ids, *objective.transform, mean, keep)
-        else:
-            *read, softmax = read_shard(
-                logits, here.labels, token_ids, objective.transform, mean, keep, shard
-            )
-        leaves = [tensor.requires_grad_(any(wanted)) for tensor in read]
-        with torch.set_grad_enabled(any(wanted)):
-            of_block = position_terms(Readout(*leaves), here, tables, objective, weight)
-        for whole, part in zip(terms, of_block, strict=True):
-            whole[block] = part.detach()
-        if not any(wanted):
-            continue
-        ones = torch.ones_like(of_block.loss) if upstream is None else upstream[block].to(dtype)
-        small = torch.autograd.grad(of_block.loss, leaves, ones, materialize_grads=True)
-        grad_logits = softmax if keep else torch.empty_like(logits)
-        of_logits = (grad_logits, keep, logits, here.labels, token_ids, leaves[0].detach())
-        if shard is None:
-            write_gradient(*of_logits, *objective.transform, *small)
-        else:
-            write_shard_gradient(*of_logits, objective.transform, small, shard)
-        if grad_hidden is not None:
-            torch.mm(grad_logits, head, out=grad_hidden[block])
-        if grad_head is not None:
-            if grad_head.dtype == grad_logits.dtype:
-                grad_head.addmm_(grad_logits.t(), hidden[block])
+        yield block, F.linear(hidden[block], head.weight, head.bias)
+
+
+class _Gradients:
+    """Gradients of hidden states, head and bias, added up block by block; those that are needed."""
+
+    def __init__(self, hidden: Tensor, head: Head, needed: tuple[bool, ...]) -> None:
+        self.head = head
+        self.inputs = hidden
+        self.wanted = any(needed)
+        # Those of the head are sums over many blocks: in float32 at least.
+        dtype = compute_dtype(hidden.dtype)
+        self.hidden = torch.empty_like(hidden) if needed[0] else None
+        self.weight = torch.zeros_like(head.weight, dtype=dtype) if needed[1] else None
+        self.bias = None
+        if needed[2] and head.bias is not None:
+            self.bias = torch.zeros_like(head.bias, dtype=dtype)
+
+    def add(self, block: slice, grad_logits: Tensor) -> None:
+        if self.hidden is not None:
+            torch.mm(grad_logits, self.head.weight, out=self.hidden[block])
+        if self.weight is not None:
+            if self.weight.dtype == grad_logits.dtype:
+                self.weight.addmm_(grad_logits.t(), self.inputs[block])
             else:
-                grad_head.add_(grad_logits.t() @ hidden[block])
-        if grad_bias is not None:
-            grad_bias.add_(grad_logits.sum(0, dtype=dtype))
-    if grad_hidden is not None and shard is not None:
-        # Each rank has gone back through its part of the head alone.
-        dist.all_reduce(grad_hidden, group=shard.group)
-    return terms, [
-        grad_hidden,
-        None if grad_head is None else grad_head.to(head.dtype),
-        None if grad_bias is None or bias is None else grad_bias.to(bias.dtype),
-    ]
+                self.weight.add_(grad_logits.t() @ self.inputs[block])
+        if self.bias is not None:
+            self.bias.add_(grad_logits.sum(0, dtype=self.bias.dtype))
+
+    def finish(self) -> list[Tensor | None]:
+        if self.hidden is not None and self.head.shard is not None:
+            # Each rank has gone back through its own rows of the head.
+            dist.all_reduce(self.hidden, group=self.head.shard.group)
+        dtype = self.head.weight.dtype
+        return [self.hidden, *(None if g is None else g.to(dtype) for g in (self.weight, self.bias))]

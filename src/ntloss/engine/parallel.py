@@ -113,9 +113,9 @@ def read_shard(
     token_ids: Tensor,
     transform: Transform,
     mean: bool,
-    keep_softmax: bool,
+    softmax: Tensor | None,
     shard: Shard,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> Readout:
     """Read the rank's columns together with the other ranks; like `readout.read_block`.
 
     Args:
@@ -124,11 +124,11 @@ def read_shard(
         token_ids: `[number tokens]`, global.
         transform: of the logits.
         mean: also read the mean logit.
-        keep_softmax: also give the softmax of the rank's columns.
+        softmax: where to write the softmax of the rank's columns; or None.
         shard: what this rank holds.
 
     Returns:
-        The readout's four tensors, the same on every rank, and the softmax (empty unless kept).
+        The readout, the same on every rank.
     """
     part = transform.apply(logits.to(compute_dtype(logits.dtype)))
     highest = part.detach().amax(-1)
@@ -146,9 +146,10 @@ def read_shard(
     together = torch.cat(columns, -1)
     dist.all_reduce(together, group=shard.group)
     total, label_logit, number_logits = together[:, 0], together[:, 1], together[:, 2 : 2 + len(token_ids)]
-    softmax = exponentials.div_(total.unsqueeze(-1)) if keep_softmax else part.new_empty(0)
+    if softmax is not None:
+        torch.div(exponentials, total.unsqueeze(-1), out=softmax)
     mean_logit = together[:, -1].clone() if mean else part.new_empty(0)
-    return highest + total.log(), label_logit.clone(), number_logits.clone(), mean_logit, softmax
+    return Readout(highest + total.log(), label_logit.clone(), number_logits.clone(), mean_logit)
 
 
 def write_shard_gradient(
@@ -219,10 +220,10 @@ class _ReadShard(torch.autograd.Function):
         transform: Transform,
         mean: bool,
     ) -> tuple[Tensor, ...]:
-        *read, _ = read_shard(logits, labels, token_ids, transform, mean, False, shard)
-        ctx.save_for_backward(logits, labels, token_ids, read[0])
+        readout = read_shard(logits, labels, token_ids, transform, mean, None, shard)
+        ctx.save_for_backward(logits, labels, token_ids, readout.log_normalizer)
         ctx.shard, ctx.transform = shard, transform
-        return tuple(read)
+        return tuple(readout)
 
     @staticmethod
     @once_differentiable

@@ -131,7 +131,7 @@ class _ReadLogits(torch.autograd.Function):
         inplace: bool,
     ) -> tuple[Tensor, ...]:
         keep_softmax = keep and not inplace and logits.dtype == compute_dtype(logits.dtype)
-        *read, softmax = read_block(logits, labels, token_ids, *transform, mean, keep_softmax)
+        *read, softmax = _read_logits(logits, labels, token_ids, *transform, mean, keep_softmax)
         ctx.save_for_backward(logits, labels, token_ids, read[0], softmax)
         ctx.transform, ctx.inplace, ctx.softmax_spent = transform, inplace, False
         return tuple(read)
@@ -149,10 +149,65 @@ class _ReadLogits(torch.autograd.Function):
         return grad, None, None, None, None, None, None
 
 
+def read_block(
+    logits: Tensor,
+    labels: Tensor,
+    token_ids: Tensor,
+    transform: Transform,
+    mean: bool,
+    softmax: Tensor | None,
+) -> Readout:
+    """Read logits without a graph.
+
+    Args:
+        logits: `[positions, vocab]`, any float dtype.
+        labels: `[positions]`, token ids.
+        token_ids: `[number tokens]`.
+        transform: of the logits.
+        mean: also read the mean logit.
+        softmax: `[positions, vocab]`, float32 or float64: where to write the softmax; the logits themselves
+            may be overwritten. Or None.
+
+    Returns:
+        The readout.
+    """
+    rows = _rows_at_a_time(logits, whole=softmax is not None and transform == IDENTITY)
+    parts = []
+    for start in range(0, len(logits), rows):
+        block = slice(start, start + rows)
+        part = transform.apply(logits[block].to(compute_dtype(logits.dtype)))
+        label_logit = part.gather(-1, labels[block].unsqueeze(-1)).squeeze(-1)
+        number_logits = part.index_select(-1, token_ids)
+        part_mean = part.mean(-1) if mean else part.new_empty(0)
+        if softmax is None:
+            log_normalizer = torch.logsumexp(part, -1)
+        elif softmax is logits and transform == IDENTITY:
+            highest = part.amax(-1)
+            torch.softmax(part, -1, out=part)  # row by row, so it may write where it reads
+            log_normalizer = highest - part.amax(-1).log_()
+        else:
+            torch.softmax(part, -1, out=softmax[block])
+            log_normalizer = _log_normalizer(part, softmax[block], labels[block], label_logit)
+        parts.append((log_normalizer, label_logit, number_logits, part_mean))
+    if not parts:
+        return _empty_readout(logits, labels, token_ids, mean)
+    return Readout(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+
+def _log_normalizer(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tensor) -> Tensor:
+    # lse = z_j - log p_j for any j. The label's column is at hand; where its probability has vanished, the
+    # largest one takes two passes more. Asking costs no synchronisation on the CPU.
+    if part.device.type == "cpu":
+        reference = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        if bool((reference > _SAFE_PROBABILITY).all()):
+            return label_logit - reference.log_()
+    return part.amax(-1) - softmax.amax(-1).log_()
+
+
 # Custom operators, so that torch.compile on the CPU takes them as they are: they beat what it makes of the
 # same formulas (benchmarks/losses.py).
 @torch.library.custom_op("ntloss::read_logits", mutates_args=())
-def read_block(
+def _read_logits(
     logits: Tensor,
     labels: Tensor,
     token_ids: Tensor,
@@ -161,31 +216,12 @@ def read_block(
     mean: bool,
     keep_softmax: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Read logits without a graph: the readout's four tensors, and the softmax (empty unless kept)."""
-    transform = Transform(scale, softcap)
-    softmax = torch.empty_like(logits) if keep_softmax else logits.new_empty(0)
-    rows = _rows_at_a_time(logits, whole=keep_softmax and transform == IDENTITY)
-    parts = []
-    for start in range(0, len(logits), rows):
-        block = slice(start, start + rows)
-        part = transform.apply(logits[block].to(compute_dtype(logits.dtype)))
-        label_logit = part.gather(-1, labels[block].unsqueeze(-1)).squeeze(-1)
-        if keep_softmax:
-            torch.softmax(part, -1, out=softmax[block])
-            log_normalizer = _log_normalizer_of_softmax(part, softmax[block], labels[block], label_logit)
-        else:
-            log_normalizer = torch.logsumexp(part, -1)
-        part_mean = part.mean(-1) if mean else part.new_empty(0)
-        parts.append((log_normalizer, label_logit, part.index_select(-1, token_ids), part_mean))
-    if not parts:
-        return (*_empty_readout(logits, labels, token_ids, mean), softmax)
-    lse, label_logits, number_logits, mean_logits = (
-        torch.cat(columns) for columns in zip(*parts, strict=True)
-    )
-    return lse, label_logits, number_logits, mean_logits, softmax
+    softmax = torch.empty_like(logits) if keep_softmax else None
+    readout = read_block(logits, labels, token_ids, Transform(scale, softcap), mean, softmax)
+    return (*readout, logits.new_empty(0) if softmax is None else softmax)
 
 
-@read_block.register_fake
+@_read_logits.register_fake
 def _(
     logits: Tensor,
     labels: Tensor,
@@ -202,19 +238,8 @@ def _(
 def _empty_readout(logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool) -> Readout:
     like = torch.empty_like(labels, dtype=compute_dtype(logits.dtype))
     numbers = like.new_empty(len(logits), len(token_ids))
-    return Readout(
-        like, torch.empty_like(like), numbers, torch.empty_like(like) if mean else like.new_empty(0)
-    )
-
-
-def _log_normalizer_of_softmax(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tensor) -> Tensor:
-    # lse = z_j - log p_j for any j. The label's column is at hand; where its probability has vanished, the
-    # largest one takes two passes more. Asking costs no synchronisation on the CPU.
-    if part.device.type == "cpu":
-        reference = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-        if bool((reference > _SAFE_PROBABILITY).all()):
-            return label_logit - reference.log_()
-    return part.amax(-1) - softmax.amax(-1).log_()
+    means = torch.empty_like(like) if mean else like.new_empty(0)
+    return Readout(like, torch.empty_like(like), numbers, means)
 
 
 @torch.library.custom_op("ntloss::write_gradient", mutates_args=("grad",))

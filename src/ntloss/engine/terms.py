@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria import Criterion, reweigh_by_mass
+from ntloss.criteria import Criterion, reweighed
 from ntloss.engine.readout import IDENTITY, Readout, Transform
 from ntloss.engine.record import make_record
 from ntloss.engine.reduction import REDUCTIONS
@@ -188,10 +188,7 @@ def position_terms(
     ce = _scale(ce, positions.ce)
     mass_of = log_normalizer if objective.worst is not None else None
     record = make_record(readout.number_logits, tables, positions.target, mass_of)
-    ntl = objective.criterion(record)
-    if objective.worst is not None and record.log_mass is not None:
-        ntl = reweigh_by_mass(ntl, record.log_mass, objective.worst)
-    ntl = _scale(ntl, positions.ntl)
+    ntl = _scale(reweighed(objective.criterion, record, objective.worst), positions.ntl)
     loss = ce + weight * ntl
     if objective.z_loss:
         loss = loss + objective.z_loss * _scale(log_normalizer.square(), positions.z)
