@@ -102,7 +102,8 @@ def test_one_graph_serves_batches_of_any_size(name: str, irregular: NumberVocabu
         (loss, gradient), (wanted, wanted_gradient) = run(compiled, *batch), run(objective, *batch)
         assert_near(loss, wanted, SAME_COMPUTATION)
         assert_near(gradient, wanted_gradient, SAME_COMPUTATION)
-    assert counter.frame_count == 1
+    # The compiler may add a graph of no operation at all.
+    assert sum(len(graph.graph.nodes) > 0 for graph in counter.graphs) == 1
 
 
 def test_half_precision_compiles(irregular: NumberVocabulary) -> None:
