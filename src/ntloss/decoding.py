@@ -288,7 +288,7 @@ def read_generation(
     ends = _end_tokens(decode, eos_token_id)
     generated = _generated_part(output, sequences, prompt_length)
     tokens = [_until_end(row, ends) for row in generated.tolist()]
-    texts = _decoder(decode)(tokens)
+    texts = make_decoder(decode)(tokens)
     numbers = [parse_number(text, which) for text in texts]
     shape = (-1, num_return_sequences)
     candidates = torch.tensor([math.nan if n is None else n for n in numbers], dtype=torch.float64)
@@ -330,7 +330,8 @@ def _until_end(row: list[int], ends: frozenset[int]) -> list[int]:
     return row[: next((i for i, token in enumerate(row) if token in ends), len(row))]
 
 
-def _decoder(decode: Any) -> Callable[[list[list[int]]], list[str]]:
+def make_decoder(decode: Any) -> Callable[[list[list[int]]], list[str]]:
+    """From rows of token ids to texts, for what `read_generation` takes as `decode`."""
     if hasattr(decode, "batch_decode"):
         return lambda rows: list(decode.batch_decode(rows, skip_special_tokens=True))
     if isinstance(decode, NumberVocabulary):
