@@ -245,10 +245,6 @@ class NumericMetrics:
         self._chunks = [pairs]
         return pairs
 
-    def __len__(self) -> int:
-        """Count of pairs."""
-        return sum(len(chunk) for chunk in self._chunks)
-
     def reset(self) -> None:
         """Forget all batches."""
         self._chunks = []

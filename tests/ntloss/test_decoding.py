@@ -157,7 +157,7 @@ def tokenizer() -> Any:
 def t5() -> Any:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    torch.manual_seed(0)
+    torch.manual_seed(24)  # of those whose texts end at different lengths
     config = T5Config(
         vocab_size=18, d_model=16, d_ff=32, d_kv=8, num_layers=1, num_heads=2, decoder_start_token_id=0
     )
@@ -168,7 +168,7 @@ def t5() -> Any:
 def llama() -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(1)
+    torch.manual_seed(24)
     config = LlamaConfig(
         vocab_size=18, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
         initializer_range=0.6, pad_token_id=0, bos_token_id=None, eos_token_id=1,
@@ -200,6 +200,13 @@ def test_beams_count_with_their_probability(model: Any, tokenizer: Any) -> None:
     torch.testing.assert_close(expected, output.sequences_scores, rtol=1e-4, atol=1e-5)
     start = 1 if model.config.is_encoder_decoder else 2
     assert read.texts == tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
+    assert (output.beam_indices < 0).any()  # some end early, as the test should have it
+
+    raw = generate(
+        model, tokenizer, num_beams=4, num_return_sequences=4, length_penalty=0.0, output_logits=True
+    )
+    from_logits = read_generation(raw, tokenizer, "mean", 4)
+    torch.testing.assert_close(from_logits.log_weights, read.log_weights, rtol=1e-4, atol=1e-5)
 
 
 def test_samples_count_once_each_or_with_the_models_own_probability(model: Any, tokenizer: Any) -> None:
@@ -211,6 +218,7 @@ def test_samples_count_once_each_or_with_the_models_own_probability(model: Any, 
     steps = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
     new = output.sequences[:, -steps.shape[-1] :]
     alive = ((new == 1).cumsum(-1) - (new == 1).int()) == 0  # up to the first end token, and with it
+    assert not alive.all()  # some end early, as the test should have it
     expected = torch.where(alive, steps, 0).sum(-1)
     kept = weighted > -math.inf
     torch.testing.assert_close(weighted[kept].float(), expected[kept], rtol=1e-4, atol=1e-5)

@@ -21,6 +21,7 @@ from scipy import stats
 import ntloss
 from ntloss import NumberVocabulary
 from ntloss.metrics import METRICS, NumericMetrics
+from ntloss.token_metrics import TokenMetrics
 
 quick = settings(deadline=None, max_examples=40, derandomize=True)
 
@@ -275,7 +276,6 @@ def test_streamed_merged_and_shuffled_is_the_same_to_the_last_bit(
     for part in reversed(parts):
         merged.merge(part)
         merged.compute()  # looking in between changes nothing
-    assert len(merged) == len(rows)
     assert same(merged.compute(), at_once)
     loaded = NumericMetrics(clip=clip).update([5.0], [6.0])
     loaded.load_state_dict(merged.state_dict())
@@ -302,7 +302,6 @@ def test_reset_forgets_and_merging_leaves_the_other_alone() -> None:
     assert one.merge(other).compute()["mae"] == 1
     assert other.compute()["mae"] == 2
     one.reset()
-    assert len(one) == 0
     assert one.compute()["count"] == 0
     with pytest.raises(ValueError, match="'pairs'"):
         one.load_state_dict({"pairs": torch.zeros(3)})
@@ -312,29 +311,47 @@ def test_tensors_stay_on_their_device_until_compute() -> None:
     # Tensors on "meta" have no values: whatever reads one raises.
     metrics = NumericMetrics()
     metrics.update(torch.empty(3, device="meta"), torch.empty(3, dtype=torch.int64, device="meta"))
-    assert len(metrics) == 3
     with pytest.raises(NotImplementedError):
         metrics.compute()
 
 
 ROWS = [(float(i) if i % 4 else None, float(i % 7)) for i in range(11)]
+DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+
+
+def token_metrics() -> TokenMetrics:
+    return TokenMetrics(DIGITS, places=range(2))
+
+
+def token_batch() -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(12, (30,), generator=generator)
+    return torch.randn(30, 12, generator=generator), labels, labels % 3
 
 
 def gather_on_rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     part = ROWS[:8] if rank == 0 else ROWS[8:]
-    metrics = NumericMetrics(metrics=METRICS).update([p for p, _ in part], [t for _, t in part])
-    torch.save([metrics.gathered().compute(), metrics.compute()["count"]], f"{folder}/{rank}.pt")
+    metrics = NumericMetrics().update([p for p, _ in part], [t for _, t in part])
+    tokens = token_metrics()
+    if rank == 0:  # the other rank has had no batch
+        tokens.update(*token_batch())
+    of_tokens = tokens.gathered()
+    results = [metrics.gathered().compute(), of_tokens.compute(), of_tokens.compute_by_place()]
+    torch.save([*results, metrics.compute()["count"]], f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
 def test_two_ranks_with_unequal_shares_see_the_whole(tmp_path: Path) -> None:
     mp.spawn(gather_on_rank, args=(str(tmp_path),), nprocs=2)
     whole = compute([p for p, _ in ROWS], [t for _, t in ROWS])
+    tokens = token_metrics().update(*token_batch())
     for rank, own in ((0, 8), (1, 3)):
-        gathered, count = torch.load(tmp_path / f"{rank}.pt")
+        gathered, of_tokens, by_place, count = torch.load(tmp_path / f"{rank}.pt")
         assert same(gathered, whole)
+        assert of_tokens == tokens.compute()
+        assert by_place == tokens.compute_by_place()
         assert count == own
 
 

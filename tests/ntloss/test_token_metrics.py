@@ -1,16 +1,13 @@
-"""Teacher-forced metrics of number tokens."""
+"""Teacher-forced metrics of number tokens; over ranks in test_metrics.py."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 
 from ntloss import NumberVocabulary, Wasserstein
@@ -183,23 +180,3 @@ def test_no_graph_is_kept() -> None:
 def test_what_does_not_fit_is_refused(options: Any, inputs: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         TokenMetrics(VOCABULARY, **options).update(*inputs)
-
-
-def gather_on_rank(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    metrics = TokenMetrics(VOCABULARY, places=PLACES)
-    if rank == 0:  # the other rank has had no batch
-        metrics.update(*batch(6, 30))
-    gathered = metrics.gathered()
-    torch.save([gathered.compute(), gathered.compute_by_place()[0]["count"]], f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
-
-
-def test_two_ranks_one_without_a_batch_see_the_whole(tmp_path: Path) -> None:
-    mp.spawn(gather_on_rank, args=(str(tmp_path),), nprocs=2)
-    whole = TokenMetrics(VOCABULARY, places=PLACES).update(*batch(6, 30))
-    for rank in range(2):
-        gathered, count = torch.load(tmp_path / f"{rank}.pt")
-        assert gathered == whole.compute()
-        assert count == whole.compute_by_place()[0]["count"]
