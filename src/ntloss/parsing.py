@@ -1,0 +1,82 @@
+"""Numbers in texts: one documented rule for what a decoded text says.
+
+Python's `float` is no such rule: it reads `nan`, `1_000` and other scripts' digits, and finds no number in a
+sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+Which = str | Callable[[str], float | None]
+
+_SIGN = r"(?:(?<![\w)\]%])[+\-\u2212])?"
+_THOUSANDS = r"(?<![0-9],)[1-9][0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])"
+_LEADING_POINT = r"(?<![\w.])\.[0-9]+"
+_EXPONENT = r"(?:[eE][+\-]?[0-9]+(?![0-9A-Za-z]))?"
+_NUMBER = re.compile(rf"{_SIGN}(?:(?:{_THOUSANDS}|[0-9]+)(?:\.[0-9]+)?|{_LEADING_POINT}){_EXPONENT}")
+_WHOLE = re.compile(rf"{_SIGN}(?:(?:{_THOUSANDS}|[0-9]+)(?:\.[0-9]*)?|{_LEADING_POINT}){_EXPONENT}")
+
+
+def parse_numbers(text: str) -> list[float]:
+    """Read all numbers of a text, in ASCII digits, from left to right.
+
+    The rule:
+
+    - A sign (`-`, `+`, or U+2212) counts directly before the number, unless it follows a letter, a digit, a
+      closing bracket or a percent sign: `-3` and `2 * -3` hold -3, `5-3` and `GPT-3` hold 3.
+    - A point between digits, or before the first digit and after neither digit nor letter, is the decimal
+      point; a point behind the last digit ends the sentence: `3.14`, `.5`, and `It is 42.` holds 42.
+    - Commas with three digits after each are thousands separators, all or none, and not after a leading 0:
+      `1,234,567` is one number, `1,23`, `0,123` and `1234,567` are two. A list of three-digit numbers needs
+      spaces: `1, 234`.
+    - `e` or `E` and whole digits is an exponent, unless a letter or digit follows: `1.5e3`, `2E-1`.
+    - All else is text: other scripts' digits, `nan`, `inf`, and spaces, `_` or `'` between digits.
+
+    Args:
+        text: any text.
+
+    Returns:
+        The numbers; infinite where one is too large for float64.
+
+    Example:
+        >>> parse_numbers("From -1,234.5 to 2e3: 7-3, .5 and 10%.")
+        [-1234.5, 2000.0, 7.0, 3.0, 0.5, 10.0]
+    """
+    return [_value(match.group()) for match in _NUMBER.finditer(text)]
+
+
+def parse_number(text: str, which: Which = "last") -> float | None:
+    """Read one number of a text.
+
+    Args:
+        text: what a model wrote.
+        which: "last" (default; the paper's protocol), "first", "whole" (the text is one number and nothing
+            else but white space around it), or a function of the text.
+
+    Returns:
+        The number, or None where there is none. The rule is that of `parse_numbers`.
+
+    Raises:
+        ValueError: an unknown `which`.
+
+    Source: "Regress, Don't Guess", ICML 2025 (the last number of the decoded text).
+
+    Example:
+        >>> parse_number("2 + 3 = 5."), parse_number("2 + 3 = 5.", "first"), parse_number("so 5", "whole")
+        (5.0, 2.0, None)
+    """
+    if callable(which):
+        return which(text)
+    if which == "whole":
+        match = _WHOLE.fullmatch(text.strip())
+        return _value(match.group()) if match else None
+    if which not in ("last", "first"):
+        raise ValueError(f"which={which!r}: expected 'last', 'first', 'whole', or a function of the text")
+    numbers = parse_numbers(text)
+    return numbers[-1 if which == "last" else 0] if numbers else None
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", "").replace("\u2212", "-")) + 0.0  # -0.0 and 0.0 are one value

@@ -1,0 +1,363 @@
+"""Metrics of whole numbers."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import ntloss
+from ntloss import NumberVocabulary
+from ntloss.metrics import METRICS, NumericMetrics
+from ntloss.token_metrics import TokenMetrics
+
+quick = settings(deadline=None, max_examples=40, derandomize=True)
+
+numbers = st.one_of(
+    st.integers(-50, 50).map(float),
+    st.floats(-1e6, 1e6),
+    st.sampled_from([1e300, -1e300, math.inf, math.nan]),
+)
+pairs = st.lists(st.tuples(st.one_of(numbers, st.none()), numbers), max_size=25)
+
+
+def compute(predictions: Any, targets: Any, **options: Any) -> dict[str, float]:
+    return NumericMetrics(**options).update(predictions, targets).compute()
+
+
+def same(one: dict[str, float], other: dict[str, float]) -> bool:
+    """Equal to the last bit, NaN with NaN."""
+    return list(one) == list(other) and all(
+        a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(one.values(), other.values(), strict=True)
+    )
+
+
+# --- against figures by hand, and formulas written anew ---------------------------------------------------
+
+
+def test_figures_by_hand() -> None:
+    texts = ["I say 10.", "no idea", " 3 ", "-8", "1,000"]
+    result = compute(texts, ["10", "5", "3", "-4", "x"])
+    expected = {
+        "count": 5,
+        "skipped": 1,  # "x"
+        "invalid": 1,  # "no idea"
+        "invalid_rate": 1 / 4,
+        "exact_match": 1 / 5,  # " 3 " alone: "I say 10." is another text
+        "accuracy": 2 / 4,
+        "accuracy_of_valid": 2 / 3,
+        "mae": 4 / 3,
+        "median_ae": 0,
+        "rmse": math.sqrt(16 / 3),
+        "r2": 1 - 16 / 98,  # targets 10, 3, -4: mean 3
+        "log_mae": (math.log10(9) - math.log10(5)) / 3,
+        "log_rmse": (math.log10(9) - math.log10(5)) / math.sqrt(3),
+        "spearman": 1,
+        "mape": (4 / 4) / 3,
+        "smape": (2 * 4 / 12) / 3,
+        "digit_count_error": 0,
+    }
+    assert list(result) == list(METRICS)
+    assert {name: result[name] for name in expected} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("clip", [None, 1e10, 1e3])
+def test_formulas_of_numpy_and_scipy(clip: float | None) -> None:
+    generator = np.random.default_rng(0)
+    true = generator.normal(size=501) * 10 ** generator.uniform(-3, 6, size=501)
+    predicted = true * (1 + 0.1 * generator.normal(size=501))
+    predicted[::7] = true[::7]
+    result = compute(predicted, true, clip=clip)
+
+    limit = math.inf if clip is None else clip
+    assert result["accuracy"] == np.isclose(predicted, true).mean()
+    digits = [[len(str(int(abs(x)))) for x in side] for side in (predicted, true)]
+    assert result["digit_count_error"] == pytest.approx(np.abs(np.subtract(*digits)).mean())
+    p, t = predicted.clip(-limit, limit), true.clip(-limit, limit)
+    expected = {
+        "mae": np.abs(p - t).mean(),
+        "median_ae": np.median(np.abs(p - t)),
+        "rmse": np.sqrt(np.mean((p - t) ** 2)),
+        "r2": 1 - np.sum((p - t) ** 2) / np.sum((t - t.mean()) ** 2),
+        "pearson": stats.pearsonr(p, t).statistic,
+        "spearman": stats.spearmanr(p, t).statistic,
+        "mape": np.mean(np.abs(p - t) / np.abs(t)),
+        "smape": np.mean(2 * np.abs(p - t) / (np.abs(p) + np.abs(t))),
+    }
+    p, t = (np.sign(x) * np.log10(np.abs(x) + 1) for x in (p, t))
+    expected["log_mae"] = np.abs(p - t).mean()
+    expected["log_rmse"] = np.sqrt(np.mean((p - t) ** 2))
+    expected["log_r2"] = 1 - np.sum((p - t) ** 2) / np.sum((t - t.mean()) ** 2)
+    assert {name: result[name] for name in expected} == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_median_of_an_even_count_is_the_middle_between_two() -> None:
+    assert compute([1.0, 2.0, 4.0, 90.0], [0.0] * 4)["median_ae"] == 3
+
+
+def test_digits_before_the_point_are_counted_exactly() -> None:
+    predictions = [999.0, 999999999999999.9, 0.001, -10.0, 0.0]
+    targets = [1000.0, 1e15, 5.0, 10.0, 123.0]
+    one_by_one = [compute([p], [t])["digit_count_error"] for p, t in zip(predictions, targets, strict=True)]
+    assert one_by_one == [1, 1, 0, 0, 2]
+
+
+# --- what is not ordinary -----------------------------------------------------------------------------------
+
+
+def test_nothing_at_all_is_nan_and_not_an_error() -> None:
+    for result in (NumericMetrics().compute(), compute([], []), compute([], torch.empty(0))):
+        assert [result[name] for name in ("count", "skipped", "invalid")] == [0, 0, 0]
+        assert all(math.isnan(value) for value in list(result.values())[3:])
+
+
+def test_all_invalid_is_wrong_and_has_no_error() -> None:
+    result = compute(["", "none"], ["1", "2"])
+    assert result["invalid_rate"] == 1
+    assert result["accuracy"] == result["exact_match"] == 0
+    assert all(math.isnan(result[name]) for name in METRICS[6:])
+
+
+def test_constant_numbers_have_no_correlation_and_constant_targets_no_r2() -> None:
+    result = compute([1.0, 2.0, 4.0], [3.0, 3.0, 3.0])
+    assert all(math.isnan(result[name]) for name in ("r2", "log_r2", "pearson", "spearman"))
+    assert result["mae"] == pytest.approx(4 / 3)
+    result = compute([3.0, 3.0, 3.0], [1.0, 2.0, 6.0])
+    assert math.isnan(result["pearson"])
+    assert result["r2"] == 0
+    # Far from zero and close together is not constant.
+    assert compute([1e9, 1e9 + 1], [1e9, 1e9 + 1])["r2"] == 1
+    assert math.isnan(compute([1.0], [1.0])["r2"])
+
+
+def test_nan_is_invalid_and_infinite_is_the_largest_number_where_there_is_one() -> None:
+    result = compute([math.nan, math.inf, 1.0], [1.0, 0.0, 1.0])
+    assert (result["invalid"], result["mae"]) == (1, 5e9)
+    result = compute([math.nan, math.inf, 1.0], [1.0, 0.0, 1.0], clip=None)
+    assert (result["invalid"], result["mae"]) == (2, 0)
+    # A model that loops does not get out of its error, nor does an int that float() refuses.
+    assert compute(["9" * 5000], ["1"])["mae"] == 1e10 - 1
+    assert compute([-(10**400)], [1])["mae"] == 1e10 + 1
+    # Two numbers too large are not therefore the same.
+    assert compute([math.inf], [math.inf])["accuracy"] == 0
+    assert compute([2e10], [3e10])["accuracy"] == 0
+
+
+def test_huge_and_tiny_numbers_neither_overflow_nor_vanish() -> None:
+    for scale in (1e300, 1e-300):
+        result = compute([1 * scale, 3 * scale, 5 * scale], [2 * scale, 3 * scale, 4 * scale], clip=None)
+        assert result["rmse"] == pytest.approx(math.sqrt(2 / 3) * scale, rel=1e-12)
+        assert result["r2"] == pytest.approx(0)
+        assert result["pearson"] == pytest.approx(1)
+        assert result["mape"] == pytest.approx((1 / 2 + 1 / 4) / 3)
+    assert compute([-1.7e308], [1.7e308], clip=None)["smape"] == pytest.approx(2)
+    assert compute([1.7e308] * 3, [1.6e308] * 3, clip=None)["mae"] == pytest.approx(1e307)
+
+
+def test_targets_of_zero_are_left_out_of_mape_and_cost_at_most_two_in_smape() -> None:
+    result = compute([0.0, 1.0, 3.0], [0.0, 0.0, 2.0])
+    assert result["mape"] == 0.5
+    assert result["smape"] == pytest.approx((0 + 2 + 0.4) / 3)
+
+
+# --- what is taken ------------------------------------------------------------------------------------------
+
+
+def test_texts_numbers_arrays_and_token_ids_are_one() -> None:
+    digits = NumberVocabulary.from_mapping({**{d: str(d) for d in range(10)}, 10: "-"}, vocab_size=12)
+    ids = [[1, 2, 11, 11], [10, 3, -100, -100], [11, 11, 11, 11]]
+    floats = [12.0, -3.0, None]
+    nan = [12.0, -3.0, math.nan]
+    targets = [12.0, 5.0, 1.0]
+    expected = compute(floats, targets)
+    for form in (
+        ["12", "-3", ""],
+        nan,
+        np.array(nan),
+        torch.tensor(nan),
+        torch.tensor(nan, dtype=torch.float64, requires_grad=True),
+        ids,
+        np.array(ids),
+        torch.tensor(ids),
+    ):
+        assert same(compute(form, targets, tokenizer=digits), expected)
+    assert same(compute([12, -3, None], np.array([12, 5, 1])), expected)
+    assert same(compute(np.array(["12", "-3", ""]), targets), expected)
+
+
+def test_ones_own_reading_of_texts_is_used_on_both_sides() -> None:
+    assert compute(["1 2", "3 4"], ["1 5", "3 6"], which="first")["accuracy"] == 1
+    assert compute(["1 2"], ["1 2"], which="whole")["skipped"] == 1
+    assert compute(["abc"], ["a"], which=lambda text: float(len(text)))["mae"] == 2
+
+
+@pytest.mark.parametrize(
+    ("predictions", "targets", "error", "message"),
+    [
+        ([1.0, 2.0], [1.0], ValueError, "2 predictions for 1 targets"),
+        (torch.zeros(2, 3), [1.0, 2.0], ValueError, r"\[2, 3\]"),
+        (torch.zeros(2, 3, dtype=torch.int64), [1.0, 2.0], TypeError, "tokenizer="),
+        ("12", ["1", "2"], TypeError, "list of texts"),
+        (["1", 2.0], [1.0, 2.0], TypeError, "list of texts"),
+        ([object()], [1.0], TypeError, "object"),
+        ({1: 2}, [1.0], TypeError, "list of texts"),
+    ],
+)
+def test_what_does_not_fit_is_refused(predictions: Any, targets: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        compute(predictions, targets)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"metrics": ["mse"]},
+        {"clip": 0},
+        {"clip": math.nan},
+        {"rtol": -1},
+        {"atol": math.nan},
+        {"which": "any"},
+    ],
+)
+def test_options_out_of_range_are_refused(options: Any) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        NumericMetrics(**options)
+
+
+def test_without_scipy_it_says_what_to_install_at_once_and_the_rest_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    with pytest.raises(ImportError, match=r"ntloss\[metrics\]"):
+        NumericMetrics()
+    rest = [name for name in METRICS if name not in ("pearson", "spearman")]
+    assert list(compute([1.0, 2.0], [1.0, 3.0], metrics=rest)) == rest
+
+
+def test_importing_it_imports_neither_scipy_nor_transformers() -> None:
+    source = Path(ntloss.__file__).parents[1]
+    modules = "ntloss.metrics, ntloss.token_metrics, ntloss.decoding, ntloss.parsing, ntloss.schedules"
+    code = f"""
+import sys; sys.path.insert(0, {str(source)!r})
+sys.modules.update(dict.fromkeys(["scipy", "transformers", "tokenizers", "torchmetrics"]))  # these raise
+import {modules}
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+# --- streaming ----------------------------------------------------------------------------------------------
+
+
+@quick
+@given(pairs, st.integers(1, 7), st.integers(0, 100), st.sampled_from([None, 1e10]))
+def test_streamed_merged_and_shuffled_is_the_same_to_the_last_bit(
+    rows: list[tuple[float | None, float]], size: int, seed: int, clip: float | None
+) -> None:
+    at_once = compute([p for p, _ in rows], [t for _, t in rows], clip=clip)
+    random.Random(seed).shuffle(rows)
+    parts = []
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        parts.append(NumericMetrics(clip=clip).update([p for p, _ in part], [t for _, t in part]))
+    merged = NumericMetrics(clip=clip)
+    for part in reversed(parts):
+        merged.merge(part)
+        merged.compute()  # looking in between changes nothing
+    assert same(merged.compute(), at_once)
+    loaded = NumericMetrics(clip=clip).update([5.0], [6.0])
+    loaded.load_state_dict(merged.state_dict())
+    assert same(loaded.compute(), at_once)
+
+
+@quick
+@given(pairs)
+def test_values_are_in_their_range(rows: list[tuple[float | None, float]]) -> None:
+    result = compute([p for p, _ in rows], [t for _, t in rows])
+    for name in ("invalid_rate", "exact_match", "accuracy", "accuracy_of_valid"):
+        assert not result[name] < 0
+        assert not result[name] > 1
+    for name in ("pearson", "spearman"):
+        assert not abs(result[name]) > 1 + 1e-12
+    assert not result["smape"] > 2 + 1e-12
+    assert not result["median_ae"] > 2e10
+    assert not result["mae"] > result["rmse"] * (1 + 1e-12)
+    assert not result["r2"] > 1
+
+
+def test_reset_forgets_and_merging_leaves_the_other_alone() -> None:
+    one, other = NumericMetrics().update([1.0], [1.0]), NumericMetrics().update([1.0], [3.0])
+    assert one.merge(other).compute()["mae"] == 1
+    assert other.compute()["mae"] == 2
+    one.reset()
+    assert one.compute()["count"] == 0
+    with pytest.raises(ValueError, match="'pairs'"):
+        one.load_state_dict({"pairs": torch.zeros(3)})
+
+
+def test_tensors_stay_on_their_device_until_compute() -> None:
+    # Tensors on "meta" have no values: whatever reads one raises.
+    metrics = NumericMetrics()
+    metrics.update(torch.empty(3, device="meta"), torch.empty(3, dtype=torch.int64, device="meta"))
+    with pytest.raises(NotImplementedError):
+        metrics.compute()
+
+
+ROWS = [(float(i) if i % 4 else None, float(i % 7)) for i in range(11)]
+DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+
+
+def token_metrics() -> TokenMetrics:
+    return TokenMetrics(DIGITS, places=range(2))
+
+
+def token_batch() -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(12, (30,), generator=generator)
+    return torch.randn(30, 12, generator=generator), labels, labels % 3
+
+
+def gather_on_rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    part = ROWS[:8] if rank == 0 else ROWS[8:]
+    metrics = NumericMetrics().update([p for p, _ in part], [t for _, t in part])
+    tokens = token_metrics()
+    if rank == 0:  # the other rank has had no batch
+        tokens.update(*token_batch())
+    of_tokens = tokens.gathered()
+    results = [metrics.gathered().compute(), of_tokens.compute(), of_tokens.compute_by_place()]
+    torch.save([*results, metrics.compute()["count"]], f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_ranks_with_unequal_shares_see_the_whole(tmp_path: Path) -> None:
+    mp.spawn(gather_on_rank, args=(str(tmp_path),), nprocs=2)
+    whole = compute([p for p, _ in ROWS], [t for _, t in ROWS])
+    tokens = token_metrics().update(*token_batch())
+    for rank, own in ((0, 8), (1, 3)):
+        gathered, of_tokens, by_place, count = torch.load(tmp_path / f"{rank}.pt")
+        assert same(gathered, whole)
+        assert of_tokens == tokens.compute()
+        assert by_place == tokens.compute_by_place()
+        assert count == own
+
+
+def test_without_process_groups_gathered_is_a_copy_that_goes_its_own_way() -> None:
+    metrics = NumericMetrics().update([1.0], [2.0])
+    gathered = metrics.gathered()
+    metrics.update([9.0], [2.0])
+    assert gathered.compute()["mae"] == 1
+    assert metrics.compute()["mae"] == 4

@@ -1,0 +1,182 @@
+"""Teacher-forced metrics of number tokens; over ranks in test_metrics.py."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ntloss import NumberVocabulary, Wasserstein
+from ntloss.functional import number_token_loss
+from ntloss.token_metrics import TokenMetrics
+
+VOCABULARY = NumberVocabulary.from_mapping(
+    {1: "7", 2: " 7", 4: "250", 5: "-3", 7: "0", 9: "3.14"}, vocab_size=12
+)
+PLACES = range(-1, 3)
+
+
+def batch(seed: int, *shape: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(*shape, 12, generator=generator, dtype=torch.float64)
+    labels = torch.randint(12, shape, generator=generator)
+    labels[torch.rand(shape, generator=generator) < 0.2] = -100
+    return logits, labels, torch.randint(-3, 5, shape, generator=generator)
+
+
+def oracle(logits: Tensor, labels: Tensor, keep: Any = lambda i: True) -> dict[str, float]:
+    """The definitions, position by position, in NumPy."""
+    rows, flat = logits.reshape(-1, 12).numpy(), labels.reshape(-1).tolist()
+    values = dict(zip(VOCABULARY.token_ids, VOCABULARY.values, strict=True))
+    numbers: list[tuple[float, ...]] = []
+    text: list[tuple[float, ...]] = []
+    for i, (z, y) in enumerate(zip(rows, flat, strict=True)):
+        if y == -100:
+            continue
+        p = np.exp(z - z.max()) / np.exp(z - z.max()).sum()
+        mass = sum(p[j] for j in values)
+        if y not in values:
+            text.append((mass, -np.log(p[y])))
+        elif keep(i):
+            by_value = {v: sum(p[j] for j in values if values[j] == v) / mass for v in values.values()}
+            best = max(by_value, key=lambda v: by_value[v])
+            error = sum(q * abs(v - values[y]) for v, q in by_value.items())
+            numbers.append((z.argmax() == y, best == values[y], error, mass, -np.log(p[y])))
+    of_numbers = np.mean(numbers, 0) if numbers else [math.nan] * 5
+    of_text = np.mean(text, 0) if text else [math.nan] * 2
+    names = ("token_accuracy", "value_accuracy", "expected_absolute_error", "mass", "cross_entropy")
+    return {
+        "number_tokens": len(numbers),
+        "text_tokens": len(text),
+        **dict(zip(names, of_numbers, strict=True)),
+        **dict(zip(("text_mass", "text_cross_entropy"), of_text, strict=True)),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_definitions_streamed_and_at_once(dtype: torch.dtype) -> None:
+    logits, labels, _ = batch(0, 6, 15)
+    metrics = TokenMetrics(VOCABULARY)
+    for start in range(0, 6, 2):
+        metrics.update(logits[start : start + 2].to(dtype), labels[start : start + 2])
+    assert metrics.compute() == pytest.approx(oracle(logits, labels), rel=1e-5)
+    assert metrics.compute() == pytest.approx(
+        TokenMetrics(VOCABULARY).update(logits.to(dtype), labels).compute(), rel=1e-6
+    )
+
+
+def test_expected_absolute_error_is_the_wasserstein_loss() -> None:
+    logits, labels, _ = batch(1, 40)
+    loss = number_token_loss(logits, labels, VOCABULARY, Wasserstein(), reweigh=False)
+    result = TokenMetrics(VOCABULARY).update(logits, labels).compute()
+    assert result["expected_absolute_error"] == pytest.approx(loss.item())
+
+
+def test_each_place_has_its_own_and_places_not_asked_for_have_none() -> None:
+    logits, labels, places = batch(2, 8, 25)
+    metrics = TokenMetrics(VOCABULARY, places=PLACES).update(logits, labels, places)
+    flat = places.reshape(-1)
+    assert metrics.compute() == pytest.approx(oracle(logits, labels))
+    by_place = metrics.compute_by_place()
+    assert list(by_place) == list(PLACES)
+    for place, row in by_place.items():
+        expected = oracle(logits, labels, lambda i, place=place: flat[i] == place)
+        assert row.pop("count") == expected["number_tokens"]
+        assert row == pytest.approx({name: expected[name] for name in row})
+    assert TokenMetrics(VOCABULARY).compute_by_place() == {}
+
+
+def test_an_infinite_loss_at_one_place_stays_there() -> None:
+    logits = torch.zeros(2, 12)
+    logits[0, 4] = -math.inf
+    metrics = TokenMetrics(VOCABULARY, places=range(2))
+    by_place = metrics.update(logits, torch.tensor([4, 7]), torch.tensor([1, 0])).compute_by_place()
+    assert by_place[1]["cross_entropy"] == math.inf
+    assert by_place[0]["cross_entropy"] == pytest.approx(math.log(12))
+
+
+def test_shifted_labels_are_those_of_the_next_position() -> None:
+    logits, labels, places = batch(3, 4, 9)
+    shifted = TokenMetrics(VOCABULARY, shift=True, places=PLACES).update(logits, labels, places)
+    by_hand = TokenMetrics(VOCABULARY, places=PLACES).update(logits[:, :-1], labels[:, 1:], places[:, 1:])
+    assert shifted.compute() == pytest.approx(by_hand.compute())
+    for place in PLACES:
+        assert shifted.compute_by_place()[place] == pytest.approx(
+            by_hand.compute_by_place()[place], nan_ok=True
+        )
+
+
+def test_nothing_to_average_over_is_nan() -> None:
+    nothing = TokenMetrics(VOCABULARY)
+    empty = TokenMetrics(VOCABULARY).update(torch.zeros(0, 12), torch.zeros(0, dtype=torch.int64))
+    ignored = TokenMetrics(VOCABULARY).update(torch.zeros(3, 12), torch.full((3,), -100))
+    for metrics in (nothing, empty, ignored):
+        result = metrics.compute()
+        assert result.pop("number_tokens") == result.pop("text_tokens") == 0
+        assert all(math.isnan(value) for value in result.values())
+
+
+def test_merged_saved_and_loaded_is_the_same() -> None:
+    one, other, whole, loaded = (TokenMetrics(VOCABULARY, places=PLACES) for _ in range(4))
+    first, second = batch(4, 20), batch(5, 30)
+    whole.update(*first).update(*second)
+    one.update(*first)
+    kept = other.update(*second).compute()
+    assert one.merge(other).compute() == pytest.approx(whole.compute())
+    assert other.compute() == kept
+    loaded.load_state_dict(one.state_dict())
+    assert loaded.compute() == one.compute()
+    loaded.update(*first)
+    assert loaded.compute()["number_tokens"] > one.compute()["number_tokens"]
+    loaded.reset()
+    assert loaded.compute()["number_tokens"] == 0
+    with pytest.raises(ValueError, match="expected the same"):
+        one.merge(TokenMetrics(VOCABULARY))
+    with pytest.raises(ValueError, match="'sums'"):
+        one.load_state_dict(TokenMetrics(VOCABULARY).state_dict())
+
+
+def test_update_never_waits_for_the_device() -> None:
+    # Tensors on "meta" have no values: whatever reads one, or needs one for a shape, raises.
+    metrics = TokenMetrics(VOCABULARY, places=PLACES)
+    logits = torch.empty(2, 5, 12, device="meta")
+    labels = torch.empty(2, 5, dtype=torch.int64, device="meta")
+    metrics.update(logits, labels, labels).update(logits, labels, labels)
+    assert metrics._sums is not None
+    assert metrics._sums.shape == (1 + len(PLACES), 9)
+    assert metrics._sums.device.type == "meta"
+    with pytest.raises(NotImplementedError):
+        metrics.compute()
+
+
+def test_no_graph_is_kept() -> None:
+    metrics = TokenMetrics(VOCABULARY)
+    metrics.update(torch.zeros(2, 12, requires_grad=True), torch.tensor([1, 2]))
+    assert metrics._sums is not None
+    assert not metrics._sums.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("options", "inputs", "error", "message"),
+    [
+        ({}, (torch.zeros(3, 11), torch.zeros(3, dtype=torch.int64)), ValueError, "vocabulary's size"),
+        ({}, (torch.zeros(3, 12), torch.zeros(2, dtype=torch.int64)), ValueError, "labels of shape"),
+        ({}, (torch.zeros(3, 12), torch.full((3,), 12)), ValueError, "label 12"),
+        ({}, (torch.zeros(3, 12), torch.zeros(3)), TypeError, "token ids"),
+        ({}, (torch.zeros(1, 12), *[torch.zeros(1, dtype=torch.int64)] * 2), ValueError, "announced"),
+        (
+            {"places": range(2)},
+            (torch.zeros(1, 12), torch.zeros(1, dtype=torch.int64)),
+            ValueError,
+            "announced",
+        ),
+        ({"places": range(0, 4, 2)}, (), ValueError, "consecutive"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: Any, inputs: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        TokenMetrics(VOCABULARY, **options).update(*inputs)
