@@ -9,6 +9,9 @@ from ntloss.criteria import Criterion, ExpectedValue, NumberRecord, Wasserstein
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.terms import LossTerms
 from ntloss.losses import NTLoss, NTLossDotProduct, NumberTokenLoss
+from ntloss.metrics import NumericMetrics
+from ntloss.schedules import After, Constant, Cosine, LinearWarmup, WeightScheduler
+from ntloss.token_metrics import TokenMetrics
 from ntloss.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary
 
 __version__ = "1.0.0.dev0"
@@ -32,4 +35,13 @@ __all__ = [
     "ExpectedValue",
     "Criterion",
     "NumberRecord",
+    # how much it counts at each step
+    "WeightScheduler",
+    "Constant",
+    "LinearWarmup",
+    "Cosine",
+    "After",
+    # how good predicted numbers are (reading them out: ntloss.decoding, ntloss.parsing)
+    "NumericMetrics",
+    "TokenMetrics",
 ]
