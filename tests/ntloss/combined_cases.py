@@ -21,7 +21,14 @@ HIDDEN = 6
 NUMBERS = NumberVocabulary.from_mapping(
     {**{2 * i + 1: str(i) for i in range(10)}, 0: " 4", 22: "04", 20: "2.5"}, vocab_size=VOCAB
 )
-VALUES = dict(zip(NUMBERS.token_ids, NUMBERS.values, strict=True))
+
+
+def values_of(vocabulary: NumberVocabulary) -> dict[int, float]:
+    """Value of each number token."""
+    return dict(zip(vocabulary.token_ids, vocabulary.values, strict=True))
+
+
+VALUES = values_of(NUMBERS)
 TEXTS = [i for i in range(VOCAB) if i not in VALUES]
 # The paths a loss can take. "inplace" and "logits" start from logits, the others from hidden states.
 LINEAR_PATHS = ("linear", "linear, all positions")
@@ -94,6 +101,7 @@ class Case:
     reweigh: bool = True
     options: Combined = Combined()  # noqa: RUF009  # frozen
     upstream: Any = 1.5
+    vocabulary: NumberVocabulary = NUMBERS
 
     def arguments(self) -> dict[str, Any]:
         """The options as the modules take them."""
@@ -121,7 +129,7 @@ class Case:
         return combined_oracle.combined(
             logits.detach().double().numpy(),
             self.labels.numpy(),
-            VALUES,
+            values_of(self.vocabulary),
             replace(self.options, number=CRITERIA[self.criterion][1](self.reweigh)),
             weights=None if self.loss_weights is None else self.loss_weights.double().numpy(),
             num_items=None if self.num_items is None else float(self.num_items),
@@ -139,6 +147,7 @@ def make_case(
     gone: bool = False,
     ignore_index: int = -100,
     share_of_text: float = 0.4,
+    vocabulary: NumberVocabulary = NUMBERS,
     **changes: Any,
 ) -> Case:
     """A batch of the given leading shape.
@@ -149,15 +158,16 @@ def make_case(
     rng = np.random.default_rng(seed)
     hidden = rng.integers(-4, 5, (*shape, hidden_size)) / 2
     weight = rng.integers(-8, 9, (VOCAB, hidden_size)) / 8
-    labels = np.where(
-        rng.random(shape) < share_of_text, rng.choice(TEXTS, shape), rng.choice(sorted(VALUES), shape)
-    )
+    numbers = sorted(vocabulary.token_ids)
+    texts = [i for i in range(VOCAB) if i not in numbers]
+    labels = np.where(rng.random(shape) < share_of_text, rng.choice(texts, shape), rng.choice(numbers, shape))
     labels = np.where(rng.random(shape) < 0.2, ignore_index, labels)
     head_bias = rng.integers(-8, 9, VOCAB) / 8
     if gone:
-        # Masked tokens: two texts, and one of the forms of 4. None of them is a label.
-        labels = np.where(np.isin(labels, [TEXTS[0], TEXTS[3], 22]), 7, labels)
-        head_bias[[TEXTS[0], TEXTS[3], 22]] = -np.inf
+        # Masked tokens: two texts and a number. None of them is a label.
+        masked = [texts[0], texts[3], numbers[-1]]
+        labels = np.where(np.isin(labels, masked), numbers[0], labels)
+        head_bias[masked] = -np.inf
     weights = rng.integers(0, 4, shape) / 2 if weighted else None
     options = {name: changes.pop(name) for name in list(changes) if name in Combined.__dataclass_fields__}
     reduction = options.get("reduction", "mean")
@@ -169,6 +179,7 @@ def make_case(
         loss_weights=None if weights is None else torch.as_tensor(weights),
         upstream=rng.integers(1, 8, shape) / 4 if reduction == "none" else 1.5,
         options=Combined(ignore_index=ignore_index, **options),
+        vocabulary=vocabulary,
         **changes,
     )
 
@@ -194,12 +205,12 @@ def run(case: Case, path: str, dtype: torch.dtype = torch.float64, **changes: An
     }
     if path in LINEAR_PATHS:
         arguments.setdefault("drop_ignored", path == "linear")
-        module = NTLLinearCrossEntropyLoss(NUMBERS, **arguments)
+        module = NTLLinearCrossEntropyLoss(case.vocabulary, **arguments)
         given = {"hidden": case.hidden, "weight": case.weight, "bias": case.bias}
         leaves = {k: None if v is None else v.to(dtype, copy=True).requires_grad_() for k, v in given.items()}
         terms = module(leaves["hidden"], leaves["weight"], case.labels, leaves["bias"], **rest)
     else:
-        module = NTLCrossEntropyLoss(NUMBERS, inplace_backward=path == "inplace", **arguments)
+        module = NTLCrossEntropyLoss(case.vocabulary, inplace_backward=path == "inplace", **arguments)
         leaves = {"logits": case.logits(dtype).requires_grad_()}
         # A product, so that writing in place does not write over the leaf.
         terms = module(leaves["logits"] * 1, case.labels, **rest)
