@@ -26,6 +26,11 @@ SYNCHRONISING = (
 )  # fmt: skip
 
 
+def dense_tensors(tree: Any) -> list[Tensor]:
+    # A sparse tensor has no storage of its own: its values are made by an operator before it.
+    return [t for t in tree_leaves(tree) if isinstance(t, Tensor) and t.layout == torch.strided]
+
+
 class Watch(TorchDispatchMode):
     """Writes down the operators, the buffers that they make and the matrix products; also inside our own."""
 
@@ -49,11 +54,10 @@ class Watch(TorchDispatchMode):
         if name.startswith("index") and len(args) > 1 and isinstance(args[1], (list, tuple)):
             masks = [i for i in args[1] if isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8)]
             self.operators += ["nonzero"] * len(masks)
-        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        given = {t.untyped_storage()._cdata for t in dense_tensors((args, kwargs))}
         result = func(*args, **kwargs)
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:
-                self.bytes.append(tensor.untyped_storage().nbytes())
+        made = [t.untyped_storage() for t in dense_tensors(result)]
+        self.bytes += [storage.nbytes() for storage in made if storage._cdata not in given]
         return result
 
     def buffers(self, size: float) -> int:
