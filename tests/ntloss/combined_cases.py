@@ -13,7 +13,13 @@ import torch
 from combined_oracle import Combined, Expected
 from torch import Tensor
 
-from ntloss import ExpectedValue, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary, Wasserstein
+from ntloss import (
+    ExpectedValue,
+    NTLCrossEntropyLoss,
+    NTLLinearCrossEntropyLoss,
+    NumberVocabulary,
+    Wasserstein,
+)
 
 # A prime, so a multiple of nothing. 4, ` 4` and 04 are one value; 2 tokens are further forms.
 VOCAB = 23

@@ -578,9 +578,7 @@ class TestAutograd:
         if path in LINEAR_PATHS:
             module = NTLLinearCrossEntropyLoss(NUMBERS, drop_ignored=path == "linear", **options)
             leaves = [x.clone().requires_grad_() for x in (case.hidden, case.weight, case.bias)]
-            loss = checkpoint(
-                lambda h, w, b: module(h, w, case.labels, b), *leaves, use_reentrant=reentrant
-            )
+            loss = checkpoint(lambda h, w, b: module(h, w, case.labels, b), *leaves, use_reentrant=reentrant)
         else:
             module = NTLCrossEntropyLoss(NUMBERS, inplace_backward=path == "inplace", **options)
             leaves = [case.logits().requires_grad_()]
@@ -653,7 +651,9 @@ class TestAutograd:
             for path in PATHS:
                 assert_matches(here, path)
 
-    @pytest.mark.parametrize("frozen", [("hidden",), ("weight",), ("bias",), ("hidden", "bias"), ("weight", "bias")])
+    @pytest.mark.parametrize(
+        "frozen", [("hidden",), ("weight",), ("bias",), ("hidden", "bias"), ("weight", "bias")]
+    )
     @pytest.mark.parametrize("reduction", ["mean", "none"])
     def test_what_is_frozen_gets_no_gradient(self, reduction: str, frozen: tuple[str, ...]) -> None:
         case = make_case(5, reduction=reduction)

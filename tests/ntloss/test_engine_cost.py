@@ -138,7 +138,11 @@ class TestLogitsSizedBuffers:
 
 class TestLinearPath:
     def watch(
-        self, frozen: tuple[str, ...] = (), tokens: int = 40, dtype: torch.dtype = torch.float32, **options: Any
+        self,
+        frozen: tuple[str, ...] = (),
+        tokens: int = 40,
+        dtype: torch.dtype = torch.float32,
+        **options: Any,
     ) -> Watch:
         hidden, weight, labels = wide_batch(tokens, dtype=dtype)
         module = NTLLinearCrossEntropyLoss(WIDE, validate=False, **options)

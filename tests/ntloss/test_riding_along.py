@@ -120,7 +120,9 @@ class TestFromHidden:
     def test_reweigh_asks_for_the_log_normalizer(self) -> None:
         case = make_case(5)
         for given, said in ((None, "given None"), (torch.zeros(4), r"given \[4\]")):
-            with pytest.raises(ValueError, match=rf"log_normalizer: {said}, expected shape \[5\].*reweigh=False"):
+            with pytest.raises(
+                ValueError, match=rf"log_normalizer: {said}, expected shape \[5\].*reweigh=False"
+            ):
                 NTLoss(NUMBERS).from_hidden(case.hidden, case.weight, case.labels, None, given)
 
     def test_the_gradient_of_the_weight_alone_is_sparse_unless_asked_otherwise(self) -> None:
@@ -143,7 +145,9 @@ def label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
 class TestRides:
     """Cross-entropy of a kernel and 0.3 times the number term equal the combined loss of the oracle."""
 
-    def check(self, kernel: Any, dtype: torch.dtype, value: float, gradient: float, bias: bool = True) -> None:
+    def check(
+        self, kernel: Any, dtype: torch.dtype, value: float, gradient: float, bias: bool = True
+    ) -> None:
         case = make_case(40, seed=6, bias=bias, hidden_size=16)
         leaves = [None if x is None else x.to(DEVICE, dtype).requires_grad_() for x in leaves_of(case)]
         leaves = [None if x is None else x.detach().requires_grad_() for x in leaves]
@@ -303,9 +307,10 @@ def test_the_pages_kernels_run(library: str, one_process: None) -> None:
         if library == "cut_cross_entropy":
             if not torch.cuda.is_available():
                 pytest.skip("cut-cross-entropy's own kernel needs a CUDA device")
-            if "return_lse" in block and "return_lse" not in inspect.signature(
-                module.linear_cross_entropy
-            ).parameters:
+            if (
+                "return_lse" in block
+                and "return_lse" not in inspect.signature(module.linear_cross_entropy).parameters
+            ):
                 continue
         exec(compile(block, str(PAGE), "exec"), names)
         ran += 1
@@ -318,5 +323,3 @@ def test_blocks_that_need_a_gpu_say_so() -> None:
         assert block.startswith("# CUDA") == any(
             f"from {library}" in block for library in ("liger_kernel", "cut_cross_entropy")
         )
-
-

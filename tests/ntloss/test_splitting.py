@@ -42,9 +42,7 @@ def in_parts(case: Case, bounds: list[int], path: str, **changes: Any) -> tuple[
     counter = NTLCrossEntropyLoss(NUMBERS, shift=changes.get("shift", False))
     counts = [counter.normalizers(part.labels, part.loss_weights) for part in parts]
     items, numbers = (sum(column) for column in zip(*counts, strict=True))
-    results = [
-        run(replace(part, num_items=items, num_numbers=numbers), path, **changes) for part in parts
-    ]
+    results = [run(replace(part, num_items=items, num_numbers=numbers), path, **changes) for part in parts]
     gradients: dict[str, Any] = {}
     for name in results[0].gradients:
         of_parts = [result.gradients[name] for result in results]

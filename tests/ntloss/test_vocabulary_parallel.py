@@ -188,7 +188,10 @@ def test_groups_of_some_ranks_and_meshes_of_two_dimensions(jobs: dict[int, Any])
         ("whole head with a group", r"ValueError: rank 0 of \d holds 23 tokens .* expected \d+, shards"),
         ("one column too few", r"ValueError: rank 0 of \d holds \d+ tokens .* expected \d+, shards"),
         ("logits sharded over positions", "ValueError: DTensor with placements .*expected the vocabulary"),
-        ("head sharded over the hidden size", "ValueError: DTensor with placements .*expected the vocabulary"),
+        (
+            "head sharded over the hidden size",
+            "ValueError: DTensor with placements .*expected the vocabulary",
+        ),
         ("hidden states sharded", "ValueError: DTensor with placements .*expected hidden states"),
         ("bias of the whole vocabulary", r"ValueError: bias of shape \[23\]: expected \[vocab\] = \[\d+\]"),
         ("sharded logits without a group", r"ValueError: logits of shape \[4, \d+\] .* size, 23"),
@@ -209,14 +212,32 @@ def test_what_every_rank_holds_whole_is_no_shard(world: int, jobs: dict[int, Any
     assert np.isclose(jobs[world][0]["errors"]["replicated"], wanted, rtol=1e-12)
 
 
-@pytest.mark.parametrize("softmax", [False, True])
-def test_a_rank_without_any_column_takes_part(softmax: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # ceil(9 / 4) = 3 columns each leave the last of four ranks without one; the others wait for it.
+@pytest.mark.parametrize(("vocab_size", "world"), [(9, 4), (5, 4), (2, 4)])
+def test_a_vocabulary_too_small_for_its_ranks_works_or_is_refused_by_all_of_them(
+    vocab_size: int, world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # ceil(9 / 4) = 3 columns each leave the last of four ranks without one. If it alone gave up, the others
+    # would wait for it.
     monkeypatch.setattr(parallel.dist, "all_reduce", lambda *_, **__: None)
-    shard = parallel.Shard(start=9, size=0, vocab_size=9, group=None)
-    logits = torch.empty(3, 0)
-    read_out = parallel.read_shard(
-        logits, torch.tensor([1, 2, 3]), torch.tensor([4, 5]), IDENTITY, True, logits if softmax else None, shard
-    )
-    assert read_out.number_logits.shape == (3, 2)
-    assert not read_out.label_logit.any()
+    monkeypatch.setattr(parallel.dist, "get_world_size", lambda _: world)
+    each = -(-vocab_size // world)
+    outcomes = []
+    for rank in range(world):
+        monkeypatch.setattr(parallel.dist, "get_rank", lambda _, rank=rank: rank)
+        size = max(0, min(each, vocab_size - rank * each))
+        logits = torch.zeros(3, size)
+        labels, ids = torch.tensor([0, 1, 1]), torch.tensor([0, 1])
+        try:
+            shard = parallel.Shard.of(size, vocab_size, None)
+        except ValueError as error:
+            assert f"{vocab_size}" in str(error)
+            outcomes.append("refused")
+            continue
+        for softmax in (None, logits):
+            parallel.read_shard(logits, labels, ids, IDENTITY, True, softmax, shard)
+        grads = (torch.ones(3), torch.ones(3), torch.ones(3, 2), torch.ones(3))
+        parallel.write_shard_gradient(
+            logits, False, logits, labels, ids, torch.zeros(3), IDENTITY, grads, shard
+        )
+        outcomes.append("worked")
+    assert len(set(outcomes)) == 1
