@@ -1,7 +1,7 @@
 """Cross-entropy plus number term in float64 NumPy, with gradients written down by hand, never by autograd.
 
-Like `oracle`, which gives the number term of a position, it is written from the definitions and imports nothing
-of the library.
+Like `oracle`, which gives the number term of a position, it is written from the definitions and imports
+nothing of the library.
 """
 
 from __future__ import annotations

@@ -639,10 +639,14 @@ class TestAutograd:
         else:
             module = NTLCrossEntropyLoss(NUMBERS, reduction=reduction, inplace_backward=path == "inplace")
             loss = module(leaf * 1, case.labels)
+
         # A penalty on the gradient, added to the loss: without an error it would be left out in silence.
-        with pytest.raises(RuntimeError, match="once_differentiable|create_graph|differentiated twice"):
+        def penalise() -> None:
             (gradient,) = torch.autograd.grad(loss.sum(), leaf, create_graph=True)
             (loss.sum() + gradient.square().sum()).backward()
+
+        with pytest.raises(RuntimeError, match=r"once_differentiable|create_graph|differentiated twice"):
+            penalise()
 
     def test_each_loss_of_a_position_has_its_own_gradient(self) -> None:
         case = make_case(4, reduction="none")

