@@ -1,0 +1,266 @@
+"""What each process of the vocabulary-parallel tests runs; the tests read what it wrote down.
+
+One job runs all cases, because starting processes takes longer than all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from combined_cases import HIDDEN, NUMBERS, VOCAB, Case, make_case
+from covering import covering
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+
+TIMEOUT = timedelta(seconds=30)
+LAYOUTS = {
+    "spread": NUMBERS,
+    "on the first rank": NumberVocabulary.from_mapping({0: "4", 2: "7", 3: " 4", 4: "0"}, VOCAB),
+    "on the last rank": NumberVocabulary.from_mapping({19: "4", 20: "7", 21: " 4", 22: "0"}, VOCAB),
+}
+KINDS = ("logits", "logits as DTensor", "head", "head as DTensor", "head and hidden states as DTensor")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One case on one way of sharding."""
+
+    name: str
+    case: Case
+    kind: str
+    dtype: torch.dtype = torch.float64
+    arguments: Any = None
+
+
+def trials() -> list[Trial]:
+    """All of them; the same list in every process."""
+    made = []
+    drawn_cases = covering(
+        {
+            "kind": KINDS,
+            "layout": list(LAYOUTS),
+            "dtype": [torch.float64, torch.float32, torch.bfloat16],
+            "reduction": ["mean", "sum", "none"],
+            "transform": [(None, 1.0), (2.0, 1.0), (3.0, 0.5)],
+            "label_smoothing": [0.0, 0.1],
+            "z_loss": [0.0, 0.01],
+            "gone": [False, True],
+            "mode": ["add", "replace"],
+            "weighted": [False, True],
+            "reweigh": [True, False],
+            "criterion": ["wasserstein", "squared", "user's own"],
+            "bias": [True, False],
+        }
+    )
+    for drawn in drawn_cases:
+        name = "-".join(str(value) for value in drawn.values())
+        kind, dtype, layout = drawn.pop("kind"), drawn.pop("dtype"), drawn.pop("layout")
+        drawn["softcap"], drawn["logit_scale"] = drawn.pop("transform")
+        if drawn["softcap"] is None and drawn["label_smoothing"]:
+            drawn["gone"] = False
+        chunk = {"chunk_size": 4} if kind.startswith("head") else None
+        case = make_case(9, seed=len(made), vocabulary=LAYOUTS[layout], **drawn)
+        made.append(Trial(name, case, kind, dtype, chunk))
+    for kind in KINDS:
+        made.append(Trial(f"2-D, shifted: {kind}", make_case(2, 5), kind, arguments={"shift": True}))
+        made.append(Trial(f"no tokens: {kind}", make_case(0), kind))
+        made.append(Trial(f"no numbers: {kind}", make_case(5, share_of_text=1.0), kind))
+        ignored = replace(make_case(5), labels=torch.full((5,), -100))
+        made.append(Trial(f"all ignored: {kind}", ignored, kind))
+        counted = make_case(7, num_items=20.0, num_numbers=7.0)
+        made.append(Trial(f"normalised: {kind}", counted, kind))
+    return made
+
+
+class Collectives(TorchDispatchMode):
+    """Writes down how many elements each collective moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in ("c10d", "_c10d_functional"):
+            first = args[0][0] if isinstance(args[0], (list, tuple)) else args[0]
+            self.sizes.append(first.numel())
+        return func(*args, **(kwargs or {}))
+
+
+def columns(rank: int, world: int) -> slice:
+    each = -(-VOCAB // world)
+    return slice(rank * each, min((rank + 1) * each, VOCAB))
+
+
+def local(tensor: Tensor | None) -> Tensor | None:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def compute(trial: Trial, rank: int, world: int, group: Any, mesh: Any) -> dict[str, Any]:
+    """The trial's terms, this rank's gradients, and the collectives of both passes."""
+    case, mine = trial.case, columns(rank, world)
+    arguments = {**case.arguments(), "return_terms": True, **(trial.arguments or {})}
+    rest = {
+        "loss_weights": case.loss_weights,
+        "num_items_in_batch": case.num_items,
+        "num_numbers_in_batch": case.num_numbers,
+    }
+    sharded = {"logits": case.logits(trial.dtype)[..., mine], "weight": case.weight[mine].to(trial.dtype)}
+    sharded["bias"] = None if case.bias is None else case.bias[mine].to(trial.dtype)
+    names = ["logits"] if trial.kind.startswith("logits") else ["weight", "bias"]
+    leaves: dict[str, Tensor | None] = {
+        n: None if sharded[n] is None else sharded[n].contiguous().clone() for n in names
+    }
+    if "DTensor" in trial.kind:
+        arguments["group"] = None
+        for name, leaf in leaves.items():
+            dim = -1 if name == "logits" else 0
+            if leaf is not None:
+                shape = torch.Size([*leaf.shape[:-1], VOCAB]) if name == "logits" else None
+                shape = shape or torch.Size([VOCAB, *leaf.shape[1:]])
+                strides = torch.empty(shape, device="meta").stride()
+                placement = [Shard(dim % leaf.dim())]
+                leaves[name] = DTensor.from_local(leaf, mesh, placement, shape=shape, stride=strides)
+    else:
+        arguments["group"] = group
+    if names == ["weight", "bias"]:
+        hidden = case.hidden.to(trial.dtype, copy=True)
+        leaves["hidden"] = (
+            DTensor.from_local(hidden, mesh, [Replicate()]) if "hidden" in trial.kind else hidden
+        )
+    leaves = {n: None if leaf is None else leaf.detach().requires_grad_() for n, leaf in leaves.items()}
+    with Collectives() as forward:
+        if names == ["logits"]:
+            terms = NTLCrossEntropyLoss(case.vocabulary, **arguments)(leaves["logits"], case.labels, **rest)
+        else:
+            terms = NTLLinearCrossEntropyLoss(case.vocabulary, **arguments)(
+                leaves["hidden"], leaves["weight"], case.labels, leaves["bias"], **rest
+            )
+    loss = (terms.loss * torch.as_tensor(case.upstream)).sum()
+    with Collectives() as backward:
+        loss.backward()
+    return {
+        "terms": [term.detach() for term in terms],
+        "gradients": {n: None if leaf is None else local(leaf.grad) for n, leaf in leaves.items()},
+        "forward": forward.sizes,
+        "backward": backward.sizes,
+    }
+
+
+def frozen_hidden_states(rank: int, world: int, group: Any) -> dict[str, Any]:
+    """Nothing to add up over the ranks where hidden states need no gradient."""
+    case, mine = make_case(6), columns(rank, world)
+    counts = {}
+    for reduction in ("mean", "none"):
+        module = NTLLinearCrossEntropyLoss(NUMBERS, group=group, reduction=reduction)
+        with Collectives() as seen:
+            module(case.hidden, case.weight[mine].requires_grad_(), case.labels).sum().backward()
+        counts[reduction] = seen.sizes
+    return counts
+
+
+def errors(rank: int, world: int, group: Any, mesh: Any) -> dict[str, str]:
+    """What is said of shards that do not fit; every rank raises before any collective."""
+    case, mine = make_case(4), columns(rank, world)
+    logits, head = case.logits(), case.weight
+    dense = NTLCrossEntropyLoss(NUMBERS, group=group)
+    linear = NTLLinearCrossEntropyLoss(NUMBERS, group=group)
+    whole = DTensor.from_local(case.hidden, mesh, [Replicate()])
+    by_rows = DTensor.from_local(logits[:1], mesh, [Shard(0)])
+    by_hidden = DTensor.from_local(head, mesh, [Shard(1)])
+    hidden_by_rows = DTensor.from_local(case.hidden[:1], mesh, [Shard(0)])
+    plain = NTLLinearCrossEntropyLoss(NUMBERS)
+    attempts = {
+        "whole logits with a group": lambda: dense(logits, case.labels),
+        "whole head with a group": lambda: linear(case.hidden, head, case.labels),
+        "one column too few": lambda: dense(logits[:, mine][:, 1:], case.labels),
+        "logits sharded over positions": lambda: NTLCrossEntropyLoss(NUMBERS)(by_rows, case.labels),
+        "head sharded over the hidden size": lambda: plain(case.hidden, by_hidden, case.labels),
+        "hidden states sharded": lambda: plain(hidden_by_rows, head, case.labels),
+        "bias of the whole vocabulary": lambda: linear(case.hidden, head[mine], case.labels, case.bias),
+        "sharded logits without a group": lambda: NTLCrossEntropyLoss(NUMBERS)(logits[:, mine], case.labels),
+    }
+    said = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+            said[name] = "no error"
+        except Exception as error:
+            said[name] = f"{type(error).__name__}: {error}"
+    # A DTensor that every rank holds whole is a plain tensor.
+    terms = plain(whole, DTensor.from_local(head, mesh, [Replicate()]), case.labels)
+    said["replicated"] = float(terms)
+    return said
+
+
+def data_parallel(rank: int, world: int) -> dict[str, Any]:
+    """Each rank has its own batch, rank 0 one without numbers and the last one everything ignored."""
+    case = make_case(world, 5, seed=3, bias=False)
+    labels = case.labels.clone()
+    labels[0], labels[-1] = 2, -100
+    results: dict[str, Any] = {"labels": labels, "case": case}
+    hidden, head = case.hidden[rank].clone().requires_grad_(), case.weight.clone().requires_grad_()
+    for name in ("logits", "linear"):
+        kind = NTLCrossEntropyLoss if name == "logits" else NTLLinearCrossEntropyLoss
+        module = kind(NUMBERS, z_loss=0.01)
+        counts = torch.stack(module.normalizers(labels[rank]))
+        dist.all_reduce(counts)
+        hidden.grad = head.grad = None
+        if name == "logits":
+            loss = module(hidden @ head.T, labels[rank], None, *counts)
+        else:
+            loss = module(hidden, head, labels[rank], None, None, *counts)
+        loss.backward()
+        dist.all_reduce(head.grad)
+        results[name] = {"hidden": hidden.grad, "head": head.grad, "loss": loss.detach()}
+    return results
+
+
+def groups_of_two(rank: int, world: int) -> dict[str, Any]:
+    """Four ranks as two pairs that share a vocabulary: by process group, and by a mesh of two dimensions."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    pair, place = divmod(rank, 2)
+    case, mine = make_case(6, seed=pair), columns(place, 2)
+    head = case.weight[mine].contiguous()
+    by_group = head.clone().requires_grad_()
+    hidden = case.hidden.clone().requires_grad_()
+    NTLLinearCrossEntropyLoss(NUMBERS, group=pairs[pair])(hidden, by_group, case.labels).backward()
+    shape = torch.Size([VOCAB, HIDDEN])
+    by_mesh = DTensor.from_local(
+        head, mesh, [Replicate(), Shard(0)], shape=shape, stride=(HIDDEN, 1)
+    ).requires_grad_()
+    NTLLinearCrossEntropyLoss(NUMBERS)(case.hidden, by_mesh, case.labels).backward()
+    return {"seed": pair, "hidden": hidden.grad, "group": by_group.grad, "mesh": local(by_mesh.grad)}
+
+
+def main(rank: int, world: int, folder: str) -> None:
+    """Run everything as one of `world` processes, and write the results to `folder`."""
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world, timeout=TIMEOUT
+    )
+    group = dist.group.WORLD
+    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
+    results: dict[str, Any] = {}
+    try:
+        for trial in trials():
+            results[trial.name] = compute(trial, rank, world, group, mesh)
+        results["frozen hidden states"] = frozen_hidden_states(rank, world, group)
+        results["data parallel"] = data_parallel(rank, world)
+        if world == 4:
+            results["groups of two"] = groups_of_two(rank, world)
+        results["errors"] = errors(rank, world, group, mesh)
+    finally:
+        torch.save(results, Path(folder) / f"rank{rank}.pt")
+        dist.destroy_process_group()

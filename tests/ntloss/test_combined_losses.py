@@ -1,0 +1,750 @@
+"""Cross-entropy plus number term: every path and option against the float64 oracle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from combined_cases import (
+    CRITERIA,
+    LINEAR_PATHS,
+    NUMBERS,
+    PATHS,
+    TEXTS,
+    VALUE_ERROR,
+    VALUES,
+    VOCAB,
+    SquaredDistance,
+    assert_close,
+    assert_matches,
+    make_case,
+    run,
+)
+from covering import covering
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberTokenLoss, Wasserstein
+from ntloss.engine import readout
+from ntloss.functional import cross_entropy_ntl, linear_cross_entropy_ntl
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+REDUCTIONS = ["mean", "sum", "none"]
+EVERY_PAIR = covering(
+    {
+        "dtype": DTYPES,
+        "mode": ["add", "replace"],
+        "reduction": REDUCTIONS,
+        "transform": [(None, 1.0), (3.0, 1.0), (None, 0.5), (2.0, 1.5)],
+        "criterion": list(CRITERIA),
+        "reweigh": [True, False],
+        "label_smoothing": [0.0, 0.1],
+        "z_loss": [0.0, 1e-2],
+        "weighted": [False, True],
+        "normalised": [False, True],
+        "ignore_index": [-100, 9, -1],  # 9 is the token of a number
+        "bias": [True, False],
+        "gone": [False, True],
+        "chunk_size": [None, 1, 3, 11, 50],
+        "block": [1 << 22, 60],  # elements that are read at a time: all of them, or two rows
+    }
+)
+
+
+def describe(case: dict[str, Any]) -> str:
+    return "-".join(str(value).removeprefix("torch.") for value in case.values())
+
+
+@pytest.mark.parametrize("drawn", EVERY_PAIR, ids=describe)
+def test_every_path_equals_the_oracle(drawn: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = dict(drawn)
+    dtype, chunk_size = drawn.pop("dtype"), drawn.pop("chunk_size")
+    drawn["softcap"], drawn["logit_scale"] = drawn.pop("transform")
+    monkeypatch.setattr(readout, "_CHUNK", drawn.pop("block"))
+    normalised = drawn.pop("normalised")
+    if normalised and drawn["reduction"] == "mean":
+        drawn.update(num_items=20.0, num_numbers=7.0)
+    if drawn["softcap"] is None and drawn["label_smoothing"]:
+        drawn["gone"] = False  # cross-entropy is infinite there: a test of its own
+    case = make_case(11, seed=1, **drawn)
+    for path in PATHS:
+        changes = {"chunk_size": chunk_size} if path in LINEAR_PATHS else {}
+        assert_matches(case, path, dtype, **changes)
+
+
+def test_the_cases_hold_every_pair_of_options() -> None:
+    seen = {(a, str(x), b, str(y)) for case in EVERY_PAIR for a, x in case.items() for b, y in case.items()}
+    options = {name: {str(case[name]) for case in EVERY_PAIR} for name in EVERY_PAIR[0]}
+    for a, xs in options.items():
+        for b, ys in options.items():
+            assert a == b or all((a, x, b, y) in seen for x in xs for y in ys)
+    assert len(EVERY_PAIR) < 50
+
+
+class TestLogitsPath:
+    @given(seed=st.integers(0, 2**32 - 1), spread=st.sampled_from([0.1, 3.0, 30.0, 300.0]))
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_random_logits(self, dtype: torch.dtype, seed: int, spread: float) -> None:
+        rng = np.random.default_rng(seed)
+        case = make_case(5, seed=seed, weighted=True, z_loss=1e-3)
+        logits = torch.from_numpy(spread * rng.standard_normal((5, VOCAB))).to(dtype).requires_grad_()
+        wanted = replace(case, upstream=1.0).expected(logits)
+        loss = NTLCrossEntropyLoss(NUMBERS, z_loss=1e-3)(logits, case.labels, case.loss_weights)
+        loss.backward()
+        assert_close(loss, wanted.loss, VALUE_ERROR[dtype])
+        tolerance = 2.0**-8 if dtype == torch.bfloat16 else 2e-5 if dtype == torch.float32 else 1e-11
+        # Relative to one position's gradient: where a model is sure and right there is nothing but rounding.
+        size = max(1.0, float(np.linalg.norm(wanted.gradient)))
+        assert np.linalg.norm(logits.grad.double().numpy() - wanted.gradient) <= tolerance * size
+
+    @pytest.mark.parametrize("inplace", [False, True])
+    @pytest.mark.parametrize("block", [1 << 22, 2 * VOCAB])
+    def test_a_label_whose_probability_has_vanished(
+        self, inplace: bool, block: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # exp(-300) is 0 in float32, and exp(-55) has few digits: the log-normalizer comes from elsewhere.
+        monkeypatch.setattr(readout, "_CHUNK", block)
+        logits = make_case(6).logits(torch.float32)
+        labels = torch.tensor([9, 12, 3, TEXTS[0], 5, 7])
+        for row, depth in enumerate([0.0, -300.0, -55.0, -1e30, -88.0, -46.0]):
+            logits[row, labels[row]] = depth
+        case = replace(make_case(6), labels=labels, upstream=1.0)
+        leaf = logits.clone().requires_grad_()
+        terms = NTLCrossEntropyLoss(NUMBERS, inplace_backward=inplace, return_terms=True)(leaf * 1, labels)
+        terms.loss.backward()
+        wanted = case.expected(logits)
+        assert_close(terms.ce, wanted.ce, 1e-6)
+        assert_close(terms.ntl, wanted.ntl, 1e-6)
+        assert_close(leaf.grad, wanted.gradient, 1e-6)
+
+    def test_one_vanished_label_does_not_cost_the_others_their_digits(self) -> None:
+        case = make_case(40, seed=3, reduction="none")
+        logits = 0.01 * case.logits(torch.float32)
+        logits[7, case.labels[7].clamp(min=0)] = -200.0
+        loss = NTLCrossEntropyLoss(NUMBERS, reduction="none")(logits.requires_grad_(), case.labels)
+        assert_close(loss[:7], case.expected(logits).loss[:7], 1e-6)
+        assert_close(loss[8:], case.expected(logits).loss[8:], 1e-6)
+
+    @pytest.mark.parametrize("inplace", [False, True])
+    def test_a_label_of_minus_infinity_costs_infinity_and_gives_no_nan(self, inplace: bool) -> None:
+        case = make_case(4)
+        logits = case.logits()
+        labels = torch.tensor([9, TEXTS[1], 3, TEXTS[2]])
+        logits[0, 9] = logits[1, TEXTS[1]] = -torch.inf
+        leaf = logits.requires_grad_()
+        loss = NTLCrossEntropyLoss(NUMBERS, reduction="none", inplace_backward=inplace)(leaf * 1, labels)
+        assert loss[:2].isposinf().all()
+        assert loss[2:].isfinite().all()
+        loss.sum().backward()
+        wanted = replace(case, labels=labels, upstream=1.0, options=replace(case.options, reduction="sum"))
+        assert_close(leaf.grad, wanted.expected(logits).gradient, 1e-12)
+        # As PyTorch has it.
+        twin = logits.detach().requires_grad_()
+        F.cross_entropy(twin, labels, reduction="sum").backward()
+        plain = logits.detach().requires_grad_()
+        NTLCrossEntropyLoss(NUMBERS, weight=0.0, reduction="sum")(plain, labels).backward()
+        assert_close(plain.grad, twin.grad, 1e-12)
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_label_smoothing_over_masked_tokens_is_infinite_as_in_torch(self, path: str) -> None:
+        case = make_case(4, gone=True, label_smoothing=0.1)
+        result = run(case, path)
+        assert result.loss.isposinf()
+        assert all(g is None or not g.isnan().any() for g in result.gradients.values())
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_all_number_tokens_masked(self, path: str) -> None:
+        # The model cannot say a number: the worst loss there is, and a finite gradient.
+        case = make_case(9, seed=2, share_of_text=0.5)
+        bias = case.bias.clone()
+        bias[list(VALUES)] = -torch.inf
+        labels = torch.where(torch.arange(9) < 4, 9, TEXTS[2])
+        case = replace(case, bias=bias, labels=labels, options=replace(case.options, mode="replace"))
+        for reduction in REDUCTIONS:
+            here = replace(case, options=replace(case.options, reduction=reduction))
+            result = run(here, path)
+            assert result.loss.isfinite().all()
+            assert all(g is None or g.isfinite().all() for g in result.gradients.values())
+            if reduction == "none":
+                assert_close(result.ntl[:4], np.full(4, 1.01 * 9), 1e-12)
+
+    @pytest.mark.parametrize("inplace", [False, True])
+    @pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
+    def test_broken_logits_at_ignored_positions_do_no_harm(self, broken: float, inplace: bool) -> None:
+        case = make_case(6, z_loss=1e-2)
+        labels = torch.tensor([9, -100, 3, TEXTS[0], -100, 7])
+        case = replace(case, labels=labels, upstream=1.0)
+        logits = case.logits()
+        wanted = case.expected(logits)
+        logits[1], logits[4, 3] = broken, broken
+        leaf = logits.requires_grad_()
+        loss = NTLCrossEntropyLoss(NUMBERS, z_loss=1e-2, inplace_backward=inplace)(leaf * 1, labels)
+        loss.backward()
+        assert_close(loss, wanted.loss, 1e-12)
+        assert_close(leaf.grad, wanted.gradient, 1e-12)
+
+
+@pytest.mark.parametrize("drop_ignored", [True, False])
+def test_broken_hidden_states_at_ignored_positions_do_no_harm(drop_ignored: bool) -> None:
+    # Padding may hold anything. A matrix product adds its rows, so a NaN would be everywhere.
+    case = replace(make_case(6), labels=torch.tensor([9, -100, 3, TEXTS[0], -100, 7]))
+    wanted = case.expected()
+    hidden = case.hidden.clone()
+    hidden[1] = torch.nan
+    for reduction in ("mean", "none"):
+        leaf, weight = hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
+        module = NTLLinearCrossEntropyLoss(NUMBERS, reduction=reduction, drop_ignored=drop_ignored)
+        loss = module(leaf, weight, case.labels, case.bias)
+        loss.sum().backward()
+        if drop_ignored:
+            assert weight.grad.isfinite().all()
+            assert leaf.grad.isfinite().all()
+        if reduction == "mean":
+            assert_close(loss, wanted.loss, 1e-12)
+
+
+class TestShapes:
+    @pytest.mark.parametrize("shape", [(), (1,), (2, 3), (2, 1, 3), (1, 1)])
+    @pytest.mark.parametrize("reduction", REDUCTIONS)
+    @pytest.mark.parametrize("path", PATHS)
+    def test_any_leading_shape(self, path: str, reduction: str, shape: tuple[int, ...]) -> None:
+        case = make_case(*shape, reduction=reduction, weighted=True, seed=4)
+        result = assert_matches(case, path)
+        assert result.loss.shape == (shape if reduction == "none" else ())
+
+    def test_one_token_of_a_number_and_of_text(self) -> None:
+        for label in (9, TEXTS[0]):
+            case = replace(make_case(1), labels=torch.tensor([label]))
+            for path in PATHS:
+                assert_matches(case, path)
+
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3)])
+    def test_an_empty_batch_is_a_zero_that_goes_back(self, shape: tuple[int, ...], path: str) -> None:
+        for reduction in REDUCTIONS:
+            case = make_case(*shape, reduction=reduction)
+            result = run(case, path)
+            assert result.loss.shape == (shape if reduction == "none" else ())
+            assert result.loss.sum() == 0
+            assert all(g is not None and not g.any() for g in result.gradients.values())
+
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("reduction", REDUCTIONS)
+    def test_everything_ignored_is_a_zero_that_goes_back(self, reduction: str, path: str) -> None:
+        case = make_case(5, reduction=reduction, z_loss=0.1, label_smoothing=0.1)
+        result = run(replace(case, labels=torch.full((5,), -100)), path)
+        assert not result.loss.any()
+        assert all(g is not None and not g.any() for g in result.gradients.values())
+
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("reduction", REDUCTIONS)
+    def test_weights_of_zero_are_a_zero_that_goes_back(self, reduction: str, path: str) -> None:
+        case = make_case(5, reduction=reduction, z_loss=0.1)
+        result = run(replace(case, loss_weights=torch.zeros(5)), path)
+        assert not result.loss.any()
+        assert all(g is not None and not g.any() for g in result.gradients.values())
+
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("mode", ["add", "replace"])
+    def test_without_numbers_it_is_cross_entropy(self, mode: str, path: str) -> None:
+        case = make_case(7, share_of_text=1.0, mode=mode, seed=5)
+        result = assert_matches(case, path)
+        assert result.ntl == 0
+        logits = case.logits().requires_grad_()
+        assert_close(result.loss, F.cross_entropy(logits, case.labels).detach(), 1e-12)
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_only_numbers(self, path: str) -> None:
+        for mode in ("add", "replace"):
+            assert_matches(make_case(7, share_of_text=0.0, mode=mode, seed=5), path)
+
+    def test_a_number_term_of_nothing_is_connected_to_hidden_states_and_head(self) -> None:
+        # What sharded training needs: a gradient for every parameter, of every rank's batch.
+        hidden = torch.randn(4, 3).requires_grad_()
+        weight = torch.randn(VOCAB, 3).requires_grad_()
+        labels = torch.full((4,), TEXTS[0])
+        loss = NumberTokenLoss(NUMBERS, reweigh=False).from_hidden(hidden, weight, labels)
+        loss.backward()
+        assert loss == 0
+        assert not hidden.grad.any()
+        assert not weight.grad.to_dense().any()
+        logits = torch.randn(4, VOCAB).requires_grad_()
+        NumberTokenLoss(NUMBERS)(logits, labels).backward()
+        assert not logits.grad.any()
+
+    def test_strided_logits_and_labels(self) -> None:
+        case = make_case(4, 3, seed=6, weighted=True)
+        wanted = case.expected()
+        views: dict[str, Tensor] = {
+            "vocabulary first": case.logits().permute(2, 0, 1).contiguous().permute(1, 2, 0),
+            "sequence first": case.logits().transpose(0, 1).contiguous().transpose(0, 1),
+            "every other": case.logits().repeat_interleave(2, -1)[..., ::2],
+            "padded": F.pad(case.logits(), (0, 5))[..., :VOCAB],
+        }
+        labels = case.labels.t().contiguous().t()
+        weights = case.loss_weights.t().contiguous().t()
+        for name, view in views.items():
+            assert not view.is_contiguous()
+            for inplace in (False, True):
+                leaf = view.clone(memory_format=torch.preserve_format).requires_grad_()
+                loss = NTLCrossEntropyLoss(NUMBERS, inplace_backward=inplace)(leaf * 1, labels, weights)
+                (1.5 * loss).backward()
+                assert_close(loss, wanted.loss, 1e-12, name)
+                assert_close(leaf.grad, wanted.gradient, 1e-12, name)
+
+    def test_an_expanded_row_of_logits(self) -> None:
+        row = make_case(1).logits().requires_grad_()
+        labels = torch.tensor([9, TEXTS[0], 3])
+        NTLCrossEntropyLoss(NUMBERS)(row.expand(3, -1), labels).backward()
+        case = replace(make_case(3), labels=labels, upstream=1.0)
+        wanted = case.expected(row.detach().expand(3, -1).clone())
+        assert_close(row.grad, wanted.gradient.sum(0, keepdims=True), 1e-12)
+
+    @pytest.mark.parametrize("path", LINEAR_PATHS)
+    @pytest.mark.parametrize("reduction", REDUCTIONS)
+    def test_strided_hidden_states_and_head(self, reduction: str, path: str) -> None:
+        case = make_case(4, 3, seed=6, reduction=reduction)
+        transposed = replace(
+            case,
+            hidden=case.hidden.permute(2, 1, 0).contiguous().permute(2, 1, 0),
+            weight=case.weight.t().contiguous().t(),
+            bias=case.bias.repeat_interleave(2)[::2],
+        )
+        assert not transposed.weight.is_contiguous()
+        assert not transposed.hidden.is_contiguous()
+        assert_matches(transposed, path)
+
+    def test_a_vocabulary_of_numbers_only(self) -> None:
+        from ntloss import NumberVocabulary
+
+        only = NumberVocabulary.from_mapping({i: i for i in range(5)}, vocab_size=5)
+        logits = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+        labels = torch.tensor([0, 4, 2, -100])
+        terms = NTLCrossEntropyLoss(only, return_terms=True)(logits, labels)
+        assert_close(terms.ce, F.cross_entropy(logits, labels).detach(), 1e-12)
+        terms.loss.backward()
+        assert_close(logits.grad.sum(-1), np.zeros(4), 1e-9)
+
+
+class TestShift:
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("reduction", REDUCTIONS)
+    def test_equals_slicing_by_hand(self, reduction: str, path: str) -> None:
+        case = make_case(2, 5, seed=7, reduction=reduction, weighted=True)
+        shifted = run(case, path, shift=True)
+        sliced = replace(
+            case,
+            hidden=case.hidden[:, :-1],
+            labels=case.labels[:, 1:],
+            loss_weights=case.loss_weights[:, 1:],
+            upstream=case.upstream[:, :-1] if reduction == "none" else case.upstream,
+        )
+        by_hand = run(sliced, path)
+        if reduction == "none":
+            assert not shifted.loss[:, -1].any()
+            assert_close(shifted.loss[:, :-1], by_hand.loss, 1e-12)
+        else:
+            assert_close(shifted.loss, by_hand.loss, 1e-12)
+        for name, gradient in shifted.gradients.items():
+            if name in ("hidden", "logits"):
+                assert not gradient[:, -1].any()
+                gradient = gradient[:, :-1]
+            assert_close(gradient, by_hand.gradients[name], 1e-12)
+
+    def test_of_one_sequence_and_of_boolean_weights(self) -> None:
+        case = make_case(6, seed=8)
+        weights = torch.tensor([True, False, True, True, False, True])
+        module = NTLCrossEntropyLoss(NUMBERS, shift=True)
+        by_hand = NTLCrossEntropyLoss(NUMBERS)(case.logits()[:-1], case.labels[1:], weights[1:])
+        assert_close(module(case.logits(), case.labels, weights), by_hand, 1e-12)
+
+    def test_the_counts_are_those_of_the_shifted_labels(self) -> None:
+        labels = torch.tensor([[9, TEXTS[0], 3, -100]])
+        items, numbers = NTLCrossEntropyLoss(NUMBERS, shift=True).normalizers(labels)
+        assert (items, numbers) == (2, 1)
+        items, numbers = NTLCrossEntropyLoss(NUMBERS).normalizers(labels, torch.tensor([[0.5, 2, 0.25, 7]]))
+        assert (items, numbers) == (2.75, 0.75)
+
+    def test_a_sequence_of_one_has_nothing_to_predict(self) -> None:
+        case = make_case(2, 1)
+        result = run(case, "linear", shift=True)
+        assert result.loss == 0
+
+
+class TestNormalizers:
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize(
+        "kind",
+        [float, int, torch.tensor, lambda n: torch.tensor(float(n), dtype=torch.float64)],
+        ids=["float", "int", "int64 tensor", "float64 tensor"],
+    )
+    def test_counts_of_any_kind_are_exact_in_float64(self, kind: Any, path: str) -> None:
+        assert_matches(make_case(7, num_items=kind(29), num_numbers=kind(11)), path)
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_a_count_of_zero_is_a_term_of_zero(self, path: str) -> None:
+        for zero in (0, 0.0, torch.tensor(0), torch.tensor(0.0)):
+            case = make_case(5, share_of_text=1.0, num_items=3.0, num_numbers=zero)
+            assert_matches(case, path)
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_replace_needs_one_count_alone(self, path: str) -> None:
+        assert_matches(make_case(7, num_items=29, mode="replace"), path)
+
+    def test_counts_of_the_batch_itself_change_nothing(self) -> None:
+        case = make_case(9, weighted=True)
+        module = NTLCrossEntropyLoss(NUMBERS)
+        counts = module.normalizers(case.labels, case.loss_weights)
+        loss = module(case.logits(), case.labels, case.loss_weights)
+        assert_close(module(case.logits(), case.labels, case.loss_weights, *counts), loss, 1e-12)
+
+
+class TestTerms:
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("reduction", REDUCTIONS)
+    def test_named_detached_and_adding_up(self, reduction: str, path: str) -> None:
+        case = make_case(5, reduction=reduction, label_smoothing=0.1)
+        terms = run(case, path)
+        assert not terms.ce.requires_grad
+        assert not terms.ntl.requires_grad
+        assert terms.loss.requires_grad
+        assert_close(terms.loss, (terms.ce + 0.3 * terms.ntl).numpy(), 1e-12)
+
+    def test_a_named_tuple_or_the_loss_alone(self) -> None:
+        case = make_case(5)
+        terms = NTLCrossEntropyLoss(NUMBERS, return_terms=True)(case.logits(), case.labels)
+        assert isinstance(terms, LossTerms)
+        assert terms._fields == ("loss", "ce", "ntl")
+        loss = NTLCrossEntropyLoss(NUMBERS)(case.logits(), case.labels)
+        assert torch.equal(loss, terms.loss)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_are_in_float32_at_least(self, dtype: torch.dtype) -> None:
+        for path in PATHS:
+            result = run(make_case(5), path, dtype)
+            wanted = torch.float64 if dtype == torch.float64 else torch.float32
+            assert {result.loss.dtype, result.ce.dtype, result.ntl.dtype} == {wanted}
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_weight_may_change_between_steps_and_be_a_tensor(self, path: str) -> None:
+        case = make_case(5)
+        tensor = replace(case, options=replace(case.options, weight=torch.tensor(0.75)))
+        wanted = replace(case, options=replace(case.options, weight=0.75))
+        assert_close(run(tensor, path).loss, wanted.expected().loss, 1e-12)
+        module = NTLCrossEntropyLoss(NUMBERS)
+        module.weight = 0.75
+        assert_close(module(case.logits(), case.labels), wanted.expected().loss, 1e-12)
+
+    def test_default_weights(self) -> None:
+        assert NTLCrossEntropyLoss(NUMBERS).weight == 0.3
+        assert NTLLinearCrossEntropyLoss(NUMBERS, mode="replace").weight == 1.0
+
+
+class TestFunctions:
+    @pytest.mark.parametrize("criterion", CRITERIA)
+    def test_equal_the_modules(self, criterion: str) -> None:
+        case = make_case(5, weighted=True, criterion=criterion, num_items=9.0, num_numbers=4.0)
+        rest = {
+            "loss_weights": case.loss_weights,
+            "num_items_in_batch": 9.0,
+            "num_numbers_in_batch": 4.0,
+            **case.arguments(),
+        }
+        wanted = case.expected()
+        loss = cross_entropy_ntl(case.logits(), case.labels, NUMBERS, **rest)
+        assert_close(loss, wanted.loss, 1e-12)
+        loss = linear_cross_entropy_ntl(
+            case.hidden, case.weight, case.labels, NUMBERS, case.bias, chunk_size=2, **rest
+        )
+        assert_close(loss, wanted.loss, 1e-12)
+
+    def test_take_a_criterion_that_cannot_be_hashed(self) -> None:
+        # A plain dataclass, or anything with __eq__, has no hash.
+        class Mine(SquaredDistance):
+            __hash__ = None  # type: ignore[assignment]
+
+        case = make_case(5, criterion="user's own")
+        loss = cross_entropy_ntl(case.logits(), case.labels, NUMBERS, criterion=Mine())
+        assert_close(loss, case.expected().loss, 1e-12)
+
+    def test_a_changed_weight_is_not_the_one_kept(self) -> None:
+        case = make_case(5)
+        for weight in (0.3, 0.6):
+            loss = cross_entropy_ntl(case.logits(), case.labels, NUMBERS, weight=weight)
+            wanted = replace(case, options=replace(case.options, weight=weight)).expected().loss
+            assert_close(loss, wanted, 1e-12)
+
+
+class MatrixProduct:
+    """A criterion with a matrix product, which autocast would compute in bfloat16."""
+
+    def __call__(self, record: Any) -> Tensor:
+        return (record.probs @ record.values - record.target_values).square()
+
+    def worst(self, values: Tensor) -> float:
+        return float((values[-1] - values[0]) ** 2)
+
+
+class ReadsTheNormalizer:
+    """A criterion without a worst cost that asks for the label's probability among all tokens."""
+
+    def __call__(self, record: Any) -> Tensor:
+        return -(record.log_mass + record.log_probs.gather(-1, record.target.unsqueeze(-1)).squeeze(-1))
+
+    def worst(self, values: Tensor) -> None:
+        return None
+
+
+class TestUsersOwnCriterion:
+    @pytest.mark.parametrize("path", PATHS)
+    def test_may_read_the_mass_without_having_a_worst_cost(self, path: str) -> None:
+        # Summed over the forms of each value, it is cross-entropy of the value. Gaussian cross-entropy needs
+        # the same, and the combined losses have the log-normalizer at hand.
+        case = make_case(6, weight=1.0, mode="replace", reduction="none")
+        case = replace(case, labels=torch.tensor([9, TEXTS[0], 3, 0, 5, -100]))
+        arguments = {"criterion": ReadsTheNormalizer(), "reweigh": None}
+        result = run(case, path, **arguments)
+        log_probs = case.logits().log_softmax(-1)
+        fours = torch.logsumexp(log_probs[:, [0, 9, 22]], -1)
+        wanted = [-fours[0], -log_probs[1, TEXTS[0]], -log_probs[2, 3], -fours[3], -log_probs[4, 5], 0.0]
+        assert_close(result.loss, [float(x) for x in wanted], 1e-12)
+
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("reduction", ["mean", "none"])
+    def test_is_computed_in_float32_under_autocast(self, reduction: str, path: str) -> None:
+        case = make_case(5, reduction=reduction, criterion="user's own", reweigh=False)
+        arguments = {"criterion": MatrixProduct()}
+        wanted = run(case, path, torch.float32, **arguments)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            # What is exact in bfloat16 gives the same logits, so the criterion alone makes a difference.
+            got = run(case, path, torch.float32, **arguments)
+        assert_close(got.ntl, wanted.ntl.detach(), 1e-5)
+
+
+class TestAutocast:
+    @pytest.mark.parametrize("reduction", ["mean", "none"])
+    @pytest.mark.parametrize("path", LINEAR_PATHS)
+    def test_the_head_runs_in_bfloat16_and_the_loss_in_float32(self, path: str, reduction: str) -> None:
+        case = make_case(6, 4, reduction=reduction, seed=9)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            result = run(case, path, torch.float32)
+        wanted = case.expected(case.logits(torch.bfloat16))
+        assert result.loss.dtype == torch.float32
+        assert_close(result.loss, wanted.loss, 1e-5)
+        from combined_oracle import through_head
+
+        names = ("hidden", "weight", "bias")
+        gradients = through_head(case.hidden.numpy(), case.weight.numpy(), wanted.gradient)
+        for name, gradient in zip(names, gradients, strict=True):
+            assert result.gradients[name].dtype == torch.float32
+            assert_close(result.gradients[name], gradient, 2.0**-6, name)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+    def test_logits_are_read_as_they_are(self, dtype: torch.dtype) -> None:
+        case = make_case(6, seed=9, z_loss=1e-2, label_smoothing=0.1)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for path in ("logits", "inplace"):
+                assert_matches(case, path, dtype)
+
+    def test_backward_may_run_inside_or_outside(self) -> None:
+        case = make_case(6)
+        hidden, weight = (x.float().requires_grad_() for x in (case.hidden, case.weight))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = NTLLinearCrossEntropyLoss(NUMBERS, reduction="none")(hidden, weight, case.labels)
+        loss.sum().backward()
+        outside = hidden.grad.clone()
+        hidden.grad = None
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = NTLLinearCrossEntropyLoss(NUMBERS, reduction="none")(hidden, weight, case.labels)
+            loss.sum().backward()
+        assert torch.equal(hidden.grad, outside)
+
+
+class TestAutograd:
+    @pytest.mark.parametrize("reentrant", [False, True])
+    @pytest.mark.parametrize("reduction", REDUCTIONS)
+    @pytest.mark.parametrize("path", PATHS)
+    def test_gradient_checkpointing_changes_nothing(self, path: str, reduction: str, reentrant: bool) -> None:
+        case = make_case(5, reduction=reduction)
+        wanted = run(case, path)
+        options = {**case.arguments()}
+        upstream = torch.as_tensor(case.upstream)
+        if path in LINEAR_PATHS:
+            module = NTLLinearCrossEntropyLoss(NUMBERS, drop_ignored=path == "linear", **options)
+            leaves = [x.clone().requires_grad_() for x in (case.hidden, case.weight, case.bias)]
+            loss = checkpoint(lambda h, w, b: module(h, w, case.labels, b), *leaves, use_reentrant=reentrant)
+        else:
+            module = NTLCrossEntropyLoss(NUMBERS, inplace_backward=path == "inplace", **options)
+            leaves = [case.logits().requires_grad_()]
+            loss = checkpoint(lambda z: module(z * 1, case.labels), *leaves, use_reentrant=reentrant)
+        (loss * upstream).sum().backward()
+        for leaf, gradient in zip(leaves, wanted.gradients.values(), strict=True):
+            assert_close(leaf.grad, gradient, 1e-12)
+
+    def test_a_second_backward_through_logits_gives_the_same(self) -> None:
+        for options in ({}, {"softcap": 2.0}, {"logit_scale": 0.5, "label_smoothing": 0.1}):
+            case = make_case(5)
+            logits = case.logits().requires_grad_()
+            loss = NTLCrossEntropyLoss(NUMBERS, **options)(logits, case.labels)
+            gradients = [torch.autograd.grad(loss, logits, retain_graph=True)[0].clone() for _ in range(3)]
+            for gradient in gradients[1:]:
+                assert_close(gradient, gradients[0], 1e-12)
+
+    def test_a_gradient_taken_before_is_not_written_over_by_a_second_backward(self) -> None:
+        case = make_case(5)
+        logits = case.logits().requires_grad_()
+        loss = NTLCrossEntropyLoss(NUMBERS)(logits, case.labels)
+        (first,) = torch.autograd.grad(loss, logits, retain_graph=True)
+        before = first.clone()
+        torch.autograd.grad(2 * loss, logits)
+        assert torch.equal(first, before)
+
+    def test_a_second_backward_after_writing_in_place_is_an_error(self) -> None:
+        case = make_case(5)
+        logits = case.logits().requires_grad_()
+        loss = NTLCrossEntropyLoss(NUMBERS, inplace_backward=True)(logits * 1, case.labels)
+        loss.backward(retain_graph=True)
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+
+    @pytest.mark.parametrize("reduction", ["mean", "sum"])
+    def test_a_second_backward_through_a_linear_sum_is_an_error(self, reduction: str) -> None:
+        case = make_case(5)
+        hidden = case.hidden.clone().requires_grad_()
+        loss = NTLLinearCrossEntropyLoss(NUMBERS, reduction=reduction)(hidden, case.weight, case.labels)
+        loss.backward(retain_graph=True)
+        with pytest.raises(RuntimeError, match=r"second time.*reduction='none'"):
+            loss.backward()
+
+    def test_a_second_backward_through_linear_losses_of_each_position_gives_the_same(self) -> None:
+        case = make_case(5)
+        hidden = case.hidden.clone().requires_grad_()
+        loss = NTLLinearCrossEntropyLoss(NUMBERS, reduction="none")(hidden, case.weight, case.labels).mean()
+        first, second = (torch.autograd.grad(loss, hidden, retain_graph=True)[0] for _ in range(2))
+        assert torch.equal(first, second)
+
+    @pytest.mark.parametrize("reduction", ["mean", "none"])
+    @pytest.mark.parametrize("path", PATHS)
+    def test_double_backward_is_an_error(self, path: str, reduction: str) -> None:
+        case = make_case(5)
+        leaf = (case.hidden.clone() if path in LINEAR_PATHS else case.logits()).requires_grad_()
+        if path in LINEAR_PATHS:
+            loss = NTLLinearCrossEntropyLoss(NUMBERS, reduction=reduction)(leaf, case.weight, case.labels)
+        else:
+            module = NTLCrossEntropyLoss(NUMBERS, reduction=reduction, inplace_backward=path == "inplace")
+            loss = module(leaf * 1, case.labels)
+
+        # A penalty on the gradient, added to the loss: without an error it would be left out in silence.
+        def penalise() -> None:
+            (gradient,) = torch.autograd.grad(loss.sum(), leaf, create_graph=True)
+            (loss.sum() + gradient.square().sum()).backward()
+
+        with pytest.raises(RuntimeError, match=r"once_differentiable|create_graph|differentiated twice"):
+            penalise()
+
+    def test_each_loss_of_a_position_has_its_own_gradient(self) -> None:
+        case = make_case(4, reduction="none")
+        for index in range(4):
+            here = replace(case, upstream=np.eye(4)[index])
+            for path in PATHS:
+                assert_matches(here, path)
+
+    @pytest.mark.parametrize(
+        "frozen", [("hidden",), ("weight",), ("bias",), ("hidden", "bias"), ("weight", "bias")]
+    )
+    @pytest.mark.parametrize("reduction", ["mean", "none"])
+    def test_what_is_frozen_gets_no_gradient(self, reduction: str, frozen: tuple[str, ...]) -> None:
+        case = make_case(5, reduction=reduction)
+        wanted = run(case, "linear").gradients
+        leaves = {"hidden": case.hidden, "weight": case.weight, "bias": case.bias}
+        leaves = {name: leaf.clone().requires_grad_(name not in frozen) for name, leaf in leaves.items()}
+        loss = NTLLinearCrossEntropyLoss(NUMBERS, **case.arguments())(
+            leaves["hidden"], leaves["weight"], case.labels, leaves["bias"]
+        )
+        (loss * torch.as_tensor(case.upstream)).sum().backward()
+        for name, leaf in leaves.items():
+            if name in frozen:
+                assert leaf.grad is None
+            else:
+                assert_close(leaf.grad, wanted[name], 1e-12)
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_nothing_that_asks_for_a_gradient_gives_no_graph(self, path: str) -> None:
+        case = make_case(5)
+        wanted = case.expected().loss
+        linear = NTLLinearCrossEntropyLoss(NUMBERS, drop_ignored=path == "linear")
+        dense = NTLCrossEntropyLoss(NUMBERS, inplace_backward=path == "inplace")
+
+        def compute(requires_grad: bool) -> Tensor:
+            if path in LINEAR_PATHS:
+                hidden = case.hidden.clone().requires_grad_(requires_grad)
+                return linear(hidden, case.weight, case.labels, case.bias)
+            return dense(case.logits().requires_grad_(requires_grad), case.labels)
+
+        with torch.no_grad():
+            quiet = [compute(True), compute(False)]
+        with torch.inference_mode():
+            quiet.append(compute(False))
+        quiet.append(compute(False))
+        for loss in quiet:
+            assert not loss.requires_grad
+            assert_close(loss, wanted, 1e-12)
+
+    def test_the_inputs_stay_as_they_are(self) -> None:
+        case = make_case(5, weighted=True)
+        given = [case.hidden, case.weight, case.bias, case.logits(), case.labels, case.loss_weights]
+        before = [tensor.clone() for tensor in given]
+        hidden, weight, bias, logits, labels, weights = given
+        for options in ({}, {"softcap": 2.0}, {"reduction": "none"}):
+            a = NTLLinearCrossEntropyLoss(NUMBERS, **options)(
+                hidden.requires_grad_(), weight.requires_grad_(), labels, bias.requires_grad_(), weights
+            )
+            b = NTLCrossEntropyLoss(NUMBERS, **options)(logits.requires_grad_(), labels, weights)
+            (a + b).sum().backward()
+        for tensor, old in zip(given, before, strict=True):
+            assert torch.equal(tensor.detach(), old)
+
+    def test_gradients_add_up_over_two_losses_of_one_batch(self) -> None:
+        case = replace(make_case(5), upstream=1.0)
+        logits = case.logits().requires_grad_()
+        module = NTLCrossEntropyLoss(NUMBERS)
+        (module(logits, case.labels) + module(logits, case.labels)).backward()
+        assert_close(logits.grad, 2 * case.expected().gradient, 1e-12)
+
+    def test_the_head_may_be_the_embedding(self) -> None:
+        case = replace(make_case(5, bias=False), upstream=1.0)
+        weight = case.weight.clone().requires_grad_()
+        ids = torch.tensor([1, 5, 5, 22, 0])
+        hidden = F.embedding(ids, weight)
+        NTLLinearCrossEntropyLoss(NUMBERS)(hidden, weight, case.labels).backward()
+        twin = case.weight.clone().requires_grad_()
+        NTLCrossEntropyLoss(NUMBERS)(F.embedding(ids, twin) @ twin.T, case.labels).backward()
+        assert_close(weight.grad, twin.grad, 1e-12)
+
+
+class TestModule:
+    def test_has_nothing_to_save_or_to_train(self) -> None:
+        for module in (NTLCrossEntropyLoss(NUMBERS), NTLLinearCrossEntropyLoss(NUMBERS)):
+            assert not module.state_dict()
+            assert not list(module.parameters())
+
+    def test_keeps_its_tables_exact_under_half(self) -> None:
+        case = make_case(5)
+        module = NTLCrossEntropyLoss(NUMBERS, Wasserstein()).bfloat16()
+        assert_close(module(case.logits(), case.labels), case.expected().loss, 1e-12)
+
+    @pytest.mark.parametrize("kind", [NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss])
+    def test_copies_and_pickles(self, kind: Any) -> None:
+        import copy
+        import pickle
+
+        module = kind(NUMBERS, Wasserstein(3.0), softcap=3.0)
+        for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+            assert twin.objective == module.objective
+            assert torch.equal(twin.tables.token_ids, module.tables.token_ids)

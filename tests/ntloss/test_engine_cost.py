@@ -1,0 +1,449 @@
+"""What the combined losses cost: buffers, matrix products, synchronisations, graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo.testing
+import torch.nn.functional as F
+from combined_cases import NUMBERS, TEXTS, VOCAB, assert_close, make_case
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ntloss import ExpectedValue, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+from ntloss.engine import readout
+from ntloss.functional import cross_entropy_ntl
+
+WIDE = NumberVocabulary.from_mapping({7 * i: i for i in range(10)}, vocab_size=1009)
+PRODUCTS = ("mm", "addmm", "addmm_", "bmm", "baddbmm", "addmv", "mv")
+# Their results, or the shapes of their results, are needed on the host.
+SYNCHRONISING = (
+    "_local_scalar_dense", "nonzero", "masked_select", "item", "equal", "is_nonzero", "_unique2", "bincount",
+)  # fmt: skip
+
+
+def dense_tensors(tree: Any) -> list[Tensor]:
+    # A sparse tensor has no storage of its own: its values are made by an operator before it.
+    return [t for t in tree_leaves(tree) if isinstance(t, Tensor) and t.layout == torch.strided]
+
+
+class Watch(TorchDispatchMode):
+    """Writes down the operators, the buffers that they make and the matrix products; also inside our own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[str] = []
+        self.bytes: list[int] = []
+        self.products: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        self.operators.append(name)
+        if func.namespace == "ntloss":
+            body = {"read_logits": readout._read_logits, "write_gradient": readout.write_gradient}[name]
+            with self:
+                return body._init_fn(*args, **kwargs)
+        if name in PRODUCTS:
+            matrices = [a for a in args if isinstance(a, Tensor)][-2:]
+            self.products.append(matrices[0].numel() * matrices[1].shape[-1])
+        if name.startswith("index") and len(args) > 1 and isinstance(args[1], (list, tuple)):
+            masks = [i for i in args[1] if isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8)]
+            self.operators += ["nonzero"] * len(masks)
+        given = {t.untyped_storage()._cdata for t in dense_tensors((args, kwargs))}
+        result = func(*args, **kwargs)
+        made = [t.untyped_storage() for t in dense_tensors(result)]
+        self.bytes += [storage.nbytes() for storage in made if storage._cdata not in given]
+        return result
+
+    def buffers(self, size: float) -> int:
+        """How many new buffers have `size` bytes or more."""
+        return sum(made >= size for made in self.bytes)
+
+
+def test_the_watch_sees_what_it_is_for() -> None:
+    with Watch() as watch:
+        a = torch.ones(4, 8)
+        (a @ a.t()).sum().item()
+        a.addmm_(torch.ones(4, 2), torch.ones(2, 8))
+        _ = a.view(-1)[torch.ones(32, dtype=torch.bool)]
+    assert watch.products == [4 * 8 * 4, 4 * 2 * 8]
+    assert watch.buffers(4 * 8 * 4) == 2  # `a`, and what the mask picked
+    assert "_local_scalar_dense" in watch.operators
+    assert "nonzero" in watch.operators
+
+
+def wide_batch(tokens: int = 40, hidden: int = 8, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(tokens, hidden, generator=generator).to(dtype)
+    weight = torch.randn(1009, hidden, generator=generator).to(dtype)
+    labels = torch.randint(1009, (tokens,), generator=generator)
+    labels[::2] = 7 * (labels[::2] % 10)
+    labels[::4] = -100
+    return states, weight, labels
+
+
+class TestLogitsSizedBuffers:
+    """Memory beyond the logits, in buffers of at least half their size."""
+
+    def count(self, dtype: torch.dtype, backward: bool = True, **options: Any) -> tuple[int, Tensor, Tensor]:
+        hidden, weight, labels = wide_batch(dtype=dtype)
+        leaf = (hidden @ weight.T).requires_grad_(backward)
+        logits = leaf.view_as(leaf)
+        module = NTLCrossEntropyLoss(WIDE, validate=False, **options)
+        with Watch() as watch:
+            loss = module(logits, labels)
+            if backward:
+                loss.backward()
+        return watch.buffers(logits.numel() * logits.element_size() / 2), logits, leaf
+
+    @pytest.fixture(autouse=True)
+    def _few_rows_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(readout, "_CHUNK", 4 * 1009)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"softcap": 5.0}, {"logit_scale": 0.5}, {"label_smoothing": 0.1, "z_loss": 0.1},
+         {"criterion": ExpectedValue()}, {"reduction": "none", "mode": "replace"}],
+        ids=str,
+    )  # fmt: skip
+    def test_one_which_becomes_the_gradient(self, options: dict[str, Any], dtype: torch.dtype) -> None:
+        if "reduction" in options:
+            options = {**options, "reduction": "sum"}
+        made, _, _ = self.count(dtype, **options)
+        assert made == 1
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("options", [{}, {"softcap": 5.0}, {"logit_scale": 0.5}], ids=str)
+    def test_none_with_the_gradient_written_in_place(
+        self, options: dict[str, Any], dtype: torch.dtype
+    ) -> None:
+        made, logits, leaf = self.count(dtype, inplace_backward=True, **options)
+        assert made == 0
+        assert leaf.grad.data_ptr() == logits.data_ptr()
+
+    def test_none_without_a_gradient(self) -> None:
+        for options in ({}, {"softcap": 5.0}):
+            assert self.count(torch.float32, backward=False, **options)[0] == 0
+
+    def test_no_more_than_one_where_rows_are_read_all_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(readout, "_CHUNK", 1 << 22)
+        assert self.count(torch.float32)[0] == 1
+
+
+class TestLinearPath:
+    def watch(
+        self,
+        frozen: tuple[str, ...] = (),
+        tokens: int = 40,
+        dtype: torch.dtype = torch.float32,
+        **options: Any,
+    ) -> Watch:
+        hidden, weight, labels = wide_batch(tokens, dtype=dtype)
+        module = NTLLinearCrossEntropyLoss(WIDE, validate=False, **options)
+        hidden.requires_grad_("hidden" not in frozen)
+        weight.requires_grad_("weight" not in frozen)
+        with Watch() as watch:
+            loss = module(hidden, weight, labels).sum()
+            if loss.requires_grad:
+                loss.backward()
+        return watch
+
+    @pytest.mark.parametrize("reduction", ["mean", "none"])
+    @pytest.mark.parametrize("drop_ignored", [True, False])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("options", [{}, {"softcap": 5.0, "label_smoothing": 0.1}], ids=str)
+    def test_nothing_as_large_as_tokens_times_vocabulary(
+        self, options: dict[str, Any], dtype: torch.dtype, drop_ignored: bool, reduction: str
+    ) -> None:
+        # Chunks of 8 of 400 tokens: the largest thing is the head's gradient.
+        watch = self.watch(
+            tokens=400, dtype=dtype, chunk_size=8, drop_ignored=drop_ignored, reduction=reduction, **options
+        )
+        assert max(watch.bytes) <= 8 * 1009 * 4
+        assert watch.buffers(400 * 1009 * dtype.itemsize / 8) == 0
+
+    @pytest.mark.parametrize("tokens", [1000, 2048])
+    def test_the_default_chunk_holds_an_eighth_of_the_logits_at_most(self, tokens: int) -> None:
+        watch = self.watch(tokens=tokens, drop_ignored=False, frozen=("weight",))
+        assert max(watch.bytes) <= tokens * 1009 * 4 / 8
+
+    @pytest.mark.parametrize("chunk_size", [None, 7, 1000])
+    def test_three_products_and_none_for_what_is_frozen(self, chunk_size: int | None) -> None:
+        one = 40 * 1009 * 8
+        for frozen, products in (((), 3), (("weight",), 2), (("hidden",), 2), (("hidden", "weight"), 1)):
+            watch = self.watch(frozen, chunk_size=chunk_size, drop_ignored=False)
+            assert sum(watch.products) == products * one, frozen
+
+    def test_one_product_more_for_losses_of_each_position(self) -> None:
+        one = 40 * 1009 * 8
+        for frozen, products in (((), 4), (("weight",), 3), (("hidden",), 3), (("hidden", "weight"), 1)):
+            watch = self.watch(frozen, drop_ignored=False, reduction="none")
+            assert sum(watch.products) == products * one, frozen
+
+    def test_ignored_positions_take_no_part_in_the_products(self) -> None:
+        assert sum(self.watch().products) == 3 * 30 * 1009 * 8
+        assert sum(self.watch(reduction="none").products) == 4 * 30 * 1009 * 8
+
+    def test_one_buffer_for_the_gradient_of_the_head(self) -> None:
+        for dtype in (torch.float32, torch.float64):
+            assert self.watch(chunk_size=2, dtype=dtype).buffers(1009 * 8 * dtype.itemsize) == 1
+
+    def test_frozen_all_round_makes_no_gradient_buffer(self) -> None:
+        assert self.watch(("hidden", "weight"), chunk_size=1).buffers(1009 * 8 * 4) == 0
+
+    def test_nothing_of_backward_in_forward_without_grad(self) -> None:
+        hidden, weight, labels = wide_batch()
+        module = NTLLinearCrossEntropyLoss(WIDE, drop_ignored=False)
+        with torch.no_grad(), Watch() as watch:
+            module(hidden.requires_grad_(), weight.requires_grad_(), labels)
+        assert sum(watch.products) == 40 * 1009 * 8
+        assert "write_gradient" not in watch.operators
+
+
+def number_terms() -> dict[str, dict[str, Any]]:
+    return {"wasserstein": {}, "squared": {"criterion": ExpectedValue()}, "replace": {"mode": "replace"}}
+
+
+class TestSynchronisation:
+    """A meta tensor has no values: whatever asks for one fails, as it would wait on an accelerator."""
+
+    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+    @pytest.mark.parametrize("softcap", [None, 3.0])
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    @pytest.mark.parametrize("kind", ["logits", "inplace", "linear"])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_an_accelerator_never_waits(
+        self, dtype: torch.dtype, kind: str, smoothing: float, softcap: float | None, reduction: str
+    ) -> None:
+        options = {"label_smoothing": smoothing, "softcap": softcap, "reduction": reduction, "shift": True}
+        labels = torch.zeros(2, 20, dtype=torch.int64, device="meta")
+        weights = torch.ones(2, 20, device="meta")
+        counts = [torch.ones((), device="meta")] * 2 if reduction == "mean" else []
+        hidden = torch.randn(2, 20, 8, device="meta", dtype=dtype, requires_grad=True)
+        head = torch.randn(1009, 8, device="meta", dtype=dtype, requires_grad=True)
+        dense = NTLCrossEntropyLoss(WIDE, inplace_backward=kind == "inplace", **options).to("meta")
+        linear = NTLLinearCrossEntropyLoss(WIDE, drop_ignored=False, chunk_size=16, **options).to("meta")
+        with Watch() as watch:  # also runs the bodies of our operators
+            if kind == "linear":
+                loss = linear(hidden, head, labels, None, weights, *counts)
+            else:
+                loss = dense(F.linear(hidden, head), labels, weights, *counts)
+            loss.sum().backward()
+        assert loss.shape == ((2, 20) if reduction == "none" else ())
+        assert hidden.grad.shape == hidden.shape
+        assert head.grad.shape == head.shape
+        assert not set(watch.operators) & set(SYNCHRONISING)
+        if kind != "linear":
+            assert {"read_logits", "write_gradient"} <= set(watch.operators)
+
+    def test_dropping_ignored_positions_is_the_one_documented_wait(self) -> None:
+        hidden, weight, labels = wide_batch()
+        waits = {}
+        for drop in (True, False):
+            module = NTLLinearCrossEntropyLoss(WIDE, validate=False, drop_ignored=drop)
+            module.tables.follow(hidden)
+            with Watch() as watch:
+                module(hidden.requires_grad_(), weight.requires_grad_(), labels).backward()
+            # The CPU may read values, to spare itself a pass over the logits.
+            at_no_cost = ("_local_scalar_dense", "is_nonzero")
+            waits[drop] = [o for o in watch.operators if o in SYNCHRONISING and o not in at_no_cost]
+        assert waits == {True: ["nonzero"], False: []}
+
+    def test_values_off_the_cpu_are_not_checked_unless_asked(self) -> None:
+        labels = torch.full((4,), 5000, device="meta")
+        logits = torch.randn(4, 1009, device="meta")
+        NTLCrossEntropyLoss(WIDE).to("meta")(logits, labels)
+        with pytest.raises(RuntimeError, match="meta"):
+            NTLCrossEntropyLoss(WIDE, validate=True).to("meta")(logits, labels)
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    @pytest.mark.parametrize("kind", ["logits", "inplace", "linear"])
+    def test_cuda_never_waits(self, kind: str) -> None:
+        hidden, weight, labels = (x.cuda() for x in wide_batch())
+        hidden, weight = hidden.requires_grad_(), weight.requires_grad_()
+        if kind == "linear":
+            module = NTLLinearCrossEntropyLoss(WIDE, drop_ignored=False).cuda()
+            step = lambda: module(hidden, weight, labels).backward()  # noqa: E731
+        else:
+            dense = NTLCrossEntropyLoss(WIDE, inplace_backward=kind == "inplace").cuda()
+            step = lambda: dense(F.linear(hidden, weight), labels).backward()  # noqa: E731
+        step()  # libraries are loaded
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    @pytest.mark.parametrize("kind", ["logits", "linear"])
+    def test_every_call_runs_the_same_operators(self, kind: str) -> None:
+        # What a CUDA graph asks for: nothing depends on how many labels are numbers, or ignored.
+        hidden, weight, labels = wide_batch()
+        runs = []
+        linear = NTLLinearCrossEntropyLoss(WIDE, validate=False, drop_ignored=False)
+        dense = NTLCrossEntropyLoss(WIDE, validate=False)
+        for batch in (labels, torch.full_like(labels, 1), torch.full_like(labels, -100)):
+            leaves = [x.clone().requires_grad_() for x in (hidden, weight)]
+            with Watch() as watch:
+                loss = linear(*leaves, batch) if kind == "linear" else dense(F.linear(*leaves), batch)
+                loss.backward()
+            runs.append(watch.operators)
+        assert runs[0] == runs[1] == runs[2]
+
+
+@pytest.fixture
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("_fresh_compiler")
+class TestCompile:
+    OPTIONS = (
+        {},
+        {"softcap": 3.0, "label_smoothing": 0.1, "z_loss": 0.01, "reduction": "none"},
+        {"criterion": ExpectedValue("huber"), "reweigh": False, "mode": "replace", "logit_scale": 0.5},
+        {"shift": True, "reduction": "sum"},
+        {"inplace_backward": True},
+    )
+
+    def compare(self, step: Callable[..., Tensor], compiled: Callable[..., Tensor], *given: Tensor) -> None:
+        results = []
+        for function in (step, compiled):
+            leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in given]
+            loss = function(*leaves)
+            loss.sum().backward()
+            results.append([loss, *(leaf.grad for leaf in leaves if leaf.is_floating_point())])
+        for got, wanted in zip(results[1], results[0], strict=True):
+            assert_close(got, wanted, 1e-5)
+
+    @pytest.mark.parametrize("options", OPTIONS, ids=str)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_the_logits_path_is_one_graph_equal_to_eager(
+        self, dtype: torch.dtype, options: dict[str, Any]
+    ) -> None:
+        module = NTLCrossEntropyLoss(NUMBERS, **options)
+        counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+
+        def step(logits: Tensor, labels: Tensor) -> Tensor:
+            return module(logits * 2, labels)
+
+        compiled = torch.compile(step, fullgraph=True, backend=counter)
+        case = make_case(3, 5)
+        self.compare(step, compiled, case.logits(dtype), case.labels)
+        self.compare(step, compiled, case.logits(dtype), torch.full((3, 5), TEXTS[0]))
+        assert counter.frame_count == 1
+
+    def test_with_the_head_weights_and_counts_in_the_graph(self) -> None:
+        module = NTLCrossEntropyLoss(NUMBERS)
+
+        def step(hidden: Tensor, weight: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+            loss_weights = torch.ones_like(labels, dtype=torch.float32)
+            return module(F.linear(hidden, weight), labels, loss_weights, counts[0], counts[1])
+
+        case = make_case(3, 5)
+        compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+        self.compare(
+            step, compiled, case.hidden.float(), case.weight.float(), case.labels, torch.tensor([20, 7])
+        )
+
+    def test_one_graph_serves_batches_of_any_size(self) -> None:
+        module = NTLCrossEntropyLoss(NUMBERS)
+        counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(module, fullgraph=True, backend=counter, dynamic=True)
+        graphs = []
+        for rows in (2, 3, 7):
+            case = make_case(rows, 5)
+            self.compare(module, compiled, case.logits(torch.float32), case.labels)
+            graphs.append(counter.frame_count)
+        assert graphs[0] == graphs[-1], "compiled again for another batch size"
+
+    def test_a_second_backward_through_the_graph_is_right_or_refused(self) -> None:
+        module = torch.compile(NTLCrossEntropyLoss(NUMBERS), fullgraph=True, backend="aot_eager")
+        case = make_case(5)
+        logits = case.logits().requires_grad_()
+        loss = module(logits, case.labels)
+        (first,) = torch.autograd.grad(loss, logits, retain_graph=True)
+        first = first.clone()
+        try:
+            (second,) = torch.autograd.grad(loss, logits, retain_graph=True)
+        except RuntimeError:
+            return
+        assert_close(second, first, 1e-12)
+
+    def test_the_linear_path_is_one_break_at_most_and_equal_to_eager(self) -> None:
+        module = NTLLinearCrossEntropyLoss(NUMBERS)
+
+        def step(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+            return 2 * module(torch.tanh(hidden), weight * 0.5, labels)
+
+        case = make_case(3, 5)
+        given = (case.hidden.float(), case.weight.float(), case.labels)
+        self.compare(step, torch.compile(step, backend="aot_eager"), *given)
+        torch._dynamo.reset()
+        assert torch._dynamo.explain(step)(*given).graph_break_count <= 1
+
+    def test_the_accelerators_formula_is_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Under torch.compile an accelerator takes plain PyTorch, which this calls on the CPU.
+        case = make_case(6)
+        for transform, mean in ((readout.IDENTITY, False), (readout.Transform(0.5, 3.0), True)):
+            for dtype in (torch.float64, torch.bfloat16):
+                arguments = (case.labels.clamp(min=0), torch.tensor(NUMBERS.token_ids), transform, mean)
+                results = []
+                for read in (readout._read_plainly, readout.read_logits):
+                    logits = case.logits(dtype).requires_grad_()
+                    read_out = read(logits, *arguments)
+                    sum((part.square() * 0.01).sum() for part in read_out).backward()
+                    results.append([*read_out, logits.grad])
+                for plain, ours in zip(*results, strict=True):
+                    assert plain.dtype == ours.dtype
+                    assert_close(ours, plain, 2.0**-8 if plain.dtype == torch.bfloat16 else 1e-6)
+
+
+class TestReadBlock:
+    """The two ways to the log-normalizer: through the label's probability, and through the largest."""
+
+    @pytest.mark.parametrize("transform", [readout.IDENTITY, readout.Transform(1.0, 3.0)])
+    @pytest.mark.parametrize("target", ["none", "new", "over the logits"])
+    @pytest.mark.parametrize("accelerator", [False, True])
+    def test_are_equal_to_logsumexp(
+        self, accelerator: bool, target: str, transform: readout.Transform, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if accelerator:  # which may not ask whether a probability has vanished
+            monkeypatch.setattr(readout, "_SAFE_PROBABILITY", 2.0)
+        logits = make_case(6).logits(torch.float32)
+        labels = torch.arange(6)
+        wanted = transform.apply(logits.double())
+        given = logits.clone()
+        softmax = {"none": None, "new": torch.empty_like(given), "over the logits": given}[target]
+        read = readout.read_block(given, labels, torch.tensor([3, 5]), transform, True, softmax)
+        assert_close(read.log_normalizer, wanted.logsumexp(-1), 1e-6)
+        assert_close(read.label_logit, wanted.gather(-1, labels[:, None])[:, 0], 1e-6)
+        assert_close(read.number_logits, wanted[:, [3, 5]], 1e-6)
+        assert_close(read.mean_logit, wanted.mean(-1), 1e-6)
+        if softmax is not None:
+            assert_close(softmax, wanted.softmax(-1), 1e-6)
+
+    @pytest.mark.parametrize("rows", [1, 2, 5, 6, 100])
+    def test_any_number_of_rows_at_a_time(self, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        logits = make_case(6).logits(torch.bfloat16)
+        labels = torch.arange(6)
+        whole = readout.read_block(logits, labels, torch.tensor([3, 5]), readout.IDENTITY, True, None)
+        monkeypatch.setattr(readout, "_CHUNK", rows * VOCAB + 1)
+        parts = readout.read_block(logits, labels, torch.tensor([3, 5]), readout.IDENTITY, True, None)
+        assert all(torch.equal(a, b) for a, b in zip(whole, parts, strict=True))
+
+
+def test_the_function_keeps_its_module() -> None:
+    hidden, weight, labels = wide_batch()
+    logits = (hidden @ weight.T).requires_grad_()
+    cross_entropy_ntl(logits, labels, WIDE, validate=False)
+    with Watch() as watch:
+        cross_entropy_ntl(logits, labels, WIDE, validate=False).backward()
+    assert "lift_fresh" not in watch.operators  # torch.tensor(...), of which tables are made

@@ -1,0 +1,110 @@
+"""The gradient of a batch does not depend on how it is split into micro-batches."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from combined_cases import (
+    LINEAR_PATHS,
+    NUMBERS,
+    PATHS,
+    TEXTS,
+    Case,
+    assert_close,
+    make_case,
+    run,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ntloss import NTLCrossEntropyLoss
+
+
+def parts_of(case: Case, bounds: list[int]) -> list[Case]:
+    """The case's rows, cut at `bounds`."""
+    cuts = [0, *sorted(bounds), len(case.labels)]
+    made = []
+    for start, stop in itertools.pairwise(cuts):
+        rows = slice(start, stop)
+        weights = None if case.loss_weights is None else case.loss_weights[rows]
+        part = replace(case, hidden=case.hidden[rows], labels=case.labels[rows], loss_weights=weights)
+        made.append(part)
+    return made
+
+
+def in_parts(case: Case, bounds: list[int], path: str, **changes: Any) -> tuple[float, dict[str, np.ndarray]]:
+    """Sum of the micro-batches' losses, and the gradient that accumulates."""
+    parts = parts_of(case, bounds)
+    counter = NTLCrossEntropyLoss(NUMBERS, shift=changes.get("shift", False))
+    counts = [counter.normalizers(part.labels, part.loss_weights) for part in parts]
+    items, numbers = (sum(column) for column in zip(*counts, strict=True))
+    results = [run(replace(part, num_items=items, num_numbers=numbers), path, **changes) for part in parts]
+    gradients: dict[str, Any] = {}
+    for name in results[0].gradients:
+        of_parts = [result.gradients[name] for result in results]
+        if of_parts[0] is not None:
+            gradients[name] = torch.cat(of_parts) if name in ("hidden", "logits") else sum(of_parts)
+    return sum(result.loss for result in results), gradients
+
+
+@given(seed=st.integers(0, 2**32 - 1), bounds=st.lists(st.integers(0, 8), max_size=4))
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("mode", ["add", "replace"])
+def test_into_any_micro_batches(mode: str, path: str, seed: int, bounds: list[int]) -> None:
+    # Some have no numbers, some nothing at all, some are empty: each counts for what it holds.
+    case = make_case(8, seed=seed, weighted=seed % 2 == 0, mode=mode, z_loss=0.01, label_smoothing=0.1)
+    whole = run(case, path)
+    loss, gradients = in_parts(case, bounds, path)
+    # Counts are float32; these are exact, and their reciprocals are not.
+    assert_close(loss, whole.loss, 1e-6)
+    for name, gradient in gradients.items():
+        assert_close(gradient, whole.gradients[name], 1e-6, name)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_of_sequences_that_are_shifted(path: str) -> None:
+    case = make_case(6, 5, seed=2)
+    whole = run(case, path, shift=True)
+    loss, gradients = in_parts(case, [1, 3, 4], path, shift=True)
+    assert_close(loss, whole.loss, 1e-6)
+    for name, gradient in gradients.items():
+        assert_close(gradient, whole.gradients[name], 1e-6, name)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_where_numbers_are_rare(path: str) -> None:
+    # One number in the first micro-batch and three in the second: a mean of means would weigh it threefold.
+    labels = torch.full((8,), TEXTS[0])
+    labels[0], labels[4:7] = 9, 3
+    case = replace(make_case(8), labels=labels)
+    whole = run(case, path)
+    loss, gradients = in_parts(case, [4], path)
+    assert_close(loss, whole.loss, 1e-6)
+    for name, gradient in gradients.items():
+        assert_close(gradient, whole.gradients[name], 1e-6, name)
+    means = [run(part, path).loss for part in parts_of(case, [4])]
+    assert abs(sum(means) / 2 - whole.loss) > 1e-3  # what the counts are for
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_sum_needs_no_counts(path: str) -> None:
+    case = make_case(8, reduction="sum", weighted=True)
+    parts = [run(part, path) for part in parts_of(case, [2, 5])]
+    whole = run(case, path)
+    assert_close(sum(part.loss for part in parts), whole.loss, 1e-12)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2, 3, 7, 8, 9, 1000])
+@pytest.mark.parametrize("path", LINEAR_PATHS)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_chunks_of_any_size_change_nothing(reduction: str, path: str, chunk_size: int) -> None:
+    case = make_case(8, seed=5, reduction=reduction)
+    whole, chunked = run(case, path), run(case, path, chunk_size=chunk_size)
+    assert_close(chunked.loss, whole.loss, 1e-12)
+    for name, gradient in chunked.gradients.items():
+        assert_close(gradient, whole.gradients[name], 1e-12, name)

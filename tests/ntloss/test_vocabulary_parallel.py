@@ -1,0 +1,242 @@
+"""A vocabulary sharded over 2 and 4 processes gives what one process gives, in few small collectives."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import combined_oracle
+import numpy as np
+import parallel_worker
+import pytest
+import torch
+import torch.multiprocessing
+from combined_cases import (
+    GRADIENT_ERROR,
+    HIDDEN,
+    NUMBERS,
+    VALUE_ERROR,
+    assert_close,
+    make_case,
+    run,
+)
+from parallel_worker import KINDS, Trial
+
+from ntloss.engine import parallel
+from ntloss.engine.readout import IDENTITY
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="needs gloo"
+)
+WORLDS = (2, 4)
+TRIALS = parallel_worker.trials()
+LONGEST = 120.0  # seconds, for a whole job
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+    """What each rank of each job wrote down."""
+    results = {}
+    for world in WORLDS:
+        folder = tmp_path_factory.mktemp(f"world{world}")
+        job = torch.multiprocessing.spawn(
+            parallel_worker.main, (world, str(folder)), nprocs=world, join=False
+        )
+        deadline = time.monotonic() + LONGEST
+        try:
+            while not job.join(timeout=1.0):
+                assert time.monotonic() < deadline, f"{world} processes hang"
+        finally:
+            for process in job.processes:
+                if process.is_alive():
+                    process.kill()
+        results[world] = [read(folder / f"rank{rank}.pt") for rank in range(world)]
+    return results
+
+
+def read(path: Path) -> dict[str, Any]:
+    return torch.load(path, weights_only=False)
+
+
+def whole(name: str, parts: list[torch.Tensor]) -> torch.Tensor:
+    """The gradient of all ranks together; that of hidden states is the same on each."""
+    if name == "hidden":
+        for part in parts[1:]:
+            assert torch.equal(part, parts[0])
+        return parts[0]
+    return torch.cat(parts, -1 if name == "logits" else 0)
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
+@pytest.mark.parametrize("world", WORLDS)
+def test_equals_one_process(trial: Trial, world: int, jobs: dict[int, Any]) -> None:
+    ranks = [rank[trial.name] for rank in jobs[world]]
+    case, kind = trial.case, trial.kind
+    gradients = {}
+    if trial.arguments and "shift" in trial.arguments:
+        alone = run(case, "logits" if kind.startswith("logits") else "linear", shift=True)
+        terms, gradients = [alone.loss, alone.ce, alone.ntl], alone.gradients
+    else:
+        wanted = case.expected(case.logits(trial.dtype))
+        terms, gradients["logits"] = wanted[:3], wanted.gradient
+        gradients["hidden"], gradients["weight"], gradients["bias"] = combined_oracle.through_head(
+            case.hidden.numpy(), case.weight.numpy(), wanted.gradient
+        )
+    for rank in ranks:
+        for name, got, wanted_term in zip(("loss", "ce", "ntl"), rank["terms"], terms, strict=True):
+            assert_close(got, wanted_term, 2 * VALUE_ERROR[trial.dtype], name)
+    # Partial gradients of hidden states are added up in the input's dtype.
+    tolerance = GRADIENT_ERROR[trial.dtype] * (2 if trial.dtype == torch.bfloat16 else 1)
+    for name in ranks[0]["gradients"]:
+        parts = [rank["gradients"][name] for rank in ranks]
+        if parts[0] is not None:
+            assert_close(whole(name, parts), gradients[name], tolerance, name)
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
+@pytest.mark.parametrize("world", WORLDS)
+def test_collectives_are_few_and_none_is_as_wide_as_the_vocabulary(
+    trial: Trial, world: int, jobs: dict[int, Any]
+) -> None:
+    case = trial.case
+    columns = 2 + len(case.vocabulary.tokens) + (case.options.label_smoothing > 0)
+    positions = case.labels.numel()
+    for rank in jobs[world]:
+        forward, backward = rank[trial.name]["forward"], rank[trial.name]["backward"]
+        if trial.kind.startswith("logits"):
+            assert forward == [positions, positions * columns]
+            assert backward == []
+            continue
+        chunk = (trial.arguments or {}).get("chunk_size", 64)
+        labels = case.labels
+        if (trial.arguments or {}).get("shift"):
+            labels = labels[:, 1:]
+        kept = int((labels != case.options.ignore_index).sum())
+        blocks = [min(chunk, kept - start) for start in range(0, max(kept, 1), chunk)]
+        of_blocks = [size for block in blocks for size in (block, block * columns)]
+        of_hidden = [kept * HIDDEN]
+        if case.options.reduction == "none":
+            assert (forward, backward) == (of_blocks, of_hidden)
+        else:
+            assert (forward, backward) == (of_blocks + of_hidden, [])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_frozen_hidden_states_cost_no_collective(world: int, jobs: dict[int, Any]) -> None:
+    for rank in jobs[world]:
+        counts = rank["frozen hidden states"]
+        assert len(counts["mean"]) == len(counts["none"]) == 2
+
+
+def test_cases_cover_ranks_with_and_without_numbers_and_an_uneven_last_shard() -> None:
+    for world in WORLDS:
+        shards = [parallel_worker.columns(rank, world) for rank in range(world)]
+        sizes = [shard.stop - shard.start for shard in shards]
+        assert sizes[-1] < sizes[0]
+        for layout, vocabulary in parallel_worker.LAYOUTS.items():
+            held = [sum(shard.start <= i < shard.stop for i in vocabulary.token_ids) for shard in shards]
+            if layout == "spread":
+                assert all(held)
+            else:
+                assert held.count(0) == world - 1
+    assert {trial.kind for trial in TRIALS} == set(KINDS)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("kind", ["logits", "linear"])
+def test_ranks_with_batches_of_their_own_sum_to_the_gradient_of_one(
+    kind: str, world: int, jobs: dict[int, Any]
+) -> None:
+    # One rank has no numbers, another nothing to learn at all: none of them hangs, or weighs less.
+    ranks = [rank["data parallel"] for rank in jobs[world]]
+    case, labels = ranks[0]["case"], ranks[0]["labels"]
+    together = combined_oracle.combined(
+        case.logits().numpy(),
+        labels.numpy(),
+        dict(zip(NUMBERS.token_ids, NUMBERS.values, strict=True)),
+        combined_oracle.Combined(z_loss=0.01),
+    )
+    hidden, head, _ = combined_oracle.through_head(
+        case.hidden.numpy(), case.weight.numpy(), together.gradient
+    )
+    assert_close(sum(rank[kind]["loss"] for rank in ranks), together.loss, 1e-6)
+    for index, rank in enumerate(ranks):
+        # The counts are float32, and so is their reciprocal.
+        assert_close(rank[kind]["head"], head, 1e-6)
+        assert_close(rank[kind]["hidden"], hidden[index], 1e-6)
+
+
+def test_groups_of_some_ranks_and_meshes_of_two_dimensions(jobs: dict[int, Any]) -> None:
+    ranks = [rank["groups of two"] for rank in jobs[4]]
+    for first in (0, 2):
+        pair = ranks[first : first + 2]
+        alone = run(
+            make_case(6, seed=pair[0]["seed"], bias=False), "linear"
+        ).gradients  # with an upstream gradient of 1.5
+        for name in ("group", "mesh"):
+            assert_close(1.5 * torch.cat([rank[name] for rank in pair]), alone["weight"], 1e-12)
+        for rank in pair:
+            assert_close(1.5 * rank["hidden"], alone["hidden"], 1e-12)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("whole logits with a group", r"ValueError: rank 0 of \d holds 23 tokens .* expected \d+, shards"),
+        ("whole head with a group", r"ValueError: rank 0 of \d holds 23 tokens .* expected \d+, shards"),
+        ("one column too few", r"ValueError: rank 0 of \d holds \d+ tokens .* expected \d+, shards"),
+        ("logits sharded over positions", "ValueError: DTensor with placements .*expected the vocabulary"),
+        (
+            "head sharded over the hidden size",
+            "ValueError: DTensor with placements .*expected the vocabulary",
+        ),
+        ("hidden states sharded", "ValueError: DTensor with placements .*expected hidden states"),
+        ("bias of the whole vocabulary", r"ValueError: bias of shape \[23\]: expected \[vocab\] = \[\d+\]"),
+        ("sharded logits without a group", r"ValueError: logits of shape \[4, \d+\] .* size, 23"),
+    ],
+)
+def test_shards_that_do_not_fit(name: str, says: str, world: int, jobs: dict[int, Any]) -> None:
+    import re
+
+    assert re.match(says, jobs[world][0]["errors"][name]), jobs[world][0]["errors"][name]
+    # Nobody waits for a rank that has left.
+    for rank in jobs[world]:
+        assert rank["errors"][name].startswith("ValueError")
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_every_rank_holds_whole_is_no_shard(world: int, jobs: dict[int, Any]) -> None:
+    wanted = make_case(4, bias=False).expected().loss
+    assert np.isclose(jobs[world][0]["errors"]["replicated"], wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("vocab_size", "world"), [(9, 4), (5, 4), (2, 4)])
+def test_a_vocabulary_too_small_for_its_ranks_works_or_is_refused_by_all_of_them(
+    vocab_size: int, world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # ceil(9 / 4) = 3 columns each leave the last of four ranks without one. If it alone gave up, the others
+    # would wait for it.
+    monkeypatch.setattr(parallel.dist, "all_reduce", lambda *_, **__: None)
+    monkeypatch.setattr(parallel.dist, "get_world_size", lambda _: world)
+    each = -(-vocab_size // world)
+    outcomes = []
+    for rank in range(world):
+        monkeypatch.setattr(parallel.dist, "get_rank", lambda _, rank=rank: rank)
+        size = max(0, min(each, vocab_size - rank * each))
+        logits = torch.zeros(3, size)
+        labels, ids = torch.tensor([0, 1, 1]), torch.tensor([0, 1])
+        try:
+            shard = parallel.Shard.of(size, vocab_size, None)
+        except ValueError:
+            outcomes.append("refused")
+            continue
+        for softmax in (None, logits):
+            parallel.read_shard(logits, labels, ids, IDENTITY, True, softmax, shard)
+        grads = (torch.ones(3), torch.ones(3), torch.ones(3, 2), torch.ones(3))
+        parallel.write_shard_gradient(
+            logits, False, logits, labels, ids, torch.zeros(3), IDENTITY, grads, shard
+        )
+        outcomes.append("worked")
+    assert len(set(outcomes)) == 1
