@@ -240,8 +240,13 @@ def worst_cost(criterion: Criterion, values: Tensor, reweigh: bool | None) -> fl
         The worst cost, or None where nothing is to be reweighed.
 
     Raises:
+        TypeError: `criterion` is none.
         ValueError: `reweigh=True` for a criterion without a worst cost.
     """
+    if not callable(criterion) or not callable(getattr(criterion, "worst", None)):
+        raise TypeError(
+            f"criterion={criterion!r}: expected a callable with a method `worst`, such as Wasserstein()"
+        )
     worst = criterion.worst(values)
     if reweigh and worst is None:
         raise ValueError(
@@ -254,6 +259,11 @@ def worst_cost(criterion: Criterion, values: Tensor, reweigh: bool | None) -> fl
 def reweighed(criterion: Criterion, record: NumberRecord, worst: float | None) -> Tensor:
     """The criterion's loss of each position, reweighed unless `worst` is None: `[positions]`."""
     loss = criterion(record)
+    if loss.shape != record.target.shape:
+        raise ValueError(
+            f"criterion {criterion!r} gave shape {list(loss.shape)}: expected one loss for each position, "
+            f"{list(record.target.shape)}"
+        )
     if worst is None:
         return loss
     assert record.log_mass is not None, "whoever reweighs reads the log-normalizer"

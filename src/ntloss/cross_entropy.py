@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch.distributed as dist
@@ -53,7 +54,11 @@ class _CombinedLoss(nn.Module):
             transform=Transform(logit_scale, softcap),
             reduction=reduction,
         )
-        self.weight = _DEFAULT_WEIGHT[mode] if weight is None else weight
+        self.weight: float | Tensor
+        if isinstance(weight, Tensor):  # so that it moves with the loss
+            self.register_buffer("weight", weight, persistent=False)
+        else:
+            self.weight = _DEFAULT_WEIGHT[mode] if weight is None else _checked_weight(weight)
         self.shift = shift
         self.return_terms = return_terms
         self.group = group
@@ -94,6 +99,12 @@ class _CombinedLoss(nn.Module):
         return terms if self.return_terms else terms.loss
 
 
+def _checked_weight(weight: Any) -> float:
+    if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
+        raise ValueError(f"weight={weight!r}: expected a finite number of 0 or more, or a tensor of one")
+    return weight
+
+
 class NTLCrossEntropyLoss(_CombinedLoss):
     r"""Cross-entropy plus $\lambda$ times a number token loss, from logits.
 
@@ -105,7 +116,8 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         vocabulary: the number tokens; of a tokenizer, its default reading.
         criterion: how wrong a number is. Default: `Wasserstein()`.
         weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. The attribute may be
-            changed between steps.
+            changed between steps (`ntloss.schedules`); under `torch.compile` make it a tensor, which is
+            changed in place and not differentiated.
         reweigh: let probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
             Default: where the criterion has a worst cost.
         mode: "add" (default) adds the number term; "replace" puts it in place of cross-entropy at number
@@ -225,8 +237,8 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         **options: Any,
     ) -> None:
         super().__init__(vocabulary, *args, **options)
-        if chunk_size is not None and chunk_size < 1:
-            raise ValueError(f"chunk_size={chunk_size}: expected 1 or more tokens, or None")
+        if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
+            raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")
         combined.keep_out_of_graphs()
         self.chunk_size = chunk_size
         self.drop_ignored = drop_ignored

@@ -7,8 +7,7 @@ Each keeps the module that it stands for, by vocabulary, device and options, so 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,7 +60,7 @@ def number_token_loss(
         NumberTokenLoss,
         vocabulary,
         logits.device,
-        criterion=cast(Hashable, criterion),
+        criterion=criterion,
         reweigh=reweigh,
         validate=validate,
     )
@@ -154,6 +153,12 @@ def linear_cross_entropy_ntl(
     return result
 
 
+def _module(kind: type[Any], vocabulary: NumberVocabulary, device: torch.device, **options: Any) -> Any:
+    if all(type(option).__hash__ for option in options.values()):
+        return _kept(kind, vocabulary, device, **options)  # type: ignore[arg-type]
+    return kind(vocabulary, **options).to(device)
+
+
 @functools.lru_cache(maxsize=64)
-def _module(kind: type[Any], vocabulary: NumberVocabulary, device: torch.device, **options: Hashable) -> Any:
+def _kept(kind: type[Any], vocabulary: NumberVocabulary, device: torch.device, **options: Any) -> Any:
     return kind(vocabulary, **options).to(device)

@@ -149,6 +149,7 @@ class NumberTokenLoss(nn.Module):
         Raises:
             ValueError: `reweigh` without `log_normalizer`; see `forward` for the others.
         """
+        Transform(logit_scale, softcap).check()
         check_head(hidden_states, lm_head_weight, bias, self.vocabulary.vocab_size)
         self.tables.follow(hidden_states)
         leading = hidden_states.shape[:-1]

@@ -16,6 +16,9 @@ BOTH = (NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss)
 
 
 class Unbounded:
+    def __repr__(self) -> str:
+        return "Unbounded()"  # part of a test's name, so without an address
+
     def __call__(self, record: Any) -> torch.Tensor:
         return -record.log_probs.gather(-1, record.target.unsqueeze(-1)).squeeze(-1)
 

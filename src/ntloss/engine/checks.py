@@ -37,6 +37,8 @@ def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | Non
             f"lm_head_weight has {len(lm_head_weight):,} rows, the vocabulary {vocab_size:,} tokens. Models "
             "often pad their embeddings: pass vocab_size=<rows of the head> where the vocabulary is made."
         )
+    if bias is not None and not isinstance(bias, Tensor):
+        raise TypeError(f"bias: expected a floating-point tensor or None, given {type(bias).__name__}")
     if bias is not None and bias.shape != lm_head_weight.shape[:1]:
         raise ValueError(f"bias of shape {list(bias.shape)}: expected [vocab] = [{vocab_size}]")
     if hidden_states.device != lm_head_weight.device:
@@ -55,6 +57,9 @@ def check_normalizers(num_items: object, num_numbers: object, mode: str, reducti
             "num_items_in_batch and num_numbers_in_batch are what reduction='mean' divides by; given with "
             f"reduction={reduction!r}"
         )
+    for name, count in (("num_items_in_batch", num_items), ("num_numbers_in_batch", num_numbers)):
+        if isinstance(count, (int, float)) and not count >= 0:
+            raise ValueError(f"{name}={count}: expected 0 or more")
     if mode == "add" and (num_items is None or num_numbers is None):
         missing = "num_items_in_batch" if num_items is None else "num_numbers_in_batch"
         raise ValueError(

@@ -94,6 +94,8 @@ def loss_from_logits(
     rows = logits.reshape(-1, logits.shape[-1])
     positions = flat.positions(tables, objective, compute_dtype(logits.dtype))
     mean = objective.label_smoothing > 0
+    if shard is not None and inplace:
+        raise ValueError("inplace_backward=True is for whole logits; these are sharded. Leave it away.")
     if shard is None:
         readout = read_logits(rows, positions.labels, tables.token_ids, objective.transform, mean, inplace)
     else:

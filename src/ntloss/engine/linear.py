@@ -18,7 +18,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ntloss.engine.parallel import Shard, read_shard, write_shard_gradient
-from ntloss.engine.readout import Readout, Transform, compute_dtype, read_block, write_gradient
+from ntloss.engine.readout import (
+    Readout,
+    Transform,
+    compute_dtype,
+    read_block,
+    without_autocast,
+    write_gradient,
+)
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.terms import LossTerms, Objective, Positions, position_terms
 
@@ -45,7 +52,7 @@ class Head(NamedTuple):
     def under_autocast(self, hidden: Tensor) -> tuple[Tensor, Head]:
         """Hidden states and head in the dtype that autocast, if it is on, would give a linear layer."""
         device = hidden.device.type
-        if not torch.is_autocast_enabled(device):
+        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
             return hidden, self
         dtype = torch.get_autocast_dtype(device)
         bias = None if self.bias is None else self.bias.to(dtype)
@@ -103,7 +110,7 @@ def sum_of_blocks(
         The terms, scalars.
     """
     hidden, head = head.under_autocast(hidden)
-    with torch.autocast(hidden.device.type, enabled=False):
+    with without_autocast(hidden.device):
         grad_enabled = torch.is_grad_enabled()  # it never is inside a Function's forward
         terms = _SumOfBlocks.apply(  # type: ignore[no-untyped-call]
             hidden, head.weight, head.bias, head, positions, tables, objective, weight, rows, grad_enabled
@@ -128,7 +135,7 @@ def read_hidden(
         The readout.
     """
     hidden, head = head.under_autocast(hidden)
-    with torch.autocast(hidden.device.type, enabled=False):
+    with without_autocast(hidden.device):
         readout = _ReadHidden.apply(  # type: ignore[no-untyped-call]
             hidden, head.weight, head.bias, head, labels, token_ids, mean, rows
         )
@@ -178,8 +185,12 @@ class _SumOfBlocks(torch.autograd.Function):
         return tuple(sums)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        # once_differentiable says nothing where the incoming gradient is a constant, as here it is.
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "a linear loss cannot be differentiated twice: call backward without create_graph=True"
+            )
         if ctx.gradients is None:
             raise RuntimeError(
                 "backward was called a second time through a linear loss, whose gradients are spent. Compute "

@@ -39,8 +39,14 @@ class Shard(NamedTuple):
     @classmethod
     def of(cls, size: int, vocab_size: int, group: dist.ProcessGroup) -> Shard:
         """The part of a rank that holds `size` tokens: ceil(vocab / ranks) each, as DTensor does."""
-        each = -(-vocab_size // dist.get_world_size(group))
-        start = min(dist.get_rank(group) * each, vocab_size)
+        world = dist.get_world_size(group)
+        each = -(-vocab_size // world)
+        if each * (world - 1) >= vocab_size:
+            raise ValueError(
+                f"shards of {each:,} tokens leave some of {world} ranks without a token of {vocab_size:,}: "
+                "expected fewer ranks, or a padded vocabulary"
+            )
+        start = dist.get_rank(group) * each
         if size != min(each, vocab_size - start):
             raise ValueError(
                 f"rank {dist.get_rank(group)} of {dist.get_world_size(group)} holds {size:,} tokens of a "

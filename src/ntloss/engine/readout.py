@@ -11,6 +11,8 @@ so a number loss adds a scalar per row and a few entries to what cross-entropy's
 
 from __future__ import annotations
 
+import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -64,6 +66,13 @@ class Transform(NamedTuple):
     scale: float = 1.0
     softcap: float | None = None
 
+    def check(self) -> None:
+        """Raise a `ValueError` unless both are in their ranges."""
+        if not 0 < self.scale < math.inf:
+            raise ValueError(f"logit_scale={self.scale!r}: expected a number above 0")
+        if self.softcap is not None and not 0 < self.softcap < math.inf:
+            raise ValueError(f"softcap={self.softcap!r}: expected a number above 0, or None")
+
     def apply(self, logits: Tensor) -> Tensor:
         """Transform logits of any shape; the same tensor where there is nothing to do."""
         if self.scale != 1.0:
@@ -80,6 +89,13 @@ class Transform(NamedTuple):
 
 
 IDENTITY = Transform()
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """A region whose operations keep the dtypes of their inputs."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -153,6 +169,11 @@ class _ReadLogits(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         logits, labels, token_ids, log_normalizer, softmax = ctx.saved_tensors
+        if ctx.inplace and ctx.softmax_spent:
+            raise RuntimeError(
+                "backward was called a second time through logits over which the first wrote their gradient. "
+                "Compute the loss again, or leave inplace_backward away."
+            )
         is_softmax = softmax.numel() > 0
         if is_softmax and ctx.softmax_spent:  # by an earlier backward pass through a retained graph
             grad = torch.softmax(ctx.transform.apply(logits), -1)

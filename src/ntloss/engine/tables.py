@@ -76,7 +76,8 @@ class NumberTables(nn.Module):
 
     def follow(self, tensor: Tensor) -> None:
         """Move to the device of `tensor`, at the first call there."""
-        if tensor.device != self.values.device:
+        # What is no tensor is for the checks to tell of.
+        if isinstance(tensor, Tensor) and tensor.device != self.values.device:
             if torch.compiler.is_compiling():
                 raise RuntimeError(
                     f"the loss is on {self.values.device}, its input on {tensor.device}: "

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.criteria import Criterion, reweighed
-from ntloss.engine.readout import IDENTITY, Readout, Transform
+from ntloss.engine.readout import IDENTITY, Readout, Transform, without_autocast
 from ntloss.engine.record import make_record
 from ntloss.engine.reduction import REDUCTIONS
 from ntloss.engine.tables import NumberTables
@@ -49,17 +49,12 @@ class Objective:
             "mode": (self.mode, self.mode in ("add", "replace"), "'add' or 'replace'"),
             "label_smoothing": (self.label_smoothing, 0 <= self.label_smoothing <= 1, "0 to 1"),
             "z_loss": (self.z_loss, 0 <= self.z_loss < math.inf, "0 or more"),
-            "softcap": (
-                self.transform.softcap,
-                self.transform.softcap is None or 0 < self.transform.softcap < math.inf,
-                "a number above 0, or None",
-            ),
-            "logit_scale": (self.transform.scale, 0 < self.transform.scale < math.inf, "a number above 0"),
             "reduction": (self.reduction, self.reduction in REDUCTIONS, " or ".join(map(repr, REDUCTIONS))),
         }
         for name, (given, fits, range_) in expected.items():
             if not fits:
                 raise ValueError(f"{name}={given!r}: expected {range_}")
+        self.transform.check()
 
 
 class LossTerms(NamedTuple):
@@ -129,9 +124,9 @@ def read_labels(
     number_weights = torch.where(is_number, weights, 0)
     per_item = per_number = None
     if objective.reduction == "mean":
-        per_item = _reciprocal(weights.sum() if num_items_in_batch is None else num_items_in_batch)
+        per_item = _reciprocal(weights.sum() if num_items_in_batch is None else num_items_in_batch, dtype)
         per_number = _reciprocal(
-            number_weights.sum() if num_numbers_in_batch is None else num_numbers_in_batch
+            number_weights.sum() if num_numbers_in_batch is None else num_numbers_in_batch, dtype
         )
     z = weights if per_item is None else weights * per_item
     if objective.mode == "replace":
@@ -141,9 +136,10 @@ def read_labels(
     return Positions(torch.where(counted, labels, 0), target, ce, ntl, z)
 
 
-def _reciprocal(divisor: Tensor | float) -> Tensor | float:
+def _reciprocal(divisor: Tensor | float, dtype: torch.dtype) -> Tensor | float:
     # Nothing to average over is a loss of zero.
     if isinstance(divisor, Tensor):
+        divisor = divisor.to(dtype)
         return torch.where(divisor > 0, 1 / divisor.clamp(min=torch.finfo(torch.float32).tiny), 0)
     return 1 / divisor if divisor > 0 else 0.0
 
@@ -161,6 +157,8 @@ def shift_left(
     Returns:
         Labels and weights of the same shapes.
     """
+    if labels.dim() == 0:
+        raise ValueError("shift=True with labels of shape []: expected [..., seq], to move along seq")
     labels = F.pad(labels[..., 1:], (0, 1), value=ignore_index)
     return labels, None if loss_weights is None else F.pad(loss_weights[..., 1:], (0, 1))
 
@@ -175,7 +173,7 @@ def position_terms(
         positions: of the labels.
         tables: the number tokens.
         objective: what is minimised.
-        weight: of the number term.
+        weight: of the number term; a tensor is not differentiated.
 
     Returns:
         The terms, each `[positions]`; those besides the loss are detached.
@@ -187,10 +185,10 @@ def position_terms(
         smooth = log_normalizer - readout.mean_logit
         ce = (1 - objective.label_smoothing) * ce + objective.label_smoothing * smooth
     ce = _scale(ce, positions.ce)
-    mass_of = log_normalizer if objective.worst is not None else None
-    record = make_record(readout.number_logits, tables, positions.target, mass_of)
-    ntl = _scale(reweighed(objective.criterion, record, objective.worst), positions.ntl)
-    loss = ce + weight * ntl
+    with without_autocast(log_normalizer.device):
+        record = make_record(readout.number_logits, tables, positions.target, log_normalizer)
+        ntl = _scale(reweighed(objective.criterion, record, objective.worst), positions.ntl)
+    loss = ce + (weight.detach() if isinstance(weight, Tensor) else weight) * ntl
     if objective.z_loss:
         loss = loss + objective.z_loss * _scale(log_normalizer.square(), positions.z)
     return LossTerms(loss, ce.detach(), ntl.detach())
