@@ -5,10 +5,32 @@ Cross-entropy cannot tell that 3 is closer to 4 than 9 is; a number token loss c
     loss = cross_entropy(logits, labels) + 0.3 * NTLoss(tokenizer)(logits, labels)
 """
 
-from ntloss.criteria import Criterion, ExpectedValue, NumberRecord, Wasserstein
+from ntloss.criteria import (
+    SMMD,
+    Criterion,
+    DigitEntropy,
+    Dist2,
+    ExpectedValue,
+    GaussianCrossEntropy,
+    Magnitude,
+    Needs,
+    NumberLevel,
+    NumberRecord,
+    PerNumber,
+    PlaceWeighted,
+    RelativeError,
+    SmoothedWasserstein,
+    Wasserstein,
+    WeightedSum,
+    criterion_names,
+    get_criterion,
+    ntil,
+    register_criterion,
+)
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.terms import LossTerms
 from ntloss.losses import NTLoss, NTLossDotProduct, NumberTokenLoss
+from ntloss.number_level import NumberLevelLoss
 from ntloss.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary
 
 __version__ = "1.0.0.dev0"
@@ -22,6 +44,7 @@ __all__ = [
     # losses: nn.Modules (their functions are in ntloss.functional)
     "NTLoss",
     "NTLossDotProduct",
+    "NumberLevelLoss",
     "NumberTokenLoss",
     # with cross-entropy in one go
     "NTLCrossEntropyLoss",
@@ -30,6 +53,25 @@ __all__ = [
     # how wrong a number is
     "Wasserstein",
     "ExpectedValue",
+    "GaussianCrossEntropy",
+    "SmoothedWasserstein",
+    "Dist2",
+    "DigitEntropy",
+    "SMMD",
+    # ... and how wrong a whole number
+    "NumberLevel",
+    "RelativeError",
+    "Magnitude",
+    "ntil",
+    # made of others, or by name
+    "PlaceWeighted",
+    "PerNumber",
+    "WeightedSum",
+    "get_criterion",
+    "register_criterion",
+    "criterion_names",
+    # for writing one
     "Criterion",
     "NumberRecord",
+    "Needs",
 ]
