@@ -30,8 +30,10 @@ from ntloss.vocabulary import NumberVocabulary
 # What `token_kinds` says of a token: flags, and above them the count of its digits.
 _STARTS, _ENDS, _POINT, _DIGITS = 1, 2, 4, 8
 _PLAIN = re.compile(r" ?[+-]?[0-9]+")
-# Below it a digit that the model expects counts as zero when numbers are scaled.
-_SMALLEST = 1e-30
+# A digit is multiplied by at most this: one that the model expects to be far below 1, in front of many zeros,
+# would have an infinite gradient.
+_LARGEST_POWER = 18
+_SMALLEST_MANTISSA = 1e-12
 
 
 class NumberSpans(NamedTuple):
@@ -191,7 +193,8 @@ def log_ratio(predicted: Tensor, true: Tensor, place: Tensor, spans: NumberSpans
     r"""Compare whole numbers of any length, on a logarithmic scale.
 
     $\log(\hat x + a) - \log(x + a)$ with $\hat x = \sum_t \hat d_t \, 10^{place_t}$ over a number's tokens.
-    Each number is scaled by a power of ten of its own, so none overflows, and nothing is clamped.
+    Each number is scaled by a power of ten of its own, so none overflows, however long. Digits expected below
+    1e-18 that lead a number, with nothing but zeros behind them, are counted short, and have bounded gradients.
 
     Args:
         predicted: `[positions]`, the digit that is predicted, 0 or more.
@@ -212,9 +215,11 @@ def _log_sum(digits: Tensor, place: Tensor, spans: NumberSpans, addend: float) -
     # log(sum + addend) as a logarithm and a whole power of ten. Positions without a number add 0 to number 0.
     is_number = spans.digits > 0
     places = torch.where(is_number, place, 0).to(digits.dtype)
-    magnitude = torch.where(is_number, digits.detach().clamp(min=_SMALLEST).log10() + places, -math.inf)
+    magnitude = torch.where(is_number, digits.detach().log10() + places, -math.inf)
     exponent = torch.full_like(digits, math.log10(addend)).detach()
     exponent = exponent.scatter_reduce(0, spans.number, magnitude, "amax").ceil()
-    scale = torch.pow(10.0, torch.where(is_number, places - exponent[spans.number], -math.inf))
-    scaled = torch.zeros_like(digits).scatter_add(0, spans.number, digits * scale)
-    return (scaled + addend * torch.pow(10.0, -exponent)).log(), exponent
+    power = (places - exponent[spans.number]).clamp(max=_LARGEST_POWER)
+    scaled = digits * torch.pow(10.0, torch.where(is_number, power, -math.inf))
+    mantissa = torch.zeros_like(digits).scatter_add(0, spans.number, scaled)
+    mantissa = mantissa + addend * torch.pow(10.0, -exponent)
+    return mantissa.clamp(min=_SMALLEST_MANTISSA).log(), exponent
