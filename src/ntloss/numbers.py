@@ -193,8 +193,9 @@ def log_ratio(predicted: Tensor, true: Tensor, place: Tensor, spans: NumberSpans
     r"""Compare whole numbers of any length, on a logarithmic scale.
 
     $\log(\hat x + a) - \log(x + a)$ with $\hat x = \sum_t \hat d_t \, 10^{place_t}$ over a number's tokens.
-    Each number is scaled by a power of ten of its own, so none overflows, however long. Digits expected below
-    1e-18 that lead a number, with nothing but zeros behind them, are counted short, and have bounded gradients.
+    Each number is scaled by a power of ten of its own, so none overflows, however long. Only where all digits
+    but a leading one are predicted as exactly zero, and that one below 1e-18, is the number counted short, so
+    that gradients are finite.
 
     Args:
         predicted: `[positions]`, the digit that is predicted, 0 or more.

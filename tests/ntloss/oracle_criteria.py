@@ -102,18 +102,22 @@ def place_weight(kind, place, behind, base=1.2):
 
 def smmd_matrix(values, sigma=(2.0,), kernel="gaussian", form="both", alpha=None, factor=9.0):
     n = len(values)
-    K = np.zeros((n, n))
+    kernel_matrix = np.zeros((n, n))
     for i in range(n):
         for j in range(n):
             d = abs(values[i] - values[j])
             d = d if factor is None else float(squashed(np.array(d), values, factor))
             for s in sigma:
-                K[i, j] += (
+                kernel_matrix[i, j] += (
                     math.exp(-(d**2) / (2 * s**2)) if kernel == "gaussian" else math.exp(-d / s)
                 ) / len(sigma)
-    D = np.diag(K.sum(1))
-    a = 1 / (2 * K.sum(1).mean()) if alpha is None else alpha
-    return {"mmd": K, "smoothness": a * (D - K), "both": K + a * (D - K)}[form]
+    degrees = np.diag(kernel_matrix.sum(1))
+    a = 1 / (2 * kernel_matrix.sum(1).mean()) if alpha is None else alpha
+    return {
+        "mmd": kernel_matrix,
+        "smoothness": a * (degrees - kernel_matrix),
+        "both": kernel_matrix + a * (degrees - kernel_matrix),
+    }[form]
 
 
 class Position:
@@ -128,7 +132,7 @@ class Position:
         self.lse, self.values, self.k = lse, values, k
 
 
-# --- one loss per token: (position, place, behind) -> float ---------------------------------------------------
+# --- one loss per token: (position, place, behind) -> float ---------------------------------------
 
 
 def wasserstein(x, place, behind):
@@ -171,7 +175,7 @@ def place_weighted(x, place, behind, weighting="exponential", base=1.2):
     return place_weight(weighting, place, behind, base) * wasserstein(x, place, behind)
 
 
-# --- one loss per number: list of (position, place, behind) -> float ------------------------------------------
+# --- one loss per number: list of (position, place, behind) -> float ------------------------------
 
 
 def number_level(span):

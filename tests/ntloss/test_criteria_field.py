@@ -143,7 +143,7 @@ def record(probs, values, target):
     )
 
 
-# --- against the oracle ---------------------------------------------------------------------------------------
+# --- against the oracle ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -161,7 +161,7 @@ def test_value_is_that_of_the_definition(name, dtype, rtol):
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradient_is_that_of_the_definition(name):
-    """By central differences of the oracle, along random directions; straight-through ones: of the surrogate."""
+    """By central differences of the oracle in random directions; straight-through: of its surrogate."""
     _, function, options, decimals = CASES[name]
     logits = batch(1).requires_grad_()
     module(name)(logits, LABELS, reduction="sum").backward()
@@ -204,7 +204,7 @@ def test_straight_through_reads_the_argmax_and_has_gradients(name):
         torch.testing.assert_close(module(name)(certain, labels), module(name)(close, labels))
 
 
-# --- properties -----------------------------------------------------------------------------------------------
+# --- properties -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -302,7 +302,7 @@ def test_criteria_without_a_worst_cost_refuse_reweigh():
             module(name, reweigh=True)
 
 
-# --- where the minimum is -------------------------------------------------------------------------------------
+# --- where the minimum is -------------------------------------------------------------------------
 
 VALUES = [0.0, 1.0, 2.0, 4.0, 7.0]
 
@@ -443,7 +443,7 @@ def test_digit_entropy_tends_to_zero_at_the_label_and_at_a_low_level():
     assert certain(3, -40.0, -1e4) < 1e-15  # the caveat in its docstring
 
 
-# --- hyperparameters, registry --------------------------------------------------------------------------------
+# --- hyperparameters, registry --------------------------------------------------------------------
 
 
 def test_published_defaults():
@@ -580,7 +580,7 @@ def test_a_record_without_spans_says_what_is_missing(criterion):
         criterion(record([0.5, 0.5, 0.0, 0.0, 0.0], VALUES, 0))
 
 
-# --- tables ---------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def test_tables_are_built_once_follow_the_module_and_keep_their_dtype(monkeypatch):
@@ -622,7 +622,7 @@ def test_a_users_criterion_needs_neither_needs_nor_tables():
     torch.testing.assert_close(loss, NTLCrossEntropyLoss(VOCABULARY, Mine())(hidden @ head.T, LABELS))
 
 
-# --- the engine's paths ---------------------------------------------------------------------------------------
+# --- the engine's paths ---------------------------------------------------------------------------
 
 PATHS = [name for name in CASES if " " not in name] + ["digit_entropy places", "number_level decimals"]
 

@@ -26,7 +26,8 @@ class ExpectedValue:
 
     $\ell(\sum_j p_j v_j,\; v_k)$. With the squared error it is NTL-MSE. It is zero wherever the *mean* is
     right, so half the probability on 3 and half on 5 costs nothing for a label of 4: prefer `Wasserstein`
-    unless the mean is what you read out.
+    unless the mean is what you read out. Where the label is uncertain, best is any distribution with the
+    label's mean (squared error) or median (absolute error) as its mean.
 
     Args:
         loss: "squared" (default), "absolute", "huber" (delta 1), or a callable `(prediction, target) ->

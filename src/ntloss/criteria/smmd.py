@@ -25,6 +25,7 @@ class SMMD:
     $r^T K r + \alpha \, r^T (D - K) r$ with $r = p - e_k$ the error of the distribution,
     $K_{ij} = \exp(-d_{ij}^2 / 2\sigma^2)$ the kernel of the values, $D = diag(K 1)$ and
     $\alpha = 1 / (2 \, mean(K 1))$. From 0 to a few units; zero exactly where p is on the label's value.
+    Where the label is uncertain, best is its own distribution, as for cross-entropy.
     Errors that lie close together in value count nearly as one; the second term makes neighbours share them.
 
     Use it for a smooth loss with a bounded gradient. Its cost grows with the square of the count of values:

@@ -37,7 +37,8 @@ class GaussianCrossEntropy:
 
     $-\sum_j q_j (z_j - lse)$ with $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$ and $lse$ that of the whole
     vocabulary, so probability on text counts too. From the entropy of q to infinity; smallest exactly where
-    all probability is on the number tokens and distributed as q.
+    all probability is on the number tokens and distributed as q (where the label is uncertain, as the
+    average q).
 
     The paper's baseline is this *in place of* cross-entropy at number positions: `mode="replace"` of the
     combined losses. Use it where a calibrated spread is wanted, not where answers are right or wrong.
@@ -90,7 +91,8 @@ class Dist2:
     r"""Kullback-Leibler divergence from a target that decays with distance (DIST2Loss).
 
     $KL(q \| p) = \sum_j q_j (\log q_j - \log p_j)$ with $q_j \propto \exp(-d_{jk} / \tau)$. From 0 to
-    infinity; zero exactly where p = q. The most likely value is then the label's.
+    infinity; zero exactly where p = q. The most likely value is then the label's. Where the label is
+    uncertain, best is the average q.
 
     Use it where predicting a neighbour is nearly right; it sees the distribution within the number tokens
     alone, cross-entropy beside it minds the rest.

@@ -17,7 +17,8 @@ class Wasserstein:
     r"""Wasserstein-1 distance between the predicted distribution and the label's value (NTL-WAS).
 
     $\sum_j p_j \, |v_j - v_k|$ for a label of value $v_k$: the expected absolute error of a number drawn
-    from the model. Zero only where all probability is on the label's value.
+    from the model. From 0 to the range of the values; zero only where all probability is on the label's
+    value. Where the label is uncertain, best is all probability on its median.
 
     Args:
         squash_factor: how many times worse the farthest value is than the nearest wrong one, > 1; costs
@@ -89,7 +90,8 @@ class SmoothedWasserstein:
     $\sum_i |P_i - Q_i| (v_{i+1} - v_i)$ with $P$ and $Q$ the cumulated probabilities of $p$ and of
     $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$ over the sorted values. From 0 to about the range of the
     values. Zero exactly where $p = q$: the model is asked to spread its probability, so its most likely value
-    is the label's, and its mean and median are shifted inwards for labels near the ends.
+    is the label's, and its mean and median are shifted inwards for labels near the ends. Where the
+    label is uncertain, best is the distribution whose cumulated probabilities are the targets' medians.
 
     Use it with `GaussianCrossEntropy`, whose targets it shares; `Wasserstein` is its limit for small `sigma`.
 
