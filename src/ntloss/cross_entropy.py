@@ -204,7 +204,9 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
 
     The logits of all tokens are never held: tokens go through the head in chunks. For "mean" and "sum" the
     gradients are formed in the forward pass, without a matrix product more than with whole logits; a second
-    `backward` through the same graph is an error, then. Under `torch.compile` it is one graph break.
+    `backward` through the same graph is an error, then. Under `torch.compile` it is one graph break. For
+    "none", and for criteria on whole numbers, which look at all positions at once, the number tokens' logits
+    are kept and the backward pass takes the chunks again: a fourth product.
 
     Args:
         vocabulary, criterion, weight, reweigh, mode, ignore_index, label_smoothing, z_loss, softcap,

@@ -729,6 +729,16 @@ def test_bfloat16_logits_are_read_in_float32(name):
     torch.testing.assert_close(given, loss(logits.float(), LABELS))
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_autocast_changes_nothing(name):
+    logits = batch(18, torch.float32).requires_grad_()
+    loss = module(name, reweigh=None)
+    expected = grads_of(loss(logits, LABELS), logits)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        given = loss(logits, LABELS)
+    torch.testing.assert_close(grads_of(given, logits), expected)
+
+
 def _on_a_rank(rank, init_file, results):
     dist.init_process_group("gloo", init_method=f"file://{init_file}", rank=rank, world_size=2)
     torch.set_num_threads(1)

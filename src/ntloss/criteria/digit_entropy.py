@@ -51,8 +51,8 @@ class DigitEntropy:
         if record.logits is None:
             raise ValueError(f"record.logits is None, and {self!r} depends on the logits' level")
         # softplus(z) - z = softplus(-z), without a difference of large numbers.
-        target = F.one_hot(record.target, record.logits.shape[-1]).to(record.logits.dtype)
-        signed = record.logits * (1 - 2 * target)
+        target = record.target.unsqueeze(-1)
+        signed = record.logits.scatter(-1, target, -record.logits.gather(-1, target))
         loss = _SCALE * (record.probs * F.softplus(signed)).mean(-1)
         return loss * place_weights(record, self, "decimal") if self.place_weighted else loss
 

@@ -62,7 +62,8 @@ class Needs:
         spans: `record.spans`.
         across_positions: it looks at several positions at once, so all of a batch's must be in one record.
         per_number: it gives one loss for each whole number, at the number's first token (elsewhere what it
-            gives does not count), and means divide by the count of numbers. Implies the two above.
+            gives does not count), and means divide by the count of numbers. Implies `spans` and
+            `across_positions`.
         decimals: a point between two digits belongs to their number.
     """
 
@@ -71,6 +72,11 @@ class Needs:
     across_positions: bool = False
     per_number: bool = False
     decimals: bool = False
+
+    def __post_init__(self) -> None:
+        if self.per_number:
+            object.__setattr__(self, "spans", True)
+            object.__setattr__(self, "across_positions", True)
 
     def __or__(self, other: Needs) -> Needs:
         """What both ask for."""

@@ -87,7 +87,9 @@ class SMMD:
         """Loss of each position, `[positions]`."""
         step = record.values.new_tensor(-1.0).to(record.log_probs.dtype)
         error = record.probs.scatter_add(-1, record.target.unsqueeze(-1), step.expand(len(record.target), 1))
-        loss: Tensor = _QuadraticForm.apply(error, table(self, record, "matrix"))  # type: ignore[no-untyped-call]
+        # Autocast would take the product in half precision.
+        with torch.autocast(error.device.type, enabled=False):
+            loss: Tensor = _QuadraticForm.apply(error, table(self, record, "matrix"))  # type: ignore[no-untyped-call]
         return loss
 
     def tables(self, values: Tensor) -> dict[str, Tensor]:

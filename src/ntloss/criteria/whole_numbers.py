@@ -43,8 +43,8 @@ class NumberLevel:
     $\epsilon = 1.2 \cdot 10^{-7}$ of a unit of the number's last digit. From 0 to 1. Zero wherever the
     expected number is right, not only where the label's digits are certain; in each digit it sees the mean.
 
-    Use it where the size of a number matters more than each digit. Where all digits are uncertain its
-    gradient goes to the first.
+    Use it where the size of a number matters more than each digit; `NumberLevelLoss` is the published module
+    around it. Where all digits are uncertain its gradient goes to the first.
 
     Args:
         decimals: a point between two digits belongs to their number. Default: False: `12.34` is 12 and 34.
@@ -68,7 +68,7 @@ class NumberLevel:
     @property
     def needs(self) -> Needs:
         """Whole numbers."""
-        return Needs(spans=True, across_positions=True, per_number=True, decimals=self.decimals)
+        return Needs(per_number=True, decimals=self.decimals)
 
     def __call__(self, record: NumberRecord) -> Tensor:
         """Loss of each number at its first token, `[positions]`."""
@@ -136,7 +136,7 @@ class RelativeError:
     @property
     def needs(self) -> Needs:
         """Whole numbers."""
-        return Needs(spans=True, across_positions=True, per_number=True, decimals=self.decimals)
+        return Needs(per_number=True, decimals=self.decimals)
 
     def __call__(self, record: NumberRecord) -> Tensor:
         """Loss of each number at its first token, `[positions]`."""
@@ -188,7 +188,7 @@ class Magnitude:
     @property
     def needs(self) -> Needs:
         """Whole numbers."""
-        return Needs(spans=True, across_positions=True, per_number=True, decimals=self.decimals)
+        return Needs(per_number=True, decimals=self.decimals)
 
     def __call__(self, record: NumberRecord) -> Tensor:
         """Loss of each number at its first token, `[positions]`."""
@@ -236,8 +236,7 @@ class PerNumber:
     @property
     def needs(self) -> Needs:
         """Whole numbers, and what the criterion needs."""
-        whole = Needs(spans=True, across_positions=True, per_number=True, decimals=self.decimals)
-        return needs_of(self.criterion) | whole
+        return needs_of(self.criterion) | Needs(per_number=True, decimals=self.decimals)
 
     def __call__(self, record: NumberRecord) -> Tensor:
         """Loss of each number at its first token, `[positions]`."""
