@@ -287,6 +287,29 @@ def test_worst_is_the_largest_loss_of_one_value_for_another(name):
         assert float(losses.max()) == pytest.approx(worst, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        Wasserstein(),
+        Wasserstein(3.0),
+        ExpectedValue(),
+        SMMD(),
+        SMMD(form="smoothness"),
+        SmoothedWasserstein(),
+    ],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_worst_on_values_that_are_not_evenly_spaced(criterion, sign):
+    values = sorted(sign * v for v in VALUES)
+    losses = [
+        float(criterion(record(one_hot(j), values, k)))
+        for j in range(len(VALUES))
+        for k in range(len(VALUES))
+    ]
+    worst = criterion.worst(torch.tensor(values, dtype=torch.float64))
+    assert max(losses) == pytest.approx(worst, rel=1e-9)
+
+
 def test_with_reweigh_text_costs_more_than_the_worst_number():
     text = torch.full((1, 2, len(TEXTS)), -1e4).double()
     text[..., 14] = 0.0

@@ -62,8 +62,8 @@ class Needs:
         spans: `record.spans`.
         across_positions: it looks at several positions at once, so all of a batch's must be in one record.
         per_number: it gives one loss for each whole number, at the number's first token (elsewhere what it
-            gives does not count), and means divide by the count of numbers. Implies `spans` and
-            `across_positions`.
+            gives does not count); means divide by the count of numbers, and reweighing is with the mass
+            there. Implies `spans` and `across_positions`.
         decimals: a point between two digits belongs to their number.
     """
 
