@@ -5,11 +5,33 @@ Cross-entropy cannot tell that 3 is closer to 4 than 9 is; a number token loss c
     loss = cross_entropy(logits, labels) + 0.3 * NTLoss(tokenizer)(logits, labels)
 """
 
-from ntloss.criteria import Criterion, ExpectedValue, NumberRecord, Wasserstein
+from ntloss.criteria import (
+    SMMD,
+    Criterion,
+    DigitEntropy,
+    Dist2,
+    ExpectedValue,
+    GaussianCrossEntropy,
+    Magnitude,
+    Needs,
+    NumberLevel,
+    NumberRecord,
+    PerNumber,
+    PlaceWeighted,
+    RelativeError,
+    SmoothedWasserstein,
+    Wasserstein,
+    WeightedSum,
+    criterion_names,
+    get_criterion,
+    ntil,
+    register_criterion,
+)
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.terms import LossTerms
 from ntloss.losses import NTLoss, NTLossDotProduct, NumberTokenLoss
 from ntloss.metrics import NumericMetrics
+from ntloss.number_level import NumberLevelLoss
 from ntloss.schedules import After, Constant, Cosine, LinearWarmup, WeightScheduler
 from ntloss.token_metrics import TokenMetrics
 from ntloss.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary
@@ -25,6 +47,7 @@ __all__ = [
     # losses: nn.Modules (their functions are in ntloss.functional)
     "NTLoss",
     "NTLossDotProduct",
+    "NumberLevelLoss",
     "NumberTokenLoss",
     # with cross-entropy in one go
     "NTLCrossEntropyLoss",
@@ -33,8 +56,27 @@ __all__ = [
     # how wrong a number is
     "Wasserstein",
     "ExpectedValue",
+    "GaussianCrossEntropy",
+    "SmoothedWasserstein",
+    "Dist2",
+    "DigitEntropy",
+    "SMMD",
+    # ... and how wrong a whole number
+    "NumberLevel",
+    "RelativeError",
+    "Magnitude",
+    "ntil",
+    # made of others, or by name
+    "PlaceWeighted",
+    "PerNumber",
+    "WeightedSum",
+    "get_criterion",
+    "register_criterion",
+    "criterion_names",
+    # for writing one
     "Criterion",
     "NumberRecord",
+    "Needs",
     # how much it counts at each step
     "WeightScheduler",
     "Constant",

@@ -63,23 +63,27 @@ class _CombinedLoss(nn.Module):
         self.return_terms = return_terms
         self.group = group
         self.validate = validate
-        self.tables = NumberTables(vocabulary)
+        self.tables = NumberTables(vocabulary, criterion=criterion)
 
     @property
     def vocabulary(self) -> NumberVocabulary:
         """The number tokens."""
         return self.tables.vocabulary
 
-    def normalizers(self, labels: Tensor, loss_weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def normalizers(
+        self, labels: Tensor, loss_weights: Tensor | None = None, sequence_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Count what a mean divides by; add up over accumulated micro-batches and ranks.
 
         Args:
             labels: `[...]`, token ids, as they are given to the loss.
             loss_weights: `[...]`, or None for 1.
+            sequence_ids: `[...]`, as they are given to the loss.
 
         Returns:
             num_items_in_batch: scalar, sum of the weights of the positions that count.
-            num_numbers_in_batch: scalar, the same of those whose label is a number.
+            num_numbers_in_batch: scalar, the same of those whose label is a number; for criteria on whole
+                numbers, of the positions where one starts.
 
         Example:
             >>> import torch
@@ -91,7 +95,9 @@ class _CombinedLoss(nn.Module):
             (3.0, 2.0)
         """
         self.tables.follow(labels)
-        batch = Batch(labels, loss_weights, shift=self.shift, validate=self.validate)
+        batch = Batch(
+            labels, loss_weights, shift=self.shift, validate=self.validate, sequence_ids=sequence_ids
+        )
         flat = batch.flatten(labels.shape, labels.device, self.tables, self.objective)
         return flat.normalizers(self.tables, self.objective)
 
@@ -168,6 +174,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         loss_weights: Tensor | None = None,
         num_items_in_batch: Tensor | float | None = None,
         num_numbers_in_batch: Tensor | float | None = None,
+        sequence_ids: Tensor | None = None,
     ) -> Tensor | LossTerms:
         """Compute the loss.
 
@@ -178,6 +185,9 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             num_items_in_batch: what "mean" divides cross-entropy by, instead of this call's own weights: the
                 count over all accumulated micro-batches and ranks (`normalizers`).
             num_numbers_in_batch: the same for the number term.
+            sequence_ids: `[...]`, int, for criteria that look at whole numbers, where several sequences are
+                packed into a row: positions side by side with the same id are of one sequence
+                (`numbers.sequence_ids_of` makes them of position ids). Default: each row is one sequence.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 at least; with `return_terms` a `LossTerms` of these.
@@ -188,7 +198,13 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         """
         self.tables.follow(logits)
         batch = Batch(
-            labels, loss_weights, num_items_in_batch, num_numbers_in_batch, self.shift, self.validate
+            labels,
+            loss_weights,
+            num_items_in_batch,
+            num_numbers_in_batch,
+            self.shift,
+            self.validate,
+            sequence_ids,
         )
         terms = loss_from_logits(
             logits, batch, self.tables, self.objective, self.weight, self.inplace_backward, self.group
@@ -201,7 +217,9 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
 
     The logits of all tokens are never held: tokens go through the head in chunks. For "mean" and "sum" the
     gradients are formed in the forward pass, without a matrix product more than with whole logits; a second
-    `backward` through the same graph is an error, then. Under `torch.compile` it is one graph break.
+    `backward` through the same graph is an error, then. Under `torch.compile` it is one graph break. For
+    "none", and for criteria on whole numbers, which look at all positions at once, the number tokens' logits
+    are kept and the backward pass takes the chunks again: a fourth product.
 
     Args:
         vocabulary, criterion, weight, reweigh, mode, ignore_index, label_smoothing, z_loss, softcap,
@@ -252,6 +270,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         loss_weights: Tensor | None = None,
         num_items_in_batch: Tensor | float | None = None,
         num_numbers_in_batch: Tensor | float | None = None,
+        sequence_ids: Tensor | None = None,
     ) -> Tensor | LossTerms:
         """Compute the loss.
 
@@ -260,7 +279,8 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             lm_head_weight: `[vocab, hidden]`.
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
-            loss_weights, num_items_in_batch, num_numbers_in_batch: see `NTLCrossEntropyLoss.forward`.
+            loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids: see
+                `NTLCrossEntropyLoss.forward`.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 at least; with `return_terms` a `LossTerms` of these.
@@ -271,7 +291,13 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         """
         self.tables.follow(hidden_states)
         batch = Batch(
-            labels, loss_weights, num_items_in_batch, num_numbers_in_batch, self.shift, self.validate
+            labels,
+            loss_weights,
+            num_items_in_batch,
+            num_numbers_in_batch,
+            self.shift,
+            self.validate,
+            sequence_ids,
         )
         terms = combined.loss_from_hidden(
             hidden_states,

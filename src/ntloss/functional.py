@@ -30,6 +30,7 @@ def number_token_loss(
     reduction: str = "mean",
     ignore_index: int = -100,
     validate: bool | None = None,
+    sequence_ids: Tensor | None = None,
 ) -> Tensor:
     """Number token loss alone, to be added to cross-entropy: `ntloss.NumberTokenLoss` as a function.
 
@@ -38,7 +39,7 @@ def number_token_loss(
         labels: `[...]`, token ids.
         vocabulary: the number tokens.
         criterion, reweigh, validate: see `NumberTokenLoss`.
-        loss_weights, reduction, ignore_index: see `NumberTokenLoss.forward`.
+        loss_weights, reduction, ignore_index, sequence_ids: see `NumberTokenLoss.forward`.
 
     Returns:
         A scalar, or `[...]` for `reduction="none"`.
@@ -64,7 +65,7 @@ def number_token_loss(
         reweigh=reweigh,
         validate=validate,
     )
-    result: Tensor = loss(logits, labels, loss_weights, reduction, ignore_index)
+    result: Tensor = loss(logits, labels, loss_weights, reduction, ignore_index, sequence_ids)
     return result
 
 
@@ -76,6 +77,7 @@ def cross_entropy_ntl(
     loss_weights: Tensor | None = None,
     num_items_in_batch: Tensor | float | None = None,
     num_numbers_in_batch: Tensor | float | None = None,
+    sequence_ids: Tensor | None = None,
     **options: Any,
 ) -> Tensor | LossTerms:
     """Cross-entropy plus a number token loss: `ntloss.NTLCrossEntropyLoss` as a function.
@@ -84,7 +86,8 @@ def cross_entropy_ntl(
         logits: `[..., vocab]`.
         labels: `[...]`, token ids.
         vocabulary: the number tokens.
-        loss_weights, num_items_in_batch, num_numbers_in_batch: see `NTLCrossEntropyLoss.forward`.
+        loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids: see
+            `NTLCrossEntropyLoss.forward`.
         options: of `NTLCrossEntropyLoss`: criterion, weight, reweigh, mode, ...
 
     Returns:
@@ -103,7 +106,9 @@ def cross_entropy_ntl(
         2.4849
     """
     loss = _module(NTLCrossEntropyLoss, vocabulary, logits.device, **options)
-    result: Tensor | LossTerms = loss(logits, labels, loss_weights, num_items_in_batch, num_numbers_in_batch)
+    result: Tensor | LossTerms = loss(
+        logits, labels, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids
+    )
     return result
 
 
@@ -117,6 +122,7 @@ def linear_cross_entropy_ntl(
     loss_weights: Tensor | None = None,
     num_items_in_batch: Tensor | float | None = None,
     num_numbers_in_batch: Tensor | float | None = None,
+    sequence_ids: Tensor | None = None,
     **options: Any,
 ) -> Tensor | LossTerms:
     """The same without holding the logits: `ntloss.NTLLinearCrossEntropyLoss` as a function.
@@ -127,7 +133,8 @@ def linear_cross_entropy_ntl(
         labels: `[...]`, token ids.
         vocabulary: the number tokens.
         bias: `[vocab]`. Default: none.
-        loss_weights, num_items_in_batch, num_numbers_in_batch: see `NTLCrossEntropyLoss.forward`.
+        loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids: see
+            `NTLCrossEntropyLoss.forward`.
         options: of `NTLLinearCrossEntropyLoss`: criterion, weight, reweigh, mode, chunk_size, ...
 
     Returns:
@@ -148,7 +155,14 @@ def linear_cross_entropy_ntl(
     """
     loss = _module(NTLLinearCrossEntropyLoss, vocabulary, hidden_states.device, **options)
     result: Tensor | LossTerms = loss(
-        hidden_states, lm_head_weight, labels, bias, loss_weights, num_items_in_batch, num_numbers_in_batch
+        hidden_states,
+        lm_head_weight,
+        labels,
+        bias,
+        loss_weights,
+        num_items_in_batch,
+        num_numbers_in_batch,
+        sequence_ids,
     )
     return result
 

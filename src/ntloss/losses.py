@@ -3,19 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ntloss.criteria import Criterion, ExpectedValue, NumberRecord, Wasserstein, reweighed, worst_cost
-from ntloss.engine.checks import check_head, check_labels, check_logits, check_values
-from ntloss.engine.readout import Transform, compute_dtype, read_logits
+from ntloss.criteria import (
+    Criterion,
+    ExpectedValue,
+    Wasserstein,
+    needs_of,
+    reweighed,
+    worst_cost,
+)
+from ntloss.engine.checks import check_head, check_labels, check_logits, check_sequence_ids, check_values
+from ntloss.engine.readout import Transform, compute_dtype, read_logits, without_autocast
 from ntloss.engine.record import make_record
 from ntloss.engine.reduction import reduce
+from ntloss.engine.spans import spans_of_labels
 from ntloss.engine.tables import NumberTables
+from ntloss.numbers import NumberSpans
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
+
+
+class Targets(NamedTuple):
+    """What the labels say, all `[positions]`.
+
+    Args:
+        value: index of the label's value, 0 where it is no number.
+        has_term: bool, the positions that the criterion gives a loss for.
+        counted: bool, the positions that are not ignored.
+        some_label: the label, 0 where it is ignored.
+        spans: which number each position belongs to; None unless the criterion asks for it.
+    """
+
+    value: Tensor
+    has_term: Tensor
+    counted: Tensor
+    some_label: Tensor
+    spans: NumberSpans | None
+
+    def only(self, read: Tensor) -> Tensor:
+        """What was read of the logits, `[positions, ...]`, with zeros where they may be anything, NaN too."""
+        return torch.where(self.counted if read.dim() == 1 else self.counted.unsqueeze(-1), read, 0)
 
 
 class NumberTokenLoss(nn.Module):
@@ -55,7 +86,7 @@ class NumberTokenLoss(nn.Module):
         self.criterion = Wasserstein() if criterion is None else criterion
         self.worst = worst_cost(self.criterion, vocabulary.value_tensor(), reweigh)
         self.validate = validate
-        self.tables = NumberTables(vocabulary)
+        self.tables = NumberTables(vocabulary, criterion=self.criterion)
 
     @property
     def vocabulary(self) -> NumberVocabulary:
@@ -67,6 +98,11 @@ class NumberTokenLoss(nn.Module):
         """Whether probability on text costs more than the worst number."""
         return self.worst is not None
 
+    @property
+    def reads_mass(self) -> bool:
+        """Whether the loss looks at the whole vocabulary's probability."""
+        return self.worst is not None or needs_of(self.criterion).log_normalizer
+
     def forward(
         self,
         logits: Tensor,
@@ -74,6 +110,7 @@ class NumberTokenLoss(nn.Module):
         loss_weights: Tensor | None = None,
         reduction: str = "mean",
         ignore_index: int = -100,
+        sequence_ids: Tensor | None = None,
     ) -> Tensor:
         """Number token loss of the positions whose label is a number token.
 
@@ -83,6 +120,9 @@ class NumberTokenLoss(nn.Module):
             loss_weights: `[...]`, weight of each position, 0 or more. Default: 1.
             reduction: "mean" over the number labels (divides by the sum of their weights), "sum", or "none".
             ignore_index: label of positions that do not count. Default: -100.
+            sequence_ids: `[...]`, int, for criteria that look at whole numbers, where several sequences are
+                packed into a row: positions side by side with the same id are of one sequence
+                (`numbers.sequence_ids_of` makes them of position ids). Default: each row is one sequence.
 
         Returns:
             A scalar, or `[...]` for "none" (0 where the label is no number), in float32 at least. Without
@@ -95,18 +135,17 @@ class NumberTokenLoss(nn.Module):
         check_logits(logits, self.vocabulary.vocab_size)
         self.tables.follow(logits)
         rows = logits.reshape(-1, logits.shape[-1])
-        target, is_number = self._read_labels(
-            logits.shape[:-1], logits.device, labels, loss_weights, reduction, ignore_index
+        targets = self._read_labels(
+            logits.shape[:-1], logits.device, labels, loss_weights, reduction, ignore_index, sequence_ids
         )
-        if self.worst is None:
-            number_logits = rows.index_select(-1, self.tables.token_ids)
-            number_logits = torch.where(is_number.unsqueeze(-1), number_logits, 0)
-            record = make_record(number_logits, self.tables, target, None)
+        log_normalizer = None
+        if self.reads_mass:
+            readout = read_logits(rows, targets.some_label, self.tables.token_ids)
+            number_logits, log_normalizer = readout.number_logits, targets.only(readout.log_normalizer)
         else:
-            some_label = torch.where(is_number, labels.reshape(-1), 0)
-            readout = read_logits(rows, some_label, self.tables.token_ids).only(is_number)
-            record = make_record(readout.number_logits, self.tables, target, readout.log_normalizer)
-        return self._reduce(record, is_number, loss_weights, reduction, labels.shape)
+            number_logits = rows.index_select(-1, self.tables.token_ids)
+        number_logits = targets.only(number_logits)
+        return self._reduce(number_logits, log_normalizer, targets, loss_weights, reduction, labels.shape)
 
     def from_hidden(
         self,
@@ -122,6 +161,7 @@ class NumberTokenLoss(nn.Module):
         softcap: float | None = None,
         logit_scale: float = 1.0,
         sparse_grad: bool = True,
+        sequence_ids: Tensor | None = None,
     ) -> Tensor:
         """The same beside a kernel that computes cross-entropy from hidden states, without logits.
 
@@ -135,8 +175,8 @@ class NumberTokenLoss(nn.Module):
             bias: `[vocab]`. Default: none.
             log_normalizer: `[...]`, logsumexp of the logits over the vocabulary, with its graph. Where a
                 kernel does not give it, its loss of each token plus that label's logit is the same. Only
-                `reweigh` needs it.
-            loss_weights, reduction, ignore_index: see `forward`.
+                `reweigh`, and criteria that see probability on text, need it.
+            loss_weights, reduction, ignore_index, sequence_ids: see `forward`.
             softcap: logits are `softcap * tanh(logits / softcap)`. Default: none.
             logit_scale: logits are multiplied with it before all else. Default: 1.
             sparse_grad: give the head's weight a sparse gradient, a few rows, which autograd adds to the
@@ -147,32 +187,32 @@ class NumberTokenLoss(nn.Module):
             As `forward`.
 
         Raises:
-            ValueError: `reweigh` without `log_normalizer`; see `forward` for the others.
+            ValueError: no `log_normalizer` where it is needed; see `forward` for the others.
         """
         Transform(logit_scale, softcap).check()
         check_head(hidden_states, lm_head_weight, bias, self.vocabulary.vocab_size)
         self.tables.follow(hidden_states)
         leading = hidden_states.shape[:-1]
-        if self.worst is not None and (log_normalizer is None or log_normalizer.shape != leading):
+        if self.reads_mass and (log_normalizer is None or log_normalizer.shape != leading):
             given = None if log_normalizer is None else list(log_normalizer.shape)
             raise ValueError(
-                f"log_normalizer: given {given}, expected shape {list(leading)}: reweigh asks for the "
-                "logsumexp of all logits. Hand it in, or make the loss with reweigh=False."
+                f"log_normalizer: given {given}, expected shape {list(leading)}: reweigh (or the "
+                f"criterion, {self.criterion!r}) asks for the logsumexp of all logits. Hand it in, or make "
+                "the loss with reweigh=False and a criterion that does without."
             )
-        target, is_number = self._read_labels(
-            leading, hidden_states.device, labels, loss_weights, reduction, ignore_index
+        targets = self._read_labels(
+            leading, hidden_states.device, labels, loss_weights, reduction, ignore_index, sequence_ids
         )
         # An embedding look-up is the one way to rows of a matrix that has a sparse gradient.
         rows = F.embedding(self.tables.token_ids, lm_head_weight, sparse=sparse_grad)
         number_bias = None if bias is None else bias[self.tables.token_ids]
         number_logits = F.linear(hidden_states.reshape(-1, hidden_states.shape[-1]), rows, number_bias)
         number_logits = Transform(logit_scale, softcap).apply(number_logits.to(compute_dtype(rows.dtype)))
-        number_logits = torch.where(is_number.unsqueeze(-1), number_logits, 0)
         log_sum = None
-        if self.worst is not None and log_normalizer is not None:
-            log_sum = torch.where(is_number, log_normalizer.reshape(-1).to(number_logits.dtype), 0)
-        record = make_record(number_logits, self.tables, target, log_sum)
-        return self._reduce(record, is_number, loss_weights, reduction, labels.shape)
+        if self.reads_mass and log_normalizer is not None:
+            log_sum = targets.only(log_normalizer.reshape(-1).to(number_logits.dtype))
+        number_logits = targets.only(number_logits)
+        return self._reduce(number_logits, log_sum, targets, loss_weights, reduction, labels.shape)
 
     def _read_labels(
         self,
@@ -182,22 +222,34 @@ class NumberTokenLoss(nn.Module):
         loss_weights: Tensor | None,
         reduction: str,
         ignore_index: int,
-    ) -> tuple[Tensor, Tensor]:
+        sequence_ids: Tensor | None,
+    ) -> Targets:
         check_labels(leading, device, labels, loss_weights, reduction)
         check_values(labels, loss_weights, self.vocabulary.vocab_size, ignore_index, self.validate)
-        return self.tables.targets(labels.reshape(-1), ignore_index)
+        check_sequence_ids(labels, sequence_ids, self.criterion)
+        spans = spans_of_labels(labels, self.tables, sequence_ids, ignore_index)
+        labels = labels.reshape(-1)
+        value, has_term = self.tables.targets(labels, ignore_index)
+        if needs_of(self.criterion).per_number:
+            assert spans is not None
+            has_term = spans.starts
+        counted = labels != ignore_index
+        return Targets(value, has_term, counted, torch.where(counted, labels, 0), spans)
 
     def _reduce(
         self,
-        record: NumberRecord,
-        is_number: Tensor,
+        number_logits: Tensor,
+        log_normalizer: Tensor | None,
+        targets: Targets,
         loss_weights: Tensor | None,
         reduction: str,
         shape: torch.Size,
     ) -> Tensor:
-        loss = reweighed(self.criterion, record, self.worst)
+        with without_autocast(number_logits.device):
+            record = make_record(number_logits, self.tables, targets.value, log_normalizer, targets.spans)
+            loss = reweighed(self.criterion, record, self.worst)
         weights = None if loss_weights is None else loss_weights.reshape(-1)
-        reduced = reduce(loss, is_number, weights, reduction)
+        reduced = reduce(loss, targets.has_term, weights, reduction)
         return reduced.reshape(shape) if reduction == "none" else reduced
 
 

@@ -505,7 +505,7 @@ class TestLargeVocabularies:
         assert len(tokenizer) > 200_000
         times = []
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             NumberVocabulary.from_tokenizer(tokenizer, digit_level=digit_level)
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
         assert min(times) < 1

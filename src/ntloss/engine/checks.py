@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ntloss.criteria import Criterion, needs_of
 from ntloss.engine.reduction import REDUCTIONS
 
 
@@ -103,6 +104,26 @@ def check_labels(
             )
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(map(repr, REDUCTIONS))}")
+
+
+def check_sequence_ids(labels: Tensor, sequence_ids: Tensor | None, criterion: Criterion) -> None:
+    """Raise unless numbers can be told apart, where the criterion looks at them."""
+    if sequence_ids is None:
+        if labels.dim() < 2 and needs_of(criterion).spans:
+            raise ValueError(
+                f"labels of shape {list(labels.shape)}, and {criterion!r} looks at whole numbers: without "
+                "rows it cannot tell where a sequence ends. Give labels as [batch, seq], or sequence_ids of "
+                "the labels' shape (zeros where all is one sequence)."
+            )
+        return
+    if not isinstance(sequence_ids, Tensor) or sequence_ids.is_floating_point():
+        given = sequence_ids.dtype if isinstance(sequence_ids, Tensor) else type(sequence_ids).__name__
+        raise TypeError(f"sequence_ids: expected a tensor of integers, given {given}")
+    if sequence_ids.shape != labels.shape or sequence_ids.device != labels.device:
+        raise ValueError(
+            f"sequence_ids of shape {list(sequence_ids.shape)} on {sequence_ids.device}: expected those of "
+            f"the labels, {list(labels.shape)} on {labels.device}"
+        )
 
 
 def check_values(

@@ -9,10 +9,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ntloss.engine.checks import check_head, check_labels, check_logits, check_normalizers, check_values
+from ntloss.engine.checks import (
+    check_head,
+    check_labels,
+    check_logits,
+    check_normalizers,
+    check_sequence_ids,
+    check_values,
+)
 from ntloss.engine.linear import Head, read_hidden, rows_for, sum_of_blocks
 from ntloss.engine.parallel import Shard, local_columns, read_sharded_logits, replicated
 from ntloss.engine.readout import compute_dtype, read_logits
+from ntloss.engine.spans import spans_of_labels
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.terms import (
     LossTerms,
@@ -23,6 +31,7 @@ from ntloss.engine.terms import (
     reduce_terms,
     shift_left,
 )
+from ntloss.numbers import NumberSpans
 
 
 @dataclass(frozen=True)
@@ -35,25 +44,32 @@ class Batch:
     num_numbers_in_batch: Tensor | float | None = None
     shift: bool = False
     validate: bool | None = None
+    sequence_ids: Tensor | None = None
+    spans: NumberSpans | None = None
 
     def flatten(
         self, leading: torch.Size, device: torch.device, tables: NumberTables, objective: Objective
     ) -> Batch:
-        """Check against inputs of shape `[*leading, ...]`, shift, and flatten to `[positions]`."""
+        """Check against inputs of shape `[*leading, ...]`, shift, find numbers, flatten to `[positions]`."""
         check_labels(leading, device, self.labels, self.loss_weights, objective.reduction)
         check_normalizers(
             self.num_items_in_batch, self.num_numbers_in_batch, objective.mode, objective.reduction
         )
-        labels, loss_weights = self.labels, self.loss_weights
+        labels, loss_weights, sequence_ids = self.labels, self.loss_weights, self.sequence_ids
+        check_sequence_ids(labels, sequence_ids, objective.criterion)
         check_values(
             labels, loss_weights, tables.vocabulary.vocab_size, objective.ignore_index, self.validate
         )
         if self.shift:
             labels, loss_weights = shift_left(labels, loss_weights, objective.ignore_index)
+            if sequence_ids is not None:
+                # A position belongs to the sequence of the label that it is compared with.
+                sequence_ids, _ = shift_left(sequence_ids, None, ignore_index=-1)
         return replace(
             self,
             labels=labels.reshape(-1),
             loss_weights=None if loss_weights is None else loss_weights.reshape(-1),
+            spans=spans_of_labels(labels, tables, sequence_ids, objective.ignore_index),
         )
 
     def positions(self, tables: NumberTables, objective: Objective, dtype: torch.dtype) -> Positions:
@@ -66,6 +82,7 @@ class Batch:
             self.num_items_in_batch,
             self.num_numbers_in_batch,
             dtype,
+            self.spans,
         )
 
     def normalizers(self, tables: NumberTables, objective: Objective) -> tuple[Tensor, Tensor]:
@@ -135,7 +152,7 @@ def loss_from_hidden(
         hidden, positions = hidden.index_select(0, kept), positions.select(kept)
     rows = chunk_size or rows_for(len(hidden), hidden.device)
     head = Head(lm_head_weight, bias, objective.transform, shard)
-    if objective.reduction != "none":
+    if objective.reduction != "none" and not objective.needs.across_positions:
         return sum_of_blocks(hidden, head, positions, tables, objective, weight, rows)
     mean = objective.label_smoothing > 0
     readout = read_hidden(hidden, head, positions.labels, tables.token_ids, mean, rows)

@@ -8,6 +8,7 @@ from torch import Tensor
 from ntloss.criteria import NumberRecord
 from ntloss.engine.readout import compute_dtype
 from ntloss.engine.tables import NumberTables
+from ntloss.numbers import NumberSpans
 
 # Stands in for a logit of -inf among the number tokens: its probability is 0 all the same, and no
 # difference of two of them is NaN, in value or in gradient.
@@ -15,7 +16,11 @@ _MINUS_INFINITY = -1e30
 
 
 def make_record(
-    number_logits: Tensor, tables: NumberTables, target: Tensor, log_normalizer: Tensor | None
+    number_logits: Tensor,
+    tables: NumberTables,
+    target: Tensor,
+    log_normalizer: Tensor | None,
+    spans: NumberSpans | None = None,
 ) -> NumberRecord:
     """Merge the forms of each value and normalise over the values.
 
@@ -24,6 +29,7 @@ def make_record(
         tables: the number tokens.
         target: `[positions]`, index of the label's value.
         log_normalizer: `[positions]`, logsumexp over the vocabulary, or None where nobody asks for the mass.
+        spans: `[positions]` each, or None where nobody asks for them.
 
     Returns:
         The record, in float32 at least.
@@ -41,4 +47,7 @@ def make_record(
         target=target,
         log_mass=log_mass,
         log_normalizer=log_normalizer,
+        logits=merged,
+        spans=spans,
+        tables=tables.of_criterion(dtype),
     )

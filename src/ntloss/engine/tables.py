@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from ntloss.criteria import Criterion, needs_of, tables_of
+from ntloss.numbers import token_kinds
 from ntloss.vocabulary import NumberVocabulary
 
 
@@ -19,21 +21,30 @@ class NumberTables(nn.Module):
     Args:
         vocabulary: the number tokens.
         device: where the tables lie. Default: the CPU.
+        criterion: whose own tables, of the values alone, are kept too. Default: none.
 
     Attributes:
         token_ids: `[number tokens]`: one token of each distinct value, by ascending value, then the further
             forms.
         values: `[values]`, the distinct values, ascending, float64 (float32 on devices without float64).
         value_of_token: `[vocab]`, index into `values` of each number token, -1 for text.
+        kinds: `[vocab]`, `numbers.token_kinds`, or None unless the criterion asks for spans.
     """
 
     token_ids: Tensor
     values: Tensor
     value_of_token: Tensor
+    kinds: Tensor | None
 
-    def __init__(self, vocabulary: NumberVocabulary, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        vocabulary: NumberVocabulary,
+        device: torch.device | str = "cpu",
+        criterion: Criterion | None = None,
+    ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
+        self.criterion = criterion
         self._build(torch.device(device))
 
     def _build(self, device: torch.device) -> None:
@@ -61,9 +72,31 @@ class NumberTables(nn.Module):
             }
             for level, members in enumerate(levels[1:], start=1):
                 tables[f"level_{level}"] = torch.tensor(members)
+            if self.criterion is not None and needs_of(self.criterion).spans:
+                tables["kinds"] = token_kinds(self.vocabulary)
+            else:
+                self.register_buffer("kinds", None)
+            tables.update(self._tables_of_criterion(floats))
             for name, table in tables.items():
                 self.register_buffer(name, table.to(device), persistent=False)
         self._levels = len(levels)
+
+    def _tables_of_criterion(self, floats: torch.dtype) -> dict[str, Tensor]:
+        # In each dtype that losses are computed in: converting a matrix at each call would cost its reading.
+        made = {}
+        if self.criterion is not None:
+            made = tables_of(self.criterion, self.vocabulary.value_tensor())
+        self._of_criterion = tuple(made)
+        return {
+            f"criterion_{name}_{str(dtype).removeprefix('torch.')}": table.to(dtype)
+            for name, table in made.items()
+            for dtype in {torch.float32, floats}
+        }
+
+    def of_criterion(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The criterion's own tables, by their names, in float32 or float64."""
+        suffix = str(dtype).removeprefix("torch.")
+        return {name: getattr(self, f"criterion_{name}_{suffix}") for name in self._of_criterion}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NumberTables:
         # .half(), .to(device), .to_empty(...): only the device is followed.

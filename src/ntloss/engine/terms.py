@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria import Criterion, reweighed
+from ntloss.criteria import Criterion, Needs, needs_of, reweighed
 from ntloss.engine.readout import IDENTITY, Readout, Transform, without_autocast
 from ntloss.engine.record import make_record
 from ntloss.engine.reduction import REDUCTIONS
 from ntloss.engine.tables import NumberTables
+from ntloss.numbers import NumberSpans
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,16 @@ class Objective:
                 raise ValueError(f"{name}={given!r}: expected {range_}")
         self.transform.check()
 
+    @property
+    def needs(self) -> Needs:
+        """What the criterion asks for."""
+        return needs_of(self.criterion)
+
+    @property
+    def reads_mass(self) -> bool:
+        """Whether the number term looks at the whole vocabulary's probability."""
+        return self.worst is not None or self.needs.log_normalizer
+
 
 class LossTerms(NamedTuple):
     """A combined loss and its two terms.
@@ -80,6 +91,7 @@ class Positions(NamedTuple):
         ce: factor of the position's cross-entropy in the loss: its weight over the normaliser.
         ntl: the same for the number term, before the term's weight.
         z: the same for the z-loss.
+        spans: which number each position belongs to; None unless the criterion asks for it.
     """
 
     labels: Tensor
@@ -87,10 +99,13 @@ class Positions(NamedTuple):
     ce: Tensor
     ntl: Tensor
     z: Tensor
+    spans: NumberSpans | None = None
 
     def select(self, rows: Tensor | slice) -> Positions:
         """The same of some positions."""
-        return Positions(*(column[rows] for column in self))
+        labels, target, ce, ntl, z = (column[rows] for column in self[:5])
+        spans = None if self.spans is None else self.spans.select(rows)
+        return Positions(labels, target, ce, ntl, z, spans)
 
 
 def read_labels(
@@ -101,6 +116,7 @@ def read_labels(
     num_items_in_batch: Tensor | float | None,
     num_numbers_in_batch: Tensor | float | None,
     dtype: torch.dtype,
+    spans: NumberSpans | None = None,
 ) -> Positions:
     """Look up targets, and how much each position counts.
 
@@ -112,6 +128,7 @@ def read_labels(
         num_items_in_batch: what "mean" divides cross-entropy by. Default: the sum of the weights.
         num_numbers_in_batch: what "mean" divides the number term by. Default: the same over number labels.
         dtype: of the factors.
+        spans: `[positions]` each, where the criterion asks for them.
 
     Returns:
         The positions.
@@ -121,7 +138,11 @@ def read_labels(
     weights = counted.to(dtype)
     if loss_weights is not None:
         weights = torch.where(counted, loss_weights.to(dtype), 0)
-    number_weights = torch.where(is_number, weights, 0)
+    has_term = is_number  # the positions that the criterion gives a loss for
+    if objective.needs.per_number:
+        assert spans is not None
+        has_term = spans.starts
+    number_weights = torch.where(has_term, weights, 0)
     per_item = per_number = None
     if objective.reduction == "mean":
         per_item = _reciprocal(weights.sum() if num_items_in_batch is None else num_items_in_batch, dtype)
@@ -130,10 +151,10 @@ def read_labels(
         )
     z = weights if per_item is None else weights * per_item
     if objective.mode == "replace":
-        ce, ntl = torch.where(is_number, 0, z), torch.where(is_number, z, 0)
+        ce, ntl = torch.where(is_number, 0, z), torch.where(has_term, z, 0)
     else:
         ce, ntl = z, number_weights if per_number is None else number_weights * per_number
-    return Positions(torch.where(counted, labels, 0), target, ce, ntl, z)
+    return Positions(torch.where(counted, labels, 0), target, ce, ntl, z, spans)
 
 
 def _reciprocal(divisor: Tensor | float, dtype: torch.dtype) -> Tensor | float:
@@ -186,7 +207,7 @@ def position_terms(
         ce = (1 - objective.label_smoothing) * ce + objective.label_smoothing * smooth
     ce = _scale(ce, positions.ce)
     with without_autocast(log_normalizer.device):
-        record = make_record(readout.number_logits, tables, positions.target, log_normalizer)
+        record = make_record(readout.number_logits, tables, positions.target, log_normalizer, positions.spans)
         ntl = _scale(reweighed(objective.criterion, record, objective.worst), positions.ntl)
     loss = ce + (weight.detach() if isinstance(weight, Tensor) else weight) * ntl
     if objective.z_loss:

@@ -1,0 +1,109 @@
+"""Criteria by name, for configuration files."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ntloss.criteria.combine import WeightedSum, ntil
+from ntloss.criteria.digit_entropy import DigitEntropy
+from ntloss.criteria.places import PlaceWeighted
+from ntloss.criteria.record import Criterion
+from ntloss.criteria.regression import ExpectedValue
+from ntloss.criteria.smmd import SMMD
+from ntloss.criteria.targets import Dist2, GaussianCrossEntropy
+from ntloss.criteria.transport import SmoothedWasserstein, Wasserstein
+from ntloss.criteria.whole_numbers import Magnitude, NumberLevel, PerNumber, RelativeError
+
+_CRITERIA: dict[str, Callable[..., Criterion]] = {
+    "wasserstein": Wasserstein,
+    "expected_value": ExpectedValue,
+    "gaussian_cross_entropy": GaussianCrossEntropy,
+    "smoothed_wasserstein": SmoothedWasserstein,
+    "dist2": Dist2,
+    "digit_entropy": DigitEntropy,
+    "smmd": SMMD,
+    "ntil": ntil,
+    "number_level": NumberLevel,
+    "relative_error": RelativeError,
+    "magnitude": Magnitude,
+    "place_weighted": PlaceWeighted,
+    "per_number": PerNumber,
+    "weighted_sum": WeightedSum,
+}
+
+
+def get_criterion(name: str, **options: Any) -> Criterion:
+    """Make a criterion by its name; without options it is the published one.
+
+    Args:
+        name: one of `criterion_names()`.
+        options: its hyperparameters. Where one is a criterion (`criterion`, `criteria`), a name will do, or a
+            mapping of `name` and options.
+
+    Returns:
+        The criterion.
+
+    Raises:
+        ValueError: an unknown name or option; the message lists the known ones.
+
+    Example:
+        >>> from ntloss import get_criterion
+        >>> get_criterion("dist2", tau=0.5)
+        Dist2(tau=0.5, distance='squared', place_weighted=False)
+        >>> get_criterion("place_weighted", criterion="wasserstein").criterion
+        Wasserstein(squash_factor=None)
+    """
+    if name not in _CRITERIA:
+        raise ValueError(
+            f"no criterion is called {name!r}. Expected one of {', '.join(criterion_names())}; "
+            "register_criterion adds your own."
+        )
+    make = _CRITERIA[name]
+    known = list(inspect.signature(make).parameters)
+    if unknown := sorted(set(options) - set(known)):
+        choices = ", ".join(known) or "none"
+        raise ValueError(f"{name!r} has no option {', '.join(map(repr, unknown))}. Its options: {choices}.")
+    if "criterion" in options:
+        options["criterion"] = _as_criterion(options["criterion"])
+    if "criteria" in options:
+        options["criteria"] = tuple(map(_as_criterion, options["criteria"]))
+    if isinstance(options.get("weights"), Sequence):
+        options["weights"] = tuple(options["weights"])
+    return make(**options)
+
+
+def _as_criterion(given: Any) -> Criterion:
+    if isinstance(given, str):
+        return get_criterion(given)
+    if isinstance(given, Mapping):
+        return get_criterion(**{str(key): value for key, value in given.items()})
+    criterion: Criterion = given
+    return criterion
+
+
+def register_criterion(name: str, criterion: Callable[..., Criterion]) -> None:
+    """Give a criterion of your own a name.
+
+    Args:
+        name: a new name.
+        criterion: the class, or a function that makes one; its parameters are the options.
+
+    Raises:
+        ValueError: the name belongs to another criterion.
+
+    Example:
+        >>> from ntloss import ExpectedValue, get_criterion, register_criterion
+        >>> register_criterion("ntl_mae", lambda: ExpectedValue("absolute"))
+        >>> get_criterion("ntl_mae").loss
+        'absolute'
+    """
+    if _CRITERIA.get(name, criterion) is not criterion:
+        raise ValueError(f"{name!r} is {_CRITERIA[name]!r} already: choose another name")
+    _CRITERIA[name] = criterion
+
+
+def criterion_names() -> list[str]:
+    """The names that `get_criterion` knows, sorted."""
+    return sorted(_CRITERIA)

@@ -1,0 +1,226 @@
+"""Whole numbers: which labels belong to one number, and what each digit counts for.
+
+A language model writes `2019` as several tokens. Losses on whole numbers, and losses that weigh a digit by
+its place, need to know where a number starts, ends and has its point. The rules, for texts of any make:
+
+- Consecutive number tokens form one number; a token of several digits counts with its length.
+- A token that begins with a space or a sign (` 12`, `-3`) starts a new number.
+- Signs are not read: numbers are magnitudes, of `-3` as of `-`, `3`.
+- With `decimals`, a single point between two digits belongs to the number. In `1.2.3` both points do, and
+  places are counted from the first.
+- Thousands separators and exponents end a number: `1,234` is 1 and 234, `2e5` is 2 and 5. Write numbers
+  without them where that matters.
+- A token that is a number with a point or an exponent of its own (`3.14`, `1e3`) is a whole number by itself.
+- Positions with `ignore_index` end a number, and so do the row and, where sequences are packed, the sequence.
+  What is left of a number that is cut is read as it stands.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ntloss.vocabulary import NumberVocabulary
+
+# What `token_kinds` says of a token: flags, and above them the count of its digits.
+_STARTS, _ENDS, _POINT, _DIGITS = 1, 2, 4, 8
+_PLAIN = re.compile(r" ?[+-]?[0-9]+")
+# A digit is multiplied by at most this: one that the model expects to be far below 1, in front of many zeros,
+# would have an infinite gradient.
+_LARGEST_POWER = 18
+_SMALLEST_MANTISSA = 1e-12
+
+
+class NumberSpans(NamedTuple):
+    """What each position is to the number that it belongs to; all of the labels' shape, or `[positions]`.
+
+    Args:
+        number: ordinal of the position's number in the batch, from 0; 0 where `digits` is 0.
+        digits: count of digits of the label's token, 0 where the label is no number token.
+        place: power of ten of the token's last digit: 0 for units, -1 for tenths.
+        place_from_end: count of digits of the number behind this token: 0 for its last token.
+        starts: bool, True at the first token of a number.
+        after: bool, True at the position behind the last token of a number, where the number could have gone
+            on; False where the row or sequence ends or the label does not count.
+    """
+
+    number: Tensor
+    digits: Tensor
+    place: Tensor
+    place_from_end: Tensor
+    starts: Tensor
+    after: Tensor
+
+    def select(self, rows: Tensor | slice) -> NumberSpans:
+        """The same of some positions."""
+        return NumberSpans(*(column[rows] for column in self))
+
+    def flatten(self) -> NumberSpans:
+        """The same as `[positions]`."""
+        return NumberSpans(*(column.reshape(-1) for column in self))
+
+
+def token_kinds(vocabulary: NumberVocabulary) -> Tensor:
+    """What `find_numbers` needs to know of each token.
+
+    Args:
+        vocabulary: the number tokens and the points.
+
+    Returns:
+        `[vocab]`, int32: a code, 0 for text.
+    """
+    kinds = torch.zeros(vocabulary.vocab_size, dtype=torch.int32, device="cpu")
+    for token in vocabulary.tokens:
+        alone = _PLAIN.fullmatch(token.text) is None
+        flags = _STARTS * (token.starts_number or alone) + _ENDS * alone
+        kinds[token.token_id] = flags + _DIGITS * token.digits
+    for token_id in vocabulary.point_ids:
+        kinds[token_id] = _POINT
+    return kinds
+
+
+def starting_tokens(kinds: Tensor) -> Tensor:
+    """Which tokens cannot continue a number; bool, of the shape of `kinds`."""
+    return kinds & _STARTS != 0
+
+
+def find_numbers(
+    labels: Tensor,
+    kinds: Tensor,
+    sequence_ids: Tensor | None = None,
+    decimals: bool = False,
+    ignore_index: int = -100,
+) -> NumberSpans:
+    """Find the whole numbers in labels, of any length, without a loop or a synchronisation.
+
+    Args:
+        labels: `[..., seq]`, token ids.
+        kinds: `[vocab]`, `token_kinds` of the vocabulary, on the labels' device.
+        sequence_ids: `[..., seq]`, int: positions side by side with the same id are of one sequence. Default:
+            each row is one.
+        decimals: whether a single point between two digits belongs to a number.
+        ignore_index: label of positions that do not count.
+
+    Returns:
+        The spans, of the labels' shape.
+
+    Example:
+        >>> import torch
+        >>> from ntloss import NumberVocabulary
+        >>> from ntloss.numbers import find_numbers, token_kinds
+        >>> vocabulary = NumberVocabulary.from_mapping({**{d: d for d in range(10)}, 10: "."}, vocab_size=12)
+        >>> spans = find_numbers(torch.tensor([[1, 2, 10, 5, 11, 7]]), token_kinds(vocabulary), decimals=True)
+        >>> spans.place  # of 12.5 and 7
+        tensor([[ 1,  0,  0, -1,  0,  0]])
+        >>> spans.starts.int()
+        tensor([[1, 0, 0, 0, 0, 1]], dtype=torch.int32)
+    """
+    counted = labels != ignore_index
+    kind = torch.where(counted, kinds[torch.where(counted, labels, 0)], 0).to(torch.int64)
+    digits = kind // _DIGITS
+    is_number = digits > 0
+    with_previous = torch.ones_like(is_number) if sequence_ids is None else _same_as_previous(sequence_ids)
+    # The first position of a row has no previous one: what is shifted in there is False.
+    going_on = _previous(is_number & (kind & _ENDS == 0)) & with_previous
+    open_to_left = is_number & (kind & _STARTS == 0)
+    point = torch.zeros_like(is_number)
+    if decimals:
+        point = (kind == _POINT) & going_on & _next(open_to_left & with_previous)
+    continues = open_to_left & (going_on | _previous(point))
+    starts = is_number & ~continues
+    after = going_on & counted & ~continues & ~point
+    return _measure(digits, point, starts, after)
+
+
+def _measure(digits: Tensor, point: Tensor, starts: Tensor, after: Tensor) -> NumberSpans:
+    """Places of the digits of each number, from running counts over the whole batch."""
+    shape = digits.shape
+    digits, point, starts = digits.reshape(-1), point.reshape(-1), starts.reshape(-1)
+    positions = len(digits)
+    before = digits.cumsum(0) - digits  # digits in the batch before this position
+    inside = (digits > 0) | point
+    # Positions outside of numbers fall into a bin of their own.
+    number = torch.where(inside, starts.cumsum(0) - 1, positions)
+    empty = digits.new_zeros(positions + 1)
+    first = empty.scatter_add(0, number, torch.where(starts, before, 0))
+    total = empty.scatter_add(0, number, digits)
+    from_start = before - first[number]
+    whole = total.scatter_reduce(0, number, torch.where(point, from_start, total[number]), "amin")
+    is_number = digits > 0
+    place_from_end = torch.where(is_number, total[number] - from_start - digits, 0)
+    place = torch.where(is_number, whole[number] - from_start - digits, 0)
+    number = torch.where(is_number, number, 0)
+    columns = (number, digits, place, place_from_end, starts, after)
+    return NumberSpans(*(column.reshape(shape) for column in columns))
+
+
+def _previous(flags: Tensor) -> Tensor:
+    return F.pad(flags[..., :-1], (1, 0), value=False)
+
+
+def _next(flags: Tensor) -> Tensor:
+    return F.pad(flags[..., 1:], (0, 1), value=False)
+
+
+def _same_as_previous(sequence_ids: Tensor) -> Tensor:
+    return F.pad(sequence_ids[..., 1:] == sequence_ids[..., :-1], (1, 0), value=False)
+
+
+def sequence_ids_of(position_ids: Tensor) -> Tensor:
+    """Tell packed sequences apart by their position ids, which start again with each.
+
+    Args:
+        position_ids: `[..., seq]`, 0, 1, 2, ... in each sequence.
+
+    Returns:
+        `[..., seq]`, 0, 1, ... for the sequences of a row.
+
+    Example:
+        >>> import torch
+        >>> sequence_ids_of(torch.tensor([[0, 1, 2, 0, 1]]))
+        tensor([[0, 0, 0, 1, 1]])
+    """
+    begins = F.pad(position_ids[..., 1:] != position_ids[..., :-1] + 1, (1, 0), value=False)
+    return begins.cumsum(-1)
+
+
+def log_ratio(predicted: Tensor, true: Tensor, place: Tensor, spans: NumberSpans, addend: float) -> Tensor:
+    r"""Compare whole numbers of any length, on a logarithmic scale.
+
+    $\log(\hat x + a) - \log(x + a)$ with $\hat x = \sum_t \hat d_t \, 10^{place_t}$ over a number's tokens.
+    Each number is scaled by a power of ten of its own, so none overflows, however long. Only where all digits
+    but a leading one are predicted as exactly zero, and that one below 1e-18, is the number counted short, so
+    that gradients are finite.
+
+    Args:
+        predicted: `[positions]`, the digit that is predicted, 0 or more.
+        true: `[positions]`, the label's digit, 0 or more.
+        place: `[positions]`, int, power of ten of each.
+        spans: the numbers, `[positions]`.
+        addend: $a$, above 0, in the unit of place 0.
+
+    Returns:
+        `[positions]`: entry i is that of the number with ordinal i; 0 beyond the last number.
+    """
+    mantissa, exponent = _log_sum(predicted, place, spans, addend)
+    true_mantissa, true_exponent = _log_sum(true, place, spans, addend)
+    return (mantissa - true_mantissa) + (exponent - true_exponent) * math.log(10)
+
+
+def _log_sum(digits: Tensor, place: Tensor, spans: NumberSpans, addend: float) -> tuple[Tensor, Tensor]:
+    # log(sum + addend) as a logarithm and a whole power of ten. Positions without a number add 0 to number 0.
+    is_number = spans.digits > 0
+    places = torch.where(is_number, place, 0).to(digits.dtype)
+    magnitude = torch.where(is_number, digits.detach().log10() + places, -math.inf)
+    exponent = torch.full_like(digits, math.log10(addend)).detach()
+    exponent = exponent.scatter_reduce(0, spans.number, magnitude, "amax").ceil()
+    power = (places - exponent[spans.number]).clamp(max=_LARGEST_POWER)
+    scaled = digits * torch.pow(10.0, torch.where(is_number, power, -math.inf))
+    mantissa = torch.zeros_like(digits).scatter_add(0, spans.number, scaled)
+    mantissa = mantissa + addend * torch.pow(10.0, -exponent)
+    return mantissa.clamp(min=_SMALLEST_MANTISSA).log(), exponent

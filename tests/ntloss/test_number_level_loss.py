@@ -1,0 +1,291 @@
+"""NumberLevelLoss: equal to the published one where that is right, and right where it is not."""
+
+import inspect
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle_criteria as oracle
+
+from ntloss import (
+    NTLCrossEntropyLoss,
+    NTLossDotProduct,
+    NumberLevel,
+    NumberLevelLoss,
+    NumberVocabulary,
+)
+
+TEXTS = [*"0123456789", ".", "a", "b", None]
+VOCABULARY = NumberVocabulary.from_mapping(
+    {i: t for i, t in enumerate(TEXTS) if t}, vocab_size=len(TEXTS), digit_level=True
+)
+PUBLISHED = Path(os.environ.get("NTLOSS_PUBLISHED") or Path(__file__).parents[2] / ".published")
+
+# Runs beside an `ntloss` of another make, so in a process of its own.
+PUBLISHED_SCRIPT = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+import ntloss
+assert ntloss.__file__.startswith(sys.argv[1]), ntloss.__file__
+from ntloss import NumberLevelLoss
+
+class Tokenizer:
+    def __init__(self, size):
+        self.vocab = {text: i for i, text in enumerate("0123456789.ab")}
+        self.size = size
+    def __len__(self):
+        return self.size
+    def get_vocab(self):
+        return self.vocab
+    def add_tokens(self, tokens):
+        return 0
+    def convert_tokens_to_ids(self, token):
+        return self.vocab[token]
+
+results = []
+for case in torch.load(sys.argv[2]):
+    logits = case["logits"].requires_grad_()
+    loss_fn = NumberLevelLoss(Tokenizer(logits.shape[-1]), **case["options"])
+    loss = loss_fn(logits, case["labels"], **case["call"])
+    loss.sum().backward()
+    results.append((loss.detach(), logits.grad))
+torch.save(results, sys.argv[3])
+"""
+
+
+def texts_to_labels(*rows):
+    return torch.tensor([[TEXTS.index(c) if c != "x" else -100 for c in row] for row in rows])
+
+
+def published_cases():
+    """Random batches, all options, numbers of 1 to 20 digits."""
+    generator = torch.Generator().manual_seed(0)
+    cases = []
+    for float_level in (False, True):
+        for reweigh in (True, False):
+            for reduction in ("mean", "sum", "none"):
+                labels = torch.randint(0, 14, (4, 24), generator=generator)
+                labels[labels == 13] = -100
+                if float_level:
+                    labels[0, :9] = texts_to_labels("1.2.3..4.")[0]
+                call = {"reduction": reduction}
+                if reduction == "mean":
+                    call["loss_weights"] = torch.rand(4, 24, generator=generator)
+                cases.append((float_level, reweigh, labels, call))
+    for length in range(1, 21):
+        row = "9" + "0123456789" * 2
+        labels = texts_to_labels(row[:length] + "a" * (21 - length))
+        cases.append((False, bool(length % 2), labels, {"reduction": "none"}))
+    cases.append((False, True, texts_to_labels("000a0a00"), {"reduction": "none"}))
+    made = []
+    for float_level, reweigh, labels, call in cases:
+        logits = 3 * torch.randn(*labels.shape, len(TEXTS), generator=generator)
+        options = {"float_level": float_level, "reweigh": reweigh}
+        made.append({"logits": logits, "labels": labels, "options": options, "call": call})
+    return made
+
+
+@pytest.mark.skipif(
+    not (PUBLISHED / "ntloss").is_dir(),
+    reason=f"the published package is not in {PUBLISHED}: `make published` puts it there",
+)
+def test_equal_to_the_published_loss_in_value_and_gradient(tmp_path):
+    pytest.importorskip("transformers", reason="the published package imports transformers")
+    if not (PUBLISHED / "loguru").is_dir():
+        pytest.importorskip("loguru", reason="the published package imports loguru")
+    cases = published_cases()
+    torch.save(cases, tmp_path / "cases")
+    arguments = [str(PUBLISHED), str(tmp_path / "cases"), str(tmp_path / "results")]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    subprocess.run([sys.executable, "-c", PUBLISHED_SCRIPT, *arguments], check=True, env=environment)
+    largest = 0.0
+    for case, (value, grad) in zip(cases, torch.load(tmp_path / "results"), strict=True):
+        logits = case["logits"].detach().clone().requires_grad_()
+        loss = NumberLevelLoss(VOCABULARY, **case["options"])(logits, case["labels"], **case["call"])
+        loss.sum().backward()
+        torch.testing.assert_close(loss, value, rtol=1e-5, atol=2e-6)
+        torch.testing.assert_close(logits.grad, grad, rtol=1e-4, atol=2e-6)
+        differences = ((loss.detach() - value).abs().max(), (logits.grad - grad).abs().max())
+        largest = max(largest, *map(float, differences))
+    print(f"largest difference to the published loss: {largest:.1e}")
+
+
+def test_takes_the_published_arguments():
+    parameters = inspect.signature(NumberLevelLoss).parameters
+    published = {
+        "vocab_size": None,
+        "float_level": False,
+        "reweigh": True,
+        "max_number_length": 20,
+    }
+    assert list(parameters)[:5] == ["tokenizer", *published]
+    assert {name: parameters[name].default for name in published} == published
+    loss = NumberLevelLoss(VOCABULARY, None, True, False, 7)
+    assert isinstance(loss, NTLossDotProduct)
+    assert (loss.float_level, loss.reweigh, loss.max_number_length) == (True, False, 7)
+    assert float(loss.max_dist) == 1.0
+    prediction, mass = loss.predict_numbers(torch.zeros(1, 1, len(TEXTS)))
+    assert float(prediction) == pytest.approx(4.5)
+    assert float(mass) == pytest.approx(10 / 14)
+
+
+@pytest.mark.parametrize("length", [*range(1, 61, 7), 21, 25, 40, 60])
+@pytest.mark.parametrize("float_level", [False, True])
+def test_numbers_of_1_to_60_digits_are_read_right(length, float_level):
+    generator = torch.Generator().manual_seed(length)
+    digits = torch.randint(0, 10, (1, length), generator=generator)
+    text = "".join(map(str, digits[0].tolist()))
+    row = "a" + (f"{text[:2]}.{text[2:]}" if float_level and length > 2 else text) + "b"
+    labels = texts_to_labels(row)
+    logits = 3 * torch.randn(*labels.shape, len(TEXTS), generator=generator, dtype=torch.float64)
+    logits[0, : length // 2].scatter_(-1, labels[0, : length // 2, None], 30.0)
+    loss = NumberLevelLoss(VOCABULARY, float_level=float_level, reweigh=False)(
+        logits, labels, reduction="none"
+    )
+    expected = oracle.Oracle(TEXTS[:11] + [None] * 3, float_level).losses(
+        oracle.number_level, logits.numpy(), labels.numpy()
+    )
+    assert (expected != 0).sum() == 1
+    torch.testing.assert_close(loss, torch.from_numpy(expected), rtol=1e-9, atol=1e-12)
+
+
+def test_longer_numbers_than_max_number_length_are_not_clamped():
+    certain = torch.full((1, 30, len(TEXTS)), -1e4)
+    certain[0, range(30), [2, *[0] * 29]] = 0.0  # 2 * 10^29
+    labels = texts_to_labels("1" + "0" * 29)
+    loss = NumberLevelLoss(VOCABULARY, max_number_length=5)(certain, labels)
+    assert float(loss) == pytest.approx(1 / 3)
+
+
+def test_one_term_for_each_number_at_its_first_digit():
+    labels = texts_to_labels("12a3.4", "xx56b7")
+    logits = torch.randn(2, 6, len(TEXTS))
+    at = NumberLevelLoss(VOCABULARY)(logits, labels, reduction="none")
+    assert (at != 0).nonzero().tolist() == [[0, 0], [0, 3], [0, 5], [1, 2], [1, 5]]
+    at = NumberLevelLoss(VOCABULARY, float_level=True)(logits, labels, reduction="none")
+    assert (at != 0).nonzero().tolist() == [[0, 0], [0, 3], [1, 2], [1, 5]]
+    mean = NumberLevelLoss(VOCABULARY, float_level=True)(logits, labels)
+    torch.testing.assert_close(mean, at.sum() / 4)
+
+
+def test_a_point_does_not_change_the_relative_error():
+    logits = torch.randn(1, 5, len(TEXTS))
+    with_point = NumberLevelLoss(VOCABULARY, float_level=True)(logits, texts_to_labels("12.34"))
+    without = NumberLevelLoss(VOCABULARY)(logits[:, [0, 1, 3, 4]], texts_to_labels("1234"))
+    torch.testing.assert_close(with_point, without)
+
+
+def test_same_as_its_criterion_in_the_combined_loss():
+    labels = texts_to_labels("12a3.4", "xx56b7")
+    logits = torch.randn(2, 6, len(TEXTS))
+    terms = NTLCrossEntropyLoss(VOCABULARY, NumberLevel(decimals=True), return_terms=True)(logits, labels)
+    alone = NumberLevelLoss(VOCABULARY, float_level=True)(logits, labels)
+    torch.testing.assert_close(terms.ntl, alone)
+
+
+@pytest.mark.parametrize("reweigh", [True, False])
+def test_length_weight_adds_the_probability_of_going_on(reweigh):
+    texts = [*TEXTS, " 4"]
+    vocabulary = NumberVocabulary.from_mapping({i: t for i, t in enumerate(texts) if t}, vocab_size=15)
+    labels = torch.cat([texts_to_labels("12a3x4", "5.6b78"), torch.tensor([[14], [11]])], -1)
+    logits = torch.randn(2, 7, 15, dtype=torch.float64, requires_grad=True)
+    weights = torch.rand(2, 7, dtype=torch.float64)
+    options = {"float_level": True, "reweigh": reweigh}
+    plain = NumberLevelLoss(vocabulary, **options)
+    longer = NumberLevelLoss(vocabulary, **options, length_weight=0.5)
+    behind = torch.zeros(2, 7, dtype=torch.bool)
+    # Behind "12", "4" (where " 4" starts a number), "5.6" and "78"; "3" is followed by an ignored label.
+    behind[0, [2, 6]] = behind[1, [3, 6]] = True
+    going_on = logits.softmax(-1)[..., :10].sum(-1)  # " 4" would not go on
+    extra = torch.where(behind, going_on, 0) * 0.5
+    torch.testing.assert_close(
+        longer(logits, labels, reduction="none"), plain(logits, labels, reduction="none") + extra
+    )
+    weighted = longer(logits, labels, weights, "none")
+    torch.testing.assert_close(weighted, plain(logits, labels, weights, "none") + extra * weights)
+    torch.testing.assert_close(longer(logits, labels, weights, "sum"), weighted.sum())
+    starts = plain(logits, labels, reduction="none") != 0
+    torch.testing.assert_close(longer(logits, labels, weights), weighted.sum() / (weights * starts).sum())
+    assert torch.autograd.gradcheck(lambda z: longer(z, labels), logits, nondet_tol=1e-12)
+
+
+def test_length_weight_sees_what_a_teacher_forced_loss_does_not():
+    """After 12 the model would write another digit; without length_weight that costs nothing."""
+    logits = torch.full((1, 3, len(TEXTS)), -1e4)
+    logits[0, 0, 1] = logits[0, 1, 2] = logits[0, 2, 7] = 0.0
+    labels = texts_to_labels("12a")
+    assert NumberLevelLoss(VOCABULARY)(logits, labels) == 0
+    assert NumberLevelLoss(VOCABULARY, length_weight=0.3)(logits, labels) == pytest.approx(0.3)
+    logits[0, 2] = logits[0, 2].roll(4)  # 11, the label
+    assert NumberLevelLoss(VOCABULARY, length_weight=0.3)(logits, labels) == 0
+
+
+def test_from_hidden_and_packed_rows():
+    hidden, head = torch.randn(2, 6, 5, dtype=torch.float64), torch.randn(len(TEXTS), 5, dtype=torch.float64)
+    labels = texts_to_labels("12a345", "6789ab")
+    sequence_ids = torch.tensor([[0, 1, 1, 1, 1, 2], [0, 0, 1, 1, 1, 1]])
+    loss = NumberLevelLoss(VOCABULARY, length_weight=0.5)
+    logits = hidden @ head.T
+    expected = loss(logits, labels, reduction="none", sequence_ids=sequence_ids)
+    given = loss.from_hidden(
+        hidden,
+        head,
+        labels,
+        log_normalizer=logits.logsumexp(-1),
+        reduction="none",
+        sequence_ids=sequence_ids,
+    )
+    torch.testing.assert_close(given, expected)
+    # "1" is cut off from "2" by the end of its sequence: no term for going on there.
+    assert (expected != 0).nonzero().tolist() == [
+        [0, 0],
+        [0, 1],
+        [0, 2],
+        [0, 3],
+        [0, 5],
+        [1, 0],
+        [1, 2],
+        [1, 4],
+    ]
+
+
+def test_options_outside_of_their_range():
+    for weight in (-0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="length_weight"):
+            NumberLevelLoss(VOCABULARY, length_weight=weight)
+
+
+@pytest.mark.parametrize("length_weight", [0.0, 0.5])
+def test_no_numbers_is_a_zero_with_a_graph(length_weight):
+    logits = torch.randn(1, 3, len(TEXTS), requires_grad=True)
+    for row in ("abb", "xxx"):
+        loss = NumberLevelLoss(VOCABULARY, length_weight=length_weight)(logits, texts_to_labels(row))
+        loss.backward()
+        assert loss == 0
+        assert logits.grad.abs().sum() == 0
+
+
+def test_compiles_without_graph_breaks():
+    torch._dynamo.reset()
+    labels = texts_to_labels("12a3.4", "xx56b7")
+    logits = torch.randn(2, 6, len(TEXTS))
+    loss = NumberLevelLoss(VOCABULARY, float_level=True, length_weight=0.5)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(logits, labels), loss(logits, labels))
+
+
+def test_the_oracle_agrees_with_exact_integers():
+    """The oracle's floats, checked once with Python's integers."""
+    digits = np.random.default_rng(0).integers(0, 10, (2, 50))
+    logits = np.full((1, 50, 14), -1e4)
+    logits[0, range(50), digits[0]] = 0.0
+    loss = oracle.Oracle(TEXTS[:11] + [None] * 3).losses(oracle.number_level, logits, digits[1:])
+    read, true = (int("".join(map(str, row))) for row in digits)
+    assert loss[0, 0] == pytest.approx(abs(read - true) / (read + true))

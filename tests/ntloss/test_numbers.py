@@ -1,0 +1,256 @@
+"""Whole numbers in labels: what belongs together, which place each digit has, and numbers of any length."""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle_criteria as oracle
+
+from ntloss import (
+    NTLCrossEntropyLoss,
+    NTLLinearCrossEntropyLoss,
+    NumberLevel,
+    NumberTokenLoss,
+    NumberVocabulary,
+    PlaceWeighted,
+    Wasserstein,
+    get_criterion,
+)
+from ntloss.numbers import find_numbers, log_ratio, sequence_ids_of, token_kinds
+
+TEXTS = [*"0123456789", ".", ",", "-", None, " 4", "12", " 345", "007", "3.14", "-8", "1e3", ".5"]
+TEXT = TEXTS.index(None)
+VOCABULARY = NumberVocabulary.from_mapping({i: t for i, t in enumerate(TEXTS) if t}, vocab_size=len(TEXTS))
+KINDS = token_kinds(VOCABULARY)
+IGNORED = -100
+
+
+def labels_of(*texts):
+    """Rows of labels; "_" is text, "x" is ignored."""
+    named = {"_": TEXT, "x": IGNORED}
+    return torch.tensor([[named[t] if t in named else TEXTS.index(t) for t in row] for row in texts])
+
+
+def numbers_of(labels, **options):
+    """For each row the numbers, as lists of (position, place, digits behind)."""
+    spans = find_numbers(labels, KINDS, **options)
+    found = []
+    for row in range(len(labels)):
+        numbers: dict[int, list[tuple[int, int, int]]] = {}
+        for t in range(labels.shape[1]):
+            if spans.digits[row, t]:
+                entry = (t, int(spans.place[row, t]), int(spans.place_from_end[row, t]))
+                numbers.setdefault(int(spans.number[row, t]), []).append(entry)
+                assert bool(spans.starts[row, t]) == (len(numbers[int(spans.number[row, t])]) == 1)
+        found.append(list(numbers.values()))
+    return found, spans
+
+
+def places_of(row, **options):
+    found, _ = numbers_of(labels_of(row), **options)
+    return [[place for _, place, _ in number] for number in found[0]]
+
+
+@pytest.mark.parametrize(
+    ("row", "decimals", "expected"),
+    [
+        ("12", False, [[1, 0]]),
+        ("1_2", False, [[0], [0]]),
+        ("1x2", False, [[0], [0]]),
+        ("1.2", False, [[0], [0]]),
+        ("1.2", True, [[0, -1]]),
+        ("12.345", True, [[1, 0, -1, -2, -3]]),
+        ("1..2", True, [[0], [0]]),
+        (".2", True, [[0]]),
+        ("1.", True, [[0]]),
+        ("1._2", True, [[0], [0]]),
+        ("1.x", True, [[0]]),
+        ("1.2.3", True, [[0, -1, -2]]),
+        ("1,234", False, [[0], [2, 1, 0]]),
+        ("-12", False, [[1, 0]]),
+        (["1", "2", " 4"], False, [[1, 0], [0]]),
+        ([" 4", "2"], False, [[1, 0]]),
+        (["1", ".", " 4"], True, [[0], [0]]),
+        (["12", "007", "3"], False, [[4, 1, 0]]),
+        ([" 345", "12"], False, [[2, 0]]),
+        (["12", ".", "007"], True, [[0, -3]]),
+        (["-8", "2"], False, [[1, 0]]),
+        (["3", "-8"], False, [[0], [0]]),
+        (["3", "3.14", "3"], True, [[0], [0], [0]]),
+        (["1e3", "1"], True, [[0], [0]]),
+        (["1", ".5"], True, [[0], [0]]),
+    ],
+)
+def test_the_documented_rules(row, decimals, expected):
+    assert places_of(row, decimals=decimals) == expected
+
+
+def test_the_position_behind_a_number():
+    def behind(row, **options):
+        return find_numbers(labels_of(row), KINDS, **options).after[0].nonzero().flatten().tolist()
+
+    assert behind("12_3_") == [2, 4]
+    assert behind("12x") == []  # does not count
+    assert behind("12") == []  # the row ends
+    assert behind("12", sequence_ids=torch.tensor([[0, 1]])) == []
+    assert behind(["1", " 4", "_"]) == [1, 2]
+    assert behind("1.2_") == [1, 3]
+    assert behind("1.2_", decimals=True) == [3]
+    assert behind("1._", decimals=True) == [1]
+    assert behind(["3.14", "_"]) == []  # nothing can go on there
+
+
+def test_rows_and_packed_sequences_do_not_merge():
+    labels = labels_of("_12", "345")
+    assert [len(row) for row in numbers_of(labels)[0]] == [1, 1]
+    packed = torch.tensor([[0, 0, 1], [5, 7, 7]])
+    found, _ = numbers_of(labels, sequence_ids=packed)
+    assert [[len(number) for number in row] for row in found] == [[1, 1], [1, 2]]
+    decimals, _ = numbers_of(labels_of("1.2"), sequence_ids=torch.tensor([[0, 1, 1]]), decimals=True)
+    assert [len(number) for number in decimals[0]] == [1, 1]
+
+
+def test_sequence_ids_of_position_ids():
+    position_ids = torch.tensor([[0, 1, 2, 0, 0, 1], [3, 4, 5, 6, 7, 8]])
+    assert sequence_ids_of(position_ids).tolist() == [[0, 0, 0, 1, 2, 2], [0] * 6]
+
+
+tokens = st.sampled_from([*range(len(TEXTS)), TEXT, IGNORED])
+rows = st.integers(1, 14).flatmap(
+    lambda length: st.lists(st.lists(tokens, min_size=length, max_size=length), min_size=1, max_size=3)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows, st.booleans(), st.randoms())
+def test_same_as_reading_token_by_token(labels, decimals, random):
+    sequence_ids = np.cumsum([[random.random() < 0.2 for _ in row] for row in labels], -1)
+    found, spans = numbers_of(
+        torch.tensor(labels), decimals=decimals, sequence_ids=torch.from_numpy(sequence_ids)
+    )
+    for b, row in enumerate(labels):
+        texts = [None if y == IGNORED else TEXTS[y] or "text" for y in row]
+        reader = oracle.Reader(texts, sequence_ids[b], decimals)
+        assert [[tuple(entry) for entry in number] for number in reader.places()] == found[b]
+        assert spans.after[b].nonzero().flatten().tolist() == reader.behind
+    ordinals = spans.number[spans.starts].tolist()
+    assert ordinals == list(range(len(ordinals)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("length", [1, 2, 7, 20, 21, 38, 39, 60, 400, 5000])
+def test_numbers_of_any_length_compare_as_exact_integers_do(length, dtype):
+    generator = np.random.default_rng(length)
+    true, read = generator.integers(0, 10, (2, length))
+    read[: length // 2] = true[: length // 2]
+    for first in (true, np.zeros(length, dtype=int)):
+        labels = labels_of("".join(map(str, first)))
+        spans = find_numbers(labels, KINDS).flatten()
+        given = log_ratio(
+            torch.tensor(read).to(dtype), torch.tensor(first).to(dtype), spans.place, spans, 1.0
+        )
+        whole = [int("".join(map(str, digits))) + 1 for digits in (read, first)] if length < 4000 else None
+        if whole:
+            expected = math.log(whole[0]) - math.log(whole[1])
+            tolerance = 1e-12 if dtype == torch.float64 else 1e-6
+            assert float(given[0]) == pytest.approx(expected, rel=tolerance, abs=10 * tolerance)
+        assert given.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["number_level", "relative_error", "magnitude", "ntil"])
+def test_losses_of_very_long_numbers_are_finite_with_finite_gradients(name):
+    labels = torch.randint(0, 10, (2, 1500))
+    labels[:, 0] = 0
+    logits = torch.randn(2, 1500, len(TEXTS)) * 5
+    logits[..., :10].masked_fill_(torch.rand(2, 1500, 10) < 0.2, -math.inf)
+    logits.requires_grad_()
+    loss = NumberTokenLoss(VOCABULARY, get_criterion(name))(logits, labels)
+    loss.backward()
+    assert loss.isfinite()
+    assert logits.grad.isfinite().all()
+
+
+def test_leading_zeros_do_not_hide_a_difference():
+    """Far below the smallest float32, next to the number's first digit."""
+    row = "0" * 80 + "7"
+    logits = torch.full((1, 81, len(TEXTS)), -math.inf)
+    logits[..., 0] = 0.0
+    logits[0, -1] = -math.inf
+    logits[0, -1, 3] = 0.0
+    loss = NumberTokenLoss(VOCABULARY, NumberLevel())(logits, labels_of(row))
+    assert float(loss) == pytest.approx(4 / 10, rel=1e-5)
+
+
+def test_flat_labels_need_sequence_ids():
+    labels = labels_of("1_23")
+    logits = torch.randn(1, 4, len(TEXTS))
+    hidden, head = torch.randn(4, 3), torch.randn(len(TEXTS), 3)
+    for criterion in (NumberLevel(), PlaceWeighted(Wasserstein())):
+        loss = NumberTokenLoss(VOCABULARY, criterion)
+        with pytest.raises(ValueError, match="sequence_ids"):
+            loss(logits[0], labels[0])
+        flat = loss(logits[0], labels[0], sequence_ids=torch.zeros(4, dtype=torch.int64))
+        torch.testing.assert_close(flat, loss(logits, labels))
+        with pytest.raises(ValueError, match="sequence_ids"):
+            NTLCrossEntropyLoss(VOCABULARY, criterion)(logits[0], labels[0])
+        with pytest.raises(ValueError, match="sequence_ids"):
+            NTLLinearCrossEntropyLoss(VOCABULARY, criterion)(hidden, head, labels[0])
+    NTLLinearCrossEntropyLoss(VOCABULARY, Wasserstein())(hidden, head, labels[0])
+
+
+def test_sequence_ids_that_do_not_fit_are_errors():
+    loss = NumberTokenLoss(VOCABULARY, NumberLevel())
+    logits, labels = torch.randn(1, 4, len(TEXTS)), labels_of("1_23")
+    with pytest.raises(ValueError, match=r"\[1, 3\].*\[1, 4\]"):
+        loss(logits, labels, sequence_ids=torch.zeros(1, 3, dtype=torch.int64))
+    with pytest.raises(TypeError, match="float32"):
+        loss(logits, labels, sequence_ids=torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_a_shift_moves_sequence_ids_with_the_labels(linear):
+    hidden, head = torch.randn(2, 8, 5, dtype=torch.float64), torch.randn(len(TEXTS), 5, dtype=torch.float64)
+    labels = labels_of("_12345_6", "9876_543")
+    sequence_ids = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1, 2, 2]])
+    kind = NTLLinearCrossEntropyLoss if linear else NTLCrossEntropyLoss
+
+    def loss(hidden, labels, sequence_ids, shift):
+        module = kind(VOCABULARY, NumberLevel(), shift=shift)
+        given = (hidden, head) if linear else (hidden @ head.T,)
+        return module(*given, labels, sequence_ids=sequence_ids)
+
+    shifted = loss(hidden, labels, sequence_ids, shift=True)
+    by_hand = loss(hidden[:, :-1], labels[:, 1:], sequence_ids[:, 1:], shift=False)
+    torch.testing.assert_close(shifted, by_hand)
+    assert not torch.isclose(shifted, loss(hidden, labels, None, shift=True))
+
+
+def test_a_packed_row_is_the_same_as_its_sequences_in_rows():
+    logits, labels = torch.randn(1, 8, len(TEXTS), dtype=torch.float64), labels_of("12_34567")
+    sequence_ids = sequence_ids_of(torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3]]))
+    loss = NumberTokenLoss(VOCABULARY, get_criterion("ntil"))
+    packed = loss(logits, labels, sequence_ids=sequence_ids)
+    torch.testing.assert_close(packed, loss(logits.reshape(2, 4, -1), labels.reshape(2, 4)))
+
+
+def test_compiles_without_graph_breaks():
+    labels = labels_of("_12.45_6", "9876_x.3")
+    compiled = torch.compile(find_numbers, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(labels, KINDS, None, True), find_numbers(labels, KINDS, None, True))
+
+
+def test_empty_batches():
+    spans = find_numbers(torch.zeros(0, 5, dtype=torch.int64), KINDS, decimals=True)
+    assert spans.place.shape == (0, 5)
+    loss = NumberTokenLoss(VOCABULARY, NumberLevel())(
+        torch.zeros(2, 0, len(TEXTS), requires_grad=True), torch.zeros(2, 0, dtype=torch.int64)
+    )
+    loss.backward()
+    assert loss == 0
