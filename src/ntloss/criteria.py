@@ -222,7 +222,10 @@ def reweigh_by_mass(loss: Tensor, log_mass: Tensor, worst: float) -> Tensor:
 
     Source: the package ntloss since 0.1 (not in the paper).
     """
-    return log_mass.exp() * loss - (1.01 * worst) * torch.expm1(log_mass)
+    mass = log_mass.exp()
+    # Each is exact where it is taken: 1 - mass loses digits near 1, and the gradient of expm1 far below.
+    on_text = torch.where(log_mass > -1, -torch.expm1(log_mass), 1 - mass)
+    return mass * loss + (1.01 * worst) * on_text
 
 
 def worst_cost(criterion: Criterion, values: Tensor, reweigh: bool | None) -> float | None:

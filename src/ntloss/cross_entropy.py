@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, Wasserstein, worst_cost
-from ntloss.engine.combined import Batch, loss_from_hidden, loss_from_logits
+from ntloss.engine import combined
+from ntloss.engine.combined import Batch, loss_from_logits
 from ntloss.engine.readout import Transform
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.terms import LossTerms, Objective
@@ -226,6 +227,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         super().__init__(vocabulary, *args, **options)
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"chunk_size={chunk_size}: expected 1 or more tokens, or None")
+        combined.keep_out_of_graphs()
         self.chunk_size = chunk_size
         self.drop_ignored = drop_ignored
 
@@ -259,7 +261,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         batch = Batch(
             labels, loss_weights, num_items_in_batch, num_numbers_in_batch, self.shift, self.validate
         )
-        terms = loss_from_hidden(
+        terms = combined.loss_from_hidden(
             hidden_states,
             lm_head_weight,
             bias,

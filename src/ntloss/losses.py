@@ -92,17 +92,19 @@ class NumberTokenLoss(nn.Module):
             TypeError: logits that are not floating-point, labels that are not token ids.
             ValueError: shapes, devices, labels, weights or a reduction that do not fit.
         """
-        self.tables.follow(logits)
         check_logits(logits, self.vocabulary.vocab_size)
+        self.tables.follow(logits)
         rows = logits.reshape(-1, logits.shape[-1])
         target, is_number = self._read_labels(
             logits.shape[:-1], logits.device, labels, loss_weights, reduction, ignore_index
         )
         if self.worst is None:
-            record = make_record(rows.index_select(-1, self.tables.token_ids), self.tables, target, None)
+            number_logits = rows.index_select(-1, self.tables.token_ids)
+            number_logits = torch.where(is_number.unsqueeze(-1), number_logits, 0)
+            record = make_record(number_logits, self.tables, target, None)
         else:
             some_label = torch.where(is_number, labels.reshape(-1), 0)
-            readout = read_logits(rows, some_label, self.tables.token_ids)
+            readout = read_logits(rows, some_label, self.tables.token_ids).only(is_number)
             record = make_record(readout.number_logits, self.tables, target, readout.log_normalizer)
         return self._reduce(record, is_number, loss_weights, reduction, labels.shape)
 
@@ -121,9 +123,9 @@ class NumberTokenLoss(nn.Module):
         logit_scale: float = 1.0,
         sparse_grad: bool = True,
     ) -> Tensor:
-        """The same beside a kernel that computes cross-entropy from hidden states and never shows logits.
+        """The same beside a kernel that computes cross-entropy from hidden states, without logits.
 
-        The number tokens' logits are `hidden_states @ lm_head_weight[number tokens].T`. `docs/riding_along.md`
+        The number tokens' logits are `hidden_states @ lm_head_weight[number tokens].T`; docs/riding_along.md
         shows it with Liger-Kernel, cut-cross-entropy and `F.linear_cross_entropy`.
 
         Args:
@@ -147,8 +149,8 @@ class NumberTokenLoss(nn.Module):
         Raises:
             ValueError: `reweigh` without `log_normalizer`; see `forward` for the others.
         """
-        self.tables.follow(hidden_states)
         check_head(hidden_states, lm_head_weight, bias, self.vocabulary.vocab_size)
+        self.tables.follow(hidden_states)
         leading = hidden_states.shape[:-1]
         if self.worst is not None and (log_normalizer is None or log_normalizer.shape != leading):
             given = None if log_normalizer is None else list(log_normalizer.shape)
@@ -164,9 +166,10 @@ class NumberTokenLoss(nn.Module):
         number_bias = None if bias is None else bias[self.tables.token_ids]
         number_logits = F.linear(hidden_states.reshape(-1, hidden_states.shape[-1]), rows, number_bias)
         number_logits = Transform(logit_scale, softcap).apply(number_logits.to(compute_dtype(rows.dtype)))
+        number_logits = torch.where(is_number.unsqueeze(-1), number_logits, 0)
         log_sum = None
         if self.worst is not None and log_normalizer is not None:
-            log_sum = log_normalizer.reshape(-1).to(number_logits.dtype)
+            log_sum = torch.where(is_number, log_normalizer.reshape(-1).to(number_logits.dtype), 0)
         record = make_record(number_logits, self.tables, target, log_sum)
         return self._reduce(record, is_number, loss_weights, reduction, labels.shape)
 
@@ -386,8 +389,8 @@ class NTLossDotProduct(_TokenizerLoss):
             yhat: `[...]`, the mean of the distribution over the number tokens.
             nt_mass: `[...]`, the probability of all number tokens together.
         """
-        self.tables.follow(logits)
         check_logits(logits, self.vocab_size)
+        self.tables.follow(logits)
         rows = logits.reshape(-1, self.vocab_size)
         nothing = rows.new_zeros(len(rows), dtype=torch.int64)  # neither label nor target is asked for
         readout = read_logits(rows, nothing, self.tables.token_ids)

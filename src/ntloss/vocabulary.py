@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,9 +20,10 @@ from torch import Tensor
 
 # ASCII on purpose: Python's float() also reads "1_000", "nan" and other scripts' digits.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_MANTISSA_DIGITS = re.compile(r"[0-9]")
+_DIGIT = re.compile(r"[0-9]")
 # SentencePiece's byte fallback: "<0x34>" decodes to "4", but no text is ever encoded so.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_LARGEST = torch.finfo(torch.float32).max  # losses are computed in float32
 _DIGITS = "0123456789"
 _POINTS = (".",)
 _SIGNS = {"-": -1, "+": 1}
@@ -119,6 +121,10 @@ class NumberVocabulary:
     _encode: Callable[[list[str]], Sequence[Sequence[int]]] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.vocab_size, int) or isinstance(self.vocab_size, bool):
+            raise TypeError(
+                f"vocab_size: expected an int, the width of the model's logits, given {self.vocab_size!r}"
+            )
         if not self.tokens:
             raise ValueError(
                 f"no number token among {self.vocab_size:,} tokens. Expected at least one token whose text "
@@ -178,14 +184,14 @@ class NumberVocabulary:
                 number (`42`, `-3`, `3.14`, `3.`, `.5`, `1e3`, `007`).
             space_prefixed: True also keeps numbers that wear a marker of the tokenizer (`▁4`, `Ġ4`; for
                 WordPiece `##4`).
-            vocab_size: width of the model's logits, where it exceeds the tokenizer's (padded embeddings).
+            vocab_size: width of the model's logits. Default: the tokenizer's. Models often pad theirs.
 
         Returns:
             The vocabulary. A `NumberTokensLeftOut` warning tells, once, of number tokens left out.
 
         Raises:
             TypeError: `tokenizer` is not a tokenizer.
-            ValueError: a digit has no token, or `vocab_size` is smaller than the tokenizer's largest id.
+            ValueError: a digit has no token, or a number token's id lies outside of `vocab_size`.
         """
         texts = _texts_of_tokenizer(tokenizer)
         size = max(len(tokenizer), 1 + max(texts.ids, default=-1)) if vocab_size is None else vocab_size
@@ -221,22 +227,15 @@ class NumberVocabulary:
             >>> NumberVocabulary.from_mapping({7: 0.5, 8: "12"}, vocab_size=10).values
             (0.5, 12.0)
         """
+        if not isinstance(mapping, Mapping):
+            raise TypeError(f"expected a mapping {{token_id: value or text}}, given {type(mapping).__name__}")
         decoded: dict[int, str] = {}
         for token_id, given in mapping.items():
             if not isinstance(token_id, int) or isinstance(token_id, bool):
                 raise TypeError(f"token ids are ints; given {token_id!r} as a key of the mapping")
-            if isinstance(given, str):
-                decoded[token_id] = given
-            elif isinstance(given, bool) or not isinstance(given, (int, float)):
-                raise TypeError(
-                    f"token {token_id}: expected a number or a text, given {type(given).__name__} {given!r}"
-                )
-            elif not math.isfinite(given):
-                raise ValueError(f"token {token_id}: expected a finite value, given {given!r}")
-            else:
-                decoded[token_id] = repr(given)
+            decoded[token_id] = given if isinstance(given, str) else _text_of_value(token_id, given)
         bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
-        batch_encode = None if encode is None else lambda texts: [encode(text) for text in texts]
+        batch_encode = None if encode is None else functools.partial(_encode_each, encode)
         return cls._read(decoded, bare, vocab_size, digit_level, space_prefixed, batch_encode)
 
     @classmethod
@@ -249,15 +248,15 @@ class NumberVocabulary:
         space_prefixed: bool,
         encode: Callable[[list[str]], Sequence[Sequence[int]]] | None,
     ) -> NumberVocabulary:
-        found = []
+        kept: list[NumberToken] = []
+        left_out: list[NumberToken] = []
         for token_id, text in sorted(decoded.items()):
             if (value := _value_of(text)) is not None:
                 stripped = text.removeprefix(" ")
-                digits = len(_MANTISSA_DIGITS.findall(re.split("[eE]", stripped)[0]))
+                digits = len(_DIGIT.findall(re.split("[eE]", stripped)[0]))
                 starts = text.startswith(" ") or stripped[0] in _SIGNS
-                found.append(NumberToken(token_id, text, value, digits, bare[token_id], starts))
-        kept = [token for token in found if _in_reading(token, digit_level, space_prefixed)]
-        left_out = [token for token in found if not _in_reading(token, digit_level, space_prefixed)]
+                token = NumberToken(token_id, text, value, digits, bare[token_id], starts)
+                (kept if _in_reading(token, digit_level, space_prefixed) else left_out).append(token)
         if digit_level:
             _check_digits(kept, left_out)
         if left_out:
@@ -310,15 +309,16 @@ class NumberVocabulary:
         counted = set(self.token_ids)
         seen = 0
         by_reading = {(level, prefixed): 0 for level in (True, False) for prefixed in (False, True)}
-        for ids in self._encode(texts):
+        for ids in self._encode(texts) if texts else ():
             for token_id in ids:
                 token = every.get(token_id)
                 if token is None:
                     continue
-                seen += token.digits * (token_id in counted)
+                characters = len(_DIGIT.findall(token.text))
+                seen += characters * (token_id in counted)
                 for reading in by_reading:
-                    by_reading[reading] += token.digits * _in_reading(token, *reading)
-        digits = sum(len(_MANTISSA_DIGITS.findall(text)) for text in texts)
+                    by_reading[reading] += characters * _in_reading(token, *reading)
+        digits = sum(len(_DIGIT.findall(text)) for text in texts)
         return Coverage(digits, seen, by_reading)
 
 
@@ -354,12 +354,24 @@ def _texts_of_tokenizer(tokenizer: Any) -> _TokenTexts:
             text = tokenizer.convert_tokens_to_string(["a", raw])[len(anchor) :]
             decoded[token_id] = text
             bare[token_id] = raw == text.removeprefix(" ")
+    return _TokenTexts(decoded, bare, vocab.values(), functools.partial(_encode_with, tokenizer))
 
-    def encode(texts: list[str]) -> Sequence[Sequence[int]]:
-        ids: Sequence[Sequence[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        return ids
 
-    return _TokenTexts(decoded, bare, vocab.values(), encode)
+# Functions of the module, so that a vocabulary can be pickled.
+def _encode_with(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
+    # Calling a fast tokenizer resets the truncation and padding that it may carry.
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    truncation, padding = getattr(backend, "truncation", None), getattr(backend, "padding", None)
+    ids: Sequence[Sequence[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    if backend is not None and truncation is not None:
+        backend.enable_truncation(**truncation)
+    if backend is not None and padding is not None:
+        backend.enable_padding(**padding)
+    return ids
+
+
+def _encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Sequence[Sequence[int]]:
+    return [encode(text) for text in texts]
 
 
 def _value_of(text: str) -> float | None:
@@ -367,7 +379,21 @@ def _value_of(text: str) -> float | None:
     if not _NUMBER.fullmatch(number):
         return None
     value = float(number) + 0.0  # -0.0 and 0.0 are one value
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= _LARGEST else None
+
+
+def _text_of_value(token_id: int, given: Any) -> str:
+    if isinstance(given, bool) or not isinstance(given, numbers.Real):
+        raise TypeError(
+            f"token {token_id}: expected a number or a text, given {type(given).__name__} {given!r}"
+        )
+    try:
+        value = float(given)
+    except OverflowError:
+        value = math.inf
+    if not abs(value) <= _LARGEST:
+        raise ValueError(f"token {token_id}: expected a finite value that float32 can hold, given {given!r}")
+    return str(int(value)) if value.is_integer() else repr(value)
 
 
 def _in_reading(token: NumberToken, digit_level: bool, space_prefixed: bool) -> bool:
@@ -395,7 +421,7 @@ def _check_digits(kept: Sequence[NumberToken], left_out: Sequence[NumberToken]) 
 def _describe_left_out(left_out: Sequence[NumberToken], kept: int, digit_level: bool) -> str:
     parts = []
     multiple = [token for token in left_out if digit_level and not token.is_digit]
-    marked = [token for token in left_out if token not in multiple]
+    marked = [token for token in left_out if not digit_level or token.is_digit]
     if marked:
         parts.append(
             f"{len(marked):,} with a space before them (such as {marked[0].text!r}): "

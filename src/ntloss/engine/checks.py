@@ -85,7 +85,8 @@ def check_labels(
         raise ValueError(f"labels are on {labels.device}, the logits on {device}: move one to the other")
     if loss_weights is not None:
         if not isinstance(loss_weights, Tensor) or loss_weights.is_complex():
-            raise TypeError(f"loss_weights: expected a real tensor, given {type(loss_weights).__name__}")
+            given = loss_weights.dtype if isinstance(loss_weights, Tensor) else type(loss_weights).__name__
+            raise TypeError(f"loss_weights: expected a real tensor, given {given}")
         if loss_weights.shape != labels.shape:
             raise ValueError(
                 f"loss_weights of shape {list(loss_weights.shape)}: expected that of the labels, "
@@ -122,6 +123,6 @@ def check_values(
             f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Were the labels made by another tokenizer?"
         )
     # Written so that NaN fails too.
-    if loss_weights is not None and not (loss_weights >= 0).all():
-        bad = loss_weights[~(loss_weights >= 0)][0].item()
-        raise ValueError(f"loss_weights hold {bad}: expected weights of 0 or more")
+    if loss_weights is not None and not (fits := (loss_weights >= 0) & (loss_weights < torch.inf)).all():
+        bad = loss_weights[~fits][0].item()
+        raise ValueError(f"loss_weights hold {bad}: expected finite weights of 0 or more")

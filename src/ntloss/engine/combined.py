@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -103,7 +104,6 @@ def loss_from_logits(
     return reduce_terms(terms, objective.reduction, shape)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # counting the positions that are not ignored synchronises: one graph break
 def loss_from_hidden(
     hidden_states: Tensor,
     lm_head_weight: Tensor,
@@ -142,3 +142,14 @@ def loss_from_hidden(
         count = shape.numel()
         terms = LossTerms(*(term.new_zeros(count).index_copy(0, kept, term) for term in terms))
     return reduce_terms(terms, objective.reduction, shape)
+
+
+@functools.cache
+def keep_out_of_graphs() -> None:
+    """Make `loss_from_hidden` one graph break under `torch.compile`, which could not trace it.
+
+    Called where a module is made, not where this file is imported: importing the compiler takes as long as
+    importing torch.
+    """
+    global loss_from_hidden
+    loss_from_hidden = torch.compiler.disable(loss_from_hidden)  # type: ignore[no-untyped-call]

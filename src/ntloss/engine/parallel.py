@@ -8,14 +8,14 @@ its own columns, without a collective.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-if dist.is_available():
+if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 from ntloss.engine.readout import IDENTITY, Readout, Transform, compute_dtype, write_gradient
@@ -104,7 +104,11 @@ def replicated(tensor: Tensor) -> Tensor:
 
 
 def _is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
-    return dist.is_available() and isinstance(tensor, DTensor)
+    if type(tensor) in (Tensor, nn.Parameter) or not dist.is_available():
+        return False
+    from torch.distributed.tensor import DTensor  # slow to import, and seldom needed
+
+    return isinstance(tensor, DTensor)
 
 
 def read_shard(

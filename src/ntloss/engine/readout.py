@@ -39,6 +39,19 @@ class Readout(NamedTuple):
     number_logits: Tensor
     mean_logit: Tensor
 
+    def only(self, counted: Tensor) -> Readout:
+        """The same with zeros at positions that do not count, whose logits may be anything, NaN too.
+
+        Args:
+            counted: `[positions]`, bool.
+        """
+        return Readout(
+            torch.where(counted, self.log_normalizer, 0),
+            torch.where(counted, self.label_logit, 0),
+            torch.where(counted.unsqueeze(-1), self.number_logits, 0),
+            torch.where(counted, self.mean_logit, 0) if self.mean_logit.shape[0] else self.mean_logit,
+        )
+
 
 class Transform(NamedTuple):
     """What some heads do to their logits: `softcap * tanh(scale * z / softcap)`.
@@ -140,11 +153,13 @@ class _ReadLogits(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         logits, labels, token_ids, log_normalizer, softmax = ctx.saved_tensors
-        # A second backward pass through a retained graph finds the softmax spent, and starts from the logits.
-        is_softmax = softmax.numel() > 0 and not ctx.softmax_spent
+        is_softmax = softmax.numel() > 0
+        if is_softmax and ctx.softmax_spent:  # by an earlier backward pass through a retained graph
+            grad = torch.softmax(ctx.transform.apply(logits), -1)
+        else:
+            # `.data`: what follows is no change of a saved tensor that autograd should refuse.
+            grad = softmax.data if is_softmax else logits.data if ctx.inplace else torch.empty_like(logits)
         ctx.softmax_spent = True
-        # `.data`: what follows is no change of a saved tensor that autograd should refuse.
-        grad = softmax.data if is_softmax else logits.data if ctx.inplace else torch.empty_like(logits)
         write_gradient(grad, is_softmax, logits, labels, token_ids, log_normalizer, *ctx.transform, *grads)
         return grad, None, None, None, None, None, None
 
@@ -184,7 +199,7 @@ def read_block(
         elif softmax is logits and transform == IDENTITY:
             highest = part.amax(-1)
             torch.softmax(part, -1, out=part)  # row by row, so it may write where it reads
-            log_normalizer = highest - part.amax(-1).log_()
+            log_normalizer = _of_highest(highest, part)
         else:
             torch.softmax(part, -1, out=softmax[block])
             log_normalizer = _log_normalizer(part, softmax[block], labels[block], label_logit)
@@ -197,11 +212,19 @@ def read_block(
 def _log_normalizer(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tensor) -> Tensor:
     # lse = z_j - log p_j for any j. The label's column is at hand; where its probability has vanished, the
     # largest one takes two passes more. Asking costs no synchronisation on the CPU.
-    if part.device.type == "cpu":
-        reference = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-        if bool((reference > _SAFE_PROBABILITY).all()):
-            return label_logit - reference.log_()
-    return part.amax(-1) - softmax.amax(-1).log_()
+    if part.device.type != "cpu":
+        return _of_highest(part.amax(-1), softmax)
+    label_prob = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    safe = label_prob > _SAFE_PROBABILITY
+    log_normalizer = label_logit - label_prob.log()
+    if bool(safe.all()):
+        return log_normalizer
+    return torch.where(safe, log_normalizer, _of_highest(part.amax(-1), softmax))
+
+
+def _of_highest(highest: Tensor, softmax: Tensor) -> Tensor:
+    # The softmax of a row of -inf is NaN, its log-normalizer is not.
+    return torch.where(highest.isneginf(), highest, highest - softmax.amax(-1).log_())
 
 
 # Custom operators, so that torch.compile on the CPU takes them as they are: they beat what it makes of the
@@ -237,7 +260,7 @@ def _(
 
 def _empty_readout(logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool) -> Readout:
     like = torch.empty_like(labels, dtype=compute_dtype(logits.dtype))
-    numbers = like.new_empty(len(logits), len(token_ids))
+    numbers = like.new_empty(logits.shape[0], token_ids.shape[0])
     means = torch.empty_like(like) if mean else like.new_empty(0)
     return Readout(like, torch.empty_like(like), numbers, means)
 
@@ -267,6 +290,7 @@ def write_gradient(
             part = transform.apply(logits[block].to(log_normalizer.dtype))
         work = grad[block] if part is None or is_softmax else (part - log_normalizer[block, None]).exp_()
         work.mul_(grad_log_normalizer[block, None])
+        _silence(work, grad_log_normalizer[block], log_normalizer[block])
         if len(grad_mean_logit):
             work.add_(grad_mean_logit[block, None] / logits.shape[-1])
         work.scatter_add_(-1, labels[block, None], grad_label_logit[block, None])
@@ -275,6 +299,18 @@ def write_gradient(
             work.mul_(transform.derivative(work if part is None else part))
         if not is_softmax:
             grad[block] = work
+
+
+def _silence(work: Tensor, grad_log_normalizer: Tensor, log_normalizer: Tensor) -> None:
+    """Clear rows that do not count where padding has made them NaN, because 0 times NaN is NaN.
+
+    On the CPU, where asking for such rows costs no synchronisation. Elsewhere they get the NaN that
+    `F.cross_entropy` gives them, too.
+    """
+    if work.device.type == "cpu":
+        broken = (grad_log_normalizer == 0) & ~log_normalizer.isfinite()
+        if bool(broken.any()):
+            work.masked_fill_(broken.unsqueeze(-1), 0)
 
 
 def _rows_at_a_time(logits: Tensor, whole: bool) -> int:

@@ -52,7 +52,8 @@ class NumberTables(nn.Module):
         ]
         ids = [forms[i][level] for level, members in enumerate(levels) for i in members]
         floats = torch.float32 if device.type == "mps" else torch.float64
-        with torch.device("cpu"):  # also inside `with torch.device("meta")`
+        # Wherever they are made first: under `with torch.device("meta")`, or while evaluating.
+        with torch.device("cpu"), torch.inference_mode(False):
             tables = {
                 "token_ids": torch.tensor(ids),
                 "values": self.vocabulary.value_tensor().to(floats),
@@ -60,13 +61,15 @@ class NumberTables(nn.Module):
             }
             for level, members in enumerate(levels[1:], start=1):
                 tables[f"level_{level}"] = torch.tensor(members)
-        for name, table in tables.items():
-            self.register_buffer(name, table.to(device), persistent=False)
+            for name, table in tables.items():
+                self.register_buffer(name, table.to(device), persistent=False)
         self._levels = len(levels)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NumberTables:
         # .half(), .to(device), .to_empty(...): only the device is followed.
-        device = fn(torch.empty(0, device=self.values.device)).device
+        # Nothing can be moved away from meta, so an empty CPU tensor asks there.
+        here = self.values.device if self.values.device.type != "meta" else "cpu"
+        device = fn(torch.empty(0, device=here)).device
         if device != self.values.device:
             self._build(device)
         return self

@@ -180,6 +180,7 @@ def position_terms(
     Returns:
         The terms, each `[positions]`; those besides the loss are detached.
     """
+    readout = readout.only(positions.z != 0)
     log_normalizer = readout.log_normalizer
     ce = log_normalizer - readout.label_logit
     if objective.label_smoothing:

@@ -1,0 +1,1 @@
+"""The configuration's files: Hydra finds them by this package's name."""

@@ -1,0 +1,92 @@
+"""How far a comparison is: a bar in a terminal, occasional lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from ntl.workers import Run
+
+LINE_EVERY = 30.0  # seconds between two lines where there is no terminal
+
+
+class ComparisonProgress:
+    """Counts the steps of all runs together. A context manager.
+
+    Args:
+        console: Where to show it.
+        steps: Of one run.
+        runs: The number of runs to do.
+        clock: Seconds.
+    """
+
+    def __init__(self, console: Console, steps: int, runs: int, clock: Callable[[], float] = time.monotonic):
+        self.console = console
+        self.total = steps * runs
+        self.runs = runs
+        self.steps = steps
+        self.clock = clock
+        self.started = self.last_line = clock()
+        self.done: dict[Run, int] = {}
+        self.ended = 0
+        self.bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task(f"0 of {runs} runs", total=self.total, left="")
+
+    def __enter__(self) -> ComparisonProgress:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+    def step(self, run: Run, steps: int) -> None:
+        """A run has done so many steps."""
+        self.done[run] = steps
+        self._show()
+
+    def end(self, run: Run, message: str) -> None:
+        """A run has ended, well or badly; say so."""
+        self.done[run] = self.steps
+        self.ended += 1
+        self.console.print(message, markup=False, highlight=False, soft_wrap=True)
+        self._show()
+
+    @property
+    def left(self) -> str:
+        """An estimate of the time left, in words."""
+        done = sum(self.done.values())
+        if not done:
+            return ""
+        seconds = (self.clock() - self.started) * (self.total - done) / done
+        return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
+
+    def _show(self) -> None:
+        done = sum(self.done.values())
+        counts = f"{self.ended} of {self.runs} runs"
+        self.bar.update(self.task, completed=done, description=counts, left=self.left)
+        now = self.clock()
+        if not self.console.is_terminal and now - self.last_line >= LINE_EVERY and done < self.total:
+            self.last_line = now
+            self.console.print(
+                f"{done / self.total:4.0%} of all steps, {counts}, {self.left}",
+                highlight=False,
+                soft_wrap=True,
+            )

@@ -1,0 +1,157 @@
+"""The output folder: one file per finished run, whole or absent, never mixed with another configuration's."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ntl.errors import UserError
+from ntl.workers import Run
+
+
+class RunStore:
+    """The finished runs in an output folder.
+
+    Args:
+        folder: The output folder; it need not exist.
+        identity: What all runs of the comparison have in common: data, model, training, ...
+        objectives: Objective -> its settings; each run depends on its own.
+
+    Raises:
+        UserError: The folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any], objectives: Mapping[str, Any]):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(
+                f"output_dir={folder} is a file; expected a folder, or a path that does not exist yet. Pass "
+                "another output_dir."
+            )
+        self.folder = folder
+        self.identity = identity
+        self.objectives = objectives
+
+    def path(self, run: Run) -> Path:
+        """The file of a run."""
+        return self.folder / "runs" / f"{run.objective}-seed{run.seed}.json"
+
+    def open(self, runs: Sequence[Run], overwrite: bool) -> dict[Run, dict[str, Any]]:
+        """Look at what is there, and make the folder ready for new runs.
+
+        Args:
+            runs: Those of the comparison.
+            overwrite: Delete runs of another configuration instead of refusing.
+
+        Returns:
+            The runs that are finished already, with their records.
+
+        Raises:
+            UserError: The folder holds runs of another configuration, or a file that cannot be read; nothing
+                is changed then.
+        """
+        finished, foreign, differences = {}, [], []
+        for path in sorted((self.folder / "runs").glob("*-seed*.json")):
+            record = _read(path)
+            differs = self._differences(record)
+            if differs:
+                foreign.append(path)
+                differences += [d for d in differs if d not in differences]
+                continue
+            run = Run(record["objective"], record["seed"])
+            if run in runs:
+                finished[run] = record
+        if foreign and not overwrite:
+            raise UserError(
+                f"output_dir={self.folder} holds {len(foreign)} run(s) of another configuration: "
+                f"{'; '.join(differences[:5])}{'; ...' if len(differences) > 5 else ''}. Pass another "
+                "output_dir, or overwrite=true to delete those runs."
+            )
+        for path in foreign:
+            path.unlink()
+        try:
+            (self.folder / "runs").mkdir(parents=True, exist_ok=True)
+            write_whole(self.folder / "runs" / ".writable", "")
+        except OSError as error:
+            raise UserError(
+                f"output_dir={self.folder} cannot be written ({error.strerror}); expected a folder that can "
+                "be. Pass another output_dir."
+            ) from None
+        (self.folder / "runs" / ".writable").unlink()
+        return finished
+
+    def save(self, run: Run, result: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, Any]:
+        """Write a finished run.
+
+        Args:
+            run: The run.
+            result: From ``training.train_run``.
+            versions: Of the packages that made it.
+
+        Returns:
+            The record: identity, objective, seed, versions and result.
+        """
+        record = {
+            "objective": run.objective,
+            "seed": run.seed,
+            "config": {**self.identity, "objective": self.objectives[run.objective]},
+            "versions": dict(versions),
+            **result,
+        }
+        write_whole(self.path(run), json.dumps(record))
+        return record
+
+    def _differences(self, record: Mapping[str, Any]) -> list[str]:
+        mine = dict(self.identity)
+        theirs = dict(record["config"])
+        objective = theirs.pop("objective")
+        name = record["objective"]
+        # Another comparison's objective may be unknown here; its runs are then neither used nor in the way.
+        if name in self.objectives:
+            mine[f"objective.{name}"] = self.objectives[name]
+            theirs[f"objective.{name}"] = objective
+        mine, theirs = _flat(mine), _flat(theirs)
+        return [
+            f"{key} is {theirs.get(key)!r} there, {mine.get(key)!r} here"
+            for key in sorted({*mine, *theirs})
+            if theirs.get(key) != mine.get(key)
+        ]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that it is never seen half written.
+
+    Args:
+        path: The file.
+        text: Its content.
+    """
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        needed = {"objective", "seed", "config", "metrics", "curve", "predictions"}
+        if not needed <= set(record) or "objective" not in record["config"]:
+            raise ValueError("keys are missing")
+    except (ValueError, TypeError, OSError) as error:
+        raise UserError(
+            f"{path} is no run of a comparison ({error}); expected the JSON that `ntl compare` wrote. "
+            "Delete the file (the run is then repeated), or pass another output_dir."
+        ) from None
+    return record
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat

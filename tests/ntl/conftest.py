@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+SHARED = REPOSITORY.parent / "shared"
+
+# A comparison that takes seconds: what it learns is nothing, what it does is everything.
+TINY = (
+    "seeds=[0]",
+    "objectives=[ce,ntl_was]",
+    "task.train_size=64",
+    "task.validation_size=8",
+    "task.test_size=20",
+    "training.steps=4",
+    "training.batch_size=8",
+    "training.evaluations=2",
+    "training.evaluation_size=8",
+    "model.d_model=16",
+    "model.d_kv=8",
+    "model.d_ff=16",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "jobs=1",  # starting a worker costs more than its runs
+)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> list[str]:
+    """Overrides of a comparison that takes seconds, with an output folder of its own."""
+    return [*TINY, f"output_dir={tmp_path / 'out'}"]
+
+
+def shared(path: str) -> Path:
+    """A folder of files that not everyone has; the test skips where it is absent."""
+    folder = SHARED / path
+    if not folder.exists():
+        pytest.skip(f"needs {path}, in a folder named shared beside the repository")
+    return folder

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ntl.metrics import mean_and_error, parse_number, score
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("42", 42.0), (" -7 ", -7.0), ("+3.5", 3.5), (".5", 0.5), ("3.", 3.0), ("007", 7.0)],
+)
+def test_a_text_that_is_one_number_is_read(text, number):
+    assert parse_number(text) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-", ".", "4 2", "1e3", "nan", "inf", "1_000", "١", "4a", "--4", "1.2.3"]
+)
+def test_a_text_that_is_not_one_number_is_invalid(text):
+    assert parse_number(text) is None
+
+
+def test_metrics_equal_values_computed_by_hand():
+    # Errors 0, 2, -3 around true values 1, 2, 6 (mean 3, squared deviations 4 + 1 + 9 = 14).
+    result = score([1.0, 4.0, 3.0, None], [1.0, 2.0, 6.0, 100.0])
+    assert result["mae"] == pytest.approx(5 / 3)
+    assert result["rmse"] == pytest.approx(math.sqrt(13 / 3))
+    assert result["r2"] == pytest.approx(1 - 13 / 14)
+    # Deviations of the predictions from their mean 8/3: -5/3, 4/3, 1/3; with -2, -1, 3: 3 / sqrt(14/3 * 14).
+    assert result["pearson"] == pytest.approx(3 / math.sqrt(14 / 3 * 14))
+    assert result["accuracy"] == pytest.approx(1 / 3)
+    assert result["invalid"] == 1
+
+
+def test_without_a_valid_prediction_only_the_count_is_defined():
+    assert score([None, None], [1.0, 2.0]) == {
+        "mae": None, "rmse": None, "r2": None, "pearson": None, "accuracy": None, "invalid": 2,
+    }  # fmt: skip
+
+
+def test_constant_predictions_have_no_pearson_and_no_warning(recwarn):
+    result = score([3.0, 3.0], [1.0, 2.0])
+    assert result["pearson"] is None
+    assert result["r2"] == pytest.approx(1 - 5 / 0.5)
+    assert not recwarn
+
+
+def test_constant_targets_have_no_r2():
+    assert score([3.0, 4.0], [1.0, 1.0])["r2"] is None
+
+
+def test_unequal_lengths_are_an_error():
+    with pytest.raises(ValueError, match="1 predictions for 2 targets"):
+        score([1.0], [1.0, 2.0])
+
+
+def test_standard_error_is_the_sample_deviation_over_the_root_of_the_seeds():
+    mean, error = mean_and_error([1.0, 2.0, 6.0])
+    assert mean == pytest.approx(3.0)
+    assert error == pytest.approx(math.sqrt(7 / 3))  # variance 14 / 2 = 7, over 3 seeds
+    assert mean_and_error([5.0]) == (5.0, None)
+    assert mean_and_error([1.0, None]) == (None, None)

@@ -1,0 +1,82 @@
+"""What the tests of the library share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_tokenizers
+import torch
+from hypothesis import HealthCheck, settings
+
+from ntloss import NumberVocabulary
+from ntloss.vocabulary import _warn_once
+
+ROOT = Path(__file__).resolve().parents[2]
+
+settings.register_profile(
+    "ntloss", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.load_profile("ntloss")
+
+
+@pytest.fixture(autouse=True)
+def _forget_warnings() -> None:
+    """What is said once in a process is said once in a test."""
+    _warn_once.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder() -> Path:
+    """The folder of the real tokenizers (NTLOSS_TOKENIZERS, or `shared` beside the repository)."""
+    folder = Path(os.environ.get("NTLOSS_TOKENIZERS", ROOT.parent / "shared" / "tokenizers"))
+    if not (folder / "t5").is_dir() or not (folder / "gpt2").is_dir():
+        pytest.skip(f"no real tokenizers in {folder}: set NTLOSS_TOKENIZERS to a folder with t5/ and gpt2/")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def real_tokenizer(tokenizer_folder: Path) -> Callable[[str], Any]:
+    """A fresh "t5" or "gpt2" tokenizer at each call."""
+    from transformers import AutoTokenizer
+
+    return lambda name: AutoTokenizer.from_pretrained(tokenizer_folder / name, local_files_only=True)
+
+
+@pytest.fixture(params=sorted(tiny_tokenizers.MAKES))
+def tiny_tokenizer(request: pytest.FixtureRequest) -> Any:
+    """A small tokenizer of each make."""
+    return tiny_tokenizers.MAKES[request.param]()
+
+
+@pytest.fixture(scope="session")
+def digits() -> NumberVocabulary:
+    """Ten digits and two texts: ids 0 to 9, and 10 and 11."""
+    return NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, vocab_size=12)
+
+
+@pytest.fixture(scope="session")
+def irregular() -> NumberVocabulary:
+    """Values with irregular gaps and several forms (7, ` 7`, 007; 0, -0), texts in between."""
+    return NumberVocabulary.from_mapping(
+        {1: "7", 2: " 7", 4: "007", 5: "-3", 7: "0", 8: "-0", 9: "3.14", 11: "1e3", 12: "250", 14: ".5"},
+        vocab_size=17,
+    )
+
+
+@pytest.fixture
+def batch() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """Random logits that ask for a gradient, and labels: `batch(vocab, 2, 3)` is `[2, 3, vocab]`."""
+
+    def make(
+        vocab: int, *shape: int, dtype: torch.dtype = torch.float64, seed: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        logits = 3 * torch.randn(*shape, vocab, generator=generator, dtype=torch.float64)
+        labels = torch.randint(vocab, shape, generator=generator)
+        return logits.to(dtype).requires_grad_(), labels
+
+    return make

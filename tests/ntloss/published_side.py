@@ -1,0 +1,133 @@
+"""The published package's side of the differential test: run as a program, in a process of its own.
+
+    python published_side.py <requests> <answers>
+
+Only there does the path lead to the published `ntloss`. The test imports this file for `make_batch` alone, so
+that both sides see the same tensors and no logits travel.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+LOSS_FUNCTIONS = {"squared": F.mse_loss, "absolute": F.l1_loss, "huber": F.huber_loss}
+ATTRIBUTES = {
+    "NTLoss": [
+        "number_values",
+        "number_values_dense",
+        "is_number_token",
+        "number_token_ids",
+        "dist_lookup",
+        "vocab_to_dist_idx",
+        "max_dist",
+        "vocab_size",
+    ],
+    "NTLossDotProduct": [
+        "number_values",
+        "number_values_dense",
+        "is_number_token",
+        "number_token_ids",
+        "max_dist",
+        "vocab_size",
+    ],
+}
+
+
+def make_requests(tokenizer: str, vocab_size: int, count: int) -> list[dict[str, Any]]:
+    """Draw settings of the loss and of its call."""
+    draw = random.Random(vocab_size)
+    requests = []
+    for seed in range(count):
+        kind = ("NTLoss", "NTLossDotProduct")[seed % 2]
+        settings: dict[str, Any] = {
+            "vocab_size": draw.choice([None, vocab_size + 28]),
+            "digit_level": draw.random() < 0.6,
+            "reweigh": draw.random() < 0.6,
+        }
+        if kind == "NTLoss":
+            settings["squash_factor"] = draw.choice([None, None, 1.5, 9.0])
+        else:
+            settings["loss_function"] = draw.choice(sorted(LOSS_FUNCTIONS))
+        requests.append(
+            {
+                "tokenizer": tokenizer,
+                "kind": kind,
+                "settings": settings,
+                "seed": seed,
+                "reduction": draw.choice(["mean", "sum", "none"]),
+                "weights": draw.choice([None, "fractions", "some zero"]),
+                "ignore_index": draw.choice([-100, -1, "a number"]),
+                "scale": draw.choice([0.3, 3.0, 15.0]),
+            }
+        )
+    return requests
+
+
+def make_loss(request: dict[str, Any], tokenizer: Any, module: Any) -> Any:
+    """The request's loss, of whichever `ntloss` module is given."""
+    settings = dict(request["settings"])
+    if "loss_function" in settings:
+        settings["loss_function"] = LOSS_FUNCTIONS[settings["loss_function"]]
+    return getattr(module, request["kind"])(tokenizer, **settings)
+
+
+def make_batch(request: dict[str, Any], vocab_size: int, number_ids: torch.Tensor) -> dict[str, Any]:
+    """Arguments of the request's call: two thirds of the labels are numbers."""
+    generator = torch.Generator().manual_seed(request["seed"])
+    shape = (2, 3)
+    logits = request["scale"] * torch.randn(*shape, vocab_size, generator=generator)
+    text = torch.randint(vocab_size, shape, generator=generator)
+    numbers = number_ids[torch.randint(len(number_ids), shape, generator=generator)]
+    labels = torch.where(torch.rand(shape, generator=generator) < 2 / 3, numbers, text)
+    labels[0, 0] = number_ids[0]
+    ignore_index = int(number_ids[-1]) if request["ignore_index"] == "a number" else request["ignore_index"]
+    labels[0, 1] = ignore_index
+    weights = None
+    if request["weights"] is not None:
+        weights = torch.rand(shape, generator=generator) + 0.1
+        if request["weights"] == "some zero":
+            weights[1] = 0
+    return {
+        "logits": logits.requires_grad_(),
+        "labels": labels,
+        "loss_weights": weights,
+        "reduction": request["reduction"],
+        "ignore_index": ignore_index,
+    }
+
+
+def answer(request: dict[str, Any], loss_fn: Any) -> dict[str, Any]:
+    """Value, gradient, attributes and predicted numbers of one request."""
+    batch = make_batch(request, loss_fn.vocab_size, loss_fn.number_token_ids)
+    loss = loss_fn(**batch)
+    loss.sum().backward()
+    found = {
+        "value": loss.detach(),
+        "gradient": batch["logits"].grad,
+        **{name: torch.as_tensor(getattr(loss_fn, name)) for name in ATTRIBUTES[request["kind"]]},
+    }
+    if request["kind"] == "NTLossDotProduct":
+        found["yhat"], found["nt_mass"] = (x.detach() for x in loss_fn.predict_numbers(batch["logits"]))
+    return found
+
+
+def main(requests_file: str, answers_file: str) -> None:
+    """Answer every request and save the answers."""
+    from transformers import AutoTokenizer
+
+    import ntloss
+
+    torch.set_num_threads(1)
+    asked = torch.load(requests_file)
+    loaded = {folder: AutoTokenizer.from_pretrained(folder) for folder in {r["tokenizer"] for r in asked}}
+    answers = [answer(request, make_loss(request, loaded[request["tokenizer"]], ntloss)) for request in asked]
+    torch.save({"version": ntloss.__version__, "answers": answers}, answers_file)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,86 @@
+"""What comes with `import ntloss`, and what does not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ntloss
+import ntloss.functional
+
+
+def run(code: str) -> str:
+    source = Path(ntloss.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(source)!r})\n{code}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_it_imports_torch_alone() -> None:
+    # What torch itself brings along is none of our doing.
+    code = """
+import torch
+before = set(sys.modules)
+import ntloss, ntloss.functional
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+"""
+    ours = set(run(code).split()) - set(sys.stdlib_module_names)
+    # torch loads parts of itself, and what they need, when they are first asked for.
+    needed_by_torch = {"numpy", "sympy", "mpmath"}
+    ours = {name for name in ours - needed_by_torch if not name.startswith(("_", "cython"))}
+    assert ours - {"torch"} == {"ntloss"}
+
+
+def test_importing_it_does_not_import_transformers() -> None:
+    assert (
+        run("import ntloss; print('transformers' in sys.modules, 'tokenizers' in sys.modules)")
+        == "False False\n"
+    )
+
+
+def test_a_loss_of_a_mapping_needs_no_tokenizer_library() -> None:
+    code = """
+import torch
+sys.modules["transformers"] = sys.modules["tokenizers"] = None  # importing either raises
+from ntloss import NTLoss, NumberVocabulary
+loss = NTLoss(NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, vocab_size=12))
+print(loss(torch.zeros(1, 12), torch.tensor([4])).item() > 0)
+"""
+    assert run(code) == "True\n"
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    try:
+        installed = importlib.metadata.version("ntloss")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("ntloss is not installed, only on the path")
+    assert ntloss.__version__ == installed
+
+
+def test_is_typed() -> None:
+    assert (Path(ntloss.__file__).parent / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("name", ntloss.__all__)
+def test_every_public_name_is_there_and_documented(name: str) -> None:
+    thing = getattr(ntloss, name)
+    assert inspect.getdoc(thing)
+    for member_name, member in inspect.getmembers(thing):
+        if not member_name.startswith("_") and member_name in vars(thing) and callable(member):
+            assert inspect.getdoc(member), f"{name}.{member_name}"
+
+
+def test_public_names_are_listed_once_and_all() -> None:
+    assert len(set(ntloss.__all__)) == len(ntloss.__all__)
+    classes = {n for n, x in vars(ntloss).items() if inspect.isclass(x) and not n.startswith("_")}
+    assert classes == set(ntloss.__all__)

@@ -1,0 +1,511 @@
+"""Which tokens are numbers: every make of tokenizer, and mappings."""
+
+from __future__ import annotations
+
+import enum
+import math
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_tokenizers
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tiny_tokenizers import DIGITS, NOT_NUMBERS, NUMBERS
+
+from ntloss import NTLoss, NTLossDotProduct, NumberTokensLeftOut, NumberVocabulary
+
+SENTENCE = "The answer is 42, or 3.14 in 2019."
+
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
+
+
+def raw_values(tokenizer: Any, vocabulary: NumberVocabulary) -> dict[str, float]:
+    """Value by the token's own string, markers included."""
+    raw = tokenizer.convert_ids_to_tokens(list(vocabulary.token_ids))
+    return dict(zip(raw, vocabulary.values, strict=True))
+
+
+def token_of(tokenizer: Any, vocabulary: NumberVocabulary, raw: str) -> Any:
+    token_id = tokenizer.convert_tokens_to_ids(raw)
+    return next(token for token in vocabulary.tokens if token.token_id == token_id)
+
+
+def saved_bytes(tokenizer: Any, folder: Path) -> dict[str, bytes]:
+    tokenizer.save_pretrained(folder)
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def quietly_left_out(call: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(w.message) for w in caught if issubclass(w.category, NumberTokensLeftOut)]
+
+
+class TestTinyTokenizers:
+    def test_word_level_without_a_decoder(self) -> None:
+        tokenizer = tiny_tokenizers.word_level()
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        assert raw_values(tokenizer, vocabulary) == {**{d: float(d) for d in DIGITS}, **NUMBERS}
+
+    def test_word_piece(self) -> None:
+        tokenizer = tiny_tokenizers.word_piece()
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        plain = {**{d: float(d) for d in DIGITS}, **NUMBERS}
+        continued = {"##" + text: value for text, value in plain.items()}
+        assert raw_values(tokenizer, vocabulary) == {**plain, **continued}
+        assert not token_of(tokenizer, vocabulary, "##4").starts_number
+        assert token_of(tokenizer, vocabulary, "4").starts_number
+
+    def test_sentence_piece(self) -> None:
+        tokenizer = tiny_tokenizers.sentence_piece()
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        plain = {**{d: float(d) for d in DIGITS}, **NUMBERS}
+        marked = {"▁" + text: value for text, value in plain.items() if text != "0"}
+        assert raw_values(tokenizer, vocabulary) == {**plain, **marked, "88": 88.0}
+
+    def test_byte_level(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        plain = {d: float(d) for d in DIGITS}
+        marked = {"Ġ" + text: value for text, value in plain.items()}
+        assert raw_values(tokenizer, vocabulary) == {**plain, **marked, "42": 42.0, "Ġ42": 42.0}
+
+    def test_llama_like(self) -> None:
+        tokenizer = tiny_tokenizers.llama_like()
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+        assert raw_values(tokenizer, vocabulary) == {d: float(d) for d in DIGITS}
+        assert not any(vocabulary.starts_number)
+        assert all(token.bare for token in vocabulary.tokens)
+        assert vocabulary.point_ids == (tokenizer.convert_tokens_to_ids("."),)
+
+    def test_digit_level_keeps_the_digits_of_each_make(self, tiny_tokenizer: Any) -> None:
+        with_spaces = NumberVocabulary.from_tokenizer(tiny_tokenizer)
+        assert with_spaces.distinct_values == tuple(float(d) for d in range(10))
+        assert set(with_spaces.digit_counts) == {1}
+        bare = NumberVocabulary.from_tokenizer(tiny_tokenizer, space_prefixed=False)
+        assert raw_values(tiny_tokenizer, bare) == {d: float(d) for d in DIGITS}
+
+    def test_what_float_reads_but_is_no_number_is_left_out_everywhere(self, tiny_tokenizer: Any) -> None:
+        vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizer, digit_level=False)
+        raw = tiny_tokenizer.convert_ids_to_tokens(
+            [*vocabulary.token_ids, *(t.token_id for t in vocabulary.left_out)]
+        )
+        assert not {text.lstrip("▁Ġ#") for text in raw} & set(NOT_NUMBERS)
+        assert not any(text.startswith("<") for text in raw)  # special tokens and bytes
+        assert all(math.isfinite(value) for value in vocabulary.values)
+
+    @pytest.mark.parametrize(
+        ("text", "digits"),
+        [
+            ("4", 1),
+            ("42", 2),
+            ("007", 3),
+            ("-3", 1),
+            ("+5", 1),
+            ("3.14", 3),
+            ("3.", 1),
+            (".5", 1),
+            ("1e3", 1),
+        ],
+    )
+    def test_digit_counts(self, text: str, digits: int) -> None:
+        tokenizer = tiny_tokenizers.sentence_piece()
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        for raw in (text, "▁" + text):
+            assert token_of(tokenizer, vocabulary, raw).digits == digits
+
+    def test_a_space_or_a_sign_starts_a_number(self) -> None:
+        tokenizer = tiny_tokenizers.sentence_piece()
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        starts = dict(zip(raw_values(tokenizer, vocabulary), vocabulary.starts_number, strict=True))
+        assert all(starts[raw] == (raw[0] in "▁-+") for raw in starts)
+
+    def test_points_signs_and_separators(self) -> None:
+        tokenizer = tiny_tokenizers.sentence_piece()
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+        ids = tokenizer.convert_tokens_to_ids
+        assert vocabulary.point_ids == (ids("."),)
+        assert dict(vocabulary.sign_ids) == {ids("-"): -1, ids("▁-"): -1, ids("+"): 1, ids("▁+"): 1}
+        assert vocabulary.separator_ids == (ids(","),)
+
+    def test_added_and_special_tokens(self) -> None:
+        tokenizer = tiny_tokenizers.sentence_piece()
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        assert token_of(tokenizer, vocabulary, "88").value == 88
+        tokenizer.add_special_tokens({"bos_token": "77"})
+        again = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        assert tokenizer.bos_token_id not in again.token_ids
+        for special in ("<extra_id_4>", "<7>"):
+            assert tokenizer.convert_tokens_to_ids(special) not in vocabulary.token_ids
+
+    def test_byte_fallback_tokens_are_no_digits(self) -> None:
+        tokenizer = tiny_tokenizers.llama_like()
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        assert tokenizer.convert_tokens_to_ids("<0x34>") not in vocabulary.token_ids
+
+
+class TestRealTokenizers:
+    def test_t5_has_no_space_prefixed_zero_and_that_is_fine(self, real_tokenizer: Any) -> None:
+        tokenizer = real_tokenizer("t5")
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+        plain = {d: float(d) for d in DIGITS}
+        marked = {"▁" + d: float(d) for d in DIGITS if d != "0"}
+        assert raw_values(tokenizer, vocabulary) == {**plain, **marked}
+
+    def test_gpt2_has_all_digits_twice(self, real_tokenizer: Any) -> None:
+        tokenizer = real_tokenizer("gpt2")
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+        plain = {d: float(d) for d in DIGITS}
+        marked = {"Ġ" + d: float(d) for d in DIGITS}
+        assert raw_values(tokenizer, vocabulary) == {**plain, **marked}
+
+    @pytest.mark.parametrize("name", ["t5", "gpt2"])
+    def test_all_numbers_are_what_decoding_says(self, name: str, real_tokenizer: Any) -> None:
+        tokenizer = real_tokenizer(name)
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        assert len(vocabulary.tokens) > 500
+        marker = {"t5": "▁", "gpt2": "Ġ"}[name]
+        for raw, value in raw_values(tokenizer, vocabulary).items():
+            assert float(raw.removeprefix(marker)) == value
+        # and nothing that decodes to a plain number is missed
+        plain = {i for raw, i in tokenizer.get_vocab().items() if raw.isascii() and raw.isdigit()}
+        assert plain <= set(vocabulary.token_ids)
+
+    @pytest.mark.parametrize(
+        ("name", "seen"),
+        [
+            ("t5", {(True, False): 0, (True, True): 0, (False, False): 2, (False, True): 9}),
+            ("gpt2", {(True, False): 0, (True, True): 1, (False, False): 2, (False, True): 9}),
+        ],
+    )
+    def test_coverage_of_the_sentence_in_the_readme(
+        self, name: str, seen: dict[tuple[bool, bool], int], real_tokenizer: Any
+    ) -> None:
+        tokenizer = real_tokenizer(name)
+        for (digit_level, space_prefixed), digits in seen.items():
+            vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level, space_prefixed)
+            coverage = vocabulary.coverage(SENTENCE)
+            assert (coverage.digits, coverage.seen) == (9, digits)
+            assert coverage.seen_by_reading == seen
+            assert coverage.share == digits / 9
+
+    @pytest.mark.parametrize("name", ["t5", "gpt2"])
+    def test_padded_embeddings(self, name: str, real_tokenizer: Any) -> None:
+        tokenizer = real_tokenizer(name)
+        assert NumberVocabulary.from_tokenizer(tokenizer).vocab_size == len(tokenizer)
+        padded = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=len(tokenizer) + 28)
+        assert padded.vocab_size == len(tokenizer) + 28
+        assert padded.tokens == NumberVocabulary.from_tokenizer(tokenizer).tokens
+
+    @pytest.mark.parametrize("name", ["t5", "gpt2"])
+    def test_stays_as_it_is(self, name: str, real_tokenizer: Any, tmp_path: Path) -> None:
+        tokenizer = real_tokenizer(name)
+        before = saved_bytes(tokenizer, tmp_path / "before"), dict(tokenizer.get_vocab()), len(tokenizer)
+        NTLoss(tokenizer)
+        NumberVocabulary.from_tokenizer(tokenizer, digit_level=False).coverage(SENTENCE)
+        after = saved_bytes(tokenizer, tmp_path / "after"), dict(tokenizer.get_vocab()), len(tokenizer)
+        assert before == after
+
+
+class TestTheTokenizerIsNeverChanged:
+    def test_by_reading_it(self, tiny_tokenizer: Any, tmp_path: Path) -> None:
+        before = saved_bytes(tiny_tokenizer, tmp_path / "before"), dict(tiny_tokenizer.get_vocab())
+        NumberVocabulary.from_tokenizer(tiny_tokenizer, digit_level=False).coverage([SENTENCE, "", "7"])
+        NTLoss(tiny_tokenizer)
+        NTLossDotProduct(tiny_tokenizer, digit_level=False)
+        assert before == (saved_bytes(tiny_tokenizer, tmp_path / "after"), dict(tiny_tokenizer.get_vocab()))
+
+    def test_when_digits_are_missing(self, tmp_path: Path) -> None:
+        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
+        before, length = saved_bytes(tokenizer, tmp_path / "before"), len(tokenizer)
+        with pytest.raises(ValueError, match="digits"):
+            NTLoss(tokenizer)
+        with pytest.raises(ValueError, match="digits"):
+            NumberVocabulary.from_tokenizer(tokenizer)
+        assert saved_bytes(tokenizer, tmp_path / "after") == before
+        assert len(tokenizer) == length
+
+    def test_by_coverage_when_it_truncates(self, tmp_path: Path) -> None:
+        # A call of a Hugging Face tokenizer resets the truncation and padding that its file asks for.
+        tokenizer = tiny_tokenizers.byte_level()
+        tokenizer.backend_tokenizer.enable_truncation(4)
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+        before = saved_bytes(tokenizer, tmp_path / "before")
+        assert vocabulary.coverage("1234567890").digits == vocabulary.coverage("1234567890").seen
+        assert saved_bytes(tokenizer, tmp_path / "after") == before
+
+
+class TestMissingDigits:
+    def test_are_named_with_the_way_out(self) -> None:
+        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
+        with pytest.raises(ValueError, match=r"digits 0 have no token") as error:
+            NumberVocabulary.from_tokenizer(tokenizer)
+        for advice in ("tokenizer.add_tokens(['0'])", "resize_token_embeddings", "digit_level=False"):
+            assert advice in str(error.value)
+
+    def test_that_only_lack_a_bare_form(self) -> None:
+        mapping = {d: f" {d}" if d in (3, 7) else str(d) for d in range(10)}
+        with pytest.raises(ValueError, match=r"digits 3, 7 .*space_prefixed=True"):
+            NumberVocabulary.from_mapping(mapping, 10, digit_level=True, space_prefixed=False)
+
+    def test_following_the_advice_helps(self) -> None:
+        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
+        tokenizer.add_tokens(DIGITS)
+        assert len(NumberVocabulary.from_tokenizer(tokenizer).distinct_values) == 10
+
+    def test_do_not_matter_with_digit_level_false(self) -> None:
+        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        assert "▁4" in raw_values(tokenizer, vocabulary)
+
+    def test_a_vocabulary_without_any_number(self) -> None:
+        for digit_level in (True, False):
+            with pytest.raises(ValueError, match=r"digits 0, 1|no number token among 3"):
+                NumberVocabulary.from_mapping({0: "a", 1: "nan"}, vocab_size=3, digit_level=digit_level)
+
+
+class TestVocabSize:
+    def test_too_small_names_both_sizes(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        with pytest.raises(ValueError, match=r"\b5 tokens.*vocab_size="):
+            NumberVocabulary.from_tokenizer(tokenizer, vocab_size=5)
+
+    def test_may_be_smaller_than_the_tokenizer_where_all_numbers_fit(self) -> None:
+        # A padding token added to the tokenizer alone is common, and does no harm.
+        tokenizer = tiny_tokenizers.llama_like()
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+        signs = (*vocabulary.point_ids, *vocabulary.sign_ids, *vocabulary.separator_ids)
+        needed = 1 + max(*vocabulary.token_ids, *signs)
+        assert NumberVocabulary.from_tokenizer(tokenizer, vocab_size=needed).vocab_size == needed
+        with pytest.raises(ValueError, match="vocab_size"):
+            NumberVocabulary.from_tokenizer(tokenizer, vocab_size=needed - 1)
+
+    @pytest.mark.parametrize("size", ["12", 12.5, None])
+    def test_is_an_int(self, size: Any) -> None:
+        with pytest.raises((TypeError, ValueError), match="vocab_size"):
+            NumberVocabulary.from_mapping({0: 1.0}, vocab_size=size)
+
+    @pytest.mark.parametrize("size", [0, -3])
+    def test_is_positive(self, size: int) -> None:
+        with pytest.raises(ValueError, match="vocab_size"):
+            NumberVocabulary.from_mapping({0: 1.0}, vocab_size=size)
+
+
+class TestWhatIsLeftOutIsSaid:
+    def test_once_with_counts_and_what_to_pass(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        first = quietly_left_out(lambda: NTLoss(tokenizer))
+        assert len(first) == 1
+        for part in ("10 tokens are read", "12 more", "10 with a space", "2 that are no single digit"):
+            assert part in first[0]
+        assert "space_prefixed=True" in first[0]
+        assert "digit_level=False" in first[0]
+        assert quietly_left_out(lambda: NTLoss(tokenizer)) == []
+
+    def test_not_when_nothing_is_left_out(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        call = lambda: NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)  # noqa: E731
+        assert quietly_left_out(call) == []
+        assert quietly_left_out(lambda: NTLoss(tiny_tokenizers.llama_like())) == []
+
+    def test_advises_only_what_helps(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        (message,) = quietly_left_out(lambda: NumberVocabulary.from_tokenizer(tokenizer))
+        assert "digit_level=False" in message
+        assert "space_prefixed" not in message
+        (message,) = quietly_left_out(lambda: NTLoss(tokenizer, digit_level=False))
+        assert "space_prefixed=True" in message
+        assert "digit_level" not in message
+
+    def test_the_drop_in_classes_read_bare_digits_unless_told(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        for kind in (NTLoss, NTLossDotProduct):
+            assert kind(tokenizer).number_token_ids.tolist() == sorted(
+                tokenizer.convert_tokens_to_ids(DIGITS)
+            )
+            assert len(kind(tokenizer, space_prefixed=True).number_token_ids) == 20
+
+
+class TestCoverage:
+    def test_counts_by_reading(self) -> None:
+        vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizers.byte_level())
+        coverage = vocabulary.coverage(["is 42, 7", "4"])
+        # "Ġ42" is one token, "Ġ7" another, "4" a third.
+        assert coverage.digits == 4
+        assert coverage.seen == 2
+        assert coverage.seen_by_reading == {
+            (True, False): 1, (True, True): 2, (False, False): 1, (False, True): 4,
+        }  # fmt: skip
+        assert "2 of 4 digits" in str(coverage)
+
+    def test_of_one_text_and_of_a_generator(self) -> None:
+        vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizers.llama_like())
+        assert vocabulary.coverage("1 23").share == 1
+        assert vocabulary.coverage(text for text in ("1", "23")).digits == 3
+
+    @pytest.mark.parametrize("texts", ["", "no digit", [], [""]])
+    def test_without_digits_is_nan_and_prints(self, texts: Any) -> None:
+        coverage = NumberVocabulary.from_tokenizer(tiny_tokenizers.byte_level()).coverage(texts)
+        assert math.isnan(coverage.share)
+        assert "0 of 0" in str(coverage)
+
+    @given(text=st.text(alphabet="0123456789 a.,-", max_size=30))
+    def test_is_a_share(self, text: str) -> None:
+        vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizers.byte_level(), digit_level=False)
+        coverage = vocabulary.coverage(text)
+        assert coverage.digits == sum(c in "0123456789" for c in text)
+        assert coverage.seen == coverage.digits
+
+    def test_sees_all_digits_of_a_token_with_an_exponent(self) -> None:
+        vocabulary = NumberVocabulary.from_mapping({0: "1e3"}, vocab_size=1, encode=lambda _: [0])
+        assert vocabulary.coverage("1e3").share == 1
+
+    def test_needs_a_way_to_encode(self) -> None:
+        with pytest.raises(ValueError, match="encode="):
+            NumberVocabulary.from_mapping({0: 1.0}, vocab_size=1).coverage("1")
+
+
+class TestFromMapping:
+    def test_values_and_texts(self) -> None:
+        vocabulary = NumberVocabulary.from_mapping(
+            {7: 0.5, 3: "12", 5: " 12", 9: -3, 1: "text", 2: "."}, vocab_size=10
+        )
+        assert vocabulary.token_ids == (3, 5, 7, 9)
+        assert vocabulary.values == (12.0, 12.0, 0.5, -3.0)
+        assert vocabulary.starts_number == (False, True, False, True)
+        assert vocabulary.distinct_values == (-3.0, 0.5, 12.0)
+        assert vocabulary.point_ids == (2,)
+
+    def test_a_whole_vocabulary_of_a_mistral_like_tokenizer(self) -> None:
+        texts = [
+            "<s>",
+            "the",
+            *DIGITS,
+            " 4",
+            "\n4",
+            "4\n",
+            " ",
+            "",
+            "- ",
+            "-",
+            " -",
+            "+",
+            ".",
+            " .",
+            ",",
+            "１",
+            "²",
+        ]
+        vocabulary = NumberVocabulary.from_mapping(dict(enumerate(texts)), len(texts), digit_level=True)
+        assert [token.text for token in vocabulary.tokens] == [*DIGITS, " 4"]
+        assert vocabulary.point_ids == (texts.index("."),)
+        assert dict(vocabulary.sign_ids) == {
+            texts.index("-"): -1, texts.index(" -"): -1, texts.index("+"): 1,
+        }  # fmt: skip
+
+    @given(text=st.text(alphabet="0123456789+-.eE_naif", min_size=1, max_size=6))
+    def test_a_text_is_a_number_where_float_reads_it_as_finite_in_float32(self, text: str) -> None:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        vocabulary = NumberVocabulary.from_mapping({0: text, 1: "1"}, vocab_size=2)
+        if abs(value) <= torch.finfo(torch.float32).max and "_" not in text:
+            assert vocabulary.values == (value, 1.0)
+        else:
+            assert vocabulary.values == (1.0,)
+
+    @given(text=st.text(min_size=1, max_size=3))
+    def test_other_scripts_are_no_numbers(self, text: str) -> None:
+        assume(not text.isascii())
+        assert NumberVocabulary.from_mapping({0: text, 1: "1"}, vocab_size=2).values == (1.0,)
+
+    def test_minus_zero_is_zero(self) -> None:
+        vocabulary = NumberVocabulary.from_mapping({0: -0.0, 1: "-0", 2: 0}, vocab_size=3)
+        assert vocabulary.distinct_values == (0.0,)
+        assert [math.copysign(1, value) for value in vocabulary.values] == [1, 1, 1]
+
+    @given(value=st.floats(allow_nan=False, allow_infinity=False, width=32))
+    def test_values_arrive_unchanged(self, value: float) -> None:
+        assert NumberVocabulary.from_mapping({0: value}, vocab_size=1).values == (value,)
+
+    @pytest.mark.parametrize(
+        "value", [np.float64(0.5), enum.IntEnum("Id", {"A": 3}).A], ids=["numpy", "enum"]
+    )
+    def test_kinds_of_floats_and_ints_are_not_lost(self, value: Any) -> None:
+        vocabulary = NumberVocabulary.from_mapping({0: value, 1: 1.0}, vocab_size=2)
+        assert vocabulary.values == (float(value), 1.0)
+
+    def test_the_value_four_point_zero_is_the_digit_four(self) -> None:
+        vocabulary = NumberVocabulary.from_mapping({d: float(d) for d in range(10)}, 10, digit_level=True)
+        assert set(vocabulary.digit_counts) == {1}
+        assert NTLoss(vocabulary).digit_level
+
+    @pytest.mark.parametrize(
+        ("mapping", "error", "message"),
+        [
+            ({"4": 4.0}, TypeError, "token ids are ints.*'4'"),
+            ({4.0: 4.0}, TypeError, "token ids are ints.*4.0"),
+            ({True: 4.0}, TypeError, "token ids are ints.*True"),
+            ({4: None}, TypeError, "token 4.*NoneType"),
+            ({4: [4]}, TypeError, "token 4.*list"),
+            ({4: True}, TypeError, "token 4.*bool"),
+            ({4: b"4"}, TypeError, "token 4.*bytes"),
+            ({4: 4j}, TypeError, "token 4.*complex"),
+            ({4: math.inf}, ValueError, "token 4.*finite.*inf"),
+            ({4: math.nan}, ValueError, "token 4.*finite.*nan"),
+            ({4: 10**400}, ValueError, "token 4.*finite"),
+            ({-1: 4.0}, ValueError, "token id -1.*10 tokens.*vocab_size"),
+            ({10: 4.0}, ValueError, "token id 10.*10 tokens.*vocab_size"),
+            ({}, ValueError, "no number token among 10"),
+            ({4: "four"}, ValueError, "no number token among 10"),
+            (["4"], TypeError, "mapping.*list"),
+        ],
+        ids=lambda x: f"{x!s:.20}" if isinstance(x, (dict, list)) else None,
+    )
+    def test_bad_input(self, mapping: Any, error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            NumberVocabulary.from_mapping(mapping, vocab_size=10)
+
+
+class TestBadTokenizers:
+    @pytest.mark.parametrize(
+        "given_instead", [None, "t5", {"4": 4}, object()], ids=lambda x: type(x).__name__
+    )
+    def test_say_what_to_pass(self, given_instead: Any) -> None:
+        for call in (NumberVocabulary.from_tokenizer, NTLoss, NTLossDotProduct):
+            with pytest.raises(TypeError, match=rf"tokenizer.*{type(given_instead).__name__}.*from_mapping"):
+                call(given_instead)
+
+
+NO_DIGITS = str.maketrans("0123456789", "ghijklmnop")
+
+
+class TestLargeVocabularies:
+    @pytest.mark.parametrize("digit_level", [True, False])
+    def test_256k_tokens_are_read_in_under_a_second(self, digit_level: bool) -> None:
+        from tokenizers import Tokenizer, decoders, models
+        from transformers import PreTrainedTokenizerFast
+
+        # 4,000 numbers, more than in most real vocabularies, and as many words with a digit in them.
+        words = []
+        for i in range(256_000):
+            word = f"Ġw{i:x}".translate(NO_DIGITS)
+            words.append({0: f"{'Ġ' * (i // 64 % 2)}{i}", 1: f"{word}7"}.get(i % 64, word))
+        vocab = {text: i for i, text in enumerate(dict.fromkeys([*DIGITS, *words]))}
+        backend = Tokenizer(models.WordLevel(vocab, unk_token="0"))
+        backend.decoder = decoders.ByteLevel()
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+        assert len(tokenizer) > 200_000
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            NumberVocabulary.from_tokenizer(tokenizer, digit_level=digit_level)
+            times.append(time.perf_counter() - start)
+        assert min(times) < 1

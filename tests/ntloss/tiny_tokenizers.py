@@ -1,0 +1,99 @@
+"""Tokenizers of every make, a few dozen tokens each, built here so that nothing is downloaded."""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+DIGITS = [str(d) for d in range(10)]
+# Text and the number it is, in the reading of digit_level=False.
+NUMBERS = {
+    "42": 42.0,
+    "007": 7.0,
+    "-3": -3.0,
+    "+5": 5.0,
+    "3.14": 3.14,
+    "3.": 3.0,
+    ".5": 0.5,
+    "1e3": 1000.0,
+    "2E-1": 0.2,
+}
+# Most of these pass Python's float() or str.isdigit().
+NOT_NUMBERS = [
+    "1_000", "nan", "NaN", "inf", "-inf", "Infinity", "²", "٣", "１", "४", "1e400", "1,000", "0x10", "½",
+    "3.1.4", "--3", "e3", "1e", "4a", "-", "+", ",", "4)", "Ⅳ", "1２",
+]  # fmt: skip
+TEXTS = [*DIGITS, *NUMBERS, *NOT_NUMBERS, ".", "a", "the"]
+
+
+def word_level() -> PreTrainedTokenizerFast:
+    """Whole words, and no decoder."""
+    vocab = {text: i for i, text in enumerate(["<unk>", *TEXTS])}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+
+
+def word_piece() -> PreTrainedTokenizerFast:
+    """BERT's make: `##4` continues a word."""
+    texts = ["[UNK]", *TEXTS, *("##" + text for text in TEXTS)]
+    tokenizer = Tokenizer(models.WordPiece({t: i for i, t in enumerate(texts)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.WordPiece(cleanup=False)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+
+
+def sentence_piece(with_plain_digits: bool = True) -> PreTrainedTokenizerFast:
+    """T5's make: `▁4` begins with a space; byte fallback; special tokens with a digit; an added token."""
+    texts = [t for t in TEXTS if with_plain_digits or t not in DIGITS]
+    pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("▁", -3.0)]
+    pieces += [(text, -2.0) for text in texts] + [("▁" + text, -1.5) for text in TEXTS if text != "0"]
+    pieces += [(f"<0x{byte:02X}>", -9.0) for byte in range(256)]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=1, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        pad_token="<pad>",
+        additional_special_tokens=["<extra_id_4>", "<7>"],
+    )
+    wrapped.add_tokens(["88"])
+    return wrapped
+
+
+def byte_level() -> PreTrainedTokenizerFast:
+    """GPT-2's make: bytes are letters, `Ġ4` begins with a space; `Ċ4` with a line's end."""
+    texts = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("Ġ", d) for d in DIGITS] + [("4", "2"), ("Ġ4", "2"), ("Ċ", "4"), ("Ġ", "Ġ"), ("ĠĠ", "4")]
+    texts += ["".join(pair) for pair in merges]
+    tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(texts)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def llama_like() -> PreTrainedTokenizerFast:
+    """Llama's make: single digits only, a decoder that strips the text's first space, byte fallback."""
+    texts = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *DIGITS, ".", "-", ",", "a", "▁a"]
+    vocab = {text: i for i, text in enumerate(texts)}
+    tokenizer = Tokenizer(models.BPE(vocab, [("▁", "a")], byte_fallback=True, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(content=" ", left=1),
+        ]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+
+
+MAKES = {
+    "word_level": word_level,
+    "word_piece": word_piece,
+    "sentence_piece": sentence_piece,
+    "byte_level": byte_level,
+    "llama_like": llama_like,
+}
