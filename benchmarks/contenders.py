@@ -1,0 +1,314 @@
+"""What is compared: ways to compute a loss and its gradients, on the same inputs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from measure import Contender
+from torch import Tensor
+
+import ntloss
+from ntloss.engine import combined, linear
+
+PUBLISHED = Path(__file__).resolve().parent.parent / ".published"
+WEIGHT = 0.3
+
+CE = "F.cross_entropy"
+HEAD = "head + F.cross_entropy"
+OURS = "NTLCrossEntropyLoss"
+OURS_LINEAR = "NTLLinearCrossEntropyLoss"
+COMPILED, IN_PLACE, OFF = ", compiled", ", in place", ", NTL off"
+OLD, OLD_PLAIN = "CE + ntloss 0.3.2", "CE + ntloss 0.3.2, reweigh=False"
+TORCH_LINEAR, TORCH_CHUNKED = "F.linear_cross_entropy", "F.linear_cross_entropy, chunked"
+LIGER, LIGER_LINEAR, CUT = "Liger CE", "Liger fused linear CE", "cut-cross-entropy"
+
+
+class UnavailableError(Exception):
+    """A contender that cannot run here; says why."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs of one comparison.
+
+    Args:
+        tokens: positions.
+        vocab_size: V.
+        share: of the positions whose label is a number.
+        numbers: |N|, 10 (digits) or 1,110 (all texts of one to three digits, of 1,000 distinct values).
+        hidden: width of the hidden states, or None where the inputs are logits.
+        dtype: of the inputs.
+        device: "cpu" or "cuda".
+    """
+
+    tokens: int
+    vocab_size: int
+    share: float = 0.5
+    numbers: int = 10
+    hidden: int | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    @property
+    def logits_bytes(self) -> int:
+        return self.tokens * self.vocab_size * getattr(torch, self.dtype).itemsize
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of what every contender has to return, and no contender can save; a gradient of logits it can."""
+        if self.hidden is None:
+            return 0
+        return (self.tokens + self.vocab_size) * self.hidden * getattr(torch, self.dtype).itemsize
+
+
+class Inputs:
+    """A case's tensors, the same at every call."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        torch.manual_seed(0)
+        random = torch.Generator().manual_seed(0)
+        texts = number_texts(case.numbers)
+        shuffled = torch.randperm(case.vocab_size, generator=random)
+        number_ids, text_ids = shuffled[: len(texts)], shuffled[len(texts) :]
+        self.texts = dict(zip(number_ids.tolist(), texts, strict=True))
+        is_number = torch.randperm(case.tokens, generator=random) < round(case.share * case.tokens)
+        draws = torch.randint(1 << 40, (case.tokens,), generator=random)
+        labels = torch.where(
+            is_number, number_ids[draws % len(number_ids)], text_ids[draws % max(len(text_ids), 1)]
+        )
+        self.labels = labels.unsqueeze(0).to(case.device)
+        shapes = {"logits": (1, case.tokens, case.vocab_size)}
+        if case.hidden is not None:
+            shapes = {"hidden": (1, case.tokens, case.hidden), "weight": (case.vocab_size, case.hidden)}
+        dtype = getattr(torch, case.dtype)
+        tensors = []
+        for shape in shapes.values():
+            # Filled in place: a large draw in float32 would be the peak of this process.
+            tensor = torch.empty(shape, dtype=dtype, device=case.device).normal_()
+            tensors.append(tensor.mul_(case.hidden**-0.25 if case.hidden else 1.0).requires_grad_())
+        self.tensors = tuple(tensors)
+
+    def vocabulary(self) -> ntloss.NumberVocabulary:
+        return ntloss.NumberVocabulary.from_mapping(self.texts, vocab_size=self.case.vocab_size)
+
+
+def number_texts(count: int) -> list[str]:
+    """The shortest texts of digits: all of one digit, then all of two, and so on."""
+    texts: list[str] = []
+    while len(texts) < count:
+        width = len(texts[-1]) + 1 if texts else 1
+        texts += [f"{value:0{width}d}" for value in range(10**width)]
+    if len(texts) != count:
+        raise ValueError(f"numbers={count}: expected 10, 110, 1,110, ...")
+    return texts
+
+
+def criteria() -> dict[str, ntloss.Criterion]:
+    """Every criterion that the library exports, by its name, with its defaults."""
+    names = getattr(ntloss, "criteria_names", None)
+    if names is not None:
+        return {name: ntloss.get_criterion(name) for name in names()}
+    return {
+        "wasserstein": ntloss.Wasserstein(),
+        "wasserstein, squash_factor=9": ntloss.Wasserstein(squash_factor=9.0),
+        "expected value": ntloss.ExpectedValue(),
+    }
+
+
+def build(name: str, inputs: Inputs, criterion: str | None = None) -> Contender:
+    """Make a contender ready to run.
+
+    Args:
+        name: one of this module's names, with `COMPILED`, `IN_PLACE` or `OFF` behind ours.
+        inputs: of the case.
+        criterion: key of `criteria()`, for ours. Default: the library's default.
+
+    Raises:
+        UnavailableError: something that it needs is not here.
+    """
+    if COMPILED in name:
+        _need_compiler(inputs.case.device)
+    base = name.replace(COMPILED, "").replace(IN_PLACE, "").replace(OFF, "")
+    if base in (OURS, OURS_LINEAR):
+        return _ours(name, base, inputs, criterion)
+    loss: Callable[..., Tensor] = _OTHERS[base](inputs)
+    if COMPILED in name:
+        loss = torch.compile(loss, dynamic=False)
+
+    def run(*tensors: Tensor) -> object:
+        return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
+
+    return _destroying(run, inputs) if base == LIGER else Contender(lambda: run(*inputs.tensors))
+
+
+def _ours(name: str, base: str, inputs: Inputs, criterion: str | None) -> Contender:
+    options: dict[str, Any] = {"criterion": None if criterion is None else criteria()[criterion]}
+    if IN_PLACE in name:
+        options["inplace_backward"] = True
+    module = getattr(ntloss, base)(inputs.vocabulary(), weight=WEIGHT, **options).to(inputs.case.device)
+    if OFF in name:
+        module.tables.token_ids = module.tables.token_ids[:0]
+    loss = torch.compile(module, dynamic=False) if COMPILED in name else module
+
+    def run(*tensors: Tensor) -> object:
+        if OFF not in name:
+            return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
+        # Off: the same path without number tokens to read and without the criterion.
+        with (
+            patch.object(combined, "position_terms", _cross_entropy_alone),
+            patch.object(linear, "position_terms", _cross_entropy_alone),
+        ):
+            return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
+
+    return _destroying(run, inputs) if IN_PLACE in name else Contender(lambda: run(*inputs.tensors))
+
+
+def _destroying(run: Callable[..., object], inputs: Inputs) -> Contender:
+    """A contender that writes over its inputs: it has some of its own, filled again before each run."""
+    own = tuple(tensor.detach().clone().requires_grad_() for tensor in inputs.tensors)
+
+    def refill() -> None:
+        for mine, given in zip(own, inputs.tensors, strict=True):
+            mine.data.copy_(given.data)
+
+    return Contender(lambda: run(*own), refill)
+
+
+def _cross_entropy_alone(readout: Any, positions: Any, *_: object) -> ntloss.LossTerms:
+    ce = (readout.log_normalizer - readout.label_logit) * positions.ce
+    return ntloss.LossTerms(ce, ce.detach(), ce.detach())
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def _head_and_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    return _cross_entropy(F.linear(hidden, weight), labels)
+
+
+def _published(reweigh: bool) -> Callable[[Inputs], Callable[..., Tensor]]:
+    def make(inputs: Inputs) -> Callable[..., Tensor]:
+        number_loss = published_package().NTLoss(
+            _Tokenizer(inputs), digit_level=inputs.case.numbers == 10, reweigh=reweigh
+        )
+        return lambda logits, labels: _cross_entropy(logits, labels) + WEIGHT * number_loss(logits, labels)
+
+    return make
+
+
+def _torch_linear(chunked: bool) -> Callable[[Inputs], Callable[..., Tensor]]:
+    def make(_: Inputs) -> Callable[..., Tensor]:
+        if not hasattr(F, "linear_cross_entropy"):
+            raise UnavailableError(f"PyTorch {torch.__version__} has no F.linear_cross_entropy")
+        options = torch.nn.LinearCrossEntropyOptions() if chunked else None
+        return lambda hidden, weight, labels: F.linear_cross_entropy(
+            hidden.flatten(0, 1), weight, labels.flatten(), options=options
+        )
+
+    return make
+
+
+def _liger(_: Inputs) -> Callable[..., Tensor]:
+    loss = _module("liger_kernel.transformers").LigerCrossEntropyLoss()
+    return lambda logits, labels: loss(logits.flatten(0, 1), labels.flatten())
+
+
+def _liger_linear(_: Inputs) -> Callable[..., Tensor]:
+    loss = _module("liger_kernel.transformers").LigerFusedLinearCrossEntropyLoss()
+    return lambda hidden, weight, labels: loss(weight, hidden.flatten(0, 1), labels.flatten())
+
+
+def _cut(_: Inputs) -> Callable[..., Tensor]:
+    function = _module("cut_cross_entropy").linear_cross_entropy
+    return lambda hidden, weight, labels: function(hidden.flatten(0, 1), weight, labels.flatten())
+
+
+_OTHERS: dict[str, Callable[[Inputs], Callable[..., Tensor]]] = {
+    CE: lambda _: _cross_entropy,
+    HEAD: lambda _: _head_and_cross_entropy,
+    OLD: _published(reweigh=True),
+    OLD_PLAIN: _published(reweigh=False),
+    TORCH_LINEAR: _torch_linear(chunked=False),
+    TORCH_CHUNKED: _torch_linear(chunked=True),
+    LIGER: _liger,
+    LIGER_LINEAR: _liger_linear,
+    CUT: _cut,
+}
+
+
+class _Tokenizer:
+    """As much of a tokenizer as the published package asks for."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._vocab = {inputs.texts.get(i, f"word{i}"): i for i in range(inputs.case.vocab_size)}
+
+    def __len__(self) -> int:
+        return len(self._vocab)
+
+    def get_vocab(self) -> dict[str, int]:
+        return self._vocab
+
+    def add_tokens(self, tokens: list[str]) -> int:
+        return len(set(tokens) - set(self._vocab))
+
+
+@cache
+def published_package() -> ModuleType:
+    """The published package, under a name of its own: it is called `ntloss`, too."""
+    start = PUBLISHED / "ntloss" / "__init__.py"
+    if not start.exists():
+        raise UnavailableError("ntloss 0.3.2 is not installed: run `make published`")
+    # Behind everything else, so that `import ntloss` stays ours; its other requirements lie there.
+    sys.path.append(str(PUBLISHED))
+    name = "published_ntloss"
+    spec = importlib.util.spec_from_file_location(name, start, submodule_search_locations=[str(start.parent)])
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ImportError as error:
+        del sys.modules[name]
+        raise UnavailableError(f"ntloss 0.3.2 cannot be imported: {error}") from error
+    return module
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that contenders come from, where they are installed."""
+    found = {"ntloss": ntloss.__version__}
+    for package in ("liger-kernel", "cut-cross-entropy", "triton"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UnavailableError(f"{name.split('.')[0]} cannot be imported: {error}") from error
+
+
+def _need_compiler(device: str) -> None:
+    if device != "cpu":
+        return
+    candidates = [os.environ.get("CXX"), "g++", "clang++", "c++"]
+    if not any(candidate and shutil.which(candidate) for candidate in candidates):
+        raise UnavailableError("torch.compile on the CPU needs a C++ compiler, such as g++")

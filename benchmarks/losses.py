@@ -1,0 +1,259 @@
+"""Time and memory of the losses, side by side with others: `make bench`, or `python benchmarks/losses.py`.
+
+    python benchmarks/losses.py --tables dense,linear          some of the tables
+    python benchmarks/losses.py --quick                        tiny shapes, to see that everything runs
+    python benchmarks/losses.py --device cuda                  bfloat16 on a GPU, with its contenders
+    python benchmarks/losses.py --markdown docs/benchmarks.md  and put the tables into that page
+
+docs/benchmarks.md says how to read the tables, which are also written to `--output`, as Markdown and JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import multiprocessing
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import contenders as c
+import measure
+import torch
+from contenders import COMPILED, IN_PLACE, OFF, OURS, OURS_LINEAR, Case
+from report import insert, render
+
+DENSE = [c.CE, c.CE + COMPILED, OURS, OURS + COMPILED, OURS + IN_PLACE, OURS + OFF, c.OLD, c.OLD_PLAIN]
+DENSE_ON_CUDA = [*DENSE, c.LIGER]
+LINEAR = [c.HEAD, OURS_LINEAR, OURS_LINEAR + OFF, c.TORCH_LINEAR, c.TORCH_CHUNKED]
+LINEAR_ON_CUDA = [*LINEAR, c.HEAD + COMPILED, c.LIGER_LINEAR, c.CUT]
+PATHS = [OURS, OURS + COMPILED, OURS + IN_PLACE]
+SHARES = (0.01, 0.1, 0.5)
+
+# (tokens, V) and (tokens, hidden, V). On the CPU a table's logits have about 32 million elements.
+LOGITS = {
+    "cpu": [(3277, 10_000), (1024, 32_000), (256, 128_000)],
+    "cuda": [(8192, 32_000), (8192, 128_000), (4096, 256_000)],
+    "quick": [(64, 2_000)],
+}
+HEADS = {
+    "cpu": [(1024, 512, 32_000), (2048, 1024, 10_000), (4096, 256, 32_000), (8192, 256, 32_000)],
+    "cuda": [(4096, 2048, 32_000), (8192, 4096, 128_000), (32_768, 2048, 128_000), (8192, 2048, 256_000)],
+    "quick": [(128, 16, 2_000)],
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Contenders on one case; a table is a list of these.
+
+    Args:
+        table: its name.
+        case: the inputs.
+        names: the contenders, the baseline first.
+        memory: measure memory, too.
+        criteria: measure the first name with each of these criteria instead of the default.
+    """
+
+    table: str
+    case: Case
+    names: Sequence[str]
+    memory: bool = False
+    criteria: Sequence[str] = ()
+
+    def entries(self) -> Iterator[tuple[str, str | None]]:
+        """Contender and criterion of each measurement."""
+        yield from ((name, None) for name in self.names)
+        yield from ((OURS, criterion) for criterion in self.criteria)
+
+
+@dataclass
+class Results:
+    """Everything that is written to JSON."""
+
+    machine: dict[str, Any]
+    options: dict[str, Any]
+    measurements: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[dict[str, str]] = field(default_factory=list)
+
+    def skip(self, what: str, reason: str) -> None:
+        entry = {"what": what, "reason": reason}
+        if entry not in self.skipped:
+            self.skipped.append(entry)
+            print(f"skipped: {what}: {reason}", file=sys.stderr)
+
+
+def dense(like: Case, size: str) -> Iterator[Comparison]:
+    """Logits in memory: three vocabularies, three shares of number labels."""
+    names = DENSE_ON_CUDA if like.device == "cuda" else DENSE
+    for tokens, vocab_size in LOGITS[size]:
+        for share in SHARES:
+            case = replace(like, tokens=tokens, vocab_size=vocab_size, share=share)
+            # Only the published package's memory depends on the share.
+            yield Comparison("dense", case, names, memory=share == SHARES[-1])
+
+
+def linear(like: Case, size: str) -> Iterator[Comparison]:
+    """Hidden states and a head."""
+    names = LINEAR_ON_CUDA if like.device == "cuda" else LINEAR
+    for tokens, hidden, vocab_size in HEADS[size]:
+        case = replace(like, tokens=tokens, hidden=hidden, vocab_size=vocab_size)
+        yield Comparison("linear", case, names, memory=True)
+
+
+def on_off(like: Case, size: str) -> Iterator[Comparison]:
+    """The number term's own cost: each of our paths with it and without, for few and many number tokens."""
+    for numbers in (10, 1110):
+        for tokens, vocab_size in LOGITS[size][-2:]:
+            case = replace(like, tokens=tokens, vocab_size=vocab_size, numbers=numbers)
+            yield Comparison("on_off", case, [name for path in PATHS for name in (path + OFF, path)])
+        for tokens, hidden, vocab_size in HEADS[size][:3:2]:
+            case = replace(like, tokens=tokens, hidden=hidden, vocab_size=vocab_size, numbers=numbers)
+            yield Comparison("on_off", case, [OURS_LINEAR + OFF, OURS_LINEAR])
+
+
+def criteria(like: Case, size: str) -> Iterator[Comparison]:
+    """Every criterion over cross-entropy alone."""
+    tokens, vocab_size = LOGITS[size][min(1, len(LOGITS[size]) - 1)]
+    for numbers in (10, 1110):
+        case = replace(like, tokens=tokens, vocab_size=vocab_size, numbers=numbers)
+        yield Comparison("criteria", case, [c.CE, OURS + OFF], memory=True, criteria=tuple(c.criteria()))
+
+
+TABLES = {"dense": dense, "linear": linear, "on_off": on_off, "criteria": criteria}
+
+
+def compare(comparison: Comparison, results: Results, arguments: argparse.Namespace) -> None:
+    """Run a comparison and add its measurements to the results."""
+    torch.compiler.reset()
+    case = comparison.case
+    inputs = c.Inputs(case)
+    ready: dict[tuple[str, str | None], measure.Contender] = {}
+    for entry in comparison.entries():
+        name = ", ".join(filter(None, entry))
+        if arguments.no_compile and COMPILED in name:
+            results.skip(name, "--no-compile")
+            continue
+        try:
+            contender = c.build(entry[0], inputs, entry[1])
+            contender.prepare()
+            contender.run()
+        except c.UnavailableError as error:
+            results.skip(name, str(error))
+            continue
+        except Exception as error:
+            if name.startswith((OURS, OURS_LINEAR)):
+                raise
+            results.skip(f"{name} at {case}", f"{type(error).__name__}: {error}".splitlines()[0])
+            continue
+        ready[entry] = contender
+    seconds = arguments.seconds * (2 if comparison.table == "on_off" else 1)
+    repeats = arguments.repeats * (3 if comparison.table == "on_off" else 1)
+    timings = measure.time_interleaved(ready, case.device, repeats, seconds)
+    memory: dict[tuple[str, str | None], int | None] = {}
+    if comparison.memory and not arguments.no_memory:
+        if case.device == "cuda":
+            memory = {entry: measure.peak_memory(contender, "cuda") for entry, contender in ready.items()}
+        else:
+            memory = peaks_in_fresh_processes(case, list(ready))
+    for (name, criterion), timing in timings.items():
+        peak = memory.get((name, criterion))
+        buffers = None if peak is None else (peak - case.gradient_bytes) / case.logits_bytes
+        results.measurements.append(
+            {
+                "table": comparison.table,
+                "case": asdict(case),
+                "contender": name,
+                "criterion": criterion,
+                "median_ms": timing.median * 1e3,
+                "least_ms": timing.least * 1e3,
+                "rounds": timing.rounds,
+                "memory_buffers": buffers,
+            }
+        )
+    del inputs, ready
+    gc.collect()
+
+
+def peaks_in_fresh_processes(
+    case: Case, entries: Sequence[tuple[str, str | None]]
+) -> dict[tuple[str, str | None], int | None]:
+    """Peak memory of each contender in a process of its own; two at a time, as nothing is timed."""
+    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    context.set_forkserver_preload(["torch", "torch._dynamo"])  # children fork from a process that has them
+    threads = torch.get_num_threads()
+    with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
+        peaks = [pool.submit(peak_of, case, *entry, threads) for entry in entries]
+        return {entry: peak.result() for entry, peak in zip(entries, peaks, strict=True)}
+
+
+def peak_of(case: Case, name: str, criterion: str | None, threads: int) -> int | None:
+    """Peak memory of one contender; for a fresh process."""
+    measure.give_memory_back()
+    torch.set_num_threads(threads)
+    contender = c.build(name, c.Inputs(case), criterion)
+    contender.prepare()
+    contender.run()
+    return measure.peak_memory(contender, case.device)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tables", default=",".join(TABLES), help=f"of {', '.join(TABLES)}; default: all")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, bfloat16 on cuda")
+    parser.add_argument("--threads", type=int, default=2, help="of PyTorch on the CPU; default: 2")
+    parser.add_argument("--repeats", type=int, default=9, help="rounds of each comparison; default: 9")
+    parser.add_argument("--seconds", type=float, default=20.0, help="most for one comparison's rounds, of "
+                        "which there are three at least; default: 20")  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="tiny shapes; the figures mean nothing")
+    parser.add_argument("--no-compile", action="store_true", help="leave compiled contenders out")
+    parser.add_argument("--no-memory", action="store_true", help="time alone")
+    parser.add_argument("--output", type=Path, default=Path("outputs/bench"), help="folder of the report")
+    parser.add_argument("--markdown", type=Path, help="page to put the tables into, between its markers")
+    parsed = parser.parse_args(arguments)
+    parsed.tables = parsed.tables.split(",")
+    if unknown := set(parsed.tables) - set(TABLES):
+        parser.error(f"--tables: {', '.join(sorted(unknown))}: expected some of {', '.join(TABLES)}")
+    parsed.dtype = parsed.dtype or ("bfloat16" if parsed.device == "cuda" else "float32")
+    return parsed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("skipped: no CUDA device here, or a PyTorch without CUDA", file=sys.stderr)
+        return 0
+    torch.set_num_threads(options.threads)
+    size = "quick" if options.quick else options.device
+    results = Results(
+        measure.machine(options.device) | c.versions(),
+        {"quick": options.quick, "device": options.device, "dtype": options.dtype, "tables": options.tables},
+    )
+    like = Case(1, 1, dtype=options.dtype, device=options.device)
+    # Past its limit of recompilations, PyTorch would run eagerly in a compiled disguise.
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        for table in options.tables:
+            for comparison in TABLES[table](like, size):
+                print(f"{table}: {comparison.case}", file=sys.stderr)
+                compare(comparison, results, options)
+    everything = asdict(results)
+    text = render(everything)
+    print(text)
+    name = f"losses-{options.device}{'-quick' if options.quick else ''}"
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / f"{name}.json").write_text(json.dumps(everything, indent=1) + "\n")
+    (options.output / f"{name}.md").write_text(text)
+    if options.markdown:
+        insert(text, options.markdown, options.device)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

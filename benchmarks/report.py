@@ -1,0 +1,289 @@
+"""Tables of what was measured, and what of it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import contenders as c
+from contenders import COMPILED, IN_PLACE, OFF, OURS, OURS_LINEAR
+
+Measurement = dict[str, Any]
+PATHS = [OURS, OURS + COMPILED, OURS + IN_PLACE, OURS_LINEAR]
+
+
+def render(results: dict[str, Any]) -> str:
+    """The whole report in Markdown."""
+    measured = results["measurements"]
+    tables = {
+        "dense": ("From logits", _ratios_and_memory(measured, "dense", c.CE)),
+        "linear": ("From hidden states", _ratios_and_memory(measured, "linear", c.HEAD)),
+        "on_off": ("The number term: on against off", _on_off(measured)),
+        "criteria": ("All criteria", _criteria(measured)),
+    }
+    parts = [_machine(results)]
+    parts += [f"### {title}\n\n{body}" for name, (title, body) in tables.items() if _of(measured, table=name)]
+    parts.append("### What was asked for\n\n" + _verdict(requirements(results)))
+    if results["skipped"]:
+        lines = [f"- {skipped['what']}: {skipped['reason']}" for skipped in results["skipped"]]
+        parts.append("Not measured:\n\n" + "\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def insert(text: str, page: Path, device: str) -> None:
+    """Put the report between the page's markers of a device."""
+    begin, end = f"<!-- benchmark {device}: begin -->", f"<!-- benchmark {device}: end -->"
+    content = page.read_text()
+    if content.count(begin) != 1 or content.count(end) != 1:
+        raise ValueError(f"{page}: expected one line {begin} and one line {end}")
+    before, rest = content.split(begin)
+    after = rest.split(end)[1]
+    page.write_text(f"{before}{begin}\n{text}{end}{after}")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A row of what was asked for.
+
+    Args:
+        what: in words.
+        measured: figures, smaller is better; empty where nothing was measured.
+        must: the largest that will do.
+        aim: what would be better still.
+        at_least: larger is better, instead.
+    """
+
+    what: str
+    measured: Sequence[float]
+    must: float
+    aim: str
+    at_least: bool = False
+
+    @property
+    def met(self) -> bool | None:
+        """Whether every figure will do; None where there is none."""
+        if not self.measured:
+            return None
+        return min(self.measured) >= self.must if self.at_least else max(self.measured) <= self.must
+
+
+def requirements(results: dict[str, Any]) -> list[Requirement]:
+    """What was asked for, and what came out in this run."""
+    measured = results["measurements"]
+
+    def time(table: str, name: str, baseline: str, **case: Any) -> list[float]:
+        return [ratio for ratio, _ in _time_ratios(_of(measured, table=table), name, baseline, **case)]
+
+    def memory(table: str, name: str, **case: Any) -> list[float]:
+        found = _of(measured, table=table, contender=name, criterion=None)
+        return [m["memory_buffers"] for m in _where(found, **case) if m["memory_buffers"] is not None]
+
+    if results["options"]["device"] == "cuda":
+        liger = _time_ratios(_of(measured, table="linear"), OURS_LINEAR, c.LIGER_LINEAR)
+        roofline = [_roofline(m, results) for m in _of(measured, table="dense", contender=OURS + COMPILED)]
+        return [
+            Requirement(f"{OURS_LINEAR} over {c.LIGER_LINEAR}, time", [r for r, _ in liger], 1.02, "faster"),
+            Requirement(
+                "the same, memory",
+                [
+                    mine["memory_buffers"] / theirs["memory_buffers"]
+                    for mine, theirs in _pairs(_of(measured, table="linear"), OURS_LINEAR, c.LIGER_LINEAR)
+                    if mine["memory_buffers"] is not None and theirs["memory_buffers"]
+                ],
+                1.0,
+                "same",
+            ),
+            Requirement(f"{OURS}{COMPILED}, share of the memory roofline", roofline, 0.7, "0.85", True),
+        ]
+    few, many = (lambda tokens: tokens < 4096), (lambda tokens: tokens >= 4096)
+    rows = [
+        Requirement(f"{OURS} over {c.CE}", time("dense", OURS, c.CE), 0.75, "0.45"),
+        Requirement(f"{OURS}{COMPILED} over {c.CE}", time("dense", OURS + COMPILED, c.CE), 0.55, "0.45"),
+        Requirement(
+            f"{OURS}{COMPILED} over {c.CE}{COMPILED}",
+            time("dense", OURS + COMPILED, c.CE + COMPILED),
+            1.05,
+            "1.00",
+        ),
+        Requirement(
+            f"{OURS}, memory beyond the logits (logits-sized buffers)", memory("dense", OURS), 1.1, "1.0"
+        ),
+        Requirement(f"{OURS}{COMPILED}, the same", memory("dense", OURS + COMPILED), 1.1, "1.0"),
+        # A few hundredths are the number tokens' logits, rounding to pages and the interpreter's own.
+        Requirement(f"{OURS}{IN_PLACE}, the same", memory("dense", OURS + IN_PLACE), 0.1, "0"),
+        Requirement(
+            f"{OURS_LINEAR} over {c.HEAD}, 1k to 2k tokens",
+            time("linear", OURS_LINEAR, c.HEAD, tokens=few),
+            1.2,
+            "1.0",
+        ),
+        Requirement(
+            "the same, 4k tokens and more", time("linear", OURS_LINEAR, c.HEAD, tokens=many), 0.7, "0.5"
+        ),
+        Requirement(
+            f"{OURS_LINEAR}, memory beyond inputs and gradients (share of the logits)",
+            memory("linear", OURS_LINEAR),
+            0.125,
+            "less",
+        ),
+    ]
+    for numbers, must in ((10, 1.02), (1110, 1.05)):
+        for path in PATHS:
+            figures = time("on_off", path, path + OFF, numbers=numbers.__eq__)
+            rows.append(Requirement(f"{path}: on over off, \\|N\\| = {numbers:,}", figures, must, "1.00"))
+    for numbers in (10, 1110):
+        for name in dict.fromkeys(m["criterion"] for m in _of(measured, table="criteria") if m["criterion"]):
+            pairs = _criterion_over(measured, name, OURS + OFF, numbers)
+            must = 1.35 if numbers == 1110 and "smmd" in name.lower() else 1.05
+            what = f"{name}, \\|N\\| = {numbers:,}: over {OURS}{OFF}"
+            rows.append(
+                Requirement(what, [mine["median_ms"] / other["median_ms"] for mine, other in pairs], must, "")
+            )
+    return rows
+
+
+def _verdict(rows: Iterable[Requirement]) -> str:
+    body = []
+    for row in rows:
+        figures = sorted(row.measured)
+        shown = "-"
+        if figures:
+            shown = " to ".join(dict.fromkeys(f"{figure:.2f}" for figure in (figures[0], figures[-1])))
+        must = f"{'≥' if row.at_least else '≤'} {row.must:g}"
+        body.append([row.what, shown, must, row.aim, {True: "yes", False: "**no**", None: "-"}[row.met]])
+    return _markdown(["what", "measured", "must", "aim", "met"], body)
+
+
+def _ratios_and_memory(measured: Sequence[Measurement], table: str, baseline: str) -> str:
+    found = _of(measured, table=table)
+    names = [baseline, *(name for name in dict.fromkeys(m["contender"] for m in found) if name != baseline)]
+    times, peaks = [], []
+    for case in _cases(found):
+        by_name = {m["contender"]: m for m in found if m["case"] == case}
+        base = by_name[baseline]
+        ratios = [
+            f"{by_name[name]['median_ms'] / base['median_ms']:.2f}" if name in by_name else "-"
+            for name in names[1:]
+        ]
+        times.append([*_describe(case), f"{base['median_ms']:.0f} ms", *ratios])
+        if any(m["memory_buffers"] is not None for m in by_name.values()):
+            buffers = [by_name.get(name, {}).get("memory_buffers") for name in names]
+            peaks.append([*_describe(case), *("-" if b is None else f"{max(b, 0):.2f}" for b in buffers)])
+    heading = _headings(found[0]["case"]) if found else []
+    text = f"Time over that of `{baseline}`, forward and backward:\n\n" + _markdown([*heading, *names], times)
+    if peaks:
+        beyond = "inputs and their gradients" if table == "linear" else "the logits"
+        text += f"\n\nPeak memory beyond {beyond}, in logits-sized buffers:\n\n"
+        text += _markdown([*heading, *names], peaks)
+    return text
+
+
+def _on_off(measured: Sequence[Measurement]) -> str:
+    found = _of(measured, table="on_off")
+    rows = []
+    for case in _cases(found):
+        for path in PATHS:
+            pairs = _pairs([m for m in found if m["case"] == case], path, path + OFF)
+            for on, off in pairs:
+                ratio, least = on["median_ms"] / off["median_ms"], on["least_ms"] / off["least_ms"]
+                shape = [f"{case['numbers']:,}", f"{case['vocab_size']:,}", f"{case['tokens']:,}"]
+                rows.append([path, *shape, f"{off['median_ms']:.1f} ms", f"{ratio:.3f}", f"{least:.3f}"])
+    return _markdown(
+        ["path", "\\|N\\|", "V", "tokens", "off", "on / off", "of the fastest rounds"], sorted(rows)
+    )
+
+
+def _criteria(measured: Sequence[Measurement]) -> str:
+    found = _of(measured, table="criteria")
+    names = list(dict.fromkeys(m["criterion"] for m in found if m["criterion"]))
+    sizes = sorted({m["case"]["numbers"] for m in found})
+    rows = []
+    for name in names:
+        row = [name]
+        for numbers in sizes:
+            for baseline in (c.CE, OURS + OFF):
+                pairs = _criterion_over(measured, name, baseline, numbers)
+                row += [f"{mine['median_ms'] / other['median_ms']:.2f}" for mine, other in pairs] or ["-"]
+            buffers = [m["memory_buffers"] for m in found if _is(m, name, numbers)]
+            row += [f"{b:.2f}" if b is not None else "-" for b in buffers] or ["-"]
+        rows.append(row)
+    heading = ["criterion"]
+    for numbers in sizes:
+        n = f"\\|N\\| = {numbers:,}"
+        heading += [
+            f"{n}: time over `{c.CE}`",
+            f"{n}: over {OURS}{OFF}",
+            f"{n}: memory (logits-sized buffers)",
+        ]
+    return _markdown(heading, rows)
+
+
+def _is(measurement: Measurement, criterion: str | None, numbers: int) -> bool:
+    return measurement["criterion"] == criterion and measurement["case"]["numbers"] == numbers
+
+
+def _criterion_over(
+    measured: Sequence[Measurement], criterion: str, baseline: str, numbers: int
+) -> list[tuple[Measurement, Measurement]]:
+    found = _of(measured, table="criteria")
+    others = {str(m["case"]): m for m in found if m["contender"] == baseline and m["criterion"] is None}
+    return [
+        (m, others[str(m["case"])]) for m in found if _is(m, criterion, numbers) and str(m["case"]) in others
+    ]
+
+
+def _roofline(measurement: Measurement, results: dict[str, Any]) -> float:
+    """Share of the memory bandwidth that two reads and one write of the logits take."""
+    case = c.Case(**measurement["case"])
+    moved = 3 * case.logits_bytes
+    return moved / (results["machine"]["bandwidth_gb_s"] * 1e9) / (measurement["median_ms"] / 1e3)
+
+
+def _time_ratios(
+    found: Sequence[Measurement], name: str, baseline: str, **case: Callable[[Any], bool]
+) -> list[tuple[float, dict[str, Any]]]:
+    pairs = _pairs(_where(found, **case), name, baseline)
+    return [(mine["median_ms"] / other["median_ms"], mine["case"]) for mine, other in pairs]
+
+
+def _pairs(found: Sequence[Measurement], name: str, baseline: str) -> list[tuple[Measurement, Measurement]]:
+    """Measurements of two contenders on the same case."""
+    found = [m for m in found if m["criterion"] is None]
+    others = {str(m["case"]): m for m in found if m["contender"] == baseline}
+    mine = [m for m in found if m["contender"] == name]
+    return [(m, others[str(m["case"])]) for m in mine if str(m["case"]) in others]
+
+
+def _where(found: Sequence[Measurement], **case: Callable[[Any], bool]) -> list[Measurement]:
+    return [m for m in found if all(fits(m["case"][field]) for field, fits in case.items())]
+
+
+def _of(measured: Sequence[Measurement], **fields: Any) -> list[Measurement]:
+    return [m for m in measured if all(m[field] == value for field, value in fields.items())]
+
+
+def _cases(found: Sequence[Measurement]) -> list[dict[str, Any]]:
+    return list({str(m["case"]): m["case"] for m in found}.values())
+
+
+def _headings(case: dict[str, Any]) -> list[str]:
+    return ["V", "tokens", "numbers" if case["hidden"] is None else "hidden"]
+
+
+def _describe(case: dict[str, Any]) -> list[str]:
+    last = f"{case['share']:.0%}".replace("%", " %") if case["hidden"] is None else f"{case['hidden']:,}"
+    return [f"{case['vocab_size']:,}", f"{case['tokens']:,}", last]
+
+
+def _machine(results: dict[str, Any]) -> str:
+    machine, options = results["machine"], results["options"]
+    warning = "**Tiny shapes (`--quick`): the figures mean nothing.**\n\n" if options["quick"] else ""
+    shown = ", ".join(f"{name} {value}" for name, value in machine.items())
+    return f"{warning}{options['dtype']}; {shown}."
+
+
+def _markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

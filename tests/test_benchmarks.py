@@ -1,0 +1,91 @@
+"""The benchmark runs, and what it writes can be read."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    """The benchmark's modules; they lie in a folder of scripts, not in a package."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import losses
+    import measure
+    import report
+
+    threads = torch.get_num_threads()
+    yield losses, measure, report
+    torch.set_num_threads(threads)
+    for name in ("losses", "measure", "report", "contenders"):
+        sys.modules.pop(name, None)
+
+
+def test_tables_and_json_of_tiny_shapes(benchmarks, tmp_path, capsys):
+    losses, *_ = benchmarks
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- benchmark cpu: begin -->\nold\n<!-- benchmark cpu: end -->\nafter\n")
+    options = ["--quick", "--no-compile", "--no-memory", "--repeats", "3", "--threads", "1"]
+    assert losses.main([*options, "--output", str(tmp_path), "--markdown", str(page)]) == 0
+
+    results = json.loads((tmp_path / "losses-cpu-quick.json").read_text())
+    assert set(results) == {"machine", "options", "measurements", "skipped"}
+    assert results["machine"]["torch"] == torch.__version__
+    assert {m["table"] for m in results["measurements"]} == set(losses.TABLES)
+    for measurement in results["measurements"]:
+        assert 0 < measurement["least_ms"] <= measurement["median_ms"]
+        assert measurement["rounds"] == 9 if measurement["table"] == "on_off" else 3
+    # Whatever is left out says why.
+    assert {"what": losses.c.CE + losses.COMPILED, "reason": "--no-compile"} in results["skipped"]
+
+    text = capsys.readouterr().out
+    assert "What was asked for" in text
+    assert text == (tmp_path / "losses-cpu-quick.md").read_text() + "\n"
+    assert page.read_text().startswith("before\n<!-- benchmark cpu: begin -->\n" + text[:20])
+    assert page.read_text().endswith("<!-- benchmark cpu: end -->\nafter\n")
+    assert "old" not in page.read_text().splitlines()
+
+
+def test_peak_memory_counts_what_one_run_holds_at_once(benchmarks):
+    _, measure, _ = benchmarks
+    size = 1 << 26
+
+    def run():
+        torch.ones(size, dtype=torch.uint8)  # given back before the next
+        torch.ones(size, dtype=torch.uint8)
+
+    peak = measure.peak_memory(measure.Contender(run), "cpu")
+    if peak is None:
+        pytest.skip("this system does not tell a process's peak memory")
+    assert peak == pytest.approx(size, rel=0.1)
+
+
+def test_a_requirement_is_met_only_if_every_figure_is(benchmarks):
+    _, _, report = benchmarks
+    assert report.Requirement("time", [0.5, 0.75], 0.75, "0.45").met is True
+    assert report.Requirement("time", [0.5, 0.76], 0.75, "0.45").met is False
+    assert report.Requirement("bandwidth", [0.9, 0.6], 0.7, "0.85", at_least=True).met is False
+    assert report.Requirement("time", [], 0.75, "0.45").met is None
+
+
+def test_all_measured_ways_compute_the_same_cross_entropy(benchmarks):
+    losses, *_ = benchmarks
+    c = losses.c
+    for case, names in (
+        (c.Case(40, 1500, numbers=1110), [c.CE, c.OURS + c.OFF]),
+        (c.Case(40, 1500, hidden=8), [c.HEAD, c.OURS_LINEAR + c.OFF, c.TORCH_LINEAR, c.TORCH_CHUNKED]),
+    ):
+        inputs = c.Inputs(case)
+        gradients = {}
+        for name in names:
+            try:
+                gradients[name] = c.build(name, inputs).run()
+            except c.UnavailableError:
+                continue
+        expected = gradients.pop(names[0])
+        for found in gradients.values():
+            torch.testing.assert_close(found, expected)
