@@ -226,8 +226,8 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             logit_scale, reduction, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
         group: process group over which a plain head is sharded by rows, in the order of its ranks; hidden
             states are whole on each. A `DTensor` with placement `Shard(0)` needs none.
-        chunk_size: tokens that go through the head, and whose logits are held, at a time. Default: an eighth
-            of the tokens, between 64 and 256 (on accelerators between 1,024 and 4,096).
+        chunk_size: tokens that go through the head, and whose logits are held, at a time. Default: a tenth
+            of the tokens, between 100 and 256 (on accelerators between 1,024 and 4,096).
         drop_ignored: leave positions with `ignore_index` out of the matrix products. Their count is needed on
             the host, the one synchronisation of this loss; False does without. Default: True.
 

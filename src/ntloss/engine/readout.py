@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Elements of the float32 copies that are made of a part of the logits at a time (16 MiB): small beside the
+# Elements of the float32 copies that are made of a part of the logits at a time (4 MiB): small beside the
 # logits, and large enough that starting an operation costs nothing.
-_CHUNK = 1 << 22
+_CHUNK = 1 << 20
 # Above it, a probability's logarithm has all its digits.
 _SAFE_PROBABILITY = 1e-20
 
