@@ -6,16 +6,13 @@ INSTALLED := $(VENV)/.installed
 PUBLISHED := .published
 ARGS ?=
 
-.PHONY: demo test test-slow lint format bench published clean
+.PHONY: demo test lint format bench published clean
 
 demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a table, draw the figures
 	$(BIN)/ntl compare $(ARGS)
 
-test: $(INSTALLED) published  ## all tests but the slow ones
-	$(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
-
-test-slow: $(INSTALLED) published  ## the tests that take longer than CI may
-	$(BIN)/python -m pytest -m slow $(ARGS)
+test: $(INSTALLED) published  ## all tests
+	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 lint: $(INSTALLED)  ## format check, lint, types
 	$(BIN)/ruff format --check .
