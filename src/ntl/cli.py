@@ -1,4 +1,4 @@
-"""The ``ntl`` command: its subcommands by name."""
+"""The `ntl` command: its subcommands by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand.
 
     Args:
-        arguments: Those of the command line, without the program's name. Default: ``sys.argv[1:]``.
+        arguments: Those of the command line, without the program's name. Default: `sys.argv[1:]`.
 
     Returns:
         The exit code: 0 all is done, 1 a run failed, 2 something asked for cannot be done, 130 interrupted.

@@ -1,9 +1,9 @@
-"""``ntl compare``: the same small T5, from scratch, on the same data, with several objectives and seeds.
+"""`ntl compare`: the same small T5, from scratch, on the same data, with several objectives and seeds.
 
     ntl compare
     ntl compare task=arithmetic task.data_dir=mathematics_dataset-v1.0 tokenizer=t5 seeds=[0,1]
 
-It writes table.md, results.json, figures and one file per run to ``output_dir``. An interrupted comparison
+It writes table.md, results.json, figures and one file per run to `output_dir`. An interrupted comparison
 continues from its finished runs when the same command is given again.
 """
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program.
 
     Args:
-        arguments: Hydra overrides. Default: ``sys.argv[1:]``.
+        arguments: Hydra overrides. Default: `sys.argv[1:]`.
 
     Returns:
         The exit code: 0 all runs are finished, 1 one failed, 2 something asked for cannot be done, 130
@@ -75,12 +75,12 @@ def compare(config: Mapping[str, Any], command: str, console: Console) -> int:
     """Run what is missing of a comparison, and report.
 
     Args:
-        config: From ``configuration.load_config``.
+        config: From `configuration.load_config`.
         command: What to type to continue.
         console: Where to print.
 
     Returns:
-        The exit code, see ``main``.
+        The exit code, see `main`.
 
     Raises:
         UserError: The data, the tokenizer or the output folder cannot be used.

@@ -25,7 +25,7 @@ def load_config(overrides: Sequence[str]) -> dict[str, Any]:
     """Compose the configuration of a comparison, and check it.
 
     Args:
-        overrides: Hydra overrides, such as ``task=arithmetic`` or ``seeds=[0,1]``.
+        overrides: Hydra overrides, such as `task=arithmetic` or `seeds=[0,1]`.
 
     Returns:
         The configuration as plain dicts, lists, numbers and strings.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, T5ForConditionalGeneration
 
-from ntl.metrics import parse_number
+from ntl.metrics import read_answer
 from ntl.models import T5ForRegression
 from ntl.tasks import Example
 
@@ -23,7 +23,7 @@ def encode_questions(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str
         questions: Texts.
 
     Returns:
-        ``input_ids`` and ``attention_mask``, both ``[batch, seq]``.
+        `input_ids` and `attention_mask`, both `[batch, seq]`.
     """
     batch = tokenizer(list(questions), padding=True, return_tensors="pt")
     return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
@@ -60,7 +60,7 @@ def answer(
         else:
             tokens = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1)
             texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-            batch = [parse_number(text) for text in texts]
+            batch = [read_answer(text) for text in texts]
         for i, number in zip(chosen, batch, strict=True):
             numbers[i] = number
     model.train(was_training)

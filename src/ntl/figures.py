@@ -44,7 +44,7 @@ def draw(records: Records, floors: Mapping[str, float | None], folder: Path) -> 
     """Draw all figures.
 
     Args:
-        records: Finished runs, see ``store.RunStore.save``.
+        records: Finished runs, see `store.RunStore.save`.
         floors: Test set -> its noise floor, or None.
         folder: Where learning_curves.png, predicted_vs_true.png and overview.png are written.
     """

@@ -1,35 +1,26 @@
-"""From texts to numbers to metrics, and from runs to means with their uncertainty. NumPy only."""
+"""The metrics that a comparison reports, and from runs to means with their uncertainty."""
 
 from __future__ import annotations
 
 import math
-import re
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
+from ntloss import NumericMetrics
+from ntloss.parsing import parse_number
 
 METRICS = ("mae", "rmse", "r2", "pearson", "accuracy", "invalid")
 
 
-def parse_number(text: str) -> float | None:
-    """Read a decoded text as a number.
-
-    Args:
-        text: What the model wrote.
-
-    Returns:
-        The number; None where the text is not exactly one number in ASCII digits.
+def read_answer(text: str) -> float | None:
+    """Read a decoded text that should be one number and nothing else; None where it is not.
 
     Example:
-        >>> parse_number(" -3.5 "), parse_number("4 2"), parse_number("")
+        >>> read_answer(" -3.5 "), read_answer("4 2"), read_answer("")
         (-3.5, None, None)
     """
-    text = text.strip()
-    return float(text) if _NUMBER.fullmatch(text) else None
+    return parse_number(text, "whole")
 
 
 def score(predictions: Sequence[float | None], targets: Sequence[float]) -> dict[str, float | None]:
@@ -40,36 +31,17 @@ def score(predictions: Sequence[float | None], targets: Sequence[float]) -> dict
         targets: The true numbers.
 
     Returns:
-        ``mae``, ``rmse``, ``r2``, ``pearson`` and ``accuracy`` over the valid predictions, None where they
-        are not defined (no valid prediction; for r2 constant targets; for pearson constant numbers on either
-        side), and
-        ``invalid``, the count of the others. ``accuracy`` is ``np.isclose``.
+        `mae`, `rmse`, `r2`, `pearson` and `accuracy` over the valid predictions, as `ntloss.NumericMetrics`
+        defines them (`accuracy_of_valid` there), None where they are not defined, and `invalid`, the count
+        of the others.
 
     Raises:
         ValueError: The lengths differ.
     """
-    if len(predictions) != len(targets):
-        raise ValueError(
-            f"{len(predictions)} predictions for {len(targets)} targets; expected one per target. Pass None "
-            "for a prediction that is no number."
-        )
-    pairs = [(p, t) for p, t in zip(predictions, targets, strict=True) if p is not None]
-    result: dict[str, float | None] = dict.fromkeys(METRICS)
-    result["invalid"] = len(targets) - len(pairs)
-    if not pairs:
-        return result
-    predicted, true = np.array(pairs, dtype=np.float64).T
-    errors = predicted - true
-    spread = np.square(true - true.mean()).sum()
-    result["mae"] = float(np.abs(errors).mean())
-    result["rmse"] = float(np.sqrt(np.square(errors).mean()))
-    result["r2"] = float(1 - np.square(errors).sum() / spread) if spread > 0 else None
-    result["accuracy"] = float(np.isclose(predicted, true).mean())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # constant input: Pearson is then not defined, and is None here
-        pearson = stats.pearsonr(predicted, true).statistic if len(pairs) > 1 else math.nan
-    result["pearson"] = float(pearson) if math.isfinite(pearson) else None
-    return result
+    names = ["accuracy_of_valid" if name == "accuracy" else name for name in METRICS]
+    found = NumericMetrics(metrics=names).update(predictions, targets).compute()
+    values = dict(zip(METRICS, (found[name] for name in names), strict=True))
+    return {name: None if math.isnan(value) else value for name, value in values.items()}
 
 
 def mean_and_error(values: Sequence[float | None]) -> tuple[float | None, float | None]:

@@ -20,7 +20,7 @@ class T5ForRegression(T5PreTrainedModel):
     """T5 that answers with one number instead of text.
 
     The decoder reads its start token only, and a linear layer turns that position's state into the number.
-    This is transformers' ``T5ForSequenceClassification`` with one label, but for the decoder: there it reads
+    This is transformers' `T5ForSequenceClassification` with one label, but for the decoder: there it reads
     the whole question again, which costs as much as the encoder and adds nothing to what it can see.
 
     Args:
@@ -41,11 +41,11 @@ class T5ForRegression(T5PreTrainedModel):
         """Predict the standardised answer.
 
         Args:
-            input_ids: Questions, ``[batch, seq]``.
-            attention_mask: 0 at padding, ``[batch, seq]``.
+            input_ids: Questions, `[batch, seq]`.
+            attention_mask: 0 at padding, `[batch, seq]`.
 
         Returns:
-            ``[batch]``; times ``scale`` plus ``mean`` it is the number.
+            `[batch]`; times `scale` plus `mean` it is the number.
         """
         start = input_ids.new_full((len(input_ids), 1), self.config.decoder_start_token_id)
         states = self.transformer(
@@ -63,7 +63,7 @@ def build_model(
     """A T5 with random weights.
 
     Args:
-        settings: The ``model`` section of the configuration: arguments of ``T5Config``.
+        settings: The `model` section of the configuration: arguments of `T5Config`.
         tokenizer: Its size and special tokens become the model's.
         seed: Of the weights. The same seed gives the same encoder and decoder, with either head.
         regression_targets: The training answers for a regression head; None for a language model head.

@@ -38,9 +38,9 @@ class LanguageObjective(nn.Module):
 
     Args:
         vocabulary: The digits of the tokenizer.
-        term: ``wasserstein`` (NTL-WAS), ``squared_error`` (NTL-MSE) or None (cross-entropy alone).
+        term: `wasserstein` (NTL-WAS), `squared_error` (NTL-MSE) or None (cross-entropy alone).
         weight: λ.
-        reweigh: Whether probability on text costs more than the worst number (see ``ntloss``).
+        reweigh: Whether probability on text costs more than the worst number (see `ntloss`).
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LanguageObjective(nn.Module):
         """Count the labels of the micro-batches that make one update.
 
         Args:
-            batches: Each with ``labels``, ``[batch, seq]``.
+            batches: Each with `labels`, `[batch, seq]`.
 
         Returns:
             Their counts.
@@ -72,7 +72,7 @@ class LanguageObjective(nn.Module):
 
         Args:
             model: A T5 with a language model head.
-            batch: ``input_ids``, ``attention_mask``, ``labels``.
+            batch: `input_ids`, `attention_mask`, `labels`.
             counts: Of the whole accumulated batch.
 
         Returns:
@@ -92,7 +92,7 @@ class RegressionObjective(nn.Module):
     """The squared error of the standardised answer."""
 
     def count(self, batches: Sequence[Batch]) -> Counts:
-        """Count the answers of the micro-batches that make one update; see ``LanguageObjective``."""
+        """Count the answers of the micro-batches that make one update; see `LanguageObjective`."""
         answers = sum(len(batch["values"]) for batch in batches)
         return Counts(answers, answers)
 
@@ -101,7 +101,7 @@ class RegressionObjective(nn.Module):
 
         Args:
             model: A T5 with a regression head.
-            batch: ``input_ids``, ``attention_mask``, ``values`` ``[batch]``.
+            batch: `input_ids`, `attention_mask`, `values` `[batch]`.
             counts: Of the whole accumulated batch.
 
         Returns:
@@ -117,8 +117,8 @@ def number_term(vocabulary: NumberVocabulary, term: str, reweigh: bool = True) -
 
     Args:
         vocabulary: The digits of the tokenizer.
-        term: ``wasserstein`` (NTL-WAS) or ``squared_error`` (NTL-MSE).
-        reweigh: See ``ntloss``.
+        term: `wasserstein` (NTL-WAS) or `squared_error` (NTL-MSE).
+        reweigh: See `ntloss`.
 
     Returns:
         The loss module.
@@ -132,10 +132,10 @@ def language_logits(model: nn.Module, batch: Batch) -> Tensor:
 
     Args:
         model: A T5 with a language model head.
-        batch: ``input_ids``, ``attention_mask``, ``labels``.
+        batch: `input_ids`, `attention_mask`, `labels`.
 
     Returns:
-        ``[batch, seq, vocab]``.
+        `[batch, seq, vocab]`.
     """
     # Without labels the model does not compute its own loss, which would cost a pass over the logits.
     return model(
@@ -150,7 +150,7 @@ def build_objective(settings: Mapping[str, Any], vocabulary: NumberVocabulary) -
     """Make an objective from its settings.
 
     Args:
-        settings: ``head`` (``language`` or ``regression``), ``term``, ``weight``, ``reweigh``.
+        settings: `head` (`language` or `regression`), `term`, `weight`, `reweigh`.
         vocabulary: The digits of the tokenizer.
 
     Returns:

@@ -31,13 +31,13 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[
     """Aggregate runs over seeds.
 
     Args:
-        records: Finished runs, see ``store.RunStore.save``.
+        records: Finished runs, see `store.RunStore.save`.
 
     Returns:
-        Test set -> objective -> ``seeds`` (a list), and for each metric ``mean`` and ``error`` (standard
-        error over seeds). Objectives other than the baseline have ``versus_ce``: for each metric, over the
-        seeds that both have, ``mean`` and ``error`` of the difference, ``lower`` (in how many of them it is
-        below the baseline) and ``seeds`` (how many there are).
+        Test set -> objective -> `seeds` (a list), and for each metric `mean` and `error` (standard
+        error over seeds). Objectives other than the baseline have `versus_ce`: for each metric, over the
+        seeds that both have, `mean` and `error` of the difference, `lower` (in how many of them it is
+        below the baseline) and `seeds` (how many there are).
     """
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     tests = list(dict.fromkeys(test for record in records for test in record["metrics"]))
@@ -102,7 +102,7 @@ def references(data: TaskData) -> dict[str, dict[str, float | None]]:
         data: Of the task.
 
     Returns:
-        Test set -> ``noise_floor`` and ``constant_guess``.
+        Test set -> `noise_floor` and `constant_guess`.
     """
     return {
         test: {
@@ -114,7 +114,7 @@ def references(data: TaskData) -> dict[str, dict[str, float | None]]:
 
 
 def reference_line(values: Mapping[str, float | None]) -> str:
-    """The references of one test set in words; ``values`` as in ``references``."""
+    """The references of one test set in words; `values` as in `references`."""
     line = f"For comparison, always answering the training median: MAE {values['constant_guess']:.2f}"
     if values["noise_floor"] is None:
         return f"{line}."
@@ -125,10 +125,10 @@ def table_rows(summary: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """The cells of one test set's table.
 
     Args:
-        summary: Objective -> aggregates, from ``summarise``.
+        summary: Objective -> aggregates, from `summarise`.
 
     Returns:
-        One row per objective, cells as in ``HEADINGS``.
+        One row per objective, cells as in `HEADINGS`.
     """
     rows = []
     for name, entry in summary.items():
@@ -153,7 +153,7 @@ def _plus_minus(value: Mapping[str, float | None], digits: int, signed: bool = F
 
 
 def terminal_table(test: str, summary: Mapping[str, Any]) -> Table:
-    """A test set's table for the terminal; arguments as in ``table_rows``."""
+    """A test set's table for the terminal; arguments as in `table_rows`."""
     table = Table(title=f"{test} set: mean ± standard error over seeds", title_justify="left")
     for i, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="left" if i == 0 else "right")
@@ -170,12 +170,12 @@ def markdown_tables(
     """All tables as Markdown.
 
     Args:
-        summary: From ``summarise``.
-        compared_with: From ``references``.
+        summary: From `summarise`.
+        compared_with: From `references`.
         notes: Lines that say how the numbers were made.
 
     Returns:
-        The text of ``table.md``.
+        The text of `table.md`.
     """
     lines = []
     for test, objectives in summary.items():

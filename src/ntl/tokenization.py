@@ -1,6 +1,6 @@
 """One tokenization for every objective: each digit of a number is a token of its own.
 
-T5's own tokenizer writes ``▁42`` and ``2019`` as one token each; a loss on digits would see almost none of
+T5's own tokenizer writes `▁42` and `2019` as one token each; a loss on digits would see almost none of
 them.
 """
 
@@ -56,7 +56,7 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         tokenizer: A fast tokenizer; it is not changed.
 
     Returns:
-        The copy. Its vocabulary is the same: ``42`` becomes ``4`` and ``2``, which T5 has already.
+        The copy. Its vocabulary is the same: `42` becomes `4` and `2`, which T5 has already.
 
     Raises:
         UserError: It is no fast tokenizer, or the copy does not write the ten digits as ten tokens, or does
@@ -80,8 +80,8 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 def character_tokenizer() -> PreTrainedTokenizerFast:
     """The small tokenizer that ships with the lab: printable ASCII, one token per character.
 
-    It keeps T5's conventions: pad 0, end 1, unknown 2, ``▁`` for a space, and the end token after each text.
-    Only the ``▁`` that T5 puts in front of every text is left out: it would cost the decoder a step per
+    It keeps T5's conventions: pad 0, end 1, unknown 2, `▁` for a space, and the end token after each text.
+    Only the `▁` that T5 puts in front of every text is left out: it would cost the decoder a step per
     number.
 
     Returns:

@@ -1,4 +1,4 @@
-"""One run: one objective, one seed, trained with transformers' ``Seq2SeqTrainer`` and evaluated."""
+"""One run: one objective, one seed, trained with transformers' `Seq2SeqTrainer` and evaluated."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ REPORT_EVERY = 5  # steps between two reports of progress
 
 
 class ComparisonTrainer(Seq2SeqTrainer):
-    """``Seq2SeqTrainer`` that minimises one of the lab's objectives.
+    """`Seq2SeqTrainer` that minimises one of the lab's objectives.
 
     Args:
-        *args: Of ``Seq2SeqTrainer``.
+        *args: Of `Seq2SeqTrainer`.
         objective: Called with model, micro-batch and the counts of the whole accumulated batch.
-        **kwargs: Of ``Seq2SeqTrainer``.
+        **kwargs: Of `Seq2SeqTrainer`.
     """
 
     # The objective divides by the whole accumulated batch; the trainer must not divide again.
@@ -109,7 +109,7 @@ def plan_batches(lengths: Sequence[int], steps: int, batch_size: int, seed: int)
         seed: Of the permutations.
 
     Returns:
-        ``steps * batch_size`` indices of examples, batch after batch.
+        `steps * batch_size` indices of examples, batch after batch.
     """
     rng = np.random.default_rng(seed)
     total = steps * batch_size
@@ -144,7 +144,7 @@ class EncodedExamples:
             indices: Which, in any order, with repetition.
 
         Returns:
-            One dict per index: ``input_ids``, ``labels`` (ids), ``value`` (the answer as a number).
+            One dict per index: `input_ids`, `labels` (ids), `value` (the answer as a number).
         """
         indices = list(indices)
         if missing := sorted(set(indices) - self._rows.keys()):
@@ -163,12 +163,12 @@ def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     """Pad tokenized examples into one batch.
 
     Args:
-        rows: From ``EncodedExamples.rows``.
+        rows: From `EncodedExamples.rows`.
 
     Returns:
-        ``input_ids`` and ``attention_mask`` ``[batch, seq]``, ``labels`` ``[batch, answer]`` padded with
+        `input_ids` and `attention_mask` `[batch, seq]`, `labels` `[batch, answer]` padded with
         -100,
-        ``values`` ``[batch]``.
+        `values` `[batch]`.
     """
     questions = [torch.tensor(row["input_ids"]) for row in rows]
     labels = [torch.tensor(row["labels"]) for row in rows]
@@ -192,22 +192,22 @@ def train_run(
 
     Args:
         config: The whole configuration.
-        objective_name: A key of its ``objective`` section.
+        objective_name: A key of its `objective` section.
         seed: Of the initial weights and of the order of the data.
         data: Of the task.
         train: Its training examples, with the comparison's tokenizer.
         report: Called with the number of steps done.
 
     Returns:
-        ``metrics`` (test set -> metric -> value), ``curve`` (a list of points), ``predictions`` (test set ->
-        ``predicted`` and ``true``), ``parameters`` (of the model), ``seconds``.
+        `metrics` (test set -> metric -> value), `curve` (a list of points), `predictions` (test set ->
+        `predicted` and `true`), `parameters` (of the model), `seconds`.
     """
     transformers.logging.set_verbosity_error()
     started = time.perf_counter()
     training = config["training"]
     tokenizer = train.tokenizer
     with warnings.catch_warnings():
-        # Tokens such as ``▁4`` and ``42`` are left out because this tokenizer never writes them.
+        # Tokens such as `▁4` and `42` are left out because this tokenizer never writes them.
         warnings.simplefilter("ignore", NumberTokensLeftOut)
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, space_prefixed=False)
     objective = build_objective(config["objective"][objective_name], vocabulary)
@@ -260,7 +260,7 @@ def training_arguments(training: Mapping[str, Any], seed: int, output_dir: str) 
     """The trainer's arguments.
 
     Args:
-        training: The ``training`` section of the configuration.
+        training: The `training` section of the configuration.
         seed: Of the run.
         output_dir: The trainer wants one; nothing is written there.
 
@@ -311,11 +311,11 @@ def held_out_losses(
 
     Args:
         model: A T5 with a language model head.
-        batch: From ``collate``.
+        batch: From `collate`.
         vocabulary: The digits of the tokenizer.
 
     Returns:
-        ``cross_entropy`` per label and ``ntl`` per number label.
+        `cross_entropy` per label and `ntl` per number label.
     """
     was_training = model.training
     model.eval()

@@ -22,7 +22,7 @@ class Run(NamedTuple):
     """One model to train.
 
     Args:
-        objective: A key of the configuration's ``objective`` section.
+        objective: A key of the configuration's `objective` section.
         seed: Of the run.
     """
 
@@ -60,7 +60,7 @@ def run_all(
         runs: What to run, in this order.
         jobs: The number of workers.
         on_progress: Called with a run and the number of its steps done.
-        on_done: Called with a run and its result, see ``training.train_run``.
+        on_done: Called with a run and its result, see `training.train_run`.
         on_failed: Called with a run and its error.
     """
     waiting = list(runs)
@@ -117,7 +117,7 @@ class _Worker:
             self.connection.send(run)
 
     def receive(self) -> tuple[str, Any]:
-        """A message: ``step`` and a count, ``done`` and a result, ``failed`` or ``died`` and an error."""
+        """A message: `step` and a count, `done` and a result, `failed` or `died` and an error."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):

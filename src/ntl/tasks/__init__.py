@@ -1,7 +1,7 @@
 """What the models learn: one module per task, all with the same small interface.
 
-A task is a module in this package with one function, ``load(settings) -> TaskData``. ``settings`` is the
-``task`` section of the configuration; the same settings give the same examples, in every process.
+A task is a module in this package with one function, `load(settings) -> TaskData`. `settings` is the
+`task` section of the configuration; the same settings give the same examples, in every process.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def load_task(settings: Mapping[str, Any]) -> TaskData:
     """Load the examples of a task.
 
     Args:
-        settings: The ``task`` section of the configuration; its ``name`` chooses the task.
+        settings: The `task` section of the configuration; its `name` chooses the task.
 
     Returns:
         The examples.
@@ -83,7 +83,7 @@ def require_at_least(settings: Mapping[str, Any], least: Mapping[str, float]) ->
     """Check that settings of a task are numbers of at least a given size.
 
     Args:
-        settings: The ``task`` section of the configuration.
+        settings: The `task` section of the configuration.
         least: Name of a setting -> its smallest value; where that is an int, the setting must be one.
 
     Raises:

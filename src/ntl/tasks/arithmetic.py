@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ntl.errors import UserError
-from ntl.metrics import parse_number
+from ntl.metrics import read_answer
 from ntl.tasks import Example, TaskData, require_at_least
 
 DIFFICULTIES = ("easy", "medium", "hard")
@@ -35,10 +35,10 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     """Read or generate the examples.
 
     Args:
-        settings: ``data_dir`` (folder that holds train-easy, train-medium, train-hard, interpolate and
-            extrapolate; None generates), ``modules``, ``extrapolate_modules`` (file names without .txt),
-            ``train_per_difficulty`` and ``validation_per_difficulty`` (pairs from each module's file),
-            ``test_size`` (pairs per test file), ``data_seed`` (for the generator).
+        settings: `data_dir` (folder that holds train-easy, train-medium, train-hard, interpolate and
+            extrapolate; None generates), `modules`, `extrapolate_modules` (file names without .txt),
+            `train_per_difficulty` and `validation_per_difficulty` (pairs from each module's file),
+            `test_size` (pairs per test file), `data_seed` (for the generator).
 
     Returns:
         Training and validation examples of the three difficulties, an interpolation and an extrapolation
@@ -135,7 +135,7 @@ def read_pairs(path: Path, limit: int) -> list[Example]:
             )
         if number % 2:
             question = line
-        elif parse_number(line) is None:
+        elif read_answer(line) is None:
             raise UserError(
                 f"{path}, line {number}: the answer {line[:40]!r} is not a number. Choose modules whose "
                 "answers are numbers (task.modules), or restore the file."

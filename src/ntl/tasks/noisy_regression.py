@@ -19,9 +19,9 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     """Draw the examples.
 
     Args:
-        settings: ``weights`` (one per integer in the question), ``smallest`` and ``largest`` (range of the
-            integers), ``noise`` (standard deviation), ``largest_answer`` (answers are clipped to 0 and it),
-            ``train_size``, ``validation_size``, ``test_size``, ``data_seed``.
+        settings: `weights` (one per integer in the question), `smallest` and `largest` (range of the
+            integers), `noise` (standard deviation), `largest_answer` (answers are clipped to 0 and it),
+            `train_size`, `validation_size`, `test_size`, `data_seed`.
 
     Returns:
         Training, validation and one test set. No test or validation question is in the training set.
