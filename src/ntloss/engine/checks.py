@@ -42,10 +42,11 @@ def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | Non
         raise TypeError(f"bias: expected a floating-point tensor or None, given {type(bias).__name__}")
     if bias is not None and bias.shape != lm_head_weight.shape[:1]:
         raise ValueError(f"bias of shape {list(bias.shape)}: expected [vocab] = [{vocab_size}]")
-    for name, tensor in (("lm_head_weight", lm_head_weight), ("bias", bias)):
-        if tensor is not None and tensor.device != hidden_states.device:
+    for name, parameter in (("lm_head_weight", lm_head_weight), ("bias", bias)):
+        if parameter is not None and parameter.device != hidden_states.device:
             raise ValueError(
-                f"hidden_states are on {hidden_states.device}, {name} on {tensor.device}: move one to the other"
+                f"hidden_states are on {hidden_states.device}, {name} on {parameter.device}: move one to the "
+                "other"
             )
 
 
