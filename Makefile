@@ -39,4 +39,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PUBLISHED) build dist outputs
+	rm -rf $(VENV) $(PUBLISHED) build dist

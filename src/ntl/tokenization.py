@@ -106,6 +106,11 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _check(tokenizer: PreTrainedTokenizerFast) -> None:
+    if tokenizer.pad_token_id is None or tokenizer.eos_token_id is None:
+        raise UserError(
+            "the tokenizer has no padding token or no end token; expected both, as T5's has. Use a T5 "
+            "tokenizer."
+        )
     digits = set(tokenizer.convert_tokens_to_ids(list(string.digits)))
     for text in PROBES:
         ids = tokenizer(text)["input_ids"]

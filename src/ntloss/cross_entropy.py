@@ -227,7 +227,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         group: process group over which a plain head is sharded by rows, in the order of its ranks; hidden
             states are whole on each. A `DTensor` with placement `Shard(0)` needs none.
         chunk_size: tokens that go through the head, and whose logits are held, at a time. Default: a tenth
-            of the tokens, between 100 and 256 (on accelerators between 1,024 and 4,096).
+            of the tokens, between 100 and 256 (on accelerators 256 and 4,096, and 2^27 logits at most).
         drop_ignored: leave positions with `ignore_index` out of the matrix products. Their count is needed on
             the host, the one synchronisation of this loss; False does without. Default: True.
 
@@ -257,6 +257,12 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         super().__init__(vocabulary, *args, **options)
         if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
             raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")
+        criterion = self.objective.criterion
+        if isinstance(criterion, nn.Module) and any(p.requires_grad for p in criterion.parameters()):
+            raise ValueError(
+                f"{type(criterion).__name__} has parameters to train, which get no gradient here: expected a "
+                "criterion without, or NTLCrossEntropyLoss"
+            )
         combined.keep_out_of_graphs()
         self.chunk_size = chunk_size
         self.drop_ignored = drop_ignored

@@ -47,7 +47,12 @@ def worst_cost(criterion: Criterion, values: Tensor, reweigh: bool | None) -> fl
     """
     if not callable(criterion) or not callable(getattr(criterion, "worst", None)):
         raise TypeError(
-            f"criterion={criterion!r}: expected a callable with a method `worst`, such as Wasserstein()"
+            f"criterion={criterion!r}: expected a callable with a method `worst`, such as Wasserstein(), or "
+            "what get_criterion(name) makes"
+        )
+    if isinstance(criterion, type):
+        raise TypeError(
+            f"criterion={criterion.__name__} is a class: expected an instance, {criterion.__name__}()"
         )
     worst = criterion.worst(values)
     if reweigh and worst is None:

@@ -17,13 +17,17 @@ def check_logits(logits: Tensor, vocab_size: int) -> None:
     if logits.dim() == 0 or logits.shape[-1] != vocab_size:
         raise ValueError(
             f"logits of shape {list(logits.shape)} do not end in the vocabulary's size, {vocab_size:,}. "
-            "Models often pad their embeddings: pass vocab_size=<width of the logits> where the vocabulary "
-            "or the loss is made."
+            "Models often pad their embeddings: NumberVocabulary.from_tokenizer(tokenizer, vocab_size="
+            "model.config.vocab_size), or NTLoss(tokenizer, vocab_size=...)."
         )
 
 
 def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, vocab_size: int) -> None:
     """Raise unless hidden states, head and bias fit each other and the vocabulary."""
+    autocast = isinstance(hidden_states, Tensor) and torch.amp.is_autocast_available(
+        hidden_states.device.type
+    )
+    autocast = autocast and torch.is_autocast_enabled(hidden_states.device.type)
     for name, tensor in (("hidden_states", hidden_states), ("lm_head_weight", lm_head_weight)):
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             given = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -36,13 +40,19 @@ def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | Non
     if len(lm_head_weight) != vocab_size:
         raise ValueError(
             f"lm_head_weight has {len(lm_head_weight):,} rows, the vocabulary {vocab_size:,} tokens. Models "
-            "often pad their embeddings: pass vocab_size=<rows of the head> where the vocabulary is made."
+            "often pad their embeddings: NumberVocabulary.from_tokenizer(tokenizer, vocab_size="
+            "model.config.vocab_size)."
         )
     if bias is not None and not isinstance(bias, Tensor):
         raise TypeError(f"bias: expected a floating-point tensor or None, given {type(bias).__name__}")
     if bias is not None and bias.shape != lm_head_weight.shape[:1]:
         raise ValueError(f"bias of shape {list(bias.shape)}: expected [vocab] = [{vocab_size}]")
     for name, parameter in (("lm_head_weight", lm_head_weight), ("bias", bias)):
+        if parameter is not None and parameter.dtype != hidden_states.dtype and not autocast:
+            raise TypeError(
+                f"hidden_states are {hidden_states.dtype}, {name} is {parameter.dtype}: cast one, or use "
+                "autocast"
+            )
         if parameter is not None and parameter.device != hidden_states.device:
             raise ValueError(
                 f"hidden_states are on {hidden_states.device}, {name} on {parameter.device}: move one to the "

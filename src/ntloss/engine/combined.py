@@ -18,7 +18,7 @@ from ntloss.engine.checks import (
     check_values,
 )
 from ntloss.engine.linear import Head, read_hidden, rows_for, sum_of_blocks
-from ntloss.engine.parallel import Shard, local_columns, read_sharded_logits, replicated
+from ntloss.engine.parallel import Shard, check_same_labels, local_columns, read_sharded_logits, replicated
 from ntloss.engine.readout import compute_dtype, read_logits
 from ntloss.engine.spans import spans_of_labels
 from ntloss.engine.tables import NumberTables
@@ -107,6 +107,8 @@ def loss_from_logits(
     shard = None if group is None else Shard.of(logits.shape[-1], vocab_size, group)
     check_logits(logits, vocab_size if shard is None else shard.size)
     shape = logits.shape[:-1]
+    if group is not None:
+        check_same_labels(batch.labels, group)
     flat = batch.flatten(shape, logits.device, tables, objective)
     rows = logits.reshape(-1, logits.shape[-1])
     positions = flat.positions(tables, objective, compute_dtype(logits.dtype))
@@ -143,6 +145,8 @@ def loss_from_hidden(
     shard = None if group_of_head is None else Shard.of(len(lm_head_weight), vocab_size, group_of_head)
     check_head(hidden_states, lm_head_weight, bias, vocab_size if shard is None else shard.size)
     shape = hidden_states.shape[:-1]
+    if group_of_head is not None:
+        check_same_labels(batch.labels, group_of_head)
     flat = batch.flatten(shape, hidden_states.device, tables, objective)
     hidden = hidden_states.reshape(-1, hidden_states.shape[-1])
     positions = flat.positions(tables, objective, compute_dtype(hidden.dtype))
@@ -150,7 +154,7 @@ def loss_from_hidden(
     if drop_ignored:
         kept = (flat.labels != objective.ignore_index).nonzero().squeeze(-1)
         hidden, positions = hidden.index_select(0, kept), positions.select(kept)
-    rows = chunk_size or rows_for(len(hidden), hidden.device)
+    rows = chunk_size or rows_for(len(hidden), len(lm_head_weight), hidden.device)
     head = Head(lm_head_weight, bias, objective.transform, shard)
     if objective.reduction != "none" and not objective.needs.across_positions:
         return sum_of_blocks(hidden, head, positions, tables, objective, weight, rows)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ntloss.engine.parallel import Shard, read_shard, write_shard_gradient
 from ntloss.engine.readout import (
@@ -22,6 +21,7 @@ from ntloss.engine.readout import (
     Transform,
     compute_dtype,
     read_block,
+    refuse_double_backward,
     without_autocast,
     write_gradient,
 )
@@ -30,7 +30,9 @@ from ntloss.engine.terms import LossTerms, Objective, Positions, position_terms
 
 # Least and most positions in a block.
 _ROWS_ON_CPU = (100, 256)
-_ROWS_ON_ACCELERATORS = (1024, 4096)
+_ROWS_ON_ACCELERATORS = (256, 4096)
+# Most logits in a block, in elements.
+_LARGEST_BLOCK = 1 << 27
 
 
 class Head(NamedTuple):
@@ -79,10 +81,10 @@ class Head(NamedTuple):
             write_shard_gradient(*arguments, self.transform, grads, self.shard)
 
 
-def rows_for(positions: int, device: torch.device) -> int:
+def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
     """Positions in a block: a tenth of them, unless that is too few for fast products or too many."""
     least, most = _ROWS_ON_CPU if device.type == "cpu" else _ROWS_ON_ACCELERATORS
-    return min(max(positions // 10, least), most)
+    return min(max(positions // 10, least), most, max(least, _LARGEST_BLOCK // vocab_size))
 
 
 def sum_of_blocks(
@@ -163,6 +165,9 @@ class _SumOfBlocks(torch.autograd.Function):
             and hidden.dtype == compute_dtype(hidden.dtype)
             and objective.transform.softcap is None
         )
+        # float16 has no room for the gradients of a mean over many positions, and what scales the loss up (a
+        # GradScaler) is not known yet.
+        scale = float(1 << len(hidden).bit_length()) if hidden.dtype == torch.float16 else 1.0
         mean = objective.label_smoothing > 0
         sums = LossTerms(*(hidden.new_zeros((), dtype=compute_dtype(hidden.dtype)) for _ in range(3)))
         for block, logits in _blocks(hidden, head, rows):
@@ -175,29 +180,31 @@ class _SumOfBlocks(torch.autograd.Function):
             for total, part in zip(sums, (loss, terms.ce.sum(), terms.ntl.sum()), strict=True):
                 total += part.detach()
             if gradients.wanted:
-                grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+                grads = torch.autograd.grad(
+                    loss, leaves, torch.full_like(loss, scale), allow_unused=True, materialize_grads=True
+                )
                 log_normalizer = leaves.log_normalizer.detach()
                 head.write_gradient(logits, overwrite, here.labels, tables.token_ids, log_normalizer, grads)
                 gradients.add(block, logits)
-        ctx.gradients = gradients.finish()
+        ctx.dtype = hidden.dtype
+        ctx.gradients, ctx.scale = gradients.finish(), scale
         ctx.mark_non_differentiable(sums.ce, sums.ntl)
         return tuple(sums)
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        # once_differentiable says nothing where the incoming gradient is a constant, as here it is.
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "a linear loss cannot be differentiated twice: call backward without create_graph=True"
-            )
+        refuse_double_backward()
         if ctx.gradients is None:
             raise RuntimeError(
                 "backward was called a second time through a linear loss, whose gradients are spent. Compute "
                 "the loss again; or pass reduction='none', which recomputes logits, and reduce it yourself."
             )
         gradients, ctx.gradients = ctx.gradients, None
-        scaled = [None if gradient is None else gradient.mul_(grad_loss) for gradient in gradients]
-        return (*scaled, *[None] * 7)
+        factor = grad_loss / ctx.scale
+        return (
+            *(None if grad is None else grad.mul_(factor).to(ctx.dtype) for grad in gradients),
+            *[None] * 7,
+        )
 
 
 class _ReadHidden(torch.autograd.Function):
@@ -223,8 +230,8 @@ class _ReadHidden(torch.autograd.Function):
         return tuple(readout)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_double_backward()
         hidden, weight_of_head, bias, labels, token_ids, log_normalizer = ctx.saved_tensors
         head = Head(weight_of_head, bias, ctx.transform, ctx.shard)
         gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3])
@@ -233,7 +240,10 @@ class _ReadHidden(torch.autograd.Function):
             here = tuple(grad[block] for grad in grads)
             head.write_gradient(logits, False, labels[block], token_ids, log_normalizer[block], here)
             gradients.add(block, logits)
-        return (*gradients.finish(), *[None] * 5)
+        return (
+            *(None if grad is None else grad.to(hidden.dtype) for grad in gradients.finish()),
+            *[None] * 5,
+        )
 
 
 def _blocks(hidden: Tensor, head: Head, rows: int) -> Iterator[tuple[slice, Tensor]]:
@@ -278,8 +288,8 @@ class _Gradients:
             self.bias.add_(grad_logits.sum(0, dtype=self.bias.dtype))
 
     def finish(self) -> list[Tensor | None]:
+        """The gradients; those of the head in float32 at least, for the caller to scale and convert."""
         if self.hidden is not None and self.head.shard is not None:
             # Each rank has gone back through its own rows of the head.
             dist.all_reduce(self.hidden, group=self.head.shard.group)
-        dtype = self.head.weight.dtype
-        return [self.hidden, *(None if g is None else g.to(dtype) for g in (self.weight, self.bias))]
+        return [self.hidden, self.weight, self.bias]

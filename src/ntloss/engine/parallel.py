@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-from ntloss.engine.readout import IDENTITY, Readout, Transform, compute_dtype, write_gradient
+from ntloss.engine.readout import (
+    IDENTITY,
+    Readout,
+    Transform,
+    compute_dtype,
+    refuse_double_backward,
+    write_gradient,
+)
 
 
 class Shard(NamedTuple):
@@ -107,6 +113,39 @@ def replicated(tensor: Tensor) -> Tensor:
             "whole (Replicate). Redistribute them first."
         )
     return tensor.to_local()
+
+
+_GROUPS_WITH_SAME_LABELS: set[tuple[int, ...]] = set()
+
+
+def check_same_labels(labels: Tensor, group: dist.ProcessGroup) -> None:
+    """Raise unless all ranks of a group hold the same labels; asked at the first call of each group.
+
+    Tensor parallelism shards a head over ranks that see the same batch. FSDP shards it over ranks that see
+    others, and the DTensor looks the same.
+
+    Args:
+        labels: any shape; it may differ between ranks.
+        group: the ranks that hold the vocabulary together.
+
+    Raises:
+        ValueError: the labels differ.
+    """
+    ranks = tuple(dist.get_process_group_ranks(group))
+    if ranks in _GROUPS_WITH_SAME_LABELS or torch.compiler.is_compiling():
+        return
+    flat = labels.reshape(-1).to(torch.int64)
+    places = torch.arange(1, flat.numel() + 1, device=flat.device)
+    sums = torch.stack([flat.sum(), (flat * places).sum(), places.new_tensor(flat.numel())])
+    largest = torch.cat([sums, -sums])
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+    if not torch.equal(largest[:3], -largest[3:]):
+        raise ValueError(
+            f"the ranks {list(ranks)} share a sharded vocabulary and hold different labels: expected the "
+            "same batch on each, as in tensor parallelism. Gather a head that FSDP has sharded first: "
+            "weight.full_tensor()."
+        )
+    _GROUPS_WITH_SAME_LABELS.add(ranks)
 
 
 def _is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
@@ -236,8 +275,8 @@ class _ReadShard(torch.autograd.Function):
         return tuple(readout)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_double_backward()
         logits, labels, token_ids, log_normalizer = ctx.saved_tensors
         grad = torch.empty_like(logits)
         write_shard_gradient(

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 # Elements of the float32 copies that are made of a part of the logits at a time (4 MiB): small beside the
 # logits, and large enough that starting an operation costs nothing.
@@ -44,13 +43,15 @@ class Readout(NamedTuple):
     def only(self, counted: Tensor) -> Readout:
         """The same with zeros at positions that do not count, whose logits may be anything, NaN too.
 
+        The number tokens' logits, the one wide part, are left to whoever reads them.
+
         Args:
             counted: `[positions]`, bool.
         """
         return Readout(
             torch.where(counted, self.log_normalizer, 0),
             torch.where(counted, self.label_logit, 0),
-            torch.where(counted.unsqueeze(-1), self.number_logits, 0),
+            self.number_logits,
             torch.where(counted, self.mean_logit, 0) if self.mean_logit.shape[0] else self.mean_logit,
         )
 
@@ -101,6 +102,18 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of softmax and sums for inputs of `dtype`: float32 at least."""
     return torch.promote_types(dtype, torch.float32)
+
+
+def refuse_double_backward() -> None:
+    """Raise in a backward pass that is itself to be differentiated.
+
+    `once_differentiable` raises only if the second pass runs through it: `torch.autograd.grad` of some
+    inputs, and so gradient penalties and Hessians, leave it out, and drop second derivatives in silence.
+    """
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "a number-aware loss cannot be differentiated twice: call backward without create_graph=True"
+        )
 
 
 def read_logits(
@@ -166,8 +179,8 @@ class _ReadLogits(torch.autograd.Function):
         return tuple(read)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_double_backward()
         logits, labels, token_ids, log_normalizer, softmax = ctx.saved_tensors
         if ctx.inplace and ctx.softmax_spent:
             raise RuntimeError(

@@ -206,13 +206,34 @@ def position_terms(
         smooth = log_normalizer - readout.mean_logit
         ce = (1 - objective.label_smoothing) * ce + objective.label_smoothing * smooth
     ce = _scale(ce, positions.ce)
-    with without_autocast(log_normalizer.device):
-        record = make_record(readout.number_logits, tables, positions.target, log_normalizer, positions.spans)
-        ntl = _scale(reweighed(objective.criterion, record, objective.worst), positions.ntl)
+    ntl = _number_term(readout, positions, tables, objective)
     loss = ce + (weight.detach() if isinstance(weight, Tensor) else weight) * ntl
     if objective.z_loss:
         loss = loss + objective.z_loss * _scale(log_normalizer.square(), positions.z)
     return LossTerms(loss, ce.detach(), ntl.detach())
+
+
+def _number_term(
+    readout: Readout, positions: Positions, tables: NumberTables, objective: Objective
+) -> Tensor:
+    number_logits, log_normalizer = readout.number_logits, readout.log_normalizer
+    with without_autocast(log_normalizer.device):
+        if _may_select(positions, log_normalizer.device):
+            rows = (positions.ntl != 0).nonzero().squeeze(-1)
+            record = make_record(
+                number_logits.index_select(0, rows), tables, positions.target[rows], log_normalizer[rows]
+            )
+            term = reweighed(objective.criterion, record, objective.worst) * positions.ntl[rows]
+            return term.new_zeros(positions.ntl.shape).index_copy(0, rows, term)
+        number_logits = torch.where((positions.z != 0).unsqueeze(-1), number_logits, 0)
+        record = make_record(number_logits, tables, positions.target, log_normalizer, positions.spans)
+        return _scale(reweighed(objective.criterion, record, objective.worst), positions.ntl)
+
+
+def _may_select(positions: Positions, device: torch.device) -> bool:
+    # With a thousand number tokens the record of every position costs more than that of the number labels.
+    # How many those are is known without a synchronisation on the CPU alone, and never to the compiler.
+    return positions.spans is None and device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _scale(term: Tensor, factor: Tensor) -> Tensor:
