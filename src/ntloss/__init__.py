@@ -29,9 +29,10 @@ from ntloss.criteria import (
 )
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.terms import LossTerms
-from ntloss.losses import NTLoss, NTLossDotProduct, NumberTokenLoss
+from ntloss.losses import NumberTokenLoss
 from ntloss.metrics import NumericMetrics
 from ntloss.number_level import NumberLevelLoss
+from ntloss.published import NTLoss, NTLossDotProduct
 from ntloss.schedules import After, Constant, Cosine, LinearWarmup, WeightScheduler
 from ntloss.token_metrics import TokenMetrics
 from ntloss.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary

@@ -114,9 +114,9 @@ def _checked_weight(weight: Any) -> float:
 class NTLCrossEntropyLoss(_CombinedLoss):
     r"""Cross-entropy plus $\lambda$ times a number token loss, from logits.
 
-    Both terms share one pass over the logits, so the number term is free, and the whole costs less than
-    `torch.nn.functional.cross_entropy` alone (docs/benchmarks.md). Memory beyond the logits: one buffer of
-    their size, which becomes their gradient.
+    Both terms share one pass over the logits, and on the CPU the whole costs less than
+    `torch.nn.functional.cross_entropy` alone (docs/benchmarks.md has the figures). Memory beyond the logits:
+    one buffer of their size, which becomes their gradient.
 
     Args:
         vocabulary: the number tokens; of a tokenizer, its default reading.

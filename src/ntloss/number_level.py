@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.criteria import NumberLevel
-from ntloss.losses import NTLossDotProduct, Targets, _TokenizerLoss
+from ntloss.losses import Targets
 from ntloss.numbers import starting_tokens
+from ntloss.published import NTLossDotProduct, TokenizerLoss
 
 
 class NumberLevelLoss(NTLossDotProduct):
@@ -76,7 +77,7 @@ class NumberLevelLoss(NTLossDotProduct):
             raise ValueError(f"length_weight={length_weight!r}: expected a finite number of 0 or more")
         # As published it is an NTLossDotProduct, with its predict_numbers, but of another criterion.
         criterion = NumberLevel(decimals=float_level)
-        _TokenizerLoss.__init__(
+        TokenizerLoss.__init__(
             self, tokenizer, vocab_size, True, reweigh, criterion, space_prefixed, validate
         )
         self.loss_function = F.l1_loss

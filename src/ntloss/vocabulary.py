@@ -18,18 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ntloss.token_texts import texts_of_tokenizer
+
 # ASCII on purpose: Python's float() also reads "1_000", "nan" and other scripts' digits.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DIGIT = re.compile(r"[0-9]")
-# SentencePiece's byte fallback: "<0x34>" decodes to "4", but no text is ever encoded so.
-_BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 _LARGEST = torch.finfo(torch.float32).max  # losses are computed in float32
 _DIGITS = "0123456789"
 _POINTS = (".",)
 _SIGNS = {"-": -1, "+": 1}
 _SEPARATORS = (",",)
-# Tokens that these characters are not part of can be skipped without decoding them.
-_CANDIDATE = re.compile(r"[0-9.,+-]")
 
 
 class NumberTokensLeftOut(UserWarning):
@@ -193,7 +191,7 @@ class NumberVocabulary:
             TypeError: `tokenizer` is not a tokenizer.
             ValueError: a digit has no token, or a number token's id lies outside of `vocab_size`.
         """
-        texts = _texts_of_tokenizer(tokenizer)
+        texts = texts_of_tokenizer(tokenizer)
         size = max(len(tokenizer), 1 + max(texts.ids, default=-1)) if vocab_size is None else vocab_size
         return cls._read(texts.decoded, texts.bare, size, digit_level, space_prefixed, texts.encode)
 
@@ -327,49 +325,7 @@ def as_vocabulary(given: Any) -> NumberVocabulary:
     return given if isinstance(given, NumberVocabulary) else NumberVocabulary.from_tokenizer(given)
 
 
-@dataclass(frozen=True)
-class _TokenTexts:
-    """What the tokenizer says of each token that may matter: its text, and whether it wears no marker."""
-
-    decoded: Mapping[int, str]
-    bare: Mapping[int, bool]
-    ids: Iterable[int]
-    encode: Callable[[list[str]], Sequence[Sequence[int]]]
-
-
-def _texts_of_tokenizer(tokenizer: Any) -> _TokenTexts:
-    if not hasattr(tokenizer, "get_vocab") or not hasattr(tokenizer, "convert_tokens_to_string"):
-        raise TypeError(
-            f"expected a Hugging Face tokenizer or a NumberVocabulary, given {type(tokenizer).__name__}. "
-            "Load one with AutoTokenizer.from_pretrained(...), take `.tokenizer` of a processor, or name "
-            "the number tokens with NumberVocabulary.from_mapping({token_id: value or text}, vocab_size)."
-        )
-    vocab: dict[str, int] = tokenizer.get_vocab()
-    special = set(getattr(tokenizer, "all_special_ids", ()))
-    # Decoders drop the space of a text's first token; behind another token it shows.
-    anchor = tokenizer.convert_tokens_to_string(["a"])
-    decoded, bare = {}, {}
-    for raw, token_id in vocab.items():
-        if _CANDIDATE.search(raw) and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
-            text = tokenizer.convert_tokens_to_string(["a", raw])[len(anchor) :]
-            decoded[token_id] = text
-            bare[token_id] = raw == text.removeprefix(" ")
-    return _TokenTexts(decoded, bare, vocab.values(), functools.partial(_encode_with, tokenizer))
-
-
-# Functions of the module, so that a vocabulary can be pickled.
-def _encode_with(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
-    # Calling a fast tokenizer resets the truncation and padding that it may carry.
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    truncation, padding = getattr(backend, "truncation", None), getattr(backend, "padding", None)
-    ids: Sequence[Sequence[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    if backend is not None and truncation is not None:
-        backend.enable_truncation(**truncation)
-    if backend is not None and padding is not None:
-        backend.enable_padding(**padding)
-    return ids
-
-
+# A function of the module, so that a vocabulary can be pickled.
 def _encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Sequence[Sequence[int]]:
     return [encode(text) for text in texts]
 

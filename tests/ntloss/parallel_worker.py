@@ -202,6 +202,24 @@ def errors(rank: int, world: int, group: Any, mesh: Any) -> dict[str, str]:
     return said
 
 
+def different_batches(rank: int, world: int, group: Any) -> list[str]:
+    """What a head that is sharded over ranks with batches of their own, as FSDP's is, gets told."""
+    vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=4 * world + 8)
+    each = -(-vocabulary.vocab_size // world)
+    held = min(each, vocabulary.vocab_size - rank * each)
+    loss_fn = NTLLinearCrossEntropyLoss(vocabulary, group=group)
+    told = []
+    # Other labels, then as many labels as the rank's number says.
+    for labels in (torch.full((4,), rank), torch.zeros(1 + rank, dtype=torch.int64)):
+        try:
+            loss_fn(torch.zeros(len(labels), 6), torch.zeros(held, 6), labels)
+        except ValueError as error:
+            told.append(str(error))
+    # The same labels: from here on the group is not asked again.
+    loss_fn(torch.zeros(4, 6), torch.zeros(held, 6), torch.arange(4))
+    return told
+
+
 def data_parallel(rank: int, world: int) -> dict[str, Any]:
     """Each rank has its own batch, rank 0 one without numbers and the last one everything ignored."""
     case = make_case(world, 5, seed=3, bias=False)
@@ -254,6 +272,7 @@ def main(rank: int, world: int, folder: str) -> None:
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
     results: dict[str, Any] = {}
     try:
+        results["different batches"] = different_batches(rank, world, group)
         for trial in trials():
             results[trial.name] = compute(trial, rank, world, group, mesh)
         results["frozen hidden states"] = frozen_hidden_states(rank, world, group)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from combined_cases import HIDDEN, NUMBERS, VOCAB
 
-from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberTokenLoss
+from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberTokenLoss, Wasserstein
 from ntloss.functional import cross_entropy_ntl, linear_cross_entropy_ntl
 
 BOTH = (NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss)
@@ -207,7 +207,7 @@ WRONG_HEADS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"bias": torch.zeros(23, 1)}, ValueError, r"bias of shape \[23, 1\]: expected \[vocab\] = \[23\]"),
     ({"bias": True}, TypeError, "bias: expected .* given bool"),
     ({"bias": torch.zeros(23, device="meta")}, Exception, "on (device )?meta"),
-    ({"bias": torch.zeros(23).bfloat16()}, Exception, "(?i)bfloat16.*float"),
+    ({"bias": torch.zeros(23).bfloat16()}, Exception, "(?i)float32, bias is .*bfloat16"),
 ]  # fmt: skip
 WRONG_HEAD_IDS = [
     "hidden size", "hidden ints", "hidden list", "hidden scalar", "head rows", "head transposed", "head 3-D",
@@ -273,3 +273,34 @@ def test_values_are_not_read_where_the_caller_vouches_for_them() -> None:
         torch.zeros(3, VOCAB), torch.tensor([9, 2, 3]), weights
     )
     assert loss.isfinite()
+
+
+@pytest.mark.parametrize(
+    ("criterion", "says"),
+    [
+        (Wasserstein, r"Wasserstein is a class: expected an instance, Wasserstein\(\)"),
+        ("wasserstein", "what get_criterion"),
+    ],
+    ids=["class", "name"],
+)
+def test_a_criterion_that_is_no_instance(criterion: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        NTLCrossEntropyLoss(NUMBERS, criterion)
+
+
+class Learnt(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, record: Any) -> torch.Tensor:
+        return record.probs.sum(-1) * self.scale
+
+    def worst(self, values: torch.Tensor) -> None:
+        return None
+
+
+def test_a_criterion_to_train_is_refused_where_it_would_not_be() -> None:
+    NTLCrossEntropyLoss(NUMBERS, Learnt())
+    with pytest.raises(ValueError, match="Learnt has parameters to train"):
+        NTLLinearCrossEntropyLoss(NUMBERS, Learnt())

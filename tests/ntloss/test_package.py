@@ -6,6 +6,7 @@ import importlib.metadata
 import inspect
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,20 @@ def test_public_names_are_listed_once_and_all() -> None:
     assert len(set(ntloss.__all__)) == len(ntloss.__all__)
     ours = {n for n, x in vars(ntloss).items() if not n.startswith("_") and not inspect.ismodule(x)}
     assert ours == set(ntloss.__all__)
+
+
+def test_a_wheel_holds_both_packages_and_the_configuration(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(root)]
+    done = subprocess.run(build, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("ntloss-1.0.0.dev0-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {
+        "ntloss/py.typed",
+        "ntloss/engine/readout.py",
+        "ntl/py.typed",
+        "ntl/config/compare.yaml",
+        "ntl/config/task/arithmetic.yaml",
+    } <= names
+    assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks"))]

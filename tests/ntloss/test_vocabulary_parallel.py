@@ -123,6 +123,15 @@ def test_collectives_are_few_and_none_is_as_wide_as_the_vocabulary(
 
 
 @pytest.mark.parametrize("world", WORLDS)
+def test_ranks_with_different_batches_are_told(world: int, jobs: dict[int, Any]) -> None:
+    for rank in jobs[world]:
+        assert len(rank["different batches"]) == 2
+        for message in rank["different batches"]:
+            assert "hold different labels" in message
+            assert "weight.full_tensor()" in message
+
+
+@pytest.mark.parametrize("world", WORLDS)
 def test_frozen_hidden_states_cost_no_collective(world: int, jobs: dict[int, Any]) -> None:
     for rank in jobs[world]:
         counts = rank["frozen hidden states"]
