@@ -30,7 +30,7 @@ bench: $(INSTALLED) published  ## time and memory of the losses, side by side wi
 # they skip and say so.
 published: $(PUBLISHED)/.installed
 $(PUBLISHED)/.installed: $(INSTALLED)
-	@$(BIN)/pip install --quiet --no-deps --target $(PUBLISHED) ntloss==0.3.2 loguru==0.7.3 \
+	@$(BIN)/pip install --quiet --upgrade --no-deps --target $(PUBLISHED) ntloss==0.3.2 loguru==0.7.3 \
 		&& touch $@ || echo "ntloss 0.3.2 could not be installed: the tests that compare with it will skip"
 
 $(INSTALLED): pyproject.toml constraints.txt
