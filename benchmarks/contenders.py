@@ -118,15 +118,10 @@ def number_texts(count: int) -> list[str]:
 
 
 def criteria() -> dict[str, ntloss.Criterion]:
-    """Every criterion that the library exports, by its name, with its defaults."""
-    names = getattr(ntloss, "criteria_names", None)
-    if names is not None:
-        return {name: ntloss.get_criterion(name) for name in names()}
-    return {
-        "wasserstein": ntloss.Wasserstein(),
-        "wasserstein, squash_factor=9": ntloss.Wasserstein(squash_factor=9.0),
-        "expected value": ntloss.ExpectedValue(),
-    }
+    """Every criterion of the library that needs no other, by its name, with its defaults."""
+    made_of_others = {"per_number", "place_weighted", "weighted_sum"}
+    names = [name for name in ntloss.criterion_names() if name not in made_of_others]
+    return {name: ntloss.get_criterion(name) for name in names}
 
 
 def build(name: str, inputs: Inputs, criterion: str | None = None) -> Contender:

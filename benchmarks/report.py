@@ -135,9 +135,9 @@ def requirements(results: dict[str, Any]) -> list[Requirement]:
             rows.append(Requirement(f"{path}: on over off, \\|N\\| = {numbers:,}", figures, must, "1.00"))
     for numbers in (10, 1110):
         for name in dict.fromkeys(m["criterion"] for m in _of(measured, table="criteria") if m["criterion"]):
-            pairs = _criterion_over(measured, name, OURS + OFF, numbers)
+            pairs = _criterion_over(measured, name, c.CE, numbers)
             must = 1.35 if numbers == 1110 and "smmd" in name.lower() else 1.05
-            what = f"{name}, \\|N\\| = {numbers:,}: over {OURS}{OFF}"
+            what = f"{name}, \\|N\\| = {numbers:,}: over {c.CE}"
             rows.append(
                 Requirement(what, [mine["median_ms"] / other["median_ms"] for mine, other in pairs], must, "")
             )

@@ -153,7 +153,10 @@ def loss_from_hidden(
     kept = None
     if drop_ignored:
         kept = (flat.labels != objective.ignore_index).nonzero().squeeze(-1)
-        hidden, positions = hidden.index_select(0, kept), positions.select(kept)
+        if len(kept) == len(hidden):
+            kept = None  # a copy of all hidden states would be for nothing
+        else:
+            hidden, positions = hidden.index_select(0, kept), positions.select(kept)
     rows = chunk_size or rows_for(len(hidden), len(lm_head_weight), hidden.device)
     head = Head(lm_head_weight, bias, objective.transform, shard)
     if objective.reduction != "none" and not objective.needs.across_positions:
