@@ -106,11 +106,6 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _check(tokenizer: PreTrainedTokenizerFast) -> None:
-    if tokenizer.pad_token_id is None or tokenizer.eos_token_id is None:
-        raise UserError(
-            "the tokenizer has no padding token or no end token; expected both, as T5's has. Use a T5 "
-            "tokenizer."
-        )
     digits = set(tokenizer.convert_tokens_to_ids(list(string.digits)))
     for text in PROBES:
         ids = tokenizer(text)["input_ids"]
@@ -126,3 +121,8 @@ def _check(tokenizer: PreTrainedTokenizerFast) -> None:
                 f"the tokenizer decodes {text!r} as {decoded!r}; expected the same text. Use one that keeps "
                 "text as it is, as T5's."
             )
+    if tokenizer.pad_token_id is None or tokenizer(text)["input_ids"][-1] != tokenizer.eos_token_id:
+        raise UserError(
+            "the tokenizer has no padding token, or writes no end token behind a text; expected both, as T5's "
+            "does. Use a T5 tokenizer."
+        )

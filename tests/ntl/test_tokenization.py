@@ -54,6 +54,15 @@ def test_a_tokenizer_without_digit_tokens_is_an_error():
         split_digits(tokenizer)
 
 
+def test_a_tokenizer_that_does_not_end_its_texts_is_an_error():
+    # As GPT-2's: a decoder that never reads an end token does not learn to stop.
+    vocabulary = {token: i for i, token in enumerate(["<unk>", "<end>", *string.printable[:95]])}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="<end>")
+    with pytest.raises(UserError, match="no padding token"):
+        split_digits(tokenizer)
+
+
 def test_a_folder_without_a_tokenizer_is_an_error(tmp_path):
     with pytest.raises(UserError, match="cannot be loaded"):
         load_tokenizer(tmp_path)
