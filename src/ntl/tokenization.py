@@ -123,6 +123,6 @@ def _check(tokenizer: PreTrainedTokenizerFast) -> None:
             )
     if tokenizer.pad_token_id is None or tokenizer(text)["input_ids"][-1] != tokenizer.eos_token_id:
         raise UserError(
-            "the tokenizer has no padding token, or writes no end token behind a text; expected both, as T5's "
-            "does. Use a T5 tokenizer."
+            "the tokenizer has no padding token, or writes no end token behind a text; expected both, as "
+            "T5's does. Use a T5 tokenizer."
         )

@@ -4,7 +4,7 @@ import string
 
 import pytest
 from conftest import shared
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ntl.errors import UserError
@@ -58,6 +58,7 @@ def test_a_tokenizer_that_does_not_end_its_texts_is_an_error():
     # As GPT-2's: a decoder that never reads an end token does not learn to stop.
     vocabulary = {token: i for i, token in enumerate(["<unk>", "<end>", *string.printable[:95]])}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+    backend.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="<end>")
     with pytest.raises(UserError, match="no padding token"):
         split_digits(tokenizer)
