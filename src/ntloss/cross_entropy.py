@@ -95,11 +95,27 @@ class _CombinedLoss(nn.Module):
             (3.0, 2.0)
         """
         self.tables.follow(labels)
-        batch = Batch(
-            labels, loss_weights, shift=self.shift, validate=self.validate, sequence_ids=sequence_ids
-        )
+        batch = self._batch(labels, loss_weights, sequence_ids=sequence_ids)
         flat = batch.flatten(labels.shape, labels.device, self.tables, self.objective)
         return flat.normalizers(self.tables, self.objective)
+
+    def _batch(
+        self,
+        labels: Tensor,
+        loss_weights: Tensor | None = None,
+        num_items_in_batch: Tensor | float | None = None,
+        num_numbers_in_batch: Tensor | float | None = None,
+        sequence_ids: Tensor | None = None,
+    ) -> Batch:
+        return Batch(
+            labels,
+            loss_weights,
+            num_items_in_batch,
+            num_numbers_in_batch,
+            self.shift,
+            self.validate,
+            sequence_ids,
+        )
 
     def _finish(self, terms: LossTerms) -> Tensor | LossTerms:
         return terms if self.return_terms else terms.loss
@@ -197,15 +213,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             ValueError: shapes, devices, labels or weights that do not fit; one count without the other.
         """
         self.tables.follow(logits)
-        batch = Batch(
-            labels,
-            loss_weights,
-            num_items_in_batch,
-            num_numbers_in_batch,
-            self.shift,
-            self.validate,
-            sequence_ids,
-        )
+        batch = self._batch(labels, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids)
         terms = loss_from_logits(
             logits, batch, self.tables, self.objective, self.weight, self.inplace_backward, self.group
         )
@@ -296,15 +304,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             ValueError: shapes, devices, labels or weights that do not fit; one count without the other.
         """
         self.tables.follow(hidden_states)
-        batch = Batch(
-            labels,
-            loss_weights,
-            num_items_in_batch,
-            num_numbers_in_batch,
-            self.shift,
-            self.validate,
-            sequence_ids,
-        )
+        batch = self._batch(labels, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids)
         terms = combined.loss_from_hidden(
             hidden_states,
             lm_head_weight,

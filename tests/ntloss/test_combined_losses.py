@@ -30,7 +30,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberTokenLoss, Wasserstein
+from ntloss import (
+    LossTerms,
+    Needs,
+    NTLCrossEntropyLoss,
+    NTLLinearCrossEntropyLoss,
+    NumberTokenLoss,
+    Wasserstein,
+)
 from ntloss.engine import readout
 from ntloss.functional import cross_entropy_ntl, linear_cross_entropy_ntl
 
@@ -767,3 +774,27 @@ class TestModule:
         for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
             assert twin.objective == module.objective
             assert torch.equal(twin.tables.token_ids, module.tables.token_ids)
+
+
+class Counting:
+    """Gives every position the count of the record's positions."""
+
+    needs = Needs(across_positions=True)
+
+    def __call__(self, record: Any) -> Tensor:
+        return record.probs.sum(-1) * len(record.target)
+
+    def worst(self, values: Tensor) -> None:
+        return None
+
+
+def test_a_criterion_that_looks_across_positions_is_given_all_of_them() -> None:
+    case = make_case(5)
+    counted = int((case.labels != -100).sum())
+    for drop_ignored, expected in ((True, counted), (False, 5)):
+        linear = NTLLinearCrossEntropyLoss(
+            NUMBERS, Counting(), return_terms=True, chunk_size=2, drop_ignored=drop_ignored
+        )
+        assert linear(case.hidden, case.weight, case.labels).ntl.item() == pytest.approx(expected)
+    terms = NTLCrossEntropyLoss(NUMBERS, Counting(), return_terms=True)(case.logits(), case.labels)
+    assert terms.ntl.item() == pytest.approx(5)

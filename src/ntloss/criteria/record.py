@@ -16,7 +16,8 @@ from ntloss.numbers import NumberSpans
 class NumberRecord:
     """What a criterion is told, one row per position, in float32 or float64.
 
-    Positions whose label is no number are there too (shapes stay static); their losses are dropped.
+    Positions whose label is no number may be there too (on accelerators and under `torch.compile` shapes stay
+    static); their losses are dropped. A criterion that looks across positions is given all of them.
 
     Args:
         log_probs: `[positions, values]`, log of the distribution over the distinct values, restricted to

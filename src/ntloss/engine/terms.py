@@ -62,11 +62,6 @@ class Objective:
         """What the criterion asks for."""
         return needs_of(self.criterion)
 
-    @property
-    def reads_mass(self) -> bool:
-        """Whether the number term looks at the whole vocabulary's probability."""
-        return self.worst is not None or self.needs.log_normalizer
-
 
 class LossTerms(NamedTuple):
     """A combined loss and its two terms.
@@ -218,7 +213,7 @@ def _number_term(
 ) -> Tensor:
     number_logits, log_normalizer = readout.number_logits, readout.log_normalizer
     with without_autocast(log_normalizer.device):
-        if _may_select(positions, log_normalizer.device):
+        if _may_select(positions, objective, log_normalizer.device):
             rows = (positions.ntl != 0).nonzero().squeeze(-1)
             record = make_record(
                 number_logits.index_select(0, rows), tables, positions.target[rows], log_normalizer[rows]
@@ -230,10 +225,13 @@ def _number_term(
         return _scale(reweighed(objective.criterion, record, objective.worst), positions.ntl)
 
 
-def _may_select(positions: Positions, device: torch.device) -> bool:
+def _may_select(positions: Positions, objective: Objective, device: torch.device) -> bool:
+    # A criterion that looks at several positions, or at whole numbers, is given them all.
+    if positions.spans is not None or objective.needs.across_positions:
+        return False
     # With a thousand number tokens the record of every position costs more than that of the number labels.
     # How many those are is known without a synchronisation on the CPU alone, and never to the compiler.
-    return positions.spans is None and device.type == "cpu" and not torch.compiler.is_compiling()
+    return device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _scale(term: Tensor, factor: Tensor) -> Tensor:
