@@ -7,7 +7,7 @@ A task is a module in this package with one function, `load(settings) -> TaskDat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -39,11 +39,16 @@ class TaskData:
         train: What the models are trained on.
         validation: Held out; the learning curves are measured on it.
         tests: Held out; name of the test set -> its examples. The first one is the main one.
+        number_metrics: Whether answers are to be compared as numbers.
+        final_answer_marker: What stands before the number that counts (`####` in GSM8K); None where the last
+            number of an answer does.
     """
 
-    train: list[Example]
-    validation: list[Example]
-    tests: dict[str, list[Example]]
+    train: Sequence[Example]
+    validation: Sequence[Example]
+    tests: Mapping[str, Sequence[Example]]
+    number_metrics: bool = True
+    final_answer_marker: str | None = None
 
     @property
     def longest_answer(self) -> int:
@@ -59,7 +64,7 @@ class TaskData:
             digest.update("".join(f"{e.question}\t{e.answer}\n" for e in part).encode())
         return digest.hexdigest()[:16]
 
-    def _parts(self) -> list[list[Example]]:
+    def _parts(self) -> list[Sequence[Example]]:
         return [self.train, self.validation, *self.tests.values()]
 
 

@@ -1,0 +1,99 @@
+"""The paper's ways to answer with numbers: one file each, all with the same interface.
+
+An approach is an encoding of numbers, a model, what it minimises, and how it answers:
+
+    language_model   T5, digits as tokens, or the Regression Transformer's tokens
+    decoder_only     Llama, Mamba, ...: question and answer in one row, the loss on the answer alone
+    xval             T5 with one [NUM] token scaled by the value, and a number head
+    regression_head  T5 with one output
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from ntl.errors import UserError
+from ntl.settings import GenerationSettings, LossSettings, ModelSettings
+from ntloss import NumberVocabulary
+
+IGNORE = -100
+
+Row = Mapping[str, Any]
+Batch = Mapping[str, Tensor]
+
+
+class Share(NamedTuple):
+    """A micro-batch's share of the loss: over the micro-batches and ranks of an update, shares add up.
+
+    Args:
+        loss: Scalar, with a graph.
+        terms: Its parts by name (`ce`, `ntl`, `number`, ...), detached scalars, normalised like the loss.
+    """
+
+    loss: Tensor
+    terms: dict[str, Tensor]
+
+
+class Approach(Protocol):
+    """What training and evaluation need to know; they know nothing else of a model.
+
+    `model` is the unwrapped model. Methods that compute take it again, because under data parallelism it is
+    wrapped.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    vocabulary: NumberVocabulary | None
+    """The number tokens that labels hold; None where there are none (xVal, regression head)."""
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
+        """Turn pairs into columns of token ids (and numbers), without padding, one entry per pair.
+
+        Raises:
+            UserError: An answer that this approach cannot take (a regression head needs a number).
+        """
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """Pad encoded rows into one batch, with `labels`; no text."""
+
+    def count(self, batch: Batch) -> Tensor:
+        """Count what sums of this batch are to be divided by, `[k]`, float64.
+
+        Training adds the counts of the micro-batches and ranks of one update.
+        """
+
+    def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
+        """Compute this micro-batch's share of the loss, divided by the counts of the whole update."""
+
+    def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
+        """Answer one batch of questions with text (a regression head writes its number)."""
+
+
+def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
+    """Make the approach that the settings name, with its tokenizer and its model, on the CPU.
+
+    Args:
+        model: Which model.
+        loss: What it minimises.
+
+    Returns:
+        The approach.
+
+    Raises:
+        UserError: A checkpoint or tokenizer cannot be had or does not fit; a loss that this approach has not.
+    """
+    from ntl.approaches import decoder_only, language_model, regression_head, xval
+
+    if model.head == "regression":
+        return regression_head.build(model, loss)
+    if model.encoding == "xval":
+        return xval.build(model, loss)
+    if model.family == "decoder_only":
+        return decoder_only.build(model, loss)
+    if model.family == "t5":
+        return language_model.build(model, loss)
+    raise UserError(f"model family {model.family!r} is unknown; expected t5 or decoder_only.")
