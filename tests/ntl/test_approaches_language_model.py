@@ -162,7 +162,12 @@ def test_a_checkpoint_of_another_approach_is_refused_before_its_weights_are_read
     approach = make()
     approach.tokenizer.save_pretrained(tmp_path)
     approach.model.config.save_pretrained(tmp_path)  # no weights: they are not read
-    for settings, complaint in (({"encoding": "rt"}, "encoding=digits; expected rt"),):
+    for settings, complaint in (
+        ({"encoding": "rt"}, "encoding=digits; expected rt"),
+        ({"head": "regression"}, "head=language; expected regression"),
+        ({"encoding": "xval"}, "encoding=digits; expected xval"),
+        ({"family": "decoder_only"}, "is a t5; family=decoder_only"),
+    ):
         with pytest.raises(UserError, match=complaint):
             build_approach(ModelSettings(checkpoint=str(tmp_path), **settings), LossSettings())
 
