@@ -9,6 +9,7 @@ USAGE = """\
 usage: ntl COMMAND [key=value ...]
 
 commands:
+  train     the paper's program: one model, one loss, one dataset (also installed as ntl-train)
   compare   train the same small T5 with several objectives and seeds; print a table, draw figures
 
 `ntl COMMAND --help` lists what can be set."""
@@ -31,5 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ntl.compare import main as compare
 
         return compare(rest)
-    print(f"ntl: {command!r} is unknown; expected one of: compare. See `ntl --help`.", file=sys.stderr)
+    if command == "train":
+        from ntl.run_language_modeling import main as train
+
+        return train(rest)
+    print(f"ntl: {command!r} is unknown; expected one of: train, compare. See `ntl --help`.", file=sys.stderr)
     return 2

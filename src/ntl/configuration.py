@@ -63,8 +63,8 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
         raise UserError(_unknown_choice(error)) from None
     except OverrideParseException as error:
         raise UserError(
-            f"{error.override!r} cannot be read; expected key=value, such as seeds=[0,1] or, with quotes around "
-            f"special characters, \"output_dir='a b=c'\". `{program} --help` lists the keys."
+            f"{error.override!r} cannot be read; expected key=value, such as seeds=[0,1] or, with quotes "
+            f"around special characters, \"output_dir='a b=c'\". `{program} --help` lists the keys."
         ) from None
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_unknown_key(error, root, overrides, program)) from None
@@ -170,9 +170,7 @@ def _check_objective(name: str, settings: Any) -> None:
         "{head: language, term: wasserstein, weight: 0.3, reweigh: true}",
     )  # fmt: skip
     at = f"objective.{name}."
-    require(
-        settings["head"] in HEADS, at + "head", settings["head"], f"one of: {', '.join(HEADS)}", HEADS[0]
-    )
+    require(settings["head"] in HEADS, at + "head", settings["head"], f"one of: {', '.join(HEADS)}", HEADS[0])
     require(
         settings["term"] in (None, *TERMS), at + "term", settings["term"],
         f"null or one of: {', '.join(TERMS)}", TERMS[0],

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ntl.errors import UserError
 from ntl.workers import Run
+
+PACKAGES = ("ntloss", "torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
 
 
 class RunStore:
@@ -155,3 +158,14 @@ def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
+
+
+def installed_versions() -> dict[str, str]:
+    """Package -> version, of those that a result depends on."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # run from a source tree
+            found[package] = "not installed"
+    return found
