@@ -182,10 +182,12 @@ def _check_objective(name: str, settings: Any) -> None:
 
 
 def is_whole(value: Any, least: int) -> bool:
+    """Whether a value is a whole number of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def require(ok: bool, key: str, value: Any, expected: str, example: Any) -> None:
+    """Refuse a value unless `ok`, with an error of the form: what was given, what was expected, an example."""
     if not ok:
         raise UserError(f"{key} is {value!r}; expected {expected}. Pass for example {key}={example}.")
 
@@ -208,6 +210,7 @@ def require_number(
     below: float | None = None,
     example: float,
 ) -> None:
+    """Refuse `section[...]`, which the user knows as `key`, unless it is a number within the bounds."""
     value = section[key.rpartition(".")[2]]
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
     bounds = {"at least": (least, lambda v, b: v >= b), "above": (above, lambda v, b: v > b)}

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
-from transformers import PrinterCallback, Seq2SeqTrainingArguments, set_seed
+from torch import nn
+from transformers import Seq2SeqTrainingArguments, set_seed
 
 from ntl.approaches import Approach, build_approach
 from ntl.errors import UserError
-from ntl.evaluation import evaluate, held_out_loss
+from ntl.evaluation import evaluate, evaluate_tests
 from ntl.published_names import generation_settings, loss_settings, model_settings, objective_name
-from ntl.run_folder import RunFolder, RunRecord
+from ntl.run_folder import Metrics, RunFolder, RunRecord
 from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.store import installed_versions
-from ntl.tasks import TaskData, fingerprint_of, load_task
+from ntl.tasks import Example, TaskData, load_task
 from ntl.tokenized import tokenize
 from ntl.trainer import ApproachTrainer, RunRecorder, last_complete_checkpoint
 
@@ -110,7 +111,7 @@ class Experiment:
         )
 
 
-def run(experiment: Experiment) -> dict[str, dict[str, float | None]]:
+def run(experiment: Experiment) -> dict[str, Metrics]:
     """Do all that is missing of an experiment.
 
     Args:
@@ -133,9 +134,10 @@ def run(experiment: Experiment) -> dict[str, dict[str, float | None]]:
     if arguments.should_save:
         _open_folder(experiment, approach)
     PartialState().wait_for_everyone()
+    model = approach.model.to(arguments.device)
     if not experiment.only_evaluate:
-        train(experiment, arguments, data, approach)
-    return answer_tests(experiment, arguments, data, approach)
+        model = train(experiment, arguments, data, approach)
+    return answer_tests(experiment, arguments, data, approach, model)
 
 
 def check_folder(experiment: Experiment) -> None:
@@ -197,26 +199,23 @@ def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
 
 def train(
     experiment: Experiment, arguments: Seq2SeqTrainingArguments, data: TaskData, approach: Approach
-) -> None:
-    """Train, from the start or from the last whole checkpoint, and save the model in the run's folder."""
+) -> nn.Module:
+    """Train, from the start or from the last whole checkpoint, and save the model in the run's folder.
+
+    Returns:
+        The model, wrapped where it is trained on several processes.
+    """
     folder = experiment.folder
-    if folder.record().steps >= arguments.max_steps and (folder.path / "config.json").exists():
-        return
     cache = Path(experiment.config["dataset_args"]["cache_dir"])
     with arguments.main_process_first(desc="tokenize"):
         training, validation = (
             tokenize(examples, approach, experiment.model, cache)
             for examples in (data.train, data.validation)
         )
-    shown = data.validation[: experiment.config["evaluation"]["samples_during_training"]]
+    shown = spread(data.validation, experiment.config["evaluation"]["samples_during_training"])
 
-    def measure(model: torch.nn.Module) -> dict[str, float | None]:
-        measured: dict[str, float | None] = dict(
-            held_out_loss(approach, model, validation, arguments.per_device_eval_batch_size)
-        )
-        if shown:
-            measured |= evaluate(approach, shown, data, experiment.generation, model=model).metrics
-        return measured
+    def measure(model: nn.Module) -> Metrics:
+        return evaluate(approach, shown, data, experiment.generation, model).metrics
 
     trainer = ApproachTrainer(
         args=arguments,
@@ -226,8 +225,6 @@ def train(
         eval_dataset=validation,
         callbacks=[RunRecorder(folder, arguments.should_save)],
     )
-    if arguments.disable_tqdm:
-        trainer.remove_callback(PrinterCallback)
     checkpoint = experiment.checkpoint or (
         last_complete_checkpoint(folder.path) if experiment.resume else None
     )
@@ -235,26 +232,54 @@ def train(
     trainer.save_model()
     if arguments.should_save:
         approach.tokenizer.save_pretrained(folder.path)
+    return trainer.model_wrapped
 
 
 def answer_tests(
-    experiment: Experiment, arguments: Seq2SeqTrainingArguments, data: TaskData, approach: Approach
-) -> dict[str, dict[str, float | None]]:
+    experiment: Experiment,
+    arguments: Seq2SeqTrainingArguments,
+    data: TaskData,
+    approach: Approach,
+    model: nn.Module,
+) -> dict[str, Metrics]:
     """Answer the validation and test sets, those that are not answered yet, and write the results."""
     folder, samples = experiment.folder, experiment.config["evaluation"]["samples"]
-    model = approach.model.to(arguments.device).eval()
-    for name, examples in {"validation": data.validation, **data.tests}.items():
-        chosen = examples[:samples]
-        identity = _evaluation_identity(experiment, chosen)
-        if folder.is_evaluated(name, identity):
-            continue
-        result = evaluate(approach, chosen, data, experiment.generation, model=model, progress=name)
-        if arguments.should_save:
-            folder.write_results(name, result.metrics, result.predictions, identity)
-        PartialState().wait_for_everyone()
+    parts = {"validation": data.validation, **data.tests}
+    tests = {name: spread(part, samples) for name, part in parts.items()}
+    identity = {"steps": folder.record().steps, "checkpoint": experiment.model.checkpoint}
+
+    def show(test: str, metrics: Metrics, is_new: bool) -> None:
+        if arguments.should_log:
+            _show(test, metrics)
+
+    results = evaluate_tests(
+        approach, replace(data, tests=tests), experiment.generation, folder, identity, model, show
+    )
     if arguments.should_save:
         folder.write_record(replace(folder.record(), status="finished"))
-    return folder.metrics()
+        print(f"Metrics and predictions are in {folder}")
+    return results
+
+
+def spread(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
+    """Choose so many examples at equal distances: test files hold one module after the other.
+
+    Args:
+        examples: Of a test set.
+        count: How many; None, or more than there are, for all.
+
+    Returns:
+        The chosen ones, in their order.
+    """
+    if count is None or count >= len(examples):
+        return examples
+    return [examples[i * len(examples) // count] for i in range(count)]
+
+
+def _show(test: str, metrics: Metrics) -> None:
+    names = ("accuracy", "log_mae", "log_r2", "invalid_rate", "final_answer_accuracy", "rouge_l", "loss")
+    shown = (f"{name} {metrics[name]:.4f}" for name in names if metrics.get(name) is not None)
+    print(f"{test}: {', '.join(shown)}")
 
 
 def _output_dir(config: Mapping[str, Any], sweep: str) -> Path:
@@ -291,16 +316,6 @@ def _evaluated_record(experiment: Experiment) -> RunRecord:
     if path.name.startswith("checkpoint-") and parent.holds_run():
         return replace(parent.record(), steps=int(path.name.rpartition("-")[2]), status="running")
     return experiment.record()
-
-
-def _evaluation_identity(experiment: Experiment, examples: Sequence[Any]) -> dict[str, Any]:
-    """What makes two evaluations the same."""
-    return {
-        "steps": experiment.folder.record().steps,
-        "checkpoint": experiment.model.checkpoint,
-        "examples": fingerprint_of(examples),
-        **asdict(experiment.generation),
-    }
 
 
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:

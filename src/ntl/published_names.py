@@ -122,7 +122,7 @@ def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> Los
 
 
 def _loss_from_model_args(model_args: Mapping[str, Any]) -> LossSettings:
-    function = model_args["number_token_loss_function"]
+    function = model_args.get("number_token_loss_function")  # published with +: it is in no file
     wasserstein = model_args["number_token_loss_with_wasserstein"]
     require(
         function in (None, *NUMBER_TOKEN_LOSS_FUNCTIONS), "model_args.number_token_loss_function", function,
@@ -180,7 +180,7 @@ def generation_settings(evaluation: Mapping[str, Any], batch_size: int) -> Gener
             "a whole number of at least 1",
             4,
         )
-    for key, least in (("samples", 1), ("samples_during_training", 0)):
+    for key, least in (("samples", 1), ("samples_during_training", 1)):
         value = evaluation[key]
         require(
             value is None or is_whole(value, least), f"evaluation.{key}", value,

@@ -58,7 +58,12 @@ def test_an_override_wins_over_a_run_specific_configuration():
         ("xval", "xval", "language", "xVal"),
         ("vanilla_t5_regression_head", "digits", "regression", "T5 regression head"),
         ("decoder_only loss=smmd", "digits", "language", "Llama + SMMD"),
-        ("vanilla_t5 model_args.gaussian_label_smoother=true", "digits", "language", "T5 + Gaussian smoothing"),
+        (
+            "vanilla_t5 model_args.gaussian_label_smoother=true",
+            "digits",
+            "language",
+            "T5 + Gaussian smoothing",
+        ),
     ],
 )
 def test_a_published_model_is_an_encoding_a_head_and_a_loss(model, encoding, head, name):
@@ -80,10 +85,19 @@ def test_the_loss_group_takes_every_criterion_of_the_library(name):
         ("loss=ntl_wass", "loss=ntl_wass is unknown; expected one of: .*ntl_was"),
         ("training_args=training", "training_args=training is unknown; expected one of: eval, train"),
         ("run_specific_config@_global_=debug", "debug is unknown; expected one of: debug_config"),
-        ("training_args.batch=3", "training_args.batch is unknown; expected one of: .*per_device_train_batch"),
+        (
+            "training_args.batch=3",
+            "training_args.batch is unknown; expected one of: .*per_device_train_batch",
+        ),
         ("model_args.number_token_los=true", "Did you mean model_args.number_token_loss"),
-        ("loss=ce loss.criterion=wassertein", "loss.criterion is 'wassertein'; expected null or one of: .*smmd"),
-        ("model_args=vanilla_t5_ntl loss=smmd", "expected one of the two. Pass for example model_args=vanilla_t5"),
+        (
+            "loss=ce loss.criterion=wassertein",
+            "loss.criterion is 'wassertein'; expected null or one of: .*smmd",
+        ),
+        (
+            "model_args=vanilla_t5_ntl loss=smmd",
+            "expected one of the two. Pass for example model_args=vanilla_t5",
+        ),
         ("model_args=vanilla_t5_ntl model_args.number_token_loss_function=rmse", "one of: mse, mae, huber"),
         ("model_args.number_encoding=roman", "one of: none, none_regression_head, rt, xval"),
         ("model_args.config_overrides={d_model: 8}", "config_overrides is .* beside"),
