@@ -187,7 +187,7 @@ def is_whole(value: Any, least: int) -> bool:
 
 
 def require(ok: bool, key: str, value: Any, expected: str, example: Any) -> None:
-    """Refuse a value unless `ok`, with an error of the form: what was given, what was expected, an example."""
+    """Refuse a value unless `ok`, with an error that says what was given and expected."""
     if not ok:
         raise UserError(f"{key} is {value!r}; expected {expected}. Pass for example {key}={example}.")
 
