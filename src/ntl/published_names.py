@@ -61,10 +61,10 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
     checkpoint = model_args["model_name_or_path"]
     shape: dict[str, Any] = {}
     if checkpoint is None:
-        shape = {**get_shape(model_args["config_name"]), **model_args["config_overrides"]}
+        shape = {**get_shape(model_args["config_name"]), **(model_args["config_overrides"] or {})}
     elif model_args["config_overrides"]:
         raise UserError(
-            f"model_args.config_overrides is {dict(model_args['config_overrides'])} beside "
+            f"model_args.config_overrides is {model_args['config_overrides']} beside "
             f"model_args.model_name_or_path={checkpoint}, whose shape is what it is; expected one of the "
             "two. Leave config_overrides out, or train from scratch with model_args.model_name_or_path=null."
         )
@@ -112,13 +112,17 @@ def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> Los
         f"null or one of: {', '.join(names)}", "wasserstein",
     )  # fmt: skip
     require(
-        isinstance(loss["options"], dict), "loss.options", loss["options"], "keys and values", "{sigma: 1.0}"
+        isinstance(loss["options"], (dict, type(None))),
+        "loss.options",
+        loss["options"],
+        "keys and values",
+        "{sigma: 1.0}",
     )
     require(loss["mode"] in ("add", "replace"), "loss.mode", loss["mode"], "add or replace", "add")
     require(isinstance(loss["reweigh"], bool), "loss.reweigh", loss["reweigh"], "true or false", "true")
     require_number(loss, "loss.weight", least=0, example=0.3)
     require_number(loss, "loss.label_smoothing", least=0, below=1, example=0.1)
-    return LossSettings(**{key: loss[key] for key in LOSS_KEYS})
+    return LossSettings(**{**{key: loss[key] for key in LOSS_KEYS}, "options": loss["options"] or {}})
 
 
 def _loss_from_model_args(model_args: Mapping[str, Any]) -> LossSettings:

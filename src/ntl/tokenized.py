@@ -13,7 +13,7 @@ from datasets import Dataset
 
 from ntl.approaches import Approach
 from ntl.settings import ModelSettings
-from ntl.tasks import Example, fingerprint_of
+from ntl.tasks import Example, fingerprint
 
 FORMAT = 1  # of what is kept; another number makes everything anew
 BATCH = 1000
@@ -39,7 +39,7 @@ def tokenize(
     settings = asdict(model)
     identity = {
         "format": FORMAT,
-        "data": fingerprint_of(examples),
+        "data": getattr(examples, "fingerprint", None) or fingerprint(examples),
         "encoding": [settings[key] for key in ("family", "encoding", "head", "log_scale")],
         "tokenizer": approach.tokenizer.backend_tokenizer.to_str(),
     }

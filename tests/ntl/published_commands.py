@@ -37,7 +37,7 @@ EVALUATION = "model_args=vanilla_t5_ntl training_args=eval model_args.model_name
 def scaled_down(output_dir, steps=2):
     """Overrides that make any command a matter of seconds: a tiny model from scratch, shipped data."""
     return [
-        "dataset_args.data_dir=${sample_data:${dataset_args.dataset_name}}",
+        "dataset_args.data_dir=sample",
         f"dataset_args.cache_dir={output_dir}/cache",
         f"training_args.output_dir={output_dir}/run",
         "model_args.model_name_or_path=null",

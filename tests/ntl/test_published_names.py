@@ -98,7 +98,7 @@ def test_the_loss_group_takes_every_criterion_of_the_library(name):
             "model_args=vanilla_t5_ntl loss=smmd",
             "expected one of the two. Pass for example model_args=vanilla_t5",
         ),
-        ("model_args=vanilla_t5_ntl model_args.number_token_loss_function=rmse", "one of: mse, mae, huber"),
+        ("model_args=vanilla_t5_ntl +model_args.number_token_loss_function=rmse", "one of: mse, mae, huber"),
         ("model_args.number_encoding=roman", "one of: none, none_regression_head, rt, xval"),
         ("model_args.config_overrides={d_model: 8}", "config_overrides is .* beside"),
         ("model_args=vanilla_t5_ntl model_args.number_token_loss_weight=-1", "a number at least 0"),
