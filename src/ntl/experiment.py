@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
+import transformers
 from accelerate import PartialState
 from torch import nn
 from transformers import Seq2SeqTrainingArguments, set_seed
@@ -123,8 +126,11 @@ def run(experiment: Experiment) -> dict[str, Metrics]:
     Raises:
         UserError: Something that was asked for cannot be done; nothing was overwritten.
     """
-    arguments = training_arguments(experiment)
     check_folder(experiment)
+    arguments = training_arguments(experiment)
+    transformers.logging.set_verbosity_error()
+    for library in (transformers.logging, datasets):
+        (library.disable_progress_bar if arguments.disable_tqdm else library.enable_progress_bar)()
     settings = experiment.config["dataset_args"]
     data = load_task({**settings, "name": settings["dataset_name"]})
     set_seed(arguments.seed)
@@ -186,6 +192,7 @@ def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
         "eval_strategy": "steps",
         "save_strategy": "steps",
         "report_to": [] if given["report_to"] in (None, "none") else given["report_to"],
+        "disable_tqdm": not sys.stderr.isatty() if given["disable_tqdm"] is None else given["disable_tqdm"],
         "dataloader_pin_memory": torch.cuda.is_available() and not given["use_cpu"],
     }
     try:
@@ -207,6 +214,7 @@ def train(
     """
     folder = experiment.folder
     cache = Path(experiment.config["dataset_args"]["cache_dir"])
+    approach.fit(example.answer for example in data.train)
     with arguments.main_process_first(desc="tokenize"):
         training, validation = (
             tokenize(examples, approach, experiment.model, cache)

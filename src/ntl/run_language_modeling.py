@@ -53,10 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 all is done, 2 something asked for cannot be done, 130 interrupted.
     """
-    from transformers.utils import logging
-
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    logging.set_verbosity_warning()
     program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else ["ntl-train"]
     command = shlex.join([*program, *arguments])
     options, _ = get_args_parser().parse_known_args(arguments)
