@@ -210,9 +210,11 @@ def _identity(config: Mapping[str, Any], data: TaskData) -> dict[str, Any]:
     identity["vocabulary"] = None
     if config["tokenizer"] is not None:
         # Loading it takes seconds, so only a given one is loaded here: its errors come before any run starts.
-        from ntl.tokenization import load_tokenizer
+        from ntl.encodings.digits import check_ends, load_tokenizer, split_digits
 
-        vocabulary = load_tokenizer(config["tokenizer"]).get_vocab()
+        tokenizer = split_digits(load_tokenizer(config["tokenizer"]))
+        check_ends(tokenizer)
+        vocabulary = tokenizer.get_vocab()
         text = json.dumps(sorted(vocabulary.items()))
         identity["vocabulary"] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return identity

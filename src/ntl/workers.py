@@ -165,10 +165,10 @@ def _serve(connection: Connection, config: dict[str, Any]) -> None:
 def _load(config: Mapping[str, Any]) -> tuple[Callable[..., dict[str, Any]], Any, Any]:
     import torch
 
+    from ntl.encodings.digits import load_tokenizer, split_digits
     from ntl.tasks import load_task
-    from ntl.tokenization import load_tokenizer
     from ntl.training import EncodedExamples, train_run
 
     torch.set_num_threads(1)
     data = load_task(config["task"])
-    return train_run, data, EncodedExamples(load_tokenizer(config["tokenizer"]), data.train)
+    return train_run, data, EncodedExamples(split_digits(load_tokenizer(config["tokenizer"])), data.train)

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ntl.encodings.digits import character_tokenizer
 from ntl.models import T5ForRegression, build_model
 from ntl.objectives import build_objective, language_logits
 from ntl.tasks import Example
-from ntl.tokenization import character_tokenizer
 from ntl.training import ComparisonTrainer, EncodedExamples, collate, plan_batches, training_arguments
 from ntloss import NTLoss, NumberVocabulary
 

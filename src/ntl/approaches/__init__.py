@@ -10,14 +10,14 @@ An approach is an encoding of numbers, a model, what it minimises, and how it an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ntl.errors import UserError
-from ntl.settings import GenerationSettings, LossSettings, ModelSettings
+from ntl.settings import FAMILIES, GenerationSettings, LossSettings, ModelSettings
 from ntloss import NumberVocabulary
 
 IGNORE = -100
@@ -49,6 +49,16 @@ class Approach(Protocol):
     tokenizer: PreTrainedTokenizerFast
     vocabulary: NumberVocabulary | None
     """The number tokens that labels hold; None where there are none (xVal, regression head)."""
+
+    ill_formed: int
+    """Numbers that `answer` has read on a best-effort basis so far; the Regression Transformer's alone."""
+
+    def fit(self, answers: Iterable[str]) -> None:
+        """Take the statistics of the training answers that predictions are standardised with.
+
+        Called once, before a training. Approaches that need none, and models that have theirs from a finished
+        run, do nothing.
+        """
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Turn pairs into columns of token ids (and numbers), without padding, one entry per pair.
@@ -86,14 +96,15 @@ def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
     Raises:
         UserError: A checkpoint or tokenizer cannot be had or does not fit; a loss that this approach has not.
     """
-    from ntl.approaches import decoder_only, language_model, regression_head, xval
-
+    # Here, not above: they import this module; and one approach does not load the others.
     if model.head == "regression":
-        return regression_head.build(model, loss)
-    if model.encoding == "xval":
-        return xval.build(model, loss)
-    if model.family == "decoder_only":
-        return decoder_only.build(model, loss)
-    if model.family == "t5":
-        return language_model.build(model, loss)
-    raise UserError(f"model family {model.family!r} is unknown; expected t5 or decoder_only.")
+        from ntl.approaches.regression_head import build
+    elif model.encoding == "xval":
+        from ntl.approaches.xval import build
+    elif model.family == "decoder_only":
+        from ntl.approaches.decoder_only import build
+    elif model.family == "t5":
+        from ntl.approaches.language_model import build
+    else:
+        raise UserError(f"family={model.family!r} is unknown; expected one of {', '.join(FAMILIES)}.")
+    return build(model, loss)

@@ -7,8 +7,8 @@ from conftest import shared
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from ntl.encodings.digits import character_tokenizer, check_ends, load_tokenizer, split_digits
 from ntl.errors import UserError
-from ntl.tokenization import character_tokenizer, load_tokenizer, split_digits
 from ntloss import NumberVocabulary
 
 TEXTS = ("12 7 45", "-33", "3.14", "Evaluate -1520 - -1524 - (0 + 2 - 1 - -36).", "0", "90")
@@ -34,7 +34,7 @@ def test_the_shipped_tokenizer_keeps_the_conventions_of_t5():
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_t5_tokenizer_is_made_to_write_each_digit_alone(text):
-    tokenizer = load_tokenizer(shared("tokenizers/t5"))
+    tokenizer = split_digits(load_tokenizer(shared("tokenizers/t5")))
     assert digit_tokens(tokenizer, text) == [c for c in text if c.isdigit()]
     assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
 
@@ -61,7 +61,7 @@ def test_a_tokenizer_that_does_not_end_its_texts_is_an_error():
     backend.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="<end>")
     with pytest.raises(UserError, match="no padding token"):
-        split_digits(tokenizer)
+        check_ends(split_digits(tokenizer))
 
 
 def test_a_folder_without_a_tokenizer_is_an_error(tmp_path):
