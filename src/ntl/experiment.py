@@ -233,13 +233,11 @@ def train(
         eval_dataset=validation,
         callbacks=[RunRecorder(folder, arguments.should_save)],
     )
-    checkpoint = experiment.checkpoint or (
-        last_complete_checkpoint(folder.path) if experiment.resume else None
-    )
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    checkpoint = experiment.checkpoint
+    if checkpoint is None and experiment.resume:
+        checkpoint = last_complete_checkpoint(folder.path)
+    trainer.train_from(checkpoint)
     trainer.save_model()
-    if arguments.should_save:
-        approach.tokenizer.save_pretrained(folder.path)
     return trainer.model_wrapped
 
 

@@ -70,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         job()
     except UserError as error:
         return _refuse(error)
+    except SystemExit as stop:  # of a job, or of Hydra
+        return int(stop.code or 0)
     except KeyboardInterrupt:
         print(
             "ntl-train: interrupted. To continue from the last checkpoint: "

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import Seq2SeqTrainer, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ntl.approaches import Approach
@@ -43,11 +44,34 @@ class ApproachTrainer(Seq2SeqTrainer):
     loss_is_scaled_for_ga = True
 
     def __init__(self, *args: Any, approach: Approach, measure: Measure | None = None, **kwargs: Any):
-        super().__init__(*args, model=approach.model, data_collator=approach.collate, **kwargs)
+        # The tokenizer is saved with every checkpoint: one alone is enough to answer with.
+        super().__init__(
+            *args,
+            model=approach.model,
+            data_collator=approach.collate,
+            processing_class=approach.tokenizer,
+            **kwargs,
+        )
         self.approach = approach
         self.measure = measure
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self._logged_step = 0
+
+    def train_from(self, checkpoint: Path | None) -> None:
+        """Train to the last step, and take the best model where one is asked for.
+
+        Args:
+            checkpoint: To continue from; None for the start.
+        """
+        state = {} if checkpoint is None else json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
+        if checkpoint is None or state["global_step"] < self.args.max_steps:
+            self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            return
+        # The run was killed after its last step; transformers would train another one.
+        best = state["best_global_step"] if self.args.load_best_model_at_end else None
+        self._load_from_checkpoint(
+            str(checkpoint if best is None else checkpoint.with_name(f"{PREFIX_CHECKPOINT_DIR}-{best}"))
+        )
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """Collect the micro-batches of one update, and count what their sums are divided by."""
@@ -144,7 +168,7 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
     for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         # transformers writes trainer_state.json last.
         try:
-            found.append((json.loads((path / "trainer_state.json").read_text())["global_step"], path))
+            found.append((json.loads((path / TRAINER_STATE_NAME).read_text())["global_step"], path))
         except (OSError, ValueError, KeyError):
             if is_main_process():
                 shutil.rmtree(path, ignore_errors=True)

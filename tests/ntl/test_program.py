@@ -49,7 +49,7 @@ def test_every_dataset_is_trained_on_and_answered(dataset, tmp_path, capsys):
 
 def test_a_sweep_runs_over_losses_weights_and_seeds_each_in_a_folder_of_its_own(tmp_path, capsys):
     sweep = ["--multirun", "loss=ntl_was,smmd", "loss.weight=0.1,0.3", "training_args.seed=1,2"]
-    assert main(small(tmp_path, *sweep, "evaluation.samples=2")) == 0, capsys.readouterr().err
+    assert main([*sweep, *small(tmp_path, "evaluation.samples=2")]) == 0, capsys.readouterr().err
     runs = sorted((tmp_path / "run").glob("*/run.json"))
     records = [json.loads(path.read_text()) for path in runs]
     found = {(r["objective"], r["config"]["loss"]["weight"], r["seed"]) for r in records}
