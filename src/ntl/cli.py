@@ -10,6 +10,7 @@ usage: ntl COMMAND [key=value ...]
 
 commands:
   compare   train the same small T5 with several objectives and seeds; print a table, draw figures
+  prepare   make a dataset's training, validation and test files from its official files
 
 `ntl COMMAND --help` lists what can be set."""
 
@@ -31,5 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ntl.compare import main as compare
 
         return compare(rest)
-    print(f"ntl: {command!r} is unknown; expected one of: compare. See `ntl --help`.", file=sys.stderr)
+    if command == "prepare":
+        from ntl.prepare import main as prepare
+
+        return prepare(rest)
+    print(
+        f"ntl: {command!r} is unknown; expected one of: compare, prepare. See `ntl --help`.", file=sys.stderr
+    )
     return 2
