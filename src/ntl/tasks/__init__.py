@@ -130,13 +130,15 @@ def load_task(settings: Mapping[str, Any]) -> TaskData:
     name = settings["name"]
     known = sorted({*TASKS, *DATASETS})
     if name not in known:
-        raise UserError(f"{section(settings)} {name!r} is unknown; expected one of: {', '.join(known)}.")
+        raise UserError(f"the dataset {name!r} is unknown; expected one of: {', '.join(known)}.")
     return import_module(f"ntl.tasks.{name}").load(settings)
 
 
-def section(settings: Mapping[str, Any]) -> str:
-    """The section of the configuration that settings come from: `dataset_args` or `task`."""
-    return "dataset_args" if "dataset_name" in settings else "task"
+def key_of(settings: Mapping[str, Any], name: str) -> str:
+    """Write a setting as its user does: in `dataset_args` or `task`, or, for `ntl prepare`, in no section."""
+    if "dataset_name" in settings:
+        return f"dataset_args.{name}"
+    return f"task.{name}" if "name" in settings else name
 
 
 def require_at_least(settings: Mapping[str, Any], least: Mapping[str, float]) -> None:
@@ -154,7 +156,7 @@ def require_at_least(settings: Mapping[str, Any], least: Mapping[str, float]) ->
         kind = int if isinstance(smallest, int) else (int, float)
         if isinstance(value, bool) or not isinstance(value, kind) or value < smallest:
             word = "a whole number" if kind is int else "a number"
-            key = f"{section(settings)}.{name}"
+            key = key_of(settings, name)
             raise UserError(
                 f"{key} is {value!r}; expected {word} of at least {smallest}. Pass for example "
                 f"{key}={max(smallest, 1)}."
@@ -175,5 +177,5 @@ def require_one_of(settings: Mapping[str, Any], name: str, choices: Sequence[Any
     if settings[name] not in choices:
         words = ", ".join("null" if choice is None else str(choice) for choice in choices)
         raise UserError(
-            f"{section(settings)}.{name} is {settings[name]!r}; expected one of: {words}. Pass one of them."
+            f"{key_of(settings, name)} is {settings[name]!r}; expected one of: {words}. Pass one of them."
         )

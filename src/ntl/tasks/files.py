@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ntl.errors import UserError
 from ntl.metrics import read_answer
-from ntl.tasks import Example, require_at_least, sample_data_dir, section
+from ntl.tasks import Example, key_of, require_at_least, sample_data_dir
 
 if TYPE_CHECKING:
     from ntl.tasks.arrow import ArrowExamples
@@ -64,9 +64,13 @@ def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> dict[s
     # Only here: importing datasets takes a second, which programs without files need not wait for.
     from ntl.tasks.arrow import cached
 
-    folder = data_folder(settings)
+    folder, key, name = data_folder(settings), key_of(settings, "data_dir"), settings["name"]
+    advice = (
+        f"Make them with `ntl prepare {name}` (`ntl prepare --help`), or pass {key}=another/folder; "
+        f"{key}=sample is the small sample that ships with the lab."
+    )
     examples = {}
-    for split, (file, read, version) in choose_layout(settings, folder, layouts).items():
+    for split, (file, read, version) in choose_layout(folder, layouts, key, advice).items():
         path = (folder / file).resolve()
         status = path.stat()
         source = [str(path), status.st_size, status.st_mtime_ns, version]
@@ -81,13 +85,14 @@ def data_folder(settings: Mapping[str, Any]) -> Path:
     return Path(settings["data_dir"]).expanduser()
 
 
-def choose_layout(settings: Mapping[str, Any], folder: Path, layouts: Sequence[Layout]) -> Layout:
+def choose_layout(folder: Path, layouts: Sequence[Layout], key: str, advice: str) -> Layout:
     """Choose the layout that a folder has, by the names of its files alone.
 
     Args:
-        settings: The section of the configuration, for the message.
         folder: The data folder.
         layouts: Those that are known.
+        key: The setting that named the folder, for the message.
+        advice: What to do, for the message.
 
     Returns:
         The first complete one.
@@ -95,44 +100,30 @@ def choose_layout(settings: Mapping[str, Any], folder: Path, layouts: Sequence[L
     Raises:
         UserError: None is complete; the message says what is missing and what the folder has.
     """
-    missing = [
-        [
-            file
-            for file in dict.fromkeys(part.file for part in layout.values())
-            if not (folder / file).is_file()
-        ]
-        for layout in layouts
-    ]
+    files = [list(dict.fromkeys(part.file for part in layout.values())) for layout in layouts]
+    expected = "; or ".join(_some(names, 6) for names in files)
+    if not folder.is_dir():
+        raise UserError(f"{key}={folder} is no folder; expected one that holds {expected}. {advice}")
+    missing = [[name for name in names if not (folder / name).is_file()] for names in files]
     for layout, absent in zip(layouts, missing, strict=True):
         if not absent:
             return layout
     # The layout that lacks the least is what was meant.
-    nearest = min(range(len(layouts)), key=lambda i: len(missing[i]) / len(layouts[i]))
-    raise UserError(_lacking(settings, folder, missing[nearest], layouts))
-
-
-def _lacking(
-    settings: Mapping[str, Any], folder: Path, missing: Sequence[str], layouts: Sequence[Layout]
-) -> str:
-    key, name = f"{section(settings)}.data_dir", settings["name"]
-    expected = "; or ".join(
-        ", ".join(dict.fromkeys(part.file for part in layout.values())) for layout in layouts
+    nearest = min(range(len(layouts)), key=lambda i: len(missing[i]) / len(files[i]))
+    raise UserError(
+        f"{key}={folder} lacks {_some(missing[nearest])}; it has {contents(folder)}. "
+        f"Expected {expected}. {advice}"
     )
-    prepare = (
-        f"Make them with `ntl prepare {name}` (`ntl prepare --help`), or pass {key}=another/folder; "
-        f"{key}=sample is the small sample that ships with the lab."
-    )
-    if not folder.is_dir():
-        return f"{key}={folder} is no folder; expected one that holds {expected}. {prepare}"
-    lacks = f"{key}={folder} lacks {', '.join(missing)}; it has {contents(folder)}"
-    return f"{lacks}. Expected {expected}. {prepare}"
 
 
-def contents(folder: Path, limit: int = 12) -> str:
+def contents(folder: Path) -> str:
     """The names in a folder, for a message."""
-    names = sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())
+    return _some(sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())) or "nothing"
+
+
+def _some(names: Sequence[str], limit: int = 12) -> str:
     more = f", ... ({len(names)} in all)" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more if names else "nothing"
+    return ", ".join(names[:limit]) + more
 
 
 def read_pairs(path: Path, numbers: bool = False) -> Iterator[Example]:
@@ -282,7 +273,7 @@ def require_split_settings(settings: Mapping[str, Any]) -> None:
         UserError: One is out of its range.
     """
     require_at_least(settings, {"split_seed": 0})
-    share, key = settings["validation_share"], f"{section(settings)}.validation_share"
+    share, key = settings["validation_share"], key_of(settings, "validation_share")
     if isinstance(share, bool) or not isinstance(share, float) or not 0 < share < 1:
         raise UserError(
             f"{key} is {share!r}; expected a number above 0 and below 1. Pass for example {key}=0.1."
@@ -295,7 +286,7 @@ def question_and_answer(record: Mapping[str, Any]) -> list[Example]:
     return [Example(*values)]
 
 
-def text_of(record: Mapping[str, Any], key: str) -> str:
+def text_of(record: Any, key: str) -> str:
     """A text in a JSON object.
 
     Args:
@@ -306,8 +297,10 @@ def text_of(record: Mapping[str, Any], key: str) -> str:
         The text, without spaces around it.
 
     Raises:
-        FormatError: The key is absent, or its value is no text, or empty.
+        FormatError: It is no object, the key is absent, or its value is no text, or empty.
     """
+    if not isinstance(record, Mapping):
+        raise FormatError(f"{str(record)[:40]!r} stands where an object with the key {key!r} is expected")
     if key not in record:
         raise FormatError(f"the key {key!r} is missing; it has {', '.join(map(repr, record)) or 'none'}")
     value = record[key]

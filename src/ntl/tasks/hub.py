@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ntl.errors import UserError
-from ntl.tasks import Example, section
+from ntl.tasks import Example, key_of
 from ntl.tasks.files import FormatError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def load_hub(
 
     from ntl.tasks.arrow import cached
 
-    name, key = settings["hub"], f"{section(settings)}.hub"
+    name, key = settings["hub"], key_of(settings, "hub")
     tables = {}
     for split in dict.fromkeys(splits.values()):
         try:
@@ -50,7 +50,7 @@ def load_hub(
             raise UserError(
                 f"{key}={name}: the split {split!r} cannot be had from the hub ({_first_line(error)}); "
                 f"expected a connection, or a copy of it in the hub's cache. To use a local folder, "
-                f"pass {key}=null {section(settings)}.data_dir=folder."
+                f"pass {key}=null {key_of(settings, 'data_dir')}=folder."
             ) from None
     depends_on = [
         settings[k] for k in sorted(settings) if k not in ("cache_dir", "data_dir", "max_new_tokens")

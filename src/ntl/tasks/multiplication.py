@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from ntl.errors import UserError
-from ntl.tasks import Example, TaskData, require_at_least, require_one_of, section
+from ntl.tasks import Example, TaskData, key_of, require_at_least, require_one_of
 from ntl.tasks.files import load_files, prepared_layout
 
 PREPARED = {
@@ -73,7 +73,7 @@ def generate(settings: Mapping[str, Any]) -> TaskData:
     wanted = settings["validation_size"] + settings["test_size"]
     if room < wanted:
         raise UserError(
-            f"{section(settings)}.digits={digits} leaves {room} products to be held out; expected at least "
+            f"{key_of(settings, 'digits')}={digits} leaves {room} products to be held out; expected at least "
             f"{wanted}. Raise it, or lower validation_size and test_size."
         )
     rng = random.Random(settings["data_seed"])

@@ -30,11 +30,11 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         UserError: A file is missing or malformed.
     """
     require_one_of(settings, "mode", [None])
-    parts = load_files(settings, [prepared_layout(PREPARED), *official(settings)])
+    parts = load_files(settings, [prepared_layout(PREPARED), *official()])
     return TaskData(parts["train"], parts["validation"], {"test": parts["test"]})
 
 
-def official(settings: Mapping[str, Any]) -> list[Layout]:
+def official() -> list[Layout]:
     """The layouts of the official files: plain, and with gzip."""
     stems = {"train": "train", "validation": "dev", "test": "test"}
     return [
