@@ -6,10 +6,11 @@ import sys
 from collections.abc import Sequence
 
 USAGE = """\
-usage: ntl COMMAND [key=value ...]
+usage: ntl COMMAND [ARGUMENT ...]
 
 commands:
   compare   train the same small T5 with several objectives and seeds; print a table, draw figures
+  report    collect runs of the paper's program: tables over seeds, and figures
 
 `ntl COMMAND --help` lists what can be set."""
 
@@ -31,5 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ntl.compare import main as compare
 
         return compare(rest)
-    print(f"ntl: {command!r} is unknown; expected one of: compare. See `ntl --help`.", file=sys.stderr)
+    if command == "report":
+        from ntl.report import main as report
+
+        return report(rest)
+    print(
+        f"ntl: {command!r} is unknown; expected one of: compare, report. See `ntl --help`.", file=sys.stderr
+    )
     return 2
