@@ -22,10 +22,10 @@ from typing import Any
 
 from rich.console import Console
 
+from ntl.comparison_tables import markdown_tables, reference_line, references, summarise, terminal_table
 from ntl.configuration import describe_config, load_config
 from ntl.errors import UserError
 from ntl.progress import ComparisonProgress
-from ntl.report import markdown_tables, reference_line, references, summarise, terminal_table
 from ntl.store import RunStore, installed_versions, write_whole
 from ntl.tasks import TaskData, load_task
 from ntl.workers import Run, default_jobs, run_all, usable_cores
@@ -165,7 +165,7 @@ def _report(
     console: Console,
 ) -> None:
     """Print the tables; write table.md, results.json and the figures."""
-    from ntl.figures import draw
+    from ntl.comparison_figures import draw
 
     summary = summarise(records)
     compared_with = references(data)

@@ -165,6 +165,11 @@ class RunFolder:
         same = json.dumps(known.get(test), sort_keys=True) == json.dumps(identity, sort_keys=True)
         return same and test in self.metrics() and self.predictions_path(test).exists()
 
+    def questions(self, test: str) -> str | None:
+        """What tells a test set's questions from others; None where that was not written."""
+        known = _read_json(self.evaluation_path) if self.evaluation_path.exists() else {}
+        return known.get(test, {}).get("questions")
+
     def write_results(
         self,
         test: str,
@@ -178,7 +183,7 @@ class RunFolder:
             test: Name of the test set.
             metrics: Metric -> value, finite or None.
             predictions: In the test set's order.
-            identity: What was evaluated, and how (JSON).
+            identity: What was evaluated, and how (JSON); `questions` in it tells test sets apart.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         known = _read_json(self.evaluation_path) if self.evaluation_path.exists() else {}
@@ -228,26 +233,26 @@ def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
     """Find the runs in folders, and in the folders below.
 
     Args:
-        folders: Runs themselves, or what holds them.
+        folders: Runs themselves, or what holds them; some may be without.
 
     Returns:
-        Each run once, by path.
+        Each run once, in the order of the folders, by path within one.
 
     Raises:
-        UserError: A folder does not exist, or holds no run.
+        UserError: A folder does not exist, or none holds a run.
     """
     found: dict[Path, RunFolder] = {}
     for folder in map(Path, folders):
-        if not folder.is_dir():
-            raise UserError(f"{folder} is no folder; expected the folder of a run, or one that holds some.")
-        records = sorted(folder.rglob("run.json"))
-        if not records:
-            raise UserError(
-                f"{folder} holds no run (no run.json in it or below); expected an output folder of training."
-            )
-        for record in records:
+        if not folder.exists():
+            raise UserError(f"{folder} does not exist; expected the folder of a run, or one that holds some.")
+        for record in sorted(folder.rglob("run.json")):
             found.setdefault(record.parent.resolve(), RunFolder(record.parent))
-    return [found[path] for path in sorted(found)]
+    if not found:
+        raise UserError(
+            f"{', '.join(map(str, folders))}: no run there or below (no run.json); expected output folders "
+            "of training."
+        )
+    return list(found.values())
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -115,7 +115,7 @@ class RunStore:
         if name in self.objectives:
             mine[f"objective.{name}"] = self.objectives[name]
             theirs[f"objective.{name}"] = objective
-        mine, theirs = _flat(mine), _flat(theirs)
+        mine, theirs = flatten(mine), flatten(theirs)
         return [
             f"{key} is {theirs.get(key)!r} there, {mine.get(key)!r} here"
             for key in sorted({*mine, *theirs})
@@ -149,12 +149,13 @@ def _read(path: Path) -> dict[str, Any]:
     return record
 
 
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Write nested keys as one, with points between: `{"a": {"b": 1}}` as `{"a.b": 1}`."""
     flat: dict[str, Any] = {}
     for key, value in nested.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{name}.")
+            flat |= flatten(value, f"{name}.")
         else:
             flat[name] = value
     return flat

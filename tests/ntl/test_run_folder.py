@@ -58,14 +58,15 @@ def test_a_resumed_run_replaces_the_points_that_it_comes_by_again(tmp_path):
 def test_runs_are_found_below_folders_each_once(tmp_path):
     for name in ("b", "a/deep"):
         RunFolder(tmp_path / name).write_record(RECORD)
-    found = find_runs([tmp_path, tmp_path / "b"])
-    assert [folder.path for folder in found] == [tmp_path / "a/deep", tmp_path / "b"]
+    (tmp_path / "empty").mkdir()
+    found = find_runs([tmp_path / "empty", tmp_path / "b", tmp_path, tmp_path / "a/deep"])
+    assert [folder.path for folder in found] == [tmp_path / "b", tmp_path / "a/deep"]
 
 
 def test_folders_without_runs_are_told(tmp_path):
-    with pytest.raises(UserError, match="holds no run"):
+    with pytest.raises(UserError, match="no run there or below"):
         find_runs([tmp_path])
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="absent does not exist"):
         find_runs([tmp_path / "absent"])
 
 

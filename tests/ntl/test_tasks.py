@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from conftest import shared
 
+from ntl.comparison_tables import noise_floor
 from ntl.configuration import load_config
 from ntl.errors import UserError
-from ntl.report import noise_floor
 from ntl.tasks import load_task
 from ntl.tasks.files import read_pairs
 

@@ -79,8 +79,8 @@ def load_tokenizer(name: str | Path | None, key: str = "tokenizer") -> PreTraine
     if Path(found).is_dir() and not any((Path(found) / file).exists() for file in TOKENIZERS):
         # transformers would make an empty tokenizer of the model's configuration.
         raise UserError(
-            f"{key}={name} holds no tokenizer; expected one of the files {', '.join(TOKENIZERS)}. Correct it, "
-            "or name another folder for the tokenizer."
+            f"{key}={name} holds no tokenizer; expected one of the files {', '.join(TOKENIZERS)}. Correct "
+            "it, or name another folder for the tokenizer."
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(found)
