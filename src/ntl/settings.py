@@ -1,4 +1,4 @@
-"""What an experiment is made of, as plain frozen records: the rooms behind the program take these, not Hydra's."""
+"""What an experiment is made of, as plain frozen records: what lies behind the program takes these."""
 
 from __future__ import annotations
 

@@ -76,6 +76,12 @@ def load_tokenizer(name: str | Path | None, key: str = "tokenizer") -> PreTraine
     if name is None:
         return character_tokenizer()
     found = locate(name, key, TOKENIZERS, "leave it out: a small tokenizer ships with the lab")
+    if Path(found).is_dir() and not any((Path(found) / file).exists() for file in TOKENIZERS):
+        # transformers would make an empty tokenizer of the model's configuration.
+        raise UserError(
+            f"{key}={name} holds no tokenizer; expected one of the files {', '.join(TOKENIZERS)}. Correct "
+            "it, or name another folder for the tokenizer."
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(found)
     except Exception as error:  # transformers raises many kinds here, and all mean the same to the user

@@ -9,33 +9,14 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from ntl.comparison_tables import BASELINE, display_name
+from ntl.drawing import BLUE, GREEN, GREY, ORANGE, PINK, SKY, STYLE, VERMILION, new_figure, save_figure
 from ntl.metrics import mean_and_error
-from ntl.report import BASELINE, display_name
 
-# Okabe and Ito's colours: told apart with colour blindness and in grey.
-COLOURS = {"ce": "#7A7A7A", "ntl_was": "#0072B2", "ntl_mse": "#E69F00", "regression_head": "#009E73"}
-SPARE = ("#CC79A7", "#56B4E9", "#D55E00")
-STYLE = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#999999",
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelcolor": "#333333",
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
-    "axes.grid": True,
-    "grid.color": "#E6E6E6",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-}
+COLOURS = {"ce": GREY, "ntl_was": BLUE, "ntl_mse": ORANGE, "regression_head": GREEN}
+SPARE = (PINK, SKY, VERMILION)
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -58,38 +39,26 @@ def draw(records: Records, floors: Mapping[str, float | None], folder: Path) -> 
 
     with mpl.rc_context(STYLE):
         measures = {"mae": "validation MAE", "cross_entropy": "cross-entropy", "ntl": "NTL-WAS"}
-        figure, axes = _figure(len(measures), (11, 3.4))
+        figure, axes = new_figure(len(measures), (11, 3.4))
         for ax, (key, label) in zip(axes, measures.items(), strict=True):
             _curves(ax, groups, colours, key, floor if key == "mae" else None)
             ax.set_title(label)
         axes[0].legend(fontsize=8, loc="upper right")
-        _save(figure, folder / "learning_curves.png")
+        save_figure(figure, folder / "learning_curves.png")
 
-        figure, axes = _figure(len(groups), (2.9 * len(groups), 3.2))
+        figure, axes = new_figure(len(groups), (2.9 * len(groups), 3.2))
         _scatters(axes, list(groups), groups, colours, test)
-        _save(figure, folder / "predicted_vs_true.png")
+        save_figure(figure, folder / "predicted_vs_true.png")
 
         pair = [name for name in (BASELINE, "ntl_was") if name in groups] or list(groups)[:2]
         widths = [1.25, 1.35, *[1.0] * len(pair)]
-        figure, axes = _figure(len(widths), (3.0 * sum(widths), 3.3), widths)
+        figure, axes = new_figure(len(widths), (3.0 * sum(widths), 3.3), widths)
         _curves(axes[0], groups, colours, "mae", floor)
         axes[0].set_title("validation MAE while training")
         axes[0].legend(fontsize=8, loc="upper right")
         _points(axes[1], groups, colours, test, floor)
         _scatters(axes[2:], pair, groups, colours, test)
-        _save(figure, folder / "overview.png")
-
-
-def _figure(
-    columns: int, size: tuple[float, float], widths: Sequence[float] | None = None
-) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(1, columns, squeeze=False, width_ratios=widths)
-    return figure, list(axes.ravel())
-
-
-def _save(figure: Figure, path: Path) -> None:
-    FigureCanvasAgg(figure).print_figure(path, dpi=150)
+        save_figure(figure, folder / "overview.png")
 
 
 def _curves(
