@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -95,7 +94,9 @@ def cached(source: Sequence[Any], read: Callable[[], Iterable[Example]], cache_d
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
             if not folder.is_dir():
-                partial = Path(tempfile.mkdtemp(prefix=f"{key}.partial-", dir=folder.parent))
+                partial = folder.with_suffix(".partial")
+                shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+                partial.mkdir()
                 try:
                     _write(partial, read())
                     os.replace(partial, folder)
