@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -284,7 +285,6 @@ def test_products_are_prepared_without_a_source(prepare, tmp_path):
 def test_an_error_says_what_was_given_and_what_is_expected(
     arguments, complaint, tmp_path, monkeypatch, capsys
 ):
-    import re
 
     monkeypatch.chdir(tmp_path)
     assert main(["prepare", *arguments]) == 2
@@ -323,3 +323,8 @@ def test_the_official_files_are_prepared(prepare, tmp_path):
     )
     for count in counts:
         assert f"{count} pairs" in printed
+
+
+def test_progress_is_printed_where_there_is_no_terminal(archive, prepare, monkeypatch):
+    monkeypatch.setattr("ntl.prepare.LINE_EVERY", 0.0)
+    assert f"34% train-medium/{MODULES[6]}.txt" in prepare("mathematics_dataset")[1]
