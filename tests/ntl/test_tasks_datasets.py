@@ -344,3 +344,13 @@ def test_a_large_file_is_announced_when_it_is_read_and_not_when_it_was(load, mon
     )
     load("arithmetic", data_dir="sample")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "setting", [{"data_dir": None}, {"data_dir": 5}, {"data_dir": "sample", "cache_dir": ""}]
+)
+def test_a_folder_without_a_name_is_told(load, setting):
+    with pytest.raises(
+        UserError, match=rf"dataset_args.{list(setting)[-1]} is .*; expected the path of a folder"
+    ):
+        load("gsm8k", **setting)

@@ -88,7 +88,17 @@ def _announced(path: Path, read: Callable[[Path], Iterable[Example]]) -> Iterabl
 
 
 def data_folder(settings: Mapping[str, Any]) -> Path:
-    """The folder that `data_dir` names; `sample` is the small one that ships with the lab."""
+    """The folder that `data_dir` names; `sample` is the small one that ships with the lab.
+
+    Raises:
+        UserError: `data_dir` or `cache_dir` is no name of a folder.
+    """
+    for name in ("data_dir", "cache_dir"):
+        if not isinstance(settings[name], str) or not settings[name]:
+            key = key_of(settings, name)
+            raise UserError(
+                f"{key} is {settings[name]!r}; expected the path of a folder, such as {key}=folder."
+            )
     if settings["data_dir"] == "sample":
         return sample_data_dir(settings["name"])
     return Path(settings["data_dir"]).expanduser()
