@@ -81,6 +81,7 @@ def evaluate(
     """
     if not examples:
         raise UserError("there are no examples to evaluate; expected at least one.")
+    examples = list(examples)  # read once: they may be memory-mapped
     model = approach.model if model is None else model
     rank, world = _rank_and_world()
     lengths = [len(example.question) for example in examples]

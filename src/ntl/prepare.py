@@ -24,6 +24,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from ntl import splits
 from ntl.errors import UserError
+from ntl.progress import LINE_EVERY
 from ntl.splits import Plan
 from ntl.store import write_whole
 from ntl.tasks import DATASETS
@@ -257,8 +258,14 @@ def _write(plan: Plan, folder: Path, console: Console) -> dict[str, int]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=1.0)
 
+        last_line = time.monotonic()
+
         def report(what: str, share: float) -> None:
+            nonlocal last_line
             bar.update(task, description=what, completed=share)
+            if not console.is_terminal and time.monotonic() - last_line >= LINE_EVERY:
+                last_line = time.monotonic()
+                console.print(f"{share:4.0%} {what}", highlight=False, soft_wrap=True)
 
         return plan.write(folder, report)
 

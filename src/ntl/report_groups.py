@@ -17,7 +17,7 @@ PAPERS_ORDER = ("T5", "RT", "xVal")
 # Keys of a configuration (by their last part) that say where, how often and how fast, not what is run.
 NOT_TOLD_APART = (
     "seed", "data_seed", "name", "special_name", "trial", "output_dir", "data_dir", "run_name",
-    "logging_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_only_eval",
+    "cache_dir", "logging_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_only_eval",
     "logging_steps", "logging_strategy", "eval_steps", "save_steps", "save_strategy",
     "save_total_limit", "report_to", "use_cpu", "per_device_eval_batch_size",
     "dataloader_num_workers", "dataloader_pin_memory", "samples_during_training", "disable_tqdm",

@@ -1,10 +1,14 @@
-"""What text each token of a tokenizer stands for, as its own decoder tells."""
+"""What text each token of a tokenizer stands for, as its own decoder tells.
+
+Four makes, told apart by what they can do, so that none of their libraries is imported here: Hugging Face,
+tiktoken, mistral-common and SentencePiece.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +16,7 @@ from typing import Any
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 # Tokens that these characters are not part of can be skipped without decoding them.
 _CANDIDATE = re.compile(r"[0-9.,+-]")
+_SPACE_MARKERS = "▁Ġ"
 
 
 @dataclass(frozen=True)
@@ -21,21 +26,23 @@ class TokenTexts:
     Args:
         decoded: token id to text, in the middle of a text, a leading space included.
         bare: token id to whether the token's own string is that text, without a marker of the tokenizer.
-        ids: all ids of the vocabulary.
+        vocab_size: one more than the largest id.
         encode: texts to rows of token ids.
     """
 
     decoded: Mapping[int, str]
     bare: Mapping[int, bool]
-    ids: Iterable[int]
+    vocab_size: int
     encode: Callable[[list[str]], Sequence[Sequence[int]]]
 
 
-def texts_of_tokenizer(tokenizer: Any) -> TokenTexts:
+def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts:
     """Decode every token that may matter; the tokenizer stays as it is.
 
     Args:
-        tokenizer: anything with `get_vocab()` and `convert_tokens_to_string(tokens)`.
+        tokenizer: of Hugging Face (anything with `get_vocab()` and `convert_tokens_to_string(tokens)`), a
+            `tiktoken.Encoding`, one of mistral-common, or a `sentencepiece.SentencePieceProcessor`.
+        every_script: also tell the tokens with digits of other scripts, which are no numbers to a loss.
 
     Returns:
         The texts.
@@ -43,26 +50,100 @@ def texts_of_tokenizer(tokenizer: Any) -> TokenTexts:
     Raises:
         TypeError: it is no tokenizer.
     """
-    if not hasattr(tokenizer, "get_vocab") or not hasattr(tokenizer, "convert_tokens_to_string"):
+    tokenizer = _inner(tokenizer)
+    if _has(tokenizer, "get_vocab", "convert_tokens_to_string"):
+        return _texts_of_hugging_face(tokenizer, every_script)
+    if _has(tokenizer, "decode_single_token_bytes", "encode_ordinary", "n_vocab"):
+        size, texts = tokenizer.n_vocab, _texts_of_tiktoken(tokenizer)
+        encode = functools.partial(_encode_with_tiktoken, tokenizer)
+    elif _has(tokenizer, "id_to_piece", "is_special", "n_words"):
+        size, texts = tokenizer.n_words, _texts_of_mistral(tokenizer)
+        encode = functools.partial(_encode_with_mistral, tokenizer)
+    elif _has(tokenizer, "id_to_piece", "is_control", "vocab_size"):
+        size, texts = tokenizer.vocab_size(), _texts_of_pieces(tokenizer)
+        encode = functools.partial(_encode_with_pieces, tokenizer)
+    else:
         raise TypeError(
-            f"expected a Hugging Face tokenizer or a NumberVocabulary, given {type(tokenizer).__name__}. "
-            "Load one with AutoTokenizer.from_pretrained(...), take `.tokenizer` of a processor, or name "
-            "the number tokens with NumberVocabulary.from_mapping({token_id: value or text}, vocab_size)."
+            f"expected a tokenizer or a NumberVocabulary, given {type(tokenizer).__name__}. Load one with "
+            "AutoTokenizer.from_pretrained(...), take `.tokenizer` of a processor, pass an encoding of "
+            "tiktoken or a tokenizer of mistral-common, or name the number tokens with "
+            "NumberVocabulary.from_mapping({token_id: value or text}, vocab_size)."
         )
+    decoded = {i: text for i, text in texts if _matters(text, every_script)}
+    bare = {i: not text.startswith(" ") for i, text in decoded.items()}
+    return TokenTexts(decoded, bare, size, encode)
+
+
+def _has(tokenizer: Any, *names: str) -> bool:
+    return all(hasattr(tokenizer, name) for name in names)
+
+
+def _inner(tokenizer: Any) -> Any:
+    # MistralTokenizer holds an instruct tokenizer, which holds the tokenizer; transformers' backend for
+    # mistral-common holds a MistralTokenizer.
+    if _has(getattr(tokenizer, "tokenizer", None), "instruct_tokenizer"):
+        tokenizer = tokenizer.tokenizer
+    if _has(tokenizer, "instruct_tokenizer"):
+        tokenizer = tokenizer.instruct_tokenizer
+    return tokenizer.tokenizer if _has(tokenizer, "encode_instruct", "tokenizer") else tokenizer
+
+
+def _matters(text: str, every_script: bool) -> bool:
+    if _CANDIDATE.search(text):
+        return True
+    return every_script and not text.isascii() and any(map(str.isdigit, text))
+
+
+def _texts_of_hugging_face(tokenizer: Any, every_script: bool) -> TokenTexts:
     vocab: dict[str, int] = tokenizer.get_vocab()
     special = set(getattr(tokenizer, "all_special_ids", ()))
     # Decoders drop the space of a text's first token; behind another token it shows.
     anchor = tokenizer.convert_tokens_to_string(["a"])
     decoded, bare = {}, {}
     for raw, token_id in vocab.items():
-        if _CANDIDATE.search(raw) and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
+        # Byte-level vocabularies write other scripts in letters that are not ASCII either.
+        wanted = _CANDIDATE.search(raw) or (every_script and not raw.lstrip(_SPACE_MARKERS).isascii())
+        if wanted and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
             text = tokenizer.convert_tokens_to_string(["a", raw])[len(anchor) :]
-            decoded[token_id] = text
-            bare[token_id] = raw == text.removeprefix(" ")
-    return TokenTexts(decoded, bare, vocab.values(), functools.partial(_encode_with, tokenizer))
+            if _CANDIDATE.search(raw) or _matters(text, every_script):
+                decoded[token_id] = text
+                bare[token_id] = raw == text.removeprefix(" ")
+    size = max(len(tokenizer), 1 + max(vocab.values(), default=-1))
+    return TokenTexts(decoded, bare, size, functools.partial(_encode_with, tokenizer))
 
 
-# A function of the module, so that a vocabulary can be pickled.
+def _texts_of_tiktoken(encoding: Any) -> Iterator[tuple[int, str]]:
+    for token_id in range(encoding.n_vocab):
+        if not encoding.is_special_token(token_id):
+            try:
+                yield token_id, encoding.decode_single_token_bytes(token_id).decode()
+            except (KeyError, UnicodeDecodeError):  # an id that is not in use; part of a character
+                continue
+
+
+def _texts_of_mistral(tokenizer: Any) -> Iterator[tuple[int, str]]:
+    in_bytes = getattr(tokenizer, "id_to_byte_piece", None)  # Tekken's; pieces hide parts of characters
+    for token_id in range(tokenizer.n_words):
+        if tokenizer.is_special(token_id):
+            continue
+        if in_bytes is None:
+            piece = tokenizer.id_to_piece(token_id)
+            if not _BYTE_TOKEN.fullmatch(piece):
+                yield token_id, piece.replace("▁", " ")
+        else:
+            try:
+                yield token_id, in_bytes(token_id, "ignore").decode()
+            except UnicodeDecodeError:
+                continue
+
+
+def _texts_of_pieces(processor: Any) -> Iterator[tuple[int, str]]:
+    for token_id in range(processor.vocab_size()):
+        if not processor.is_control(token_id) and not processor.is_byte(token_id):
+            yield token_id, processor.id_to_piece(token_id).replace("▁", " ")
+
+
+# Functions of the module, so that a vocabulary can be pickled.
 def _encode_with(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
     # Calling a fast tokenizer resets the truncation and padding that it may carry.
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -72,4 +153,18 @@ def _encode_with(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
         backend.enable_truncation(**truncation)
     if backend is not None and padding is not None:
         backend.enable_padding(**padding)
+    return ids
+
+
+def _encode_with_tiktoken(encoding: Any, texts: list[str]) -> Sequence[Sequence[int]]:
+    # What looks like a special token in a text is text.
+    return [encoding.encode_ordinary(text) for text in texts]
+
+
+def _encode_with_mistral(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
+    return [tokenizer.encode(text, bos=False, eos=False) for text in texts]
+
+
+def _encode_with_pieces(processor: Any, texts: list[str]) -> Sequence[Sequence[int]]:
+    ids: Sequence[Sequence[int]] = processor.encode(texts, add_bos=False, add_eos=False)
     return ids

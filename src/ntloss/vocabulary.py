@@ -7,10 +7,12 @@ once, from the text that the tokenizer's own decoder gives each token, and never
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import numbers
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +30,8 @@ _DIGITS = "0123456789"
 _POINTS = (".",)
 _SIGNS = {"-": -1, "+": 1}
 _SEPARATORS = (",",)
+# (digit_level, space_prefixed)
+READINGS = ((True, False), (True, True), (False, False), (False, True))
 
 
 class NumberTokensLeftOut(UserWarning):
@@ -173,11 +177,12 @@ class NumberVocabulary:
         space_prefixed: bool = True,
         vocab_size: int | None = None,
     ) -> NumberVocabulary:
-        """Read the number tokens of a Hugging Face tokenizer, which stays as it is.
+        """Read the number tokens of a tokenizer, which stays as it is.
 
         Args:
-            tokenizer: anything with `get_vocab()` and `convert_tokens_to_string(tokens)`; `coverage` also
-                calls it on texts.
+            tokenizer: of Hugging Face (anything with `get_vocab()` and `convert_tokens_to_string(tokens)`;
+                `coverage` also calls it on texts), a `tiktoken.Encoding`, a tokenizer of mistral-common, or a
+                `sentencepiece.SentencePieceProcessor`.
             digit_level: True keeps the ten ASCII digits; False keeps every token whose text is an ASCII
                 number (`42`, `-3`, `3.14`, `3.`, `.5`, `1e3`, `007`).
             space_prefixed: True also keeps numbers that wear a marker of the tokenizer (`▁4`, `Ġ4`; for
@@ -192,7 +197,7 @@ class NumberVocabulary:
             ValueError: a digit has no token, or a number token's id lies outside of `vocab_size`.
         """
         texts = texts_of_tokenizer(tokenizer)
-        size = max(len(tokenizer), 1 + max(texts.ids, default=-1)) if vocab_size is None else vocab_size
+        size = texts.vocab_size if vocab_size is None else vocab_size
         return cls._read(texts.decoded, texts.bare, size, digit_level, space_prefixed, texts.encode)
 
     @classmethod
@@ -246,17 +251,9 @@ class NumberVocabulary:
         space_prefixed: bool,
         encode: Callable[[list[str]], Sequence[Sequence[int]]] | None,
     ) -> NumberVocabulary:
-        kept: list[NumberToken] = []
-        left_out: list[NumberToken] = []
-        for token_id, text in sorted(decoded.items()):
-            if (value := _value_of(text)) is not None:
-                stripped = text.removeprefix(" ")
-                digits = len(_DIGIT.findall(re.split("[eE]", stripped)[0]))
-                starts = text.startswith(" ") or stripped[0] in _SIGNS
-                token = NumberToken(token_id, text, value, digits, bare[token_id], starts)
-                (kept if _in_reading(token, digit_level, space_prefixed) else left_out).append(token)
+        kept, left_out = split_by_reading(number_tokens(decoded, bare), digit_level, space_prefixed)
         if digit_level:
-            _check_digits(kept, left_out)
+            check_digits(kept, left_out)
         if left_out:
             _warn_once(_describe_left_out(left_out, len(kept), digit_level))
         by_text: dict[str, list[int]] = {}
@@ -303,21 +300,17 @@ class NumberVocabulary:
                 "Pass encode=<text to token ids> to from_mapping."
             )
         texts = [texts] if isinstance(texts, str) else list(texts)
-        every = {token.token_id: token for token in (*self.tokens, *self.left_out)}
-        counted = set(self.token_ids)
-        seen = 0
-        by_reading = {(level, prefixed): 0 for level in (True, False) for prefixed in (False, True)}
-        for ids in self._encode(texts) if texts else ():
-            for token_id in ids:
-                token = every.get(token_id)
-                if token is None:
-                    continue
-                characters = len(_DIGIT.findall(token.text))
-                seen += characters * (token_id in counted)
-                for reading in by_reading:
-                    by_reading[reading] += characters * _in_reading(token, *reading)
-        digits = sum(len(_DIGIT.findall(text)) for text in texts)
-        return Coverage(digits, seen, by_reading)
+        used = Counter(itertools.chain.from_iterable(self._encode(texts) if texts else ()))
+        seen = sum(used[token.token_id] * count_digits(token.text) for token in self.tokens)
+        by_reading = {
+            reading: sum(
+                used[token.token_id] * count_digits(token.text)
+                for token in (*self.tokens, *self.left_out)
+                if in_reading(token, *reading)
+            )
+            for reading in READINGS
+        }
+        return Coverage(sum(map(count_digits, texts)), seen, by_reading)
 
 
 def as_vocabulary(given: Any) -> NumberVocabulary:
@@ -352,11 +345,42 @@ def _text_of_value(token_id: int, given: Any) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
 
 
-def _in_reading(token: NumberToken, digit_level: bool, space_prefixed: bool) -> bool:
+def count_digits(text: str) -> int:
+    """ASCII digit characters in `text`."""
+    return len(_DIGIT.findall(text))
+
+
+def number_tokens(decoded: Mapping[int, str], bare: Mapping[int, bool]) -> list[NumberToken]:
+    """The tokens that are numbers in any reading, by ascending id."""
+    tokens = []
+    for token_id, text in sorted(decoded.items()):
+        if (value := _value_of(text)) is not None:
+            stripped = text.removeprefix(" ")
+            digits = count_digits(re.split("[eE]", stripped)[0])
+            starts = text.startswith(" ") or stripped[0] in _SIGNS
+            tokens.append(NumberToken(token_id, text, value, digits, bare[token_id], starts))
+    return tokens
+
+
+def in_reading(token: NumberToken, digit_level: bool, space_prefixed: bool) -> bool:
+    """Whether a reading of a tokenizer counts this token."""
     return (token.is_digit or not digit_level) and (token.bare or space_prefixed)
 
 
-def _check_digits(kept: Sequence[NumberToken], left_out: Sequence[NumberToken]) -> None:
+def split_by_reading(
+    tokens: Iterable[NumberToken], digit_level: bool, space_prefixed: bool
+) -> tuple[list[NumberToken], list[NumberToken]]:
+    """The tokens that a reading counts, and those it leaves out."""
+    kept: list[NumberToken] = []
+    left_out: list[NumberToken] = []
+    for token in tokens:
+        (kept if in_reading(token, digit_level, space_prefixed) else left_out).append(token)
+    return kept, left_out
+
+
+def check_digits(kept: Sequence[NumberToken], left_out: Sequence[NumberToken]) -> None:
+    """Raise a ValueError where a digit-level reading lacks one of the ten digits."""
+
     def digits_of(tokens: Iterable[NumberToken]) -> set[str]:
         return {token.text.removeprefix(" ") for token in tokens if token.is_digit}
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from importlib import resources
 from pathlib import Path
@@ -303,8 +304,6 @@ def test_an_odd_joke_is_named_with_file_and_line(load, tmp_path, line, complaint
 
 
 def passage(text: str, *questions: tuple[str, list[tuple[str, int]]]) -> str:
-    import json
-
     entries = [
         {"question": question, "answers": [{"text": answer, "label": label} for answer, label in answers]}
         for question, answers in questions
@@ -335,3 +334,23 @@ def test_an_odd_passage_is_named_with_file_and_line(load, tmp_path):
         folder = write(tmp_path / "data", {"train.jsonl": good + odd, "val.jsonl": good})
         with pytest.raises(UserError, match=f"train.jsonl, line 2: {complaint}"):
             load("multirc", data_dir=folder)
+
+
+def test_a_large_file_is_announced_when_it_is_read_and_not_when_it_was(load, monkeypatch, capsys):
+    monkeypatch.setattr("ntl.tasks.files.ANNOUNCED", 10_000)
+    load("arithmetic", data_dir="sample")
+    assert re.fullmatch(
+        r"Reading .*arithmetic_train.txt \(0 MB\); this is done once.\n", capsys.readouterr().err
+    )
+    load("arithmetic", data_dir="sample")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "setting", [{"data_dir": None}, {"data_dir": 5}, {"data_dir": "sample", "cache_dir": ""}]
+)
+def test_a_folder_without_a_name_is_told(load, setting):
+    with pytest.raises(
+        UserError, match=rf"dataset_args.{list(setting)[-1]} is .*; expected the path of a folder"
+    ):
+        load("gsm8k", **setting)

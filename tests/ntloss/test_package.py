@@ -102,3 +102,5 @@ def test_a_wheel_holds_both_packages_and_the_configuration(tmp_path: Path) -> No
         "ntl/config/task/arithmetic.yaml",
     } <= names
     assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks"))]
+    (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
+    assert "ntloss = ntloss.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()

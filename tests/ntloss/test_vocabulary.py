@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import enum
 import math
+import os
+import pickle
 import time
+import types
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import other_tokenizers
 import pytest
 import tiny_tokenizers
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tiny_tokenizers import DIGITS, NOT_NUMBERS, NUMBERS
+from tiny_tokenizers import DIGITS, NOT_NUMBERS, NUMBERS, NUMBERS_UP_TO_999
 
 from ntloss import NTLoss, NTLossDotProduct, NumberTokensLeftOut, NumberVocabulary
 
@@ -45,6 +49,16 @@ def quietly_left_out(call: Any) -> list[str]:
         warnings.simplefilter("always")
         call()
     return [str(w.message) for w in caught if issubclass(w.category, NumberTokensLeftOut)]
+
+
+@pytest.fixture(scope="session")
+def gsm8k() -> list[str]:
+    """The test questions of GSM8K, a JSON object a line (NTLOSS_DATA, or `shared` beside the repository)."""
+    root = Path(__file__).resolve().parents[2]
+    path = Path(os.environ.get("NTLOSS_DATA", root.parent / "shared" / "data")) / "gsm8k" / "test.jsonl"
+    if not path.is_file():
+        pytest.skip(f"no real data at {path}")
+    return path.read_text(encoding="utf-8").splitlines()
 
 
 class TestTinyTokenizers:
@@ -211,6 +225,130 @@ class TestRealTokenizers:
         NumberVocabulary.from_tokenizer(tokenizer, digit_level=False).coverage(SENTENCE)
         after = saved_bytes(tokenizer, tmp_path / "after"), dict(tokenizer.get_vocab()), len(tokenizer)
         assert before == after
+
+
+class TestTiktoken:
+    @pytest.fixture(autouse=True)
+    def _tiktoken(self) -> None:
+        pytest.importorskip("tiktoken")
+
+    def test_reads_numbers_and_leaves_special_and_unused_ids_alone(self) -> None:
+        encoding = other_tokenizers.tiny_encoding()
+        vocabulary = NumberVocabulary.from_tokenizer(encoding, digit_level=False)
+        assert vocabulary.vocab_size == 2002
+        read = {token.token_id: token.text for token in vocabulary.tokens}
+        assert read == {encoding.encode_single_token(n): n for n in (*DIGITS, *NUMBERS_UP_TO_999)}
+        assert all(token.bare for token in vocabulary.tokens)
+        assert vocabulary.point_ids == (ord("."),)
+        assert dict(vocabulary.sign_ids) == {ord("-"): -1, ord("+"): 1}
+
+    @pytest.mark.parametrize("digit_level", [True, False])
+    def test_is_the_same_vocabulary_as_hugging_faces(
+        self, digit_level: bool, real_tokenizer: Any, tokenizer_folder: Path, gsm8k: list[str]
+    ) -> None:
+        theirs = NumberVocabulary.from_tokenizer(real_tokenizer("gpt2"), digit_level)
+        ours = NumberVocabulary.from_tokenizer(
+            other_tokenizers.gpt2_encoding(tokenizer_folder / "gpt2"), digit_level
+        )
+        for name in ("vocab_size", "tokens", "left_out", "point_ids", "sign_ids", "separator_ids"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        assert ours.coverage(gsm8k) == theirs.coverage(gsm8k)
+
+    def test_what_looks_special_in_a_text_is_text(self) -> None:
+        vocabulary = NumberVocabulary.from_tokenizer(other_tokenizers.tiny_encoding())
+        assert vocabulary.coverage("<|endoftext|> <|4|>").share == 1
+
+    def test_a_loss_of_it_pickles(self) -> None:
+        vocabulary = NumberVocabulary.from_tokenizer(other_tokenizers.tiny_encoding())
+        clone = pickle.loads(pickle.dumps(vocabulary))
+        assert clone.coverage(SENTENCE) == vocabulary.coverage(SENTENCE)
+
+
+class TestMistralCommon:
+    @pytest.fixture(autouse=True)
+    def _mistral_common(self) -> None:
+        pytest.importorskip("mistral_common")
+
+    @pytest.fixture(params=["tekken", "sentence_piece"])
+    def path(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+        make = {
+            "tekken": other_tokenizers.tekken_file,
+            "sentence_piece": other_tokenizers.sentence_piece_file,
+        }
+        return make[request.param](tmp_path)
+
+    def test_each_digit_is_what_its_tokenizer_encodes(self, path: Path) -> None:
+        from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+        tokenizer = MistralTokenizer.from_file(path)
+        inner = tokenizer.instruct_tokenizer.tokenizer
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        assert vocabulary.vocab_size == inner.n_words
+        assert {token.text: token.token_id for token in vocabulary.tokens} == {
+            digit: inner.encode(digit, bos=False, eos=False)[-1] for digit in DIGITS
+        }
+        assert vocabulary.coverage(SENTENCE).share == 1
+
+    def test_all_its_layers_and_transformers_wrapper_are_one_vocabulary(self, path: Path) -> None:
+        from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+        tokenizer = MistralTokenizer.from_file(path)
+        layers = [
+            tokenizer,
+            tokenizer.instruct_tokenizer,
+            tokenizer.instruct_tokenizer.tokenizer,
+            types.SimpleNamespace(tokenizer=tokenizer),  # how transformers' MistralCommonBackend holds it
+        ]
+        first, *rest = (NumberVocabulary.from_tokenizer(layer) for layer in layers)
+        for other in rest:
+            assert (other.tokens, other.vocab_size) == (first.tokens, first.vocab_size)
+            assert other.coverage(SENTENCE) == first.coverage(SENTENCE)
+
+    def test_a_sentence_piece_processor_is_read_as_mistral_reads_it(self, tmp_path: Path) -> None:
+        import sentencepiece
+        from mistral_common.tokens.tokenizers.sentencepiece import SentencePieceTokenizer
+
+        path = other_tokenizers.sentence_piece_file(tmp_path, split_digits=False)
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        ours = NumberVocabulary.from_tokenizer(processor, digit_level=False)
+        theirs = NumberVocabulary.from_tokenizer(SentencePieceTokenizer(path), digit_level=False)
+        assert ours.tokens == theirs.tokens
+        assert max(ours.digit_counts) > 1
+        assert {token.bare for token in ours.tokens} == {True, False}
+        assert ours.coverage(SENTENCE) == theirs.coverage(SENTENCE)
+
+    def test_it_pickles(self, path: Path) -> None:
+        from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+        vocabulary = NumberVocabulary.from_tokenizer(MistralTokenizer.from_file(path))
+        clone = pickle.loads(pickle.dumps(vocabulary))
+        assert clone.coverage(SENTENCE) == vocabulary.coverage(SENTENCE)
+
+    @pytest.mark.parametrize("name", ["tokenizer.model.v1", "tekken_240718.json"])
+    def test_real_ones_see_every_digit_of_a_real_text(self, name: str, gsm8k: list[str]) -> None:
+        import mistral_common
+        from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+        path = Path(mistral_common.__file__).parent / "data" / name
+        if not path.is_file():
+            pytest.skip(f"this release of mistral-common comes without {name}")
+        vocabulary = NumberVocabulary.from_tokenizer(MistralTokenizer.from_file(path), digit_level=False)
+        assert vocabulary.distinct_values == tuple(float(d) for d in DIGITS)
+        assert len(vocabulary.tokens) == 10
+        coverage = vocabulary.coverage(gsm8k[:200])
+        assert coverage.share == 1
+        assert coverage.digits > 5000
+
+
+def test_sentence_piece_reads_t5_as_hugging_face_does(
+    real_tokenizer: Any, tokenizer_folder: Path, gsm8k: list[str]
+) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer_folder / "t5" / "spiece.model"))
+    ours = NumberVocabulary.from_tokenizer(processor, digit_level=False)
+    theirs = NumberVocabulary.from_tokenizer(real_tokenizer("t5"), digit_level=False)
+    assert ours.tokens == theirs.tokens
+    assert ours.coverage(gsm8k) == theirs.coverage(gsm8k)
 
 
 class TestTheTokenizerIsNeverChanged:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 DIGITS = [str(d) for d in range(10)]
@@ -90,10 +90,59 @@ def llama_like() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
+# How Llama 3 and Qwen 2 cut a text before they merge; they differ in how many digits stay together.
+_CUT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{%s}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+CUT_OF_LLAMA_3 = _CUT % "1,3"
+CUT_OF_QWEN = _CUT % "1"
+NUMBERS_UP_TO_999 = [f"{n:0{width}d}" for width in (2, 3) for n in range(10**width)]
+
+
+def _cut_bytes(pattern: str, merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
+    texts = sorted(pre_tokenizers.ByteLevel.alphabet()) + ["".join(pair) for pair in merges]
+    tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(texts)}, merges, ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def llama_3_like() -> PreTrainedTokenizerFast:
+    """Llama 3's make: bytes; each number of up to three digits is a token, and none begins with a space."""
+    return _cut_bytes(CUT_OF_LLAMA_3, [(n[:-1], n[-1]) for n in NUMBERS_UP_TO_999])
+
+
+def qwen_like() -> PreTrainedTokenizerFast:
+    """Qwen 2's make: bytes; each digit a token; `Ù£` (an Arabic digit) is merged too."""
+    return _cut_bytes(CUT_OF_QWEN, [("Ġ", "a"), ("Ù", "£")])
+
+
+def gemma_like() -> PreTrainedTokenizerFast:
+    """Gemma's make: pieces with byte fallback, no space put before a text, each digit a token."""
+    texts = ["<pad>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁▁", *DIGITS, *"٣.,-a"]
+    merges = [("▁", "▁")]
+    vocab = {text: i for i, text in enumerate(texts)}
+    tokenizer = Tokenizer(models.BPE(vocab, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
+
+
 MAKES = {
     "word_level": word_level,
     "word_piece": word_piece,
     "sentence_piece": sentence_piece,
     "byte_level": byte_level,
     "llama_like": llama_like,
+    "llama_3_like": llama_3_like,
+    "qwen_like": qwen_like,
+    "gemma_like": gemma_like,
 }

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -91,22 +90,30 @@ def cached(source: Sequence[Any], read: Callable[[], Iterable[Example]], cache_d
     """
     key = hashlib.sha256(json.dumps([1, *source]).encode()).hexdigest()[:24]
     folder = Path(cache_dir).expanduser() / key
+    # A folder that is there is whole: it needs no lock, and may lie where nothing can be written.
+    if not folder.is_dir():
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder.with_suffix(".lock")):
+                if not folder.is_dir():
+                    _make(folder, read)
+        except OSError as error:
+            raise UserError(
+                f"cache_dir={cache_dir} cannot be written ({error.strerror or error}); expected a folder "
+                "with room for a copy of the data. Pass for example dataset_args.cache_dir=some/folder."
+            ) from None
+    return ArrowExamples(folder)
+
+
+def _make(folder: Path, read: Callable[[], Iterable[Example]]) -> None:
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    partial.mkdir()
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_suffix(".lock")):
-            if not folder.is_dir():
-                partial = Path(tempfile.mkdtemp(prefix=f"{key}.partial-", dir=folder.parent))
-                try:
-                    _write(partial, read())
-                    os.replace(partial, folder)
-                finally:
-                    shutil.rmtree(partial, ignore_errors=True)
-            return ArrowExamples(folder)
-    except OSError as error:
-        raise UserError(
-            f"cache_dir={cache_dir} cannot be written ({error.strerror or error}); expected a folder with "
-            "room for a copy of the data. Pass for example dataset_args.cache_dir=some/folder."
-        ) from None
+        _write(partial, read())
+        os.replace(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write(folder: Path, examples: Iterable[Example]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ntl.tasks.arrow import ArrowExamples
 
 LINES = 10_000  # read at once
+ANNOUNCED = 50_000_000  # bytes of a file that takes long enough to say so
 
 
 class FormatError(ValueError):
@@ -74,12 +76,29 @@ def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> dict[s
         path = (folder / file).resolve()
         status = path.stat()
         source = [str(path), status.st_size, status.st_mtime_ns, version]
-        examples[split] = cached(source, partial(read, path), settings["cache_dir"])
+        examples[split] = cached(source, partial(_announced, path, read), settings["cache_dir"])
     return examples
 
 
+def _announced(path: Path, read: Callable[[Path], Iterable[Example]]) -> Iterable[Example]:
+    size = path.stat().st_size
+    if size > ANNOUNCED:
+        print(f"Reading {path} ({size / 1e6:,.0f} MB); this is done once.", file=sys.stderr, flush=True)
+    return read(path)
+
+
 def data_folder(settings: Mapping[str, Any]) -> Path:
-    """The folder that `data_dir` names; `sample` is the small one that ships with the lab."""
+    """The folder that `data_dir` names; `sample` is the small one that ships with the lab.
+
+    Raises:
+        UserError: `data_dir` or `cache_dir` is no name of a folder.
+    """
+    for name in ("data_dir", "cache_dir"):
+        if not isinstance(settings[name], str) or not settings[name]:
+            key = key_of(settings, name)
+            raise UserError(
+                f"{key} is {settings[name]!r}; expected the path of a folder, such as {key}=folder."
+            )
     if settings["data_dir"] == "sample":
         return sample_data_dir(settings["name"])
     return Path(settings["data_dir"]).expanduser()

@@ -1,0 +1,83 @@
+"""Tokenizers that are not Hugging Face's, built here or read from files that are at hand."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from tiny_tokenizers import CUT_OF_LLAMA_3, CUT_OF_QWEN, NUMBERS_UP_TO_999
+from tokenizers import pre_tokenizers
+
+SPECIAL = {"<|endoftext|>": 2000, "<|4|>": 2001}
+
+
+def tiny_encoding() -> Any:
+    """cl100k_base's make: numbers of up to three digits; ids 1,400 to 1,999 are not in use."""
+    import tiktoken
+
+    texts = (
+        [bytes([byte]) for byte in range(256)]
+        + [n.encode() for n in NUMBERS_UP_TO_999]
+        + [b" a", "²".encode()]
+    )
+    ranks = {text: rank for rank, text in enumerate(texts)}
+    return tiktoken.Encoding("tiny", pat_str=CUT_OF_LLAMA_3, mergeable_ranks=ranks, special_tokens=SPECIAL)
+
+
+def gpt2_encoding(folder: Path) -> Any:
+    """GPT-2's tokenizer as tiktoken has it, from the files of the Hugging Face one; the ids are the same."""
+    import tiktoken
+
+    # The printable bytes stand for themselves, the others for the letters from 256 on.
+    printable = [b for b in range(256) if chr(b) in pre_tokenizers.ByteLevel.alphabet()]
+    others = [b for b in range(256) if b not in printable]
+    byte_of = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+    vocab = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    end = vocab.pop("<|endoftext|>")
+    ranks = {bytes(byte_of[letter] for letter in raw): token_id for raw, token_id in vocab.items()}
+    cut = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    return tiktoken.Encoding(
+        "gpt2-here", pat_str=cut, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": end}
+    )
+
+
+def tekken_file(folder: Path) -> Path:
+    """A Tekken JSON file: 20 special tokens, the bytes, ` a` and an Arabic digit; each digit a token."""
+    texts = [bytes([byte]) for byte in range(256)] + [b" a", "٣".encode()]
+    vocab = [
+        {"rank": rank, "token_bytes": base64.b64encode(text).decode(), "token_str": None}
+        for rank, text in enumerate(texts)
+    ]
+    config = {
+        "pattern": CUT_OF_QWEN,
+        "num_vocab_tokens": len(texts),
+        "default_vocab_size": len(texts) + 20,
+        "default_num_special_tokens": 20,
+        "version": "v3",
+    }
+    path = folder / "tekken.json"
+    path.write_text(json.dumps({"config": config, "vocab": vocab}), encoding="utf-8")
+    return path
+
+
+def sentence_piece_file(folder: Path, name: str = "tokenizer.model.v1", split_digits: bool = True) -> Path:
+    """A SentencePiece model, trained here: byte fallback, a space put before a text."""
+    import sentencepiece
+
+    path = folder / name
+    sentences = [f"the answer is {n}, or {n / 7:.2f} in {1900 + n % 130}." for n in range(0, 2000, 3)]
+    with path.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=file,
+            model_type="bpe",
+            vocab_size=340,
+            hard_vocab_limit=False,
+            split_digits=split_digits,
+            byte_fallback=True,
+            num_threads=1,
+            minloglevel=2,
+        )
+    return path

@@ -1,0 +1,380 @@
+"""`ntloss inspect`: what it says of each make of tokenizer, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import other_tokenizers
+import pytest
+import tiny_tokenizers
+from tiny_tokenizers import DIGITS
+
+import ntloss
+from ntloss import NumberVocabulary
+from ntloss.cli import describe, main
+from ntloss.inspection import SENTENCE, Inspection, inspect_tokenizer
+
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """The folder of a small tokenizer of GPT-2's make."""
+    tiny_tokenizers.byte_level().save_pretrained(tmp_path / "tokenizer")
+    return str(tmp_path / "tokenizer")
+
+
+def shares(inspection: Inspection) -> dict[tuple[bool, bool], float]:
+    return {(r.digit_level, r.space_prefixed): r.seen / inspection.digits for r in inspection.readings}
+
+
+def counts(inspection: Inspection) -> dict[str, dict[str, int]]:
+    return {
+        shape: {marker: group.count for marker, group in groups.items()}
+        for shape, groups in inspection.forms.items()
+    }
+
+
+def code_runs(inspection: Inspection, tokenizer: Any) -> NumberVocabulary:
+    assert inspection.recommendation is not None
+    return eval(
+        inspection.recommendation.code, {"NumberVocabulary": NumberVocabulary, "tokenizer": tokenizer}
+    )
+
+
+class TestMakes:
+    @pytest.mark.parametrize(
+        ("make", "forms", "digit_level"),
+        [
+            ("llama_like", {"one digit": {"plain": 10}}, True),
+            ("qwen_like", {"one digit": {"plain": 10}}, True),
+            ("gemma_like", {"one digit": {"plain": 10}}, True),
+            ("llama_3_like", {"one digit": {"plain": 10}, "several digits": {"plain": 1100}}, False),
+            (
+                "byte_level",
+                {
+                    "one digit": {"plain": 10, "after a space": 10},
+                    "several digits": {"plain": 1, "after a space": 1},
+                },
+                True,
+            ),
+            (
+                "sentence_piece",
+                {
+                    "one digit": {"plain": 10, "after a space": 9},
+                    "several digits": {"plain": 3, "after a space": 2},
+                    "decimal": {"plain": 3, "after a space": 3},
+                    "signed": {"plain": 2, "after a space": 2},
+                    "exponent": {"plain": 2, "after a space": 2},
+                },
+                False,
+            ),
+            (
+                "word_piece",
+                {
+                    "one digit": {"plain": 10, "inside a word": 10},
+                    "several digits": {"plain": 2, "inside a word": 2},
+                    "decimal": {"plain": 3, "inside a word": 3},
+                    "signed": {"plain": 2, "inside a word": 2},
+                    "exponent": {"plain": 2, "inside a word": 2},
+                },
+                False,
+            ),
+        ],
+    )
+    def test_forms_and_advice(self, make: str, forms: dict[str, dict[str, int]], digit_level: bool) -> None:
+        tokenizer = tiny_tokenizers.MAKES[make]()
+        text = "1 2 3 in 2019 or 4 5 6 7 8 9" if make == "byte_level" else "42 3.14 2 -3 42 007 1e3"
+        inspection = inspect_tokenizer(tokenizer, text)
+        assert counts(inspection) == forms
+        assert inspection.number_tokens == sum(sum(groups.values()) for groups in forms.values())
+        assert inspection.recommendation is not None
+        assert inspection.recommendation.digit_level is digit_level
+
+    def test_following_the_advice_sees_what_was_promised(self, tiny_tokenizer: Any) -> None:
+        text = "42 2 -3 3.14"
+        inspection = inspect_tokenizer(tiny_tokenizer, text)
+        coverage = code_runs(inspection, tiny_tokenizer).coverage(text)
+        chosen = inspection.recommendation
+        assert chosen is not None
+        assert shares(inspection)[chosen.digit_level, chosen.space_prefixed] == coverage.share
+        assert coverage.share >= 0.9 * max(shares(inspection).values()) > 0
+
+    def test_the_four_readings_are_those_of_a_vocabulary(self, tiny_tokenizer: Any) -> None:
+        texts = ["is 42, 7", "3.14 in 2019"]
+        inspection = inspect_tokenizer(tiny_tokenizer, texts)
+        for reading in inspection.readings:
+            vocabulary = NumberVocabulary.from_tokenizer(
+                tiny_tokenizer, reading.digit_level, reading.space_prefixed
+            )
+            coverage = vocabulary.coverage(texts)
+            assert (reading.seen, inspection.digits) == (coverage.seen, coverage.digits)
+            assert (reading.tokens, reading.values) == (
+                len(vocabulary.tokens),
+                len(vocabulary.distinct_values),
+            )
+            left_out = reading.longer_left_out + reading.marked_left_out
+            assert left_out == len(vocabulary.left_out)
+            assert inspection.vocab_size == vocabulary.vocab_size
+
+    def test_tokenizers_are_not_changed(self, tiny_tokenizer: Any) -> None:
+        before = tiny_tokenizer.backend_tokenizer.to_str()
+        inspect_tokenizer(tiny_tokenizer)
+        assert tiny_tokenizer.backend_tokenizer.to_str() == before
+
+    @pytest.mark.parametrize(
+        ("name", "share", "forms"),
+        [
+            (
+                "t5",
+                {(True, False): 0, (True, True): 0, (False, False): 2 / 9, (False, True): 1},
+                {
+                    "one digit": {"plain": 10, "after a space": 9},
+                    "several digits": {"plain": 316, "after a space": 194},
+                    "decimal": {"plain": 106, "after a space": 37},
+                    "signed": {"plain": 32},
+                },
+            ),
+            (
+                "gpt2",
+                {(True, False): 0, (True, True): 1 / 9, (False, False): 2 / 9, (False, True): 1},
+                {
+                    "one digit": {"plain": 10, "after a space": 10},
+                    "several digits": {"plain": 984, "after a space": 687},
+                },
+            ),
+        ],
+    )
+    def test_real_ones(self, name: str, share: Any, forms: Any, real_tokenizer: Callable[[str], Any]) -> None:
+        start = time.process_time()
+        inspection = inspect_tokenizer(real_tokenizer(name))
+        assert time.process_time() - start < 10
+        assert shares(inspection) == share
+        assert counts(inspection) == forms
+        assert inspection.recommendation is not None
+        assert (inspection.recommendation.digit_level, inspection.recommendation.space_prefixed) == (
+            False,
+            True,
+        )
+
+    @pytest.mark.parametrize("name", ["tokenizer.model.v1", "mistral_instruct.model.v3", "tekken.json"])
+    def test_of_mistral_common(self, name: str, tmp_path: Path) -> None:
+        mistral = pytest.importorskip("mistral_common.tokens.tokenizers.mistral")
+        make = other_tokenizers.tekken_file if name == "tekken.json" else other_tokenizers.sentence_piece_file
+        path = make(tmp_path) if name == "tekken.json" else make(tmp_path, name)
+        inspection = inspect_tokenizer(mistral.MistralTokenizer.from_file(path))
+        assert counts(inspection) == {"one digit": {"plain": 10}}
+        assert set(shares(inspection).values()) == {1}
+
+    def test_of_tiktoken(self) -> None:
+        pytest.importorskip("tiktoken")
+        inspection = inspect_tokenizer(other_tokenizers.tiny_encoding())
+        assert inspection.vocab_size == 2002
+        assert counts(inspection) == {"one digit": {"plain": 10}, "several digits": {"plain": 1100}}
+        # "42", "3", "14", "201", "9"
+        assert shares(inspection)[True, True] == 2 / 9
+        assert shares(inspection)[False, True] == 1
+
+
+class TestWhatIsNotCounted:
+    def test_digits_of_other_scripts_by_script(self) -> None:
+        inspection = inspect_tokenizer(tiny_tokenizers.sentence_piece())
+        assert inspection.other_scripts["arabic-indic"].samples == ("٣", " ٣")
+        assert {"devanagari", "fullwidth", "superscript"} <= set(inspection.other_scripts)
+        assert (inspection.mixed.count, inspection.mixed.samples[0]) == (22, "1_000")
+        assert inspection.number_tokens == 10 + 9 + 2 * 9 + 1
+
+    def test_digits_of_other_scripts_in_bytes(self) -> None:
+        inspection = inspect_tokenizer(tiny_tokenizers.qwen_like())
+        assert inspection.other_scripts["arabic-indic"].samples == ("٣",)
+        pytest.importorskip("tiktoken")
+        inspection = inspect_tokenizer(other_tokenizers.tiny_encoding())
+        assert inspection.other_scripts["superscript"].samples == ("²",)
+
+    def test_digits_of_other_scripts_in_a_text(self) -> None:
+        inspection = inspect_tokenizer(tiny_tokenizers.qwen_like(), "4 and ٣٤")
+        assert (inspection.digits, inspection.other_digits) == (1, 2)
+        assert any("other scripts" in note and ": 2." in note for note in inspection.notes)
+
+    def test_tokens_that_are_numbers_and_more(self) -> None:
+        inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "4 4a 4a 1,000 5")
+        assert inspection.unseen == {" 1,000": 4, " 4a": 2}
+        assert any("6 of the digits (75.0%)" in note and "' 4a'" in note for note in inspection.notes)
+
+    def test_digits_in_unknown_tokens(self) -> None:
+        inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "4 999 5")
+        assert inspection.unseen == {}
+        assert any("3 of the digits (60.0%)" in note and "unknown" in note for note in inspection.notes)
+
+    def test_no_reading_sees_any_digit(self) -> None:
+        inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "999")
+        assert inspection.recommendation is None
+        assert any("would be zero" in note for note in inspection.notes)
+        assert "Choose" not in describe(inspection, "x", "y")
+
+
+class TestAdvice:
+    def test_missing_digits_make_a_reading_unusable_and_say_why(self) -> None:
+        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
+        inspection = inspect_tokenizer(tokenizer, "1 2 3")
+        problems = {(r.digit_level, r.space_prefixed): r.problem for r in inspection.readings}
+        assert problems[False, True] is None
+        assert problems[True, True] == "the digits 0 have no token in this vocabulary"
+        assert inspection.recommendation is not None
+        assert not inspection.recommendation.digit_level
+        assert "digits 0 have no token" in inspection.recommendation.reason
+        code_runs(inspection, tokenizer)
+        assert "unusable" in describe(inspection, "x", "y")
+
+    def test_numbers_of_several_digits_decide_by_the_text(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        by_text = {text: inspect_tokenizer(tokenizer, text).recommendation for text in ("7 8 9", "is 42")}
+        assert by_text["7 8 9"].digit_level
+        assert not by_text["is 42"].digit_level
+        assert "' 42'" in by_text["is 42"].reason
+
+    def test_spaces_are_explained(self) -> None:
+        with_marker = inspect_tokenizer(tiny_tokenizers.byte_level(), "is 7 8").recommendation
+        assert with_marker is not None
+        assert "10 of them wear a marker (such as ' 7'), without which it would be 0.0%" in with_marker.reason
+        without = inspect_tokenizer(tiny_tokenizers.llama_like()).recommendation
+        assert without is not None
+        assert "space_prefixed changes nothing" in without.reason
+
+    def test_a_text_without_digits_is_said_and_replaced_by_the_sentence(self) -> None:
+        inspection = inspect_tokenizer(tiny_tokenizers.llama_3_like(), "no number here")
+        assert inspection.digits == 0
+        assert any("holds no digit" in note and SENTENCE in note for note in inspection.notes)
+        assert inspection.recommendation == inspect_tokenizer(tiny_tokenizers.llama_3_like()).recommendation
+
+    @pytest.mark.parametrize("texts", ["", " \n", [], ["", " "]], ids=["none", "blank", "no-texts", "blanks"])
+    def test_an_empty_text_is_an_error(self, texts: Any) -> None:
+        with pytest.raises(ValueError, match="empty"):
+            inspect_tokenizer(tiny_tokenizers.llama_like(), texts)
+
+    @pytest.mark.parametrize("given", [None, "t5", {"4": 4}], ids=lambda x: type(x).__name__)
+    def test_what_is_no_tokenizer_is_an_error(self, given: Any) -> None:
+        with pytest.raises(TypeError, match=rf"expected a tokenizer.*{type(given).__name__}"):
+            inspect_tokenizer(given)
+
+
+class TestTheCommand:
+    def test_prints_aligned_tables(self, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["inspect", folder]) == 0
+        out = capsys.readouterr().out
+        for part in (
+            "22 of 271 tokens are numbers, 11 different values",
+            "one digit       10: '0' '1' '2' '3' '4' ...  10: ' 0' ' 1' ' 2' ' 3' ' 4' ...",
+            "'The answer is 42, or 3.14 in 2019.': 9 digits",
+            "True         False               10      10            5   55.6%  2 not one digit, 10 with a m",
+            "False        True                22      11            9  100.0%  -",
+            "Choose: NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, space_prefixed=True)",
+        ):
+            assert part in out
+
+    def test_prints_what_the_readme_shows(
+        self, tokenizer_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tokenizer_folder)
+        assert main(["inspect", "gpt2"]) == 0
+        readme = Path(__file__).parents[2] / "README.md"
+        assert capsys.readouterr().out in readme.read_text(encoding="utf-8")
+
+    def test_json_holds_the_inspection(
+        self, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        text = tmp_path / "text.txt"
+        text.write_text("is 42\n7 and ٣\n", encoding="utf-8")
+        assert main(["inspect", folder, "--text", str(text), "--json"]) == 0
+        out = capsys.readouterr().out
+        assert out.isascii()
+        told = json.loads(out)
+        assert (told["digits"], told["other_digits"], told["number_tokens"]) == (3, 1, 22)
+        assert told["source"] == folder
+        assert told["forms"]["one digit"]["plain"]["samples"] == DIGITS[:5]
+        assert [r["seen"] for r in told["readings"]] == [1, 1, 1, 3]
+        assert told["recommendation"]["digit_level"] is False
+
+    def test_reads_standard_input(
+        self, folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeff7 8".encode())))
+        assert main(["inspect", folder, "--text", "-"]) == 0
+        assert "standard input: 2 digits" in capsys.readouterr().out
+
+    def test_a_text_without_digits_is_no_error(
+        self, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "text.txt").write_text("none")
+        assert main(["inspect", folder, "--text", str(tmp_path / "text.txt")]) == 0
+        assert "The text holds no digit" in capsys.readouterr().out
+
+    def test_runs_as_a_module_on_a_terminal_without_unicode(self, tmp_path: Path) -> None:
+        tiny_tokenizers.sentence_piece().save_pretrained(tmp_path)
+        done = subprocess.run(
+            [sys.executable, "-m", "ntloss", "inspect", str(tmp_path)],
+            capture_output=True,
+            env={"PYTHONPATH": str(Path(ntloss.__file__).parents[1]), "PYTHONIOENCODING": "ascii"},
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        assert rb"'\u0663'" in done.stdout
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (b"caf\xe9 4", r"no UTF-8 text \(byte 3\)"),
+            (b"", "is empty"),
+            (b"\n \n", "is empty"),
+            (None, "cannot read the text .*No such file"),
+        ],
+        ids=["latin-1", "empty", "blank", "missing"],
+    )
+    def test_a_bad_text_is_one_line_and_2(
+        self, content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        if content is not None:
+            (tmp_path / "text").write_bytes(content)
+        # The text is looked at before a tokenizer is loaded.
+        self.fails(["inspect", "no/such/tokenizer", "--text", str(tmp_path / "text")], message, capsys)
+
+    def test_a_tokenizer_without_numbers_is_one_line_and_2(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        from tokenizers import Tokenizer, models
+        from transformers import PreTrainedTokenizerFast
+
+        backend = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+        PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(tmp_path)
+        self.fails(["inspect", str(tmp_path)], "no number token among the 2 tokens", capsys)
+
+    def fails(self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(arguments) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        assert captured.err.startswith("ntloss: ")
+        assert re.search(message, captured.err)
+
+
+def test_256k_tokens_of_many_scripts_take_seconds() -> None:
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    # Half of the tokens are not ASCII, as in Gemma's vocabulary.
+    words = [f"Ġw{i:x}" if i % 2 else f"Ù£w{i:x}" for i in range(256_000)]
+    vocab = {text: i for i, text in enumerate([*DIGITS, *words])}
+    backend = Tokenizer(models.WordLevel(vocab, unk_token="0"))
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    start = time.process_time()
+    inspect_tokenizer(tokenizer, "4")
+    assert time.process_time() - start < 10
