@@ -16,20 +16,15 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase, T5ForConditionalGeneration
+from torch import nn
 
 from ntl.approaches import Approach
 from ntl.errors import UserError
-from ntl.metrics import defined, final_answer_accuracy, number_scores, read_answer, text_scores
-from ntl.models import T5ForRegression
+from ntl.metrics import defined, final_answer_accuracy, number_scores, text_scores
 from ntl.run_folder import Metrics, Prediction, RunFolder
 from ntl.settings import GenerationSettings
 from ntl.tasks import Example, TaskData
 from ntloss.parsing import parse_number
-
-# Questions that `ntl compare` decodes at once: enough to keep one core busy, little enough for its cache.
-BATCH = 250
 
 
 @dataclass(frozen=True)
@@ -266,49 +261,3 @@ def _gather(item: Any) -> list[Any]:
     if world > 1:
         dist.all_gather_object(items, item)
     return items
-
-
-def encode_questions(tokenizer: PreTrainedTokenizerBase, questions: Sequence[str]) -> dict[str, Tensor]:
-    """Tokenize questions of `ntl compare` into one padded batch.
-
-    Args:
-        tokenizer: The comparison's.
-        questions: Texts.
-
-    Returns:
-        `input_ids` and `attention_mask`, both `[batch, seq]`.
-    """
-    batch = tokenizer(list(questions), padding=True, return_tensors="pt")
-    return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
-
-
-def answer(
-    model: T5ForConditionalGeneration | T5ForRegression,
-    tokenizer: PreTrainedTokenizerBase,
-    examples: Sequence[Example],
-    max_new_tokens: int,
-) -> list[float | None]:
-    """Let a model of `ntl compare` answer questions.
-
-    Args:
-        model: A language model decodes greedily; a regression head gives its number.
-        tokenizer: The comparison's.
-        examples: The questions.
-        max_new_tokens: The longest answer, in tokens, with its end token.
-
-    Returns:
-        One number per example; None where the decoded text is no number.
-    """
-    numbers: list[float | None] = [None] * len(examples)
-    with _evaluating(model):
-        for chosen in batches_by_length([len(example.question) for example in examples], BATCH):
-            inputs = encode_questions(tokenizer, [examples[i].question for i in chosen])
-            if isinstance(model, T5ForRegression):
-                batch = (model(**inputs).double() * model.scale + model.mean).tolist()
-            else:
-                tokens = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1)
-                texts = tokenizer.batch_decode(tokens, skip_special_tokens=True)
-                batch = [read_answer(text) for text in texts]
-            for i, number in zip(chosen, batch, strict=True):
-                numbers[i] = number
-    return numbers

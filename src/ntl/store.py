@@ -90,7 +90,7 @@ class RunStore:
 
         Args:
             run: The run.
-            result: From `training.train_run`.
+            result: From `comparison_training.train_run`.
             versions: Of the packages that made it.
 
         Returns:

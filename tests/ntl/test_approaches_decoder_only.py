@@ -133,3 +133,20 @@ def test_a_row_that_is_too_long_for_the_model_is_named():
 def test_what_cannot_be_built_says_so(settings, complaint):
     with pytest.raises(UserError, match=complaint):
         build_approach(ModelSettings(family="decoder_only", **settings), LossSettings())
+
+
+@pytest.mark.parametrize("encoding", ["digits", "auto"])
+def test_a_run_with_a_byte_level_tokenizer_is_read_again_as_it_was_written(encoding, tmp_path):
+    settings = {"family": "decoder_only", "encoding": encoding}
+    approach = make("llama-tiny", NTL, tokenizer=str(shared("tokenizers/gpt2")), **settings)
+    other = saved(approach, tmp_path, settings)
+    assert other.encode(QUESTIONS, ANSWERS) == approach.encode(QUESTIONS, ANSWERS)
+    assert other.tokenizer.pad_token_id == approach.tokenizer.pad_token_id
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_beams_carry_their_states_with_them(shape):
+    approach = overfit(causal(shape), steps=10)
+    cached = approach.answer(approach.model, QUESTIONS, BEAMS)
+    approach.model.generation_config.use_cache = False
+    assert approach.answer(approach.model, QUESTIONS, BEAMS) == cached

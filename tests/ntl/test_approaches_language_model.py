@@ -225,3 +225,13 @@ def test_shapes_are_found_by_name_and_in_folders(tmp_path):
     build_approach(ModelSettings(config=shape), LossSettings())
     with pytest.raises(UserError, match="expected one of t5-tiny, t5-small"):
         get_shape("t5-huge")
+
+
+@pytest.mark.parametrize("encoding", ["digits", "auto", "rt", "xval"])
+def test_a_run_with_the_real_tokenizer_is_read_again_as_it_was_written(encoding, tmp_path):
+    loss = LossSettings()
+    approach = make(encoding=encoding, loss=loss, tokenizer=str(shared("tokenizers/t5")))
+    approach.fit(ANSWERS)
+    other = saved(approach, tmp_path, {"encoding": encoding}, loss)
+    assert other.encode(QUESTIONS, ANSWERS) == approach.encode(QUESTIONS, ANSWERS)
+    assert other.model.config.ntl == approach.model.config.ntl

@@ -8,7 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.distributed.fsdp import (
+    FSDPModule,
+    FullyShardedDataParallel,
+    register_fsdp_forward_method,
+)
 from transformers import PreTrainedModel
 
 from ntl.settings import GenerationSettings
@@ -96,6 +100,9 @@ def generate(
     """
     # Sharded parameters are gathered in every forward pass: all ranks must make as many.
     sharded = isinstance(unwrapped, FSDPModule) and torch.distributed.get_world_size() > 1
+    if sharded and "generate" not in vars(unwrapped):
+        # It calls the encoder behind the model's back, whose embeddings would still be sharded.
+        register_fsdp_forward_method(unwrapped, "generate")
     with answering(unwrapped, model):
         return unwrapped.generate(
             **{key: value.to(unwrapped.device) for key, value in questions.items()},

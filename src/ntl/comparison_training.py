@@ -1,69 +1,32 @@
-"""One run: one objective, one seed, trained with transformers' `Seq2SeqTrainer` and evaluated."""
+"""One run of `ntl compare`: one objective, one seed, trained and evaluated."""
 
 from __future__ import annotations
 
 import math
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    PreTrainedTokenizerBase,
-    PrinterCallback,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    TrainerCallback,
-)
+from torch import Tensor
+from transformers import PrinterCallback, Seq2SeqTrainingArguments, TrainerCallback
 
-from ntl.evaluation import answer
-from ntl.metrics import score
-from ntl.models import build_model
-from ntl.objectives import (
-    IGNORE,
-    LanguageObjective,
-    build_objective,
-    language_logits,
-    number_term,
-)
+from ntl.approaches import Approach, build_approach
+from ntl.approaches.language_model import LanguageModel
+from ntl.approaches.objective import LanguageObjective
+from ntl.evaluation import batches_by_length
+from ntl.metrics import read_answer, score
+from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.tasks import Example, TaskData
-from ntloss import NumberTokensLeftOut, NumberVocabulary
+from ntl.trainer import ApproachTrainer
 
 POOL = 16  # batches that are drawn together and sorted by length; see plan_batches
 REPORT_EVERY = 5  # steps between two reports of progress
-
-
-class ComparisonTrainer(Seq2SeqTrainer):
-    """`Seq2SeqTrainer` that minimises one of the lab's objectives.
-
-    Args:
-        *args: Of `Seq2SeqTrainer`.
-        objective: Called with model, micro-batch and the counts of the whole accumulated batch.
-        **kwargs: Of `Seq2SeqTrainer`.
-    """
-
-    # The objective divides by the whole accumulated batch; the trainer must not divide again.
-    loss_is_scaled_for_ga = True
-
-    def __init__(self, *args: Any, objective: nn.Module, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self.objective = objective
-
-    def get_batch_samples(self, epoch_iterator, num_batches, device):
-        """Collect the micro-batches of one update, and count their labels."""
-        batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
-        self.counts = self.objective.count(batches) if batches else None
-        return batches, items
-
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """Compute the objective; the trainer's own count of labels knows nothing of numbers."""
-        return self.objective(model, inputs, self.counts)
+QUESTIONS = 250  # decoded at once: enough to keep one core busy, little enough for its cache
+TERMS = {None: None, "wasserstein": "wasserstein", "squared_error": "expected_value"}  # ours -> the library's
 
 
 class ProgressCallback(TrainerCallback):
@@ -125,59 +88,60 @@ def plan_batches(lengths: Sequence[int], steps: int, batch_size: int, seed: int)
 
 
 class EncodedExamples:
-    """Examples as token ids, tokenized when they are first asked for and kept: a worker's runs share them.
+    """Examples as token ids, encoded when they are first asked for and kept: a worker's runs share them.
 
     Args:
-        tokenizer: The comparison's.
         examples: Texts.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Example]):
-        self.tokenizer = tokenizer
+    def __init__(self, examples: Sequence[Example]):
         self.examples = examples
-        self._rows: dict[int, dict[str, Any]] = {}
+        self._rows: dict[tuple[type, int], dict[str, Any]] = {}
 
-    def rows(self, indices: Iterable[int]) -> list[dict[str, Any]]:
+    def rows(self, approach: Approach, indices: Iterable[int]) -> list[dict[str, Any]]:
         """Get some of the examples.
 
         Args:
+            approach: What encodes them; those of one kind encode alike.
             indices: Which, in any order, with repetition.
 
         Returns:
-            One dict per index: `input_ids`, `labels` (ids), `value` (the answer as a number).
+            One row per index, for `Approach.collate`.
         """
-        indices = list(indices)
-        if missing := sorted(set(indices) - self._rows.keys()):
-            chosen = [self.examples[i] for i in missing]
-            questions = self._encode([e.question for e in chosen])
-            answers = self._encode([e.answer for e in chosen])
-            for i, example, question, labels in zip(missing, chosen, questions, answers, strict=True):
-                self._rows[i] = {"input_ids": question, "labels": labels, "value": float(example.answer)}
-        return [self._rows[i] for i in indices]
-
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        return self.tokenizer(texts, return_attention_mask=False)["input_ids"]
+        indices, kind = list(indices), type(approach)
+        if missing := [i for i in sorted(set(indices)) if (kind, i) not in self._rows]:
+            rows = encode(approach, [self.examples[i] for i in missing])
+            self._rows |= {(kind, i): row for i, row in zip(missing, rows, strict=True)}
+        return [self._rows[kind, i] for i in indices]
 
 
-def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-    """Pad tokenized examples into one batch.
+def encode(approach: Approach, examples: Sequence[Example]) -> list[dict[str, Any]]:
+    """Encode examples as rows for `Approach.collate`."""
+    columns = approach.encode([e.question for e in examples], [e.answer for e in examples])
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def build(config: Mapping[str, Any], objective_name: str, seed: int) -> Approach:
+    """The approach of one run: a T5 from scratch, with digits as tokens.
 
     Args:
-        rows: From `EncodedExamples.rows`.
+        config: The whole configuration.
+        objective_name: A key of its `objective` section.
+        seed: Of the weights. The same seed gives the same encoder and decoder, with either head.
 
     Returns:
-        `input_ids` and `attention_mask` `[batch, seq]`, `labels` `[batch, answer]` padded with
-        -100,
-        `values` `[batch]`.
+        The approach.
     """
-    questions = [torch.tensor(row["input_ids"]) for row in rows]
-    labels = [torch.tensor(row["labels"]) for row in rows]
-    return {
-        "input_ids": pad_sequence(questions, batch_first=True),
-        "attention_mask": pad_sequence([torch.ones_like(q) for q in questions], batch_first=True),
-        "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORE),
-        "values": torch.tensor([row["value"] for row in rows], dtype=torch.float64),
-    }
+    objective = config["objective"][objective_name]
+    model = ModelSettings(
+        head=objective["head"],
+        tokenizer=config["tokenizer"],
+        config={"model_type": "t5", **config["model"]},
+        log_scale=False,
+        seed=seed,
+    )
+    term = TERMS[objective["term"]] if objective["head"] == "language" else None
+    return build_approach(model, LossSettings(term, weight=objective["weight"], reweigh=objective["reweigh"]))
 
 
 def train_run(
@@ -195,7 +159,7 @@ def train_run(
         objective_name: A key of its `objective` section.
         seed: Of the initial weights and of the order of the data.
         data: Of the task.
-        train: Its training examples, with the comparison's tokenizer.
+        train: Its training examples.
         report: Called with the number of steps done.
 
     Returns:
@@ -205,23 +169,16 @@ def train_run(
     transformers.logging.set_verbosity_error()
     started = time.perf_counter()
     training = config["training"]
-    tokenizer = train.tokenizer
-    with warnings.catch_warnings():
-        # Tokens such as `▁4` and `42` are left out because this tokenizer never writes them.
-        warnings.simplefilter("ignore", NumberTokensLeftOut)
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, space_prefixed=False)
-    objective = build_objective(config["objective"][objective_name], vocabulary)
-    is_language = isinstance(objective, LanguageObjective)
-    targets = None if is_language else true_numbers(data.train)
-    model = build_model(config["model"], tokenizer, seed, targets)
-
-    max_new_tokens = data.longest_answer + 2  # its end token, and T5's space in front
+    approach = build(config, objective_name, seed)
+    approach.fit(example.answer for example in data.train)
+    # With its end token, and T5's space in front.
+    generation = GenerationSettings(beams=1, max_new_tokens=data.longest_answer + 2, batch_size=QUESTIONS)
     validation = data.validation[: training["evaluation_size"]]
-    validation_batch = collate(EncodedExamples(tokenizer, validation).rows(range(len(validation))))
+    validation_batch = approach.collate(encode(approach, validation))
 
     def measure() -> dict[str, float | None]:
-        point = score(answer(model, tokenizer, validation, max_new_tokens), true_numbers(validation))
-        losses = held_out_losses(model, validation_batch, vocabulary) if is_language else {}
+        point = score(answer(approach, validation, generation), true_numbers(validation))
+        losses = held_out_losses(approach, validation_batch) if isinstance(approach, LanguageModel) else {}
         return {"mae": point["mae"], "invalid": point["invalid"], **losses}
 
     steps = training["steps"]
@@ -231,27 +188,25 @@ def train_run(
     lengths = [len(example.question) for example in data.train]
     order = plan_batches(lengths, steps, training["batch_size"], seed)
     with tempfile.TemporaryDirectory() as scratch:
-        trainer = ComparisonTrainer(
-            model=model,
+        trainer = ApproachTrainer(
+            approach=approach,
             args=training_arguments(training, seed, scratch),
-            train_dataset=train.rows(order),
-            data_collator=collate,
+            train_dataset=train.rows(approach, order),
             callbacks=[progress],
-            objective=objective,
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
 
     metrics, predictions = {}, {}
     for name, examples in data.tests.items():
-        predicted, true = answer(model, tokenizer, examples, max_new_tokens), true_numbers(examples)
+        predicted, true = answer(approach, examples, generation), true_numbers(examples)
         metrics[name] = score(predicted, true)
         predictions[name] = {"predicted": predicted, "true": true}
     return {
         "metrics": metrics,
         "curve": progress.curve,
         "predictions": predictions,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(p.numel() for p in approach.model.parameters()),
         "seconds": round(time.perf_counter() - started, 1),
     }
 
@@ -303,26 +258,42 @@ def true_numbers(examples: Sequence[Example]) -> list[float]:
     return [float(example.answer) for example in examples]
 
 
-@torch.inference_mode()
-def held_out_losses(
-    model: nn.Module, batch: Mapping[str, Tensor], vocabulary: NumberVocabulary
-) -> dict[str, float]:
+def answer(
+    approach: Approach, examples: Sequence[Example], generation: GenerationSettings
+) -> list[float | None]:
+    """Let a model answer questions.
+
+    Args:
+        approach: Of the run.
+        examples: The questions.
+        generation: How answers are decoded.
+
+    Returns:
+        One number per example; None where the decoded text is no number.
+    """
+    numbers: list[float | None] = [None] * len(examples)
+    for chosen in batches_by_length([len(e.question) for e in examples], generation.batch_size):
+        texts = approach.answer(approach.model, [examples[i].question for i in chosen], generation)
+        for i, text in zip(chosen, texts, strict=True):
+            numbers[i] = read_answer(text)
+    return numbers
+
+
+@torch.no_grad()
+def held_out_losses(approach: LanguageModel, batch: Mapping[str, Tensor]) -> dict[str, float]:
     """Cross-entropy and NTL-WAS on held-out examples, whatever the model was trained with.
 
     Args:
-        model: A T5 with a language model head.
-        batch: From `collate`.
-        vocabulary: The digits of the tokenizer.
+        approach: A language model.
+        batch: From its `collate`.
 
     Returns:
         `cross_entropy` per label and `ntl` per number label.
     """
-    was_training = model.training
-    model.eval()
-    logits, labels = language_logits(model, batch), batch["labels"]
-    model.train(was_training)
-    loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
-    return {
-        "cross_entropy": loss.item(),
-        "ntl": number_term(vocabulary, "wasserstein")(logits, labels).item(),
-    }
+    objective = LanguageObjective(approach.vocabulary, LossSettings("wasserstein", reweigh=True))
+    was_training = approach.model.training
+    approach.model.eval()
+    logits = approach.logits(approach.model, batch)
+    approach.model.train(was_training)
+    terms = objective.share(logits, batch["labels"], objective.count(batch["labels"])).terms
+    return {"cross_entropy": terms["ce"].item(), "ntl": terms["ntl"].item()}
