@@ -57,7 +57,8 @@ def main() -> None:
     print("| step | ms | over stock | over CE |\n|---|---:|---:|---:|")
     for name, timing in timings.items():
         print(
-            f"| {name} | {timing.median * 1e3:.2f} | {timing.median / stock:.3f} | {timing.median / base:.3f} |"
+            f"| {name} | {timing.median * 1e3:.2f} | {timing.median / stock:.3f} "
+            f"| {timing.median / base:.3f} |"
         )
 
 

@@ -6,7 +6,6 @@ texts, and of the teacher-forced loss. Each rank answers its share, and every ra
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from ntl.errors import UserError
 from ntl.metrics import defined, final_answer_accuracy, number_scores, text_scores
 from ntl.run_folder import Metrics, Prediction, RunFolder
 from ntl.settings import GenerationSettings
-from ntl.tasks import Example, TaskData
+from ntl.tasks import Example, TaskData, fingerprint
 from ntloss.parsing import parse_number
 
 
@@ -131,7 +130,7 @@ def evaluate_tests(
     identities = {
         test: {
             "model": dict(identity),
-            "questions": _fingerprint(examples),
+            "questions": fingerprint(examples),
             "decoding": {"beams": generation.beams, "max_new_tokens": generation.max_new_tokens},
         }
         for test, examples in data.tests.items()
@@ -239,13 +238,6 @@ def _number(text: str) -> float | None:
     """The last number of a text; beyond float64's range, its largest number: JSON has no infinity."""
     number = parse_number(text)
     return None if number is None else max(-sys.float_info.max, min(number, sys.float_info.max))
-
-
-def _fingerprint(examples: Sequence[Example]) -> str:
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(f"{example.question}\t{example.answer}\n".encode())
-    return digest.hexdigest()[:16]
 
 
 def _rank_and_world() -> tuple[int, int]:

@@ -135,6 +135,8 @@ def run(experiment: Experiment) -> dict[str, Metrics]:
     data = load_task({**settings, "name": settings["dataset_name"]})
     set_seed(arguments.seed)
     approach = build_approach(experiment.model, experiment.loss)
+    if not experiment.only_evaluate:
+        approach.fit(example.answer for example in data.train)
     # Nobody writes before everybody has checked.
     PartialState().wait_for_everyone()
     if arguments.should_save:
@@ -214,7 +216,6 @@ def train(
     """
     folder = experiment.folder
     cache = Path(experiment.config["dataset_args"]["cache_dir"])
-    approach.fit(example.answer for example in data.train)
     with arguments.main_process_first(desc="tokenize"):
         training, validation = (
             tokenize(examples, approach, experiment.model, cache)

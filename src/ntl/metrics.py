@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 
@@ -72,6 +73,7 @@ def text_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float
     from rouge_score.rouge_scorer import RougeScorer
     from sacrebleu.metrics import BLEU
 
+    logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score tells of its tokenizer each time
     exact = sum(text.strip() == answer.strip() for text, answer in zip(texts, answers, strict=True))
     scorer = RougeScorer(["rouge1", "rouge2", "rougeL"])
     rouge = [scorer.score(answer, text) for text, answer in zip(texts, answers, strict=True)]

@@ -195,7 +195,7 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_refused(tmp_p
             "t5 has no argument d_modell; expected some of",
         ),
         ({"config": {"model_type": "t5", "feed_forward_proj": "wavy"}}, {}, "wavy"),
-        ({"checkpoint": "/nowhere"}, {}, "checkpoint=/nowhere is no folder"),
+        ({"checkpoint": "/nowhere"}, {}, "model_name_or_path=/nowhere is no folder"),
         ({"encoding": "roman"}, {}, "encoding='roman' is unknown; expected digits, auto, rt or xval"),
         ({"family": "bert"}, {}, "family='bert' is unknown; expected one of t5, decoder_only"),
         ({}, {"criterion": "euclid"}, "no criterion is called 'euclid'. Expected one of digit_entropy"),

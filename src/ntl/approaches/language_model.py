@@ -173,7 +173,7 @@ def _build_regression_transformer(
     t5 = build_model(T5WithPlaces, model, encoding.tokenizer, checkpoint, ["t5"], first_id=encoding.first_id)
     if t5.config.ntl["first_id"] != encoding.first_id:
         raise UserError(
-            f"checkpoint={model.checkpoint} has its number tokens at {t5.config.ntl['first_id']}, the "
+            f"model_args.model_name_or_path={model.checkpoint} has its number tokens at {t5.config.ntl['first_id']}, the "
             f"tokenizer at {encoding.first_id}; expected the tokenizer that it was trained with. Leave "
             "tokenizer away."
         )

@@ -44,12 +44,12 @@ def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrain
     """
     if settings.checkpoint is None:
         return None
-    folder = locate(settings.checkpoint, "checkpoint", WEIGHTS, _SCRATCH)
+    folder = locate(settings.checkpoint, "model_args.model_name_or_path", WEIGHTS, _SCRATCH)
     try:
         config = AutoConfig.from_pretrained(folder)
     except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
         raise UserError(
-            f"checkpoint={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a folder "
+            f"model_args.model_name_or_path={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a folder "
             "with config.json and model.safetensors. Correct it."
         ) from error
     _check_type(config.model_type, settings, model_types)
@@ -60,7 +60,7 @@ def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrain
         if wrong:
             key = wrong[0]
             raise UserError(
-                f"checkpoint={settings.checkpoint} was trained with {key}={trained.get(key)}; expected "
+                f"model_args.model_name_or_path={settings.checkpoint} was trained with {key}={trained.get(key)}; expected "
                 f"{asked[key]}, as the model is set. Choose the model that it was trained as."
             )
     return config
@@ -87,7 +87,7 @@ def scratch_config(
     if model_type is None:
         raise UserError(
             "a model from scratch needs an architecture; expected its arguments with model_type. Name a "
-            "shape (such as config_name=t5-tiny), or a checkpoint."
+            "shape (such as model_args.config_name=t5-tiny), or a checkpoint."
         )
     _check_type(model_type, settings, model_types)
     config_class = type(AutoConfig.for_model(model_type))
@@ -127,8 +127,8 @@ def tokenizer_of(settings: ModelSettings) -> PreTrainedTokenizerFast:
         UserError: It cannot be had.
     """
     if settings.tokenizer is None and settings.checkpoint is not None:
-        return load_tokenizer(settings.checkpoint, "checkpoint")
-    return load_tokenizer(settings.tokenizer)
+        return load_tokenizer(settings.checkpoint, "model_args.model_name_or_path")
+    return load_tokenizer(settings.tokenizer, "model_args.tokenizer_name_or_path")
 
 
 def build_model(
@@ -169,7 +169,7 @@ def build_model(
     if len(tokenizer) > model.config.vocab_size:
         if not pretrained:
             raise UserError(
-                f"checkpoint={settings.checkpoint} has {model.config.vocab_size} tokens, the tokenizer "
+                f"model_args.model_name_or_path={settings.checkpoint} has {model.config.vocab_size} tokens, the tokenizer "
                 f"{len(tokenizer)}; expected the tokenizer that it was trained with. Leave tokenizer away."
             )
         model.resize_token_embeddings(len(tokenizer))
@@ -197,14 +197,14 @@ def _load(
         )
     except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
         raise UserError(
-            f"checkpoint={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a folder "
+            f"model_args.model_name_or_path={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a folder "
             "with config.json and model.safetensors. Correct it."
         ) from error
     missing = [key for key in loading["missing_keys"] if not key.startswith(new or ("\0",))]
     missing += [key[0] if isinstance(key, tuple) else key for key in loading["mismatched_keys"]]
     if missing:
         raise UserError(
-            f"checkpoint={settings.checkpoint} does not fit the model: it lacks {len(missing)} weights, such "
+            f"model_args.model_name_or_path={settings.checkpoint} does not fit the model: it lacks {len(missing)} weights, such "
             f"as {sorted(missing)[0]}. Choose the model that it was trained as."
         )
     return model

@@ -258,7 +258,7 @@ def build(model: ModelSettings, loss: LossSettings) -> Xval:
     )
     if t5.config.ntl["number_id"] != encoding.number_id:
         raise UserError(
-            f"checkpoint={model.checkpoint} has [NUM] at {t5.config.ntl['number_id']}, the tokenizer at "
+            f"model_args.model_name_or_path={model.checkpoint} has [NUM] at {t5.config.ntl['number_id']}, the tokenizer at "
             f"{encoding.number_id}; expected the tokenizer that it was trained with. Leave tokenizer away."
         )
     return Xval(t5, encoding, loss.label_smoothing)
