@@ -21,6 +21,7 @@ from ntl.settings import FAMILIES, GenerationSettings, LossSettings, ModelSettin
 from ntloss import NumberVocabulary
 
 IGNORE = -100
+CHECKPOINT_KEY = "model_args.model_name_or_path"  # what users call ModelSettings.checkpoint
 
 Row = Mapping[str, Any]
 Batch = Mapping[str, Tensor]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from ntl.approaches import IGNORE, Batch, Row, Share
+from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share
 from ntl.approaches.batches import generate, pad, pad_questions
 from ntl.approaches.objective import LanguageObjective
 from ntl.approaches.pretrained import build_model, read_config, tokenizer_of
@@ -173,7 +173,7 @@ def _build_regression_transformer(
     t5 = build_model(T5WithPlaces, model, encoding.tokenizer, checkpoint, ["t5"], first_id=encoding.first_id)
     if t5.config.ntl["first_id"] != encoding.first_id:
         raise UserError(
-            f"model_args.model_name_or_path={model.checkpoint} has its number tokens at {t5.config.ntl['first_id']}, the "
+            f"{CHECKPOINT_KEY}={model.checkpoint} has its number tokens at {t5.config.ntl['first_id']}, the "
             f"tokenizer at {encoding.first_id}; expected the tokenizer that it was trained with. Leave "
             "tokenizer away."
         )

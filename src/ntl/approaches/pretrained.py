@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from ntl.approaches import CHECKPOINT_KEY
 from ntl.encodings.digits import load_tokenizer
 from ntl.errors import UserError
 from ntl.hub import WEIGHTS, locate
@@ -44,12 +45,12 @@ def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrain
     """
     if settings.checkpoint is None:
         return None
-    folder = locate(settings.checkpoint, "model_args.model_name_or_path", WEIGHTS, _SCRATCH)
+    folder = locate(settings.checkpoint, CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
     try:
         config = AutoConfig.from_pretrained(folder)
     except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
         raise UserError(
-            f"model_args.model_name_or_path={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a folder "
+            f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a folder "
             "with config.json and model.safetensors. Correct it."
         ) from error
     _check_type(config.model_type, settings, model_types)
@@ -60,7 +61,7 @@ def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrain
         if wrong:
             key = wrong[0]
             raise UserError(
-                f"model_args.model_name_or_path={settings.checkpoint} was trained with {key}={trained.get(key)}; expected "
+                f"{CHECKPOINT_KEY}={settings.checkpoint} was trained with {key}={trained.get(key)}; expected "
                 f"{asked[key]}, as the model is set. Choose the model that it was trained as."
             )
     return config
@@ -127,7 +128,7 @@ def tokenizer_of(settings: ModelSettings) -> PreTrainedTokenizerFast:
         UserError: It cannot be had.
     """
     if settings.tokenizer is None and settings.checkpoint is not None:
-        return load_tokenizer(settings.checkpoint, "model_args.model_name_or_path")
+        return load_tokenizer(settings.checkpoint, CHECKPOINT_KEY)
     return load_tokenizer(settings.tokenizer, "model_args.tokenizer_name_or_path")
 
 
@@ -169,7 +170,7 @@ def build_model(
     if len(tokenizer) > model.config.vocab_size:
         if not pretrained:
             raise UserError(
-                f"model_args.model_name_or_path={settings.checkpoint} has {model.config.vocab_size} tokens, the tokenizer "
+                f"{CHECKPOINT_KEY}={settings.checkpoint} has {model.config.vocab_size} tokens, the tokenizer "
                 f"{len(tokenizer)}; expected the tokenizer that it was trained with. Leave tokenizer away."
             )
         model.resize_token_embeddings(len(tokenizer))
@@ -197,14 +198,14 @@ def _load(
         )
     except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
         raise UserError(
-            f"model_args.model_name_or_path={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a folder "
+            f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a folder "
             "with config.json and model.safetensors. Correct it."
         ) from error
     missing = [key for key in loading["missing_keys"] if not key.startswith(new or ("\0",))]
     missing += [key[0] if isinstance(key, tuple) else key for key in loading["mismatched_keys"]]
     if missing:
         raise UserError(
-            f"model_args.model_name_or_path={settings.checkpoint} does not fit the model: it lacks {len(missing)} weights, such "
+            f"{CHECKPOINT_KEY}={settings.checkpoint} does not fit the model: it lacks {len(missing)} weights, such "
             f"as {sorted(missing)[0]}. Choose the model that it was trained as."
         )
     return model

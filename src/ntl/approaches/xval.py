@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import Cache, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 from transformers import initialization as init
 
-from ntl.approaches import IGNORE, Batch, Row, Share
+from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share
 from ntl.approaches.batches import answering, pad, pad_questions
 from ntl.approaches.pretrained import build_model, read_config, tokenizer_of
 from ntl.approaches.standardise import UNKNOWN, fit, restore, standardise
@@ -258,7 +258,7 @@ def build(model: ModelSettings, loss: LossSettings) -> Xval:
     )
     if t5.config.ntl["number_id"] != encoding.number_id:
         raise UserError(
-            f"model_args.model_name_or_path={model.checkpoint} has [NUM] at {t5.config.ntl['number_id']}, the tokenizer at "
+            f"{CHECKPOINT_KEY}={model.checkpoint} has [NUM] at {t5.config.ntl['number_id']}, the tokenizer at "
             f"{encoding.number_id}; expected the tokenizer that it was trained with. Leave tokenizer away."
         )
     return Xval(t5, encoding, loss.label_smoothing)
