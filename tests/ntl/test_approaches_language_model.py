@@ -176,7 +176,7 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_refused(tmp_p
     approach = make()
     approach.model.save_pretrained(tmp_path)
     settings = ModelSettings(checkpoint=str(tmp_path), tokenizer=str(shared("tokenizers/t5")))
-    with pytest.raises(UserError, match="tokens, the tokenizer 32100; expected the tokenizer that it was"):
+    with pytest.raises(UserError, match="tokens, the tokenizer 32100; expected those of one run"):
         build_approach(settings, LossSettings())
     (tmp_path / "model.safetensors").unlink()
     approach.tokenizer.save_pretrained(tmp_path)

@@ -50,8 +50,8 @@ def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrain
         config = AutoConfig.from_pretrained(folder)
     except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
         raise UserError(
-            f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a folder "
-            "with config.json and model.safetensors. Correct it."
+            f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a "
+            "folder with config.json and model.safetensors. Correct it."
         ) from error
     _check_type(config.model_type, settings, model_types)
     trained = getattr(config, "ntl", None)
@@ -171,7 +171,7 @@ def build_model(
         if not pretrained:
             raise UserError(
                 f"{CHECKPOINT_KEY}={settings.checkpoint} has {model.config.vocab_size} tokens, the tokenizer "
-                f"{len(tokenizer)}; expected the tokenizer that it was trained with. Leave tokenizer away."
+                f"{len(tokenizer)}; expected those of one run. Leave model_args.tokenizer_name_or_path out."
             )
         model.resize_token_embeddings(len(tokenizer))
     return model.train()
@@ -198,15 +198,15 @@ def _load(
         )
     except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
         raise UserError(
-            f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a folder "
-            "with config.json and model.safetensors. Correct it."
+            f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a "
+            "folder with config.json and model.safetensors. Correct it."
         ) from error
     missing = [key for key in loading["missing_keys"] if not key.startswith(new or ("\0",))]
     missing += [key[0] if isinstance(key, tuple) else key for key in loading["mismatched_keys"]]
     if missing:
         raise UserError(
-            f"{CHECKPOINT_KEY}={settings.checkpoint} does not fit the model: it lacks {len(missing)} weights, such "
-            f"as {sorted(missing)[0]}. Choose the model that it was trained as."
+            f"{CHECKPOINT_KEY}={settings.checkpoint} does not fit the model: it lacks {len(missing)} weights, "
+            f"such as {sorted(missing)[0]}. Choose the model that it was trained as."
         )
     return model
 

@@ -258,7 +258,8 @@ def build(model: ModelSettings, loss: LossSettings) -> Xval:
     )
     if t5.config.ntl["number_id"] != encoding.number_id:
         raise UserError(
-            f"{CHECKPOINT_KEY}={model.checkpoint} has [NUM] at {t5.config.ntl['number_id']}, the tokenizer at "
-            f"{encoding.number_id}; expected the tokenizer that it was trained with. Leave tokenizer away."
+            f"{CHECKPOINT_KEY}={model.checkpoint} has [NUM] at {t5.config.ntl['number_id']}, the "
+            f"tokenizer at {encoding.number_id}; expected those of one run. Leave "
+            "model_args.tokenizer_name_or_path out."
         )
     return Xval(t5, encoding, loss.label_smoothing)
