@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
+# Command -> its module, whose `main` takes the other arguments; only the one that is asked for is imported.
+COMMANDS = {
+    "prepare": "ntl.prepare",
+    "train": "ntl.run_language_modeling",
+    "report": "ntl.report",
+    "compare": "ntl.compare",
+}
 USAGE = """\
-usage: ntl COMMAND [key=value ...]
+usage: ntl COMMAND [argument ...]
 
 commands:
+  prepare   make a dataset's training, validation and test files from its official files
+  train     the paper's program: one model, one loss, one dataset (also installed as ntl-train)
+  report    collect runs of the paper's program: tables over seeds, and figures
   compare   train the same small T5 with several objectives and seeds; print a table, draw figures
 
 `ntl COMMAND --help` lists what can be set."""
@@ -27,9 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command in ("-h", "--help"):
         print(USAGE)
         return 0
-    if command == "compare":
-        from ntl.compare import main as compare
-
-        return compare(rest)
-    print(f"ntl: {command!r} is unknown; expected one of: compare. See `ntl --help`.", file=sys.stderr)
+    if command in COMMANDS:
+        code: int = import_module(COMMANDS[command]).main(rest)
+        return code
+    print(
+        f"ntl: {command!r} is unknown; expected one of: {', '.join(COMMANDS)}. See `ntl --help`.",
+        file=sys.stderr,
+    )
     return 2

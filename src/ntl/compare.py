@@ -16,17 +16,17 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from ntl.comparison_tables import markdown_tables, reference_line, references, summarise, terminal_table
 from ntl.configuration import describe_config, load_config
 from ntl.errors import UserError
 from ntl.progress import ComparisonProgress
-from ntl.report import markdown_tables, reference_line, references, summarise, terminal_table
-from ntl.store import RunStore, write_whole
+from ntl.store import RunStore, installed_versions, write_whole
 from ntl.tasks import TaskData, load_task
 from ntl.workers import Run, default_jobs, run_all, usable_cores
 
@@ -43,7 +43,6 @@ examples:
 
 Everything below can be set, as section.key=value; task=NAME chooses the task.
 """
-PACKAGES = ("ntloss", "torch", "transformers", "tokenizers", "accelerate", "numpy")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,7 +103,7 @@ def compare(config: Mapping[str, Any], command: str, console: Console) -> int:
         with ComparisonProgress(console, config["training"]["steps"], len(missing)) as progress:
 
             def on_done(run: Run, result: dict[str, Any]) -> None:
-                records[run] = store.save(run, result, _versions())
+                records[run] = store.save(run, result, installed_versions())
                 test, metrics = next(iter(result["metrics"].items()))
                 mae = "n/a" if metrics["mae"] is None else f"{metrics['mae']:.2f}"
                 progress.end(run, f"{run}: {test} MAE {mae} ({result['seconds']:.0f} s)")
@@ -166,7 +165,7 @@ def _report(
     console: Console,
 ) -> None:
     """Print the tables; write table.md, results.json and the figures."""
-    from ntl.figures import draw
+    from ntl.comparison_figures import draw
 
     summary = summarise(records)
     compared_with = references(data)
@@ -191,7 +190,7 @@ def _report(
         "format": 1,
         "config": _without_paths(config),
         "data": data.fingerprint,
-        "versions": _versions(),
+        "versions": installed_versions(),
         "machine": machine,
         "references": compared_with,
         "summary": summary,
@@ -211,9 +210,11 @@ def _identity(config: Mapping[str, Any], data: TaskData) -> dict[str, Any]:
     identity["vocabulary"] = None
     if config["tokenizer"] is not None:
         # Loading it takes seconds, so only a given one is loaded here: its errors come before any run starts.
-        from ntl.tokenization import load_tokenizer
+        from ntl.encodings.digits import check_ends, load_tokenizer, split_digits
 
-        vocabulary = load_tokenizer(config["tokenizer"]).get_vocab()
+        tokenizer = split_digits(load_tokenizer(config["tokenizer"]))
+        check_ends(tokenizer)
+        vocabulary = tokenizer.get_vocab()
         text = json.dumps(sorted(vocabulary.items()))
         identity["vocabulary"] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return identity
@@ -227,16 +228,6 @@ def _without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
         if section.get(key) is not None:
             section[key] = Path(section[key]).name
     return shown
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # run from a source tree
-            found[package] = "not installed"
-    return found
 
 
 if __name__ == "__main__":

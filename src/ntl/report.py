@@ -1,188 +1,254 @@
-"""From finished runs to a table, and to a JSON file that holds everything but the predictions."""
+"""`ntl report`: from the folders of finished runs to a table in the shape of the paper's, and to figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import median
-from typing import Any
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from rich.table import Table
+from ntl.errors import UserError
+from ntl.report_groups import (
+    Group,
+    by_dataset,
+    differing_questions,
+    group_runs,
+    load_finished,
+    test_sets,
+)
+from ntl.store import write_whole
+from ntl.tables import Columns, csv_table, latex_table, markdown_table
 
-from ntl.metrics import METRICS, mean_and_error
-from ntl.tasks import Example, TaskData
-
-BASELINE = "ce"
 NOTHING = "n/a"
-HEADINGS = ("objective", "seeds", "MAE", "RMSE", "R²", "Pearson", "exact", "invalid", "MAE vs CE")
-NAMES = {
-    "ce": "CE",
-    "ntl_was": "CE + NTL-WAS",
-    "ntl_mse": "CE + NTL-MSE",
-    "regression_head": "regression head",
-}
+TESTS_PER_TABLE = 2
+NOTE = (
+    "Mean ± half-width of the 95 % confidence interval over seeds (Student's t; n/a for one seed); bold: the "
+    "best mean. MAE and R² of sign(x)·log10(|x| + 1), as in the paper, over valid predictions; invalid: "
+    "share of answers without a number."
+)
 
 
-def display_name(objective: str) -> str:
-    """How tables and figures call an objective."""
-    return NAMES.get(objective, objective)
-
-
-def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Aggregate runs over seeds.
+class Column(NamedTuple):
+    """A column of the table.
 
     Args:
-        records: Finished runs, see `store.RunStore.save`.
-
-    Returns:
-        Test set -> objective -> `seeds` (a list), and for each metric `mean` and `error` (standard
-        error over seeds). Objectives other than the baseline have `versus_ce`: for each metric, over the
-        seeds that both have, `mean` and `error` of the difference, `lower` (in how many of them it is
-        below the baseline) and `seeds` (how many there are).
+        metric: Its name in metrics.json.
+        heading: What stands above it.
+        best: `max` or `min`.
     """
-    summary: dict[str, dict[str, dict[str, Any]]] = {}
-    tests = list(dict.fromkeys(test for record in records for test in record["metrics"]))
-    for test in tests:
-        scores: dict[str, dict[int, Mapping[str, Any]]] = {}
-        for record in records:
-            scores.setdefault(record["objective"], {})[record["seed"]] = record["metrics"][test]
-        summary[test] = {name: _aggregate(name, scores) for name in scores}
-    return summary
+
+    metric: str
+    heading: str
+    best: str
 
 
-def _aggregate(name: str, scores: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    mine, baseline = scores[name], scores.get(BASELINE, {})
-    shared = sorted(set(mine) & set(baseline))
-    entry: dict[str, Any] = {"seeds": sorted(mine)}
-    versus: dict[str, Any] = {}
-    for metric in METRICS:
-        mean, error = mean_and_error([mine[seed][metric] for seed in sorted(mine)])
-        entry[metric] = {"mean": mean, "error": error}
-        pairs = [(mine[seed][metric], baseline[seed][metric]) for seed in shared]
-        differences = [None if None in pair else pair[0] - pair[1] for pair in pairs]
-        mean, error = mean_and_error(differences)
-        lower = sum(d is not None and d < 0 for d in differences)
-        versus[metric] = {"mean": mean, "error": error, "lower": lower, "seeds": len(shared)}
-    if name != BASELINE and shared:
-        entry["versus_ce"] = versus
-    return entry
+NUMBER_COLUMNS = (
+    Column("accuracy", "accuracy", "max"),
+    Column("log_mae", "MAE", "min"),
+    Column("log_r2", "R²", "max"),
+    Column("invalid_rate", "invalid", "min"),
+)
+FINAL_ANSWER = Column("final_answer_accuracy", "final answer", "max")
+TEXT_COLUMNS = (
+    Column("exact_match", "exact match", "max"),
+    Column("bleu", "BLEU", "max"),
+    Column("rougeL", "ROUGE-L", "max"),
+)
 
 
-def noise_floor(examples: Sequence[Example]) -> float | None:
-    """The MAE of someone who knows the answers but for their noise.
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
 
     Args:
-        examples: Of a test set.
+        arguments: Those behind `ntl report`. Default: `sys.argv[1:]`.
 
     Returns:
-        The MAE; None for tasks without noise.
+        The exit code: 0 the report is written, 2 something asked for cannot be done.
     """
-    if any(example.expected is None for example in examples):
-        return None
-    return sum(abs(float(e.answer) - e.expected) for e in examples) / len(examples)
+    parser = argparse.ArgumentParser(
+        prog="ntl report",
+        description="Collect finished runs: tables over seeds in Markdown, CSV and LaTeX, and figures.",
+    )
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of runs, or folders that hold some")
+    parser.add_argument(
+        "--output", type=Path, default=Path("outputs/report"), help="where to write (%(default)s)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the report that is there")
+    given = parser.parse_args(arguments)
+    try:
+        report(given.folders, given.output, given.overwrite)
+    except UserError as error:
+        print(f"ntl report: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
-def constant_guess(train: Sequence[Example], test: Sequence[Example]) -> float:
-    """The MAE of someone who answers every question with the median of the training answers.
+def report(folders: Sequence[Path], output: Path, overwrite: bool = False) -> None:
+    """Collect runs; print the tables, and write them with figures.
 
     Args:
-        train: The training examples.
-        test: A test set.
+        folders: See `run_folder.find_runs`.
+        output: Where table.md, table.csv, table.tex, metrics.csv, figures and report.json go.
+        overwrite: Replace the report that is there.
 
-    Returns:
-        The MAE: a model that does not beat it has learnt nothing of use.
+    Raises:
+        UserError: There are no finished runs, or the output folder holds something.
     """
-    guess = median(float(example.answer) for example in train)
-    return sum(abs(float(example.answer) - guess) for example in test) / len(test)
+    from ntl.report_figures import draw_dataset
+
+    before = _check_output(output, overwrite)
+    runs, left_out = load_finished(folders)
+    datasets = by_dataset(group_runs(runs))
+    text = markdown_report(datasets, left_out)
+    print(text)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name in before:
+            (output / name).unlink(missing_ok=True)
+        write_whole(output / "table.md", text)
+        write_whole(output / "table.csv", wide_csv(datasets))
+        write_whole(output / "table.tex", latex_report(datasets))
+        write_whole(output / "metrics.csv", long_csv(datasets))
+        figures = [name for name, groups in datasets.items() for name in draw_dataset(name, groups, output)]
+        written = ["table.md", "table.csv", "table.tex", "metrics.csv", *figures]
+        folders_of_runs = [str(run.folder) for run in runs]
+        write_whole(
+            output / "report.json",
+            json.dumps({"files": written, "runs": folders_of_runs, "left_out": left_out}, indent=1) + "\n",
+        )
+    except OSError as error:
+        raise UserError(
+            f"{output} cannot be written ({error.strerror}); expected a folder that can be. Pass another "
+            "--output."
+        ) from None
+    print(f"{'Replaced' if before else 'Written'}: {', '.join(written)} in {output}")
 
 
-def references(data: TaskData) -> dict[str, dict[str, float | None]]:
-    """What the MAE of each test set is to be compared with.
-
-    Args:
-        data: Of the task.
-
-    Returns:
-        Test set -> `noise_floor` and `constant_guess`.
-    """
-    return {
-        test: {
-            "noise_floor": noise_floor(examples),
-            "constant_guess": constant_guess(data.train, examples),
-        }
-        for test, examples in data.tests.items()
-    }
-
-
-def reference_line(values: Mapping[str, float | None]) -> str:
-    """The references of one test set in words; `values` as in `references`."""
-    line = f"For comparison, always answering the training median: MAE {values['constant_guess']:.2f}"
-    if values["noise_floor"] is None:
-        return f"{line}."
-    return f"{line}; knowing everything but the noise: {values['noise_floor']:.2f}."
+def _check_output(output: Path, overwrite: bool) -> list[str]:
+    """The files of the report that is to be replaced."""
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return []
+    try:
+        files = [
+            name for name in json.loads((output / "report.json").read_text())["files"] if "/" not in name
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"--output {output} holds other things than a report; expected an empty or a new folder. "
+            "Pass another."
+        ) from None
+    if not overwrite:
+        raise UserError(
+            f"--output {output} holds a report; expected an empty or a new folder. Pass another, or "
+            "--overwrite to replace it."
+        )
+    return files
 
 
-def table_rows(summary: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """The cells of one test set's table.
-
-    Args:
-        summary: Objective -> aggregates, from `summarise`.
-
-    Returns:
-        One row per objective, cells as in `HEADINGS`.
-    """
-    rows = []
-    for name, entry in summary.items():
-        row = [display_name(name), str(len(entry["seeds"]))]
-        for metric, digits in zip(METRICS, (2, 2, 3, 3, 3, 1), strict=True):
-            row.append(_plus_minus(entry[metric], digits))
-        versus = entry.get("versus_ce", {}).get("mae")
-        if versus is None:
-            row.append(NOTHING)
-        else:
-            better = f" (lower on {versus['lower']} of {versus['seeds']})"
-            row.append(_plus_minus(versus, 2, signed=True) + better)
-        rows.append(row)
-    return rows
-
-
-def _plus_minus(value: Mapping[str, float | None], digits: int, signed: bool = False) -> str:
-    if value["mean"] is None:
-        return NOTHING
-    text = f"{value['mean']:+.{digits}f}" if signed else f"{value['mean']:.{digits}f}"
-    return text if value["error"] is None else f"{text} ± {value['error']:.{digits}f}"
-
-
-def terminal_table(test: str, summary: Mapping[str, Any]) -> Table:
-    """A test set's table for the terminal; arguments as in `table_rows`."""
-    table = Table(title=f"{test} set: mean ± standard error over seeds", title_justify="left")
-    for i, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if i == 0 else "right")
-    for row in table_rows(summary):
-        table.add_row(*row)
-    return table
-
-
-def markdown_tables(
-    summary: Mapping[str, Mapping[str, Any]],
-    compared_with: Mapping[str, Mapping[str, float | None]],
-    notes: Sequence[str],
-) -> str:
-    """All tables as Markdown.
+def markdown_report(datasets: dict[str, list[Group]], left_out: Sequence[str] = ()) -> str:
+    """Write all tables as Markdown.
 
     Args:
-        summary: From `summarise`.
-        compared_with: From `references`.
-        notes: Lines that say how the numbers were made.
+        datasets: Dataset -> its groups.
+        left_out: A line about each run that is not in them.
 
     Returns:
-        The text of `table.md`.
+        The text of table.md.
     """
     lines = []
-    for test, objectives in summary.items():
-        lines += [f"### {test} set", ""]
-        lines += ["| " + " | ".join(HEADINGS) + " |", "|---|" + "---:|" * (len(HEADINGS) - 1)]
-        lines += ["| " + " | ".join(row) + " |" for row in table_rows(objectives)]
-        lines += ["", reference_line(compared_with[test])]
-        lines.append("")
-    lines += ["Mean ± standard error over seeds; `MAE vs CE` is paired by seed. " + " ".join(notes), ""]
+    for dataset, groups in datasets.items():
+        lines += [f"## {dataset}", ""]
+        for tests in _portions(test_sets(groups)):
+            columns = _columns(groups, tests)
+            headings = [f"{group.title} {heading}".strip() for group in columns for heading in group.headings]
+            lines += [markdown_table(headings, _rows(groups, tests)), ""]
+        if differing := differing_questions(groups):
+            lines += [
+                f"Not all runs were asked the same questions: {', '.join(differing)}. Rows may not compare.",
+                "",
+            ]
+    lines += [NOTE, ""]
+    if left_out:
+        lines += ["Left out:", "", *(f"- {line}" for line in left_out), ""]
     return "\n".join(lines)
+
+
+def latex_report(datasets: dict[str, list[Group]]) -> str:
+    """Write all tables as LaTeX; arguments as in `markdown_report`."""
+    tables = [
+        latex_table(_columns(groups, tests), _rows(groups, tests), f"{dataset}. {NOTE}")
+        for dataset, groups in datasets.items()
+        for tests in _portions(test_sets(groups))
+    ]
+    return "% \\usepackage{booktabs}\n" + "\n".join(tables)
+
+
+def wide_csv(datasets: dict[str, list[Group]]) -> str:
+    """Write the table with one row per dataset and objective, numbers unrounded; arguments as above."""
+    columns = [
+        (test, column)
+        for test in dict.fromkeys(test for groups in datasets.values() for test in test_sets(groups))
+        for column in (*NUMBER_COLUMNS, FINAL_ANSWER, *TEXT_COLUMNS)
+        if any(column in _metrics_of(groups, test) for groups in datasets.values())
+    ]
+    headings = ["dataset", "objective", "seeds"]
+    for test, column in columns:
+        headings += [f"{test} {column.metric}", f"{test} {column.metric} ±"]
+    rows: list[list[object]] = []
+    for dataset, groups in datasets.items():
+        for group in groups:
+            row: list[object] = [dataset, group.label, len(group.runs)]
+            for test, column in columns:
+                row += group.mean_and_interval(test, column.metric)
+            rows.append(row)
+    return csv_table(headings, rows)
+
+
+def long_csv(datasets: dict[str, list[Group]]) -> str:
+    """Write every metric of every run, one a line; arguments as above."""
+    headings = ["dataset", "objective", "seed", "test", "metric", "value"]
+    rows = [
+        [dataset, group.label, run.record.seed, test, metric, value]
+        for dataset, groups in datasets.items()
+        for group in groups
+        for run in group.runs
+        for test, metrics in run.metrics.items()
+        for metric, value in metrics.items()
+    ]
+    return csv_table(headings, rows)
+
+
+def _portions(tests: Sequence[str]) -> list[list[str]]:
+    """Test sets side by side, as many as a page is wide."""
+    return [list(tests[i : i + TESTS_PER_TABLE]) for i in range(0, len(tests), TESTS_PER_TABLE)]
+
+
+def _metrics_of(groups: Sequence[Group], test: str) -> list[Column]:
+    names = {name for group in groups for run in group.runs for name in run.metrics.get(test, {})}
+    final = [FINAL_ANSWER] if FINAL_ANSWER.metric in names else []
+    return [*final, *(NUMBER_COLUMNS if "accuracy" in names else TEXT_COLUMNS)]
+
+
+def _columns(groups: Sequence[Group], tests: Sequence[str]) -> list[Columns]:
+    first = Columns("", ["objective", "seeds"])
+    return [first, *(Columns(test, [c.heading for c in _metrics_of(groups, test)]) for test in tests)]
+
+
+def _rows(groups: Sequence[Group], tests: Sequence[str]) -> list[list[str]]:
+    rows = [[group.label, str(len(group.runs))] for group in groups]
+    for test in tests:
+        for column in _metrics_of(groups, test):
+            digits = 2 if column.metric == "bleu" else 4
+            found = [group.mean_and_interval(test, column.metric) for group in groups]
+            means = [None if mean is None else f"{mean:.{digits}f}" for mean, _ in found]
+            known = [float(mean) for mean in means if mean is not None]
+            best = (max if column.best == "max" else min)(known) if len(set(known)) > 1 else None
+            for row, mean, (_, width) in zip(rows, means, found, strict=True):
+                if mean is None:
+                    row.append(NOTHING)
+                    continue
+                cell = f"{mean} ± {NOTHING if width is None else f'{width:.{digits}f}'}"
+                row.append(f"**{cell}**" if float(mean) == best else cell)
+    return rows

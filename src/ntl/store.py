@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ntl.errors import UserError
 from ntl.workers import Run
+
+PACKAGES = ("ntloss", "torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
 
 
 class RunStore:
@@ -87,7 +90,7 @@ class RunStore:
 
         Args:
             run: The run.
-            result: From `training.train_run`.
+            result: From `comparison_training.train_run`.
             versions: Of the packages that made it.
 
         Returns:
@@ -112,7 +115,7 @@ class RunStore:
         if name in self.objectives:
             mine[f"objective.{name}"] = self.objectives[name]
             theirs[f"objective.{name}"] = objective
-        mine, theirs = _flat(mine), _flat(theirs)
+        mine, theirs = flatten(mine), flatten(theirs)
         return [
             f"{key} is {theirs.get(key)!r} there, {mine.get(key)!r} here"
             for key in sorted({*mine, *theirs})
@@ -146,12 +149,24 @@ def _read(path: Path) -> dict[str, Any]:
     return record
 
 
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Write nested keys as one, with points between: `{"a": {"b": 1}}` as `{"a.b": 1}`."""
     flat: dict[str, Any] = {}
     for key, value in nested.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{name}.")
+            flat |= flatten(value, f"{name}.")
         else:
             flat[name] = value
     return flat
+
+
+def installed_versions() -> dict[str, str]:
+    """Package -> version, of those that a result depends on."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # run from a source tree
+            found[package] = "not installed"
+    return found

@@ -60,7 +60,7 @@ def run_all(
         runs: What to run, in this order.
         jobs: The number of workers.
         on_progress: Called with a run and the number of its steps done.
-        on_done: Called with a run and its result, see `training.train_run`.
+        on_done: Called with a run and its result, see `comparison_training.train_run`.
         on_failed: Called with a run and its error.
     """
     waiting = list(runs)
@@ -165,10 +165,9 @@ def _serve(connection: Connection, config: dict[str, Any]) -> None:
 def _load(config: Mapping[str, Any]) -> tuple[Callable[..., dict[str, Any]], Any, Any]:
     import torch
 
+    from ntl.comparison_training import EncodedExamples, train_run
     from ntl.tasks import load_task
-    from ntl.tokenization import load_tokenizer
-    from ntl.training import EncodedExamples, train_run
 
     torch.set_num_threads(1)
     data = load_task(config["task"])
-    return train_run, data, EncodedExamples(load_tokenizer(config["tokenizer"]), data.train)
+    return train_run, data, EncodedExamples(data.train)

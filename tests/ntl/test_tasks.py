@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from conftest import shared
 
+from ntl.comparison_tables import noise_floor
 from ntl.configuration import load_config
 from ntl.errors import UserError
-from ntl.report import noise_floor
 from ntl.tasks import load_task
-from ntl.tasks.arithmetic import read_pairs
+from ntl.tasks.files import read_pairs
 
 SMALL = ("task.train_size=300", "task.validation_size=20", "task.test_size=50")
 SMALL_ARITHMETIC = (
@@ -117,7 +117,7 @@ def test_a_malformed_file_is_named_with_line_and_reason(tmp_path, content, compl
     path = tmp_path / "broken.txt"
     path.write_bytes(content)
     with pytest.raises(UserError, match=complaint) as caught:
-        read_pairs(path, 100)
+        list(read_pairs(path, numbers=True))
     assert str(path) in str(caught.value)
 
 

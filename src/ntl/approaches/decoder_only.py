@@ -1,0 +1,144 @@
+"""Llama, Mamba and their kin: question and answer in one row, the loss on the answer alone."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from ntl.approaches import IGNORE, Batch, Row, Share
+from ntl.approaches.batches import generate, pad, pad_questions
+from ntl.approaches.language_model import number_tokens
+from ntl.approaches.objective import LanguageObjective
+from ntl.approaches.pretrained import build_model, read_config, tokenizer_of
+from ntl.encodings.digits import TextEncoding, split_digits
+from ntl.errors import UserError
+from ntl.settings import GenerationSettings, LossSettings, ModelSettings
+from ntloss import NumberVocabulary
+
+
+class DecoderOnly:
+    """A causal language model that completes questions; implements `ntl.approaches.Approach`.
+
+    A row is the question, a separator (a line break; where the tokenizer has none, its end token), the answer
+    and the end token. Rows are padded in front, so that the answers stand side by side at the end: logits are
+    computed there alone.
+
+    Args:
+        model: Any causal language model of transformers.
+        tokenizer: With an end token and a padding token.
+        vocabulary: The number tokens.
+        loss: What is minimised.
+    """
+
+    ill_formed = 0
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        vocabulary: NumberVocabulary,
+        loss: LossSettings,
+    ):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.encoding = TextEncoding(tokenizer)
+        self.vocabulary = vocabulary
+        self.objective = LanguageObjective(vocabulary, loss)
+        parameters = inspect.signature(model.forward).parameters
+        self._takes_positions = "position_ids" in parameters
+        self._keeps_logits = "logits_to_keep" in parameters
+        self._before = _begin(tokenizer)
+        self._separator = _separator(self.encoding)
+        self._longest = getattr(model.config, "max_position_embeddings", None)
+
+    def fit(self, answers: Iterable[str]) -> None:
+        """Nothing here depends on the training answers."""
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
+        """Turn pairs into `input_ids` of the whole row and `labels` of its end; see `Approach.encode`."""
+        labels = [[*ids, self.tokenizer.eos_token_id] for ids in self._plain(answers)]
+        rows = [prompt + answer for prompt, answer in zip(self._prompts(questions), labels, strict=True)]
+        if self._longest is not None and (longest := max(map(len, rows), default=0)) > self._longest:
+            raise UserError(
+                f"a question and its answer take {longest} tokens; this model reads {self._longest} at most. "
+                "Choose another model, or max_position_embeddings of its configuration."
+            )
+        return {"input_ids": rows, "labels": labels}
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """Pad in front; `labels` `[batch, answer]` are those of the last tokens; see `Approach.collate`."""
+        inputs = pad_questions([row["input_ids"] for row in rows], self.tokenizer.pad_token_id, left=True)
+        return {**inputs, "labels": pad([row["labels"] for row in rows], IGNORE, left=True)}
+
+    def count(self, batch: Batch) -> Tensor:
+        """Count labels and number labels; see `Approach.count`."""
+        return self.objective.count(batch["labels"])
+
+    def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
+        """Compute the share, with the terms `ce` and `ntl`; see `Approach.loss`."""
+        return self.objective.share(self.logits(model, batch), batch["labels"], counts)
+
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Compute the logits that predict each label, `[batch, answer, vocab]`."""
+        mask = batch["attention_mask"]
+        options: dict[str, Any] = {}
+        # Each position predicts the next token: the last of the question is needed, that of the end is not.
+        needed = batch["labels"].shape[1] + 1
+        if self._takes_positions:
+            options["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+        if self._keeps_logits:
+            options["logits_to_keep"] = needed
+        output = model(input_ids=batch["input_ids"], attention_mask=mask, use_cache=False, **options)
+        return output.logits[:, -needed:-1]
+
+    def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
+        """Complete with beam search; see `Approach.answer`."""
+        if not questions:
+            return []
+        batch = pad_questions(self._prompts(questions), self.tokenizer.pad_token_id, left=True)
+        tokens = generate(self.model, model, batch, generation)
+        return self.encoding.decode(tokens[:, batch["input_ids"].shape[1] :].tolist())
+
+    def _prompts(self, questions: Sequence[str]) -> list[list[int]]:
+        return [[*self._before, *ids, *self._separator] for ids in self._plain(questions)]
+
+    def _plain(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.encoding.encode(texts, special_tokens=False)
+
+
+def build(model: ModelSettings, loss: LossSettings) -> DecoderOnly:
+    """Make it of the settings; see `build_approach`."""
+    if model.encoding not in ("digits", "auto"):
+        raise UserError(f"encoding={model.encoding} needs family=t5; decoder_only expects digits or auto.")
+    model_types = list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    checkpoint = read_config(model, model_types)
+    tokenizer = copy.deepcopy(tokenizer_of(model))
+    if tokenizer.eos_token_id is None:
+        raise UserError("the tokenizer has no end token; expected one, or answers would never end.")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token  # masked wherever it is padding
+    if model.encoding == "digits":
+        tokenizer = split_digits(tokenizer)
+    causal = build_model(AutoModelForCausalLM, model, tokenizer, checkpoint, model_types)
+    causal.generation_config.pad_token_id = tokenizer.pad_token_id
+    vocabulary = number_tokens(tokenizer, model.encoding == "digits", causal.config.vocab_size)
+    return DecoderOnly(causal, tokenizer, vocabulary, loss)
+
+
+def _begin(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """What the tokenizer puts in front of a text."""
+    first = tokenizer("1")["input_ids"][:1]
+    return first if first == [tokenizer.bos_token_id] else []
+
+
+def _separator(encoding: TextEncoding) -> list[int]:
+    """What stands between question and answer."""
+    ids = encoding.encode(["\n"], special_tokens=False)[0]
+    writes_it = ids and encoding.tokenizer.unk_token_id not in ids and "\n" in encoding.decode([ids])[0]
+    return ids if writes_it else [encoding.tokenizer.eos_token_id]

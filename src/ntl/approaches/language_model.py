@@ -1,0 +1,206 @@
+"""T5 as a language model: digits as tokens, the tokenizer as it is, or tokens of digit and place."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share
+from ntl.approaches.batches import generate, pad, pad_questions
+from ntl.approaches.objective import LanguageObjective
+from ntl.approaches.pretrained import build_model, read_config, tokenizer_of
+from ntl.encodings.digits import TextEncoding, check_ends, split_digits
+from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
+from ntl.errors import UserError
+from ntl.settings import GenerationSettings, LossSettings, ModelSettings
+from ntloss import NumberTokensLeftOut, NumberVocabulary
+
+
+class PlacedEmbedding(nn.Embedding):
+    """Token embeddings, plus the fixed numerical encoding of tokens of digit and place.
+
+    Args:
+        num_embeddings: Tokens.
+        embedding_dim: Width.
+        first_id: Of the 320 tokens, which are consecutive.
+        log_scale: See `numerical_encodings`.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, first_id: int, log_scale: bool):
+        super().__init__(num_embeddings, embedding_dim)
+        self.first_id = first_id
+        self.log_scale = log_scale
+        self.register_buffer("encodings", self.make_encodings(), persistent=False)
+
+    def make_encodings(self) -> Tensor:
+        """The fixed table: zeros for tokens that are no digits, then one row per token, `[321, width]`."""
+        return F.pad(numerical_encodings(self.embedding_dim, self.log_scale), (0, 0, 1, 0))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Embed `[...]` token ids as `[..., width]`."""
+        row = input_ids - (self.first_id - 1)
+        row = torch.where((row > 0) & (row < len(self.encodings)), row, 0)
+        embedded = super().forward(input_ids)
+        return embedded + F.embedding(row, self.encodings).to(embedded.dtype)
+
+
+class T5WithPlaces(T5ForConditionalGeneration):
+    """T5 that adds numerical encodings to the token embeddings of encoder and decoder.
+
+    Args:
+        config: Of the T5; its `ntl` says `first_id` and `log_scale`.
+    """
+
+    def __init__(self, config: T5Config):
+        super().__init__(config)
+        self._replace_embeddings()
+        self.post_init()
+
+    def set_input_embeddings(self, new_embeddings: nn.Embedding) -> None:
+        """Take over a table of another size."""
+        self.shared = new_embeddings
+        self._replace_embeddings()
+        self.tie_weights()
+
+    def _replace_embeddings(self) -> None:
+        shape = self.shared.weight.shape
+        first_id, log_scale = self.config.ntl["first_id"], self.config.ntl["log_scale"]
+        for stack in (self.encoder, self.decoder):
+            stack.embed_tokens = PlacedEmbedding(*shape, first_id, log_scale)
+
+    def initialize_weights(self) -> None:
+        """Initialize what no checkpoint holds: loading leaves fixed tables empty."""
+        super().initialize_weights()
+        for module in self.modules():
+            if isinstance(module, PlacedEmbedding):
+                module.encodings.copy_(module.make_encodings())
+
+
+class LanguageModel:
+    """T5 that reads and writes text; implements `ntl.approaches.Approach`.
+
+    Args:
+        model: With the embeddings that the encoding needs.
+        tokenizer: Of the encoding.
+        encoding: Of numbers.
+        vocabulary: The number tokens.
+        loss: What is minimised.
+    """
+
+    def __init__(
+        self,
+        model: T5ForConditionalGeneration,
+        tokenizer: PreTrainedTokenizerFast,
+        encoding: TextEncoding | RegressionTransformerEncoding,
+        vocabulary: NumberVocabulary,
+        loss: LossSettings,
+    ):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.encoding = encoding
+        self.vocabulary = vocabulary
+        self.objective = LanguageObjective(vocabulary, loss)
+
+    @property
+    def ill_formed(self) -> int:
+        """See `Approach.ill_formed`."""
+        return getattr(self.encoding, "ill_formed", 0)
+
+    def fit(self, answers: Iterable[str]) -> None:
+        """Nothing here depends on the training answers."""
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
+        """Turn pairs into `input_ids` and `labels`; see `Approach.encode`."""
+        return {"input_ids": self.encoding.encode(questions), "labels": self.encoding.encode(answers)}
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """Pad rows into `input_ids`, `attention_mask` and `labels`; see `Approach.collate`."""
+        questions = pad_questions([row["input_ids"] for row in rows], self.tokenizer.pad_token_id)
+        return {**questions, "labels": pad([row["labels"] for row in rows], IGNORE)}
+
+    def count(self, batch: Batch) -> Tensor:
+        """Count labels and number labels; see `Approach.count`."""
+        return self.objective.count(batch["labels"])
+
+    def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
+        """Compute the share, with the terms `ce` and `ntl`; see `Approach.loss`."""
+        return self.objective.share(self.logits(model, batch), batch["labels"], counts)
+
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Compute teacher-forced logits, `[batch, seq, vocab]`, of the positions that `labels` has."""
+        # Without labels the model does not compute its own loss, which would cost a pass over the logits.
+        return model(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            decoder_input_ids=self.model.prepare_decoder_input_ids_from_labels(batch["labels"]),
+            use_cache=False,
+        ).logits
+
+    def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
+        """Answer with beam search; see `Approach.answer`."""
+        if not questions:
+            return []
+        batch = pad_questions(self.encoding.encode(questions), self.tokenizer.pad_token_id)
+        return self.encoding.decode(generate(self.model, model, batch, generation).tolist())
+
+
+def build(model: ModelSettings, loss: LossSettings) -> LanguageModel:
+    """Make it of the settings; see `build_approach`."""
+    checkpoint = read_config(model, ["t5"])
+    tokenizer = tokenizer_of(model)
+    check_ends(tokenizer)
+    if model.encoding == "rt":
+        return _build_regression_transformer(model, loss, tokenizer, checkpoint)
+    if model.encoding not in ("digits", "auto"):
+        raise UserError(f"encoding={model.encoding!r} is unknown; expected digits, auto, rt or xval.")
+    if model.encoding == "digits":
+        tokenizer = split_digits(tokenizer)
+    t5 = build_model(T5ForConditionalGeneration, model, tokenizer, checkpoint, ["t5"])
+    vocabulary = number_tokens(tokenizer, model.encoding == "digits", t5.config.vocab_size)
+    return LanguageModel(t5, tokenizer, TextEncoding(tokenizer), vocabulary, loss)
+
+
+def _build_regression_transformer(
+    model: ModelSettings, loss: LossSettings, tokenizer: PreTrainedTokenizerFast, checkpoint: Any
+) -> LanguageModel:
+    encoding = RegressionTransformerEncoding(split_digits(tokenizer))
+    t5 = build_model(T5WithPlaces, model, encoding.tokenizer, checkpoint, ["t5"], first_id=encoding.first_id)
+    if t5.config.ntl["first_id"] != encoding.first_id:
+        raise UserError(
+            f"{CHECKPOINT_KEY}={model.checkpoint} has its number tokens at {t5.config.ntl['first_id']}, the "
+            f"tokenizer at {encoding.first_id}; expected the tokenizer that it was trained with. Leave "
+            "tokenizer away."
+        )
+    vocabulary = NumberVocabulary.from_mapping(encoding.digits_of_ids, t5.config.vocab_size)
+    return LanguageModel(t5, encoding.tokenizer, encoding, vocabulary, loss)
+
+
+def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:
+    """The number tokens that a tokenizer writes.
+
+    Args:
+        tokenizer: Any.
+        digits: Whether it writes each digit alone; else every token that is a number counts.
+        vocab_size: Of the model.
+
+    Returns:
+        The vocabulary.
+
+    Raises:
+        UserError: There are none.
+    """
+    try:
+        with warnings.catch_warnings():
+            # Tokens such as `▁4` and `42` are left out because a tokenizer that splits digits writes none.
+            warnings.simplefilter("ignore", NumberTokensLeftOut)
+            return NumberVocabulary.from_tokenizer(
+                tokenizer, digit_level=digits, space_prefixed=not digits, vocab_size=vocab_size
+            )
+    except ValueError as error:
+        raise UserError(f"the tokenizer cannot be used with numbers: {error}") from error

@@ -1,0 +1,65 @@
+"""Cross-entropy with a number token loss, divided by the counts of the whole update."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ntl.approaches import IGNORE, Share
+from ntl.errors import UserError
+from ntl.settings import LossSettings
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary, get_criterion
+
+
+class LanguageObjective:
+    """What language models minimise; cross-entropy alone is the same with weight 0.
+
+    Both terms come of one pass over the logits. Where no criterion is named, the number term is NTL-WAS: it
+    is reported, and not minimised.
+
+    Args:
+        vocabulary: The number tokens.
+        settings: Which criterion, and how much of it.
+
+    Raises:
+        UserError: The criterion is unknown, or an option is.
+    """
+
+    def __init__(self, vocabulary: NumberVocabulary, settings: LossSettings):
+        try:
+            if settings.criterion is None:
+                criterion, weight, mode, reweigh = get_criterion("wasserstein"), 0.0, "add", False
+            else:
+                criterion = get_criterion(settings.criterion, **settings.options)
+                weight, mode, reweigh = settings.weight, settings.mode, settings.reweigh
+            self.loss = NTLCrossEntropyLoss(
+                vocabulary,
+                criterion,
+                weight,
+                reweigh,
+                mode=mode,
+                ignore_index=IGNORE,
+                label_smoothing=settings.label_smoothing,
+                return_terms=True,
+            )
+        except (ValueError, TypeError) as error:
+            raise UserError(f"the loss cannot be made: {error}") from error
+
+    def count(self, labels: Tensor) -> Tensor:
+        """Count labels and number labels, `[2]`, float64."""
+        return torch.stack(self.loss.normalizers(labels)).double()
+
+    def share(self, logits: Tensor, labels: Tensor, counts: Tensor) -> Share:
+        """Compute a micro-batch's share.
+
+        Args:
+            logits: `[batch, seq, vocab]`, each at the position of its label.
+            labels: `[batch, seq]`.
+            counts: `[2]`, of the whole update.
+
+        Returns:
+            The share, with the terms `ce` and `ntl` (before its weight).
+        """
+        items, numbers = counts.unbind()
+        loss, ce, ntl = self.loss(logits, labels, num_items_in_batch=items, num_numbers_in_batch=numbers)
+        return Share(loss, {"ce": ce, "ntl": ntl})

@@ -1,0 +1,225 @@
+"""Models from scratch or from a checkpoint, and what a checkpoint says of how it was trained.
+
+`config.ntl` of every model of the lab holds its encoding, its head and whatever else an answer depends on
+(statistics of the training answers, for one). It is saved with the model, so a finished run's folder is all
+that is needed to have it again, and a checkpoint is never read with another encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from ntl.approaches import CHECKPOINT_KEY
+from ntl.encodings.digits import load_tokenizer
+from ntl.errors import UserError
+from ntl.hub import WEIGHTS, locate
+from ntl.settings import ModelSettings
+
+_SCRATCH = (
+    "model_args.model_name_or_path=null trains from scratch, with a configuration that ships with the lab"
+)
+_ALWAYS_KNOWN = ("tie_word_embeddings", "rope_theta", "rope_scaling")  # read, but not shown
+
+
+def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrainedConfig | None:
+    """Read and check the configuration of the checkpoint, before its weights are loaded.
+
+    Args:
+        settings: Which checkpoint, and what it should be.
+        model_types: Architectures that the approach can use.
+
+    Returns:
+        The configuration; None for a model from scratch.
+
+    Raises:
+        UserError: The checkpoint cannot be had, or is that of another approach.
+    """
+    if settings.checkpoint is None:
+        return None
+    folder = locate(settings.checkpoint, CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
+        raise UserError(
+            f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a "
+            "folder with config.json and model.safetensors. Correct it."
+        ) from error
+    _check_type(config.model_type, settings, model_types)
+    trained = getattr(config, "ntl", None)
+    if trained is not None:
+        asked = describe(settings)
+        wrong = [key for key in asked if trained.get(key) != asked[key]]
+        if wrong:
+            key = wrong[0]
+            raise UserError(
+                f"{CHECKPOINT_KEY}={settings.checkpoint} was trained with {key}={trained.get(key)}; expected "
+                f"{asked[key]}, as the model is set. Choose the model that it was trained as."
+            )
+    return config
+
+
+def scratch_config(
+    settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, model_types: Sequence[str]
+) -> PreTrainedConfig:
+    """Make the configuration of a model from scratch.
+
+    Args:
+        settings: Its `config` holds the architecture.
+        tokenizer: Its size and special tokens become the model's.
+        model_types: Architectures that the approach can use.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        UserError: The architecture is unknown, is not for this approach, or has no such arguments.
+    """
+    arguments = dict(settings.config)
+    model_type = arguments.pop("model_type", None)
+    if model_type is None:
+        raise UserError(
+            "a model from scratch needs an architecture; expected its arguments with model_type. Name a "
+            "shape (such as model_args.config_name=t5-tiny), or a checkpoint."
+        )
+    _check_type(model_type, settings, model_types)
+    config_class = type(AutoConfig.for_model(model_type))
+    known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
+    # transformers would keep what it does not know, and the model would not be the one that was asked for.
+    if unknown := sorted(set(arguments) - known):
+        raise UserError(
+            f"{model_type} has no argument {', '.join(unknown)}; expected some of "
+            f"{', '.join(sorted(known))}. Correct the name."
+        )
+    tokens = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+    }
+    if model_type == "t5":
+        tokens |= {"decoder_start_token_id": tokenizer.pad_token_id}
+    try:
+        return config_class(**arguments, **tokens)
+    except Exception as error:  # strict configurations raise their own kinds
+        raise UserError(f"{model_type} cannot be made of {arguments}: {error}. Correct it.") from error
+
+
+def describe(settings: ModelSettings) -> dict[str, Any]:
+    """What `config.ntl` of a model with these settings says."""
+    described: dict[str, Any] = {"encoding": settings.encoding, "head": settings.head}
+    if settings.encoding in ("rt", "xval") or settings.head == "regression":
+        described["log_scale"] = settings.log_scale
+    return described
+
+
+def tokenizer_of(settings: ModelSettings) -> PreTrainedTokenizerFast:
+    """Load the tokenizer that the settings name, or that of the checkpoint, or the one that ships.
+
+    Raises:
+        UserError: It cannot be had.
+    """
+    if settings.tokenizer is None and settings.checkpoint is not None:
+        return load_tokenizer(settings.checkpoint, CHECKPOINT_KEY)
+    return load_tokenizer(settings.tokenizer, "model_args.tokenizer_name_or_path")
+
+
+def build_model(
+    model_class: Any,
+    settings: ModelSettings,
+    tokenizer: PreTrainedTokenizerFast,
+    checkpoint: PreTrainedConfig | None,
+    model_types: Sequence[str],
+    new: Sequence[str] = (),
+    **described: Any,
+) -> PreTrainedModel:
+    """Make a model from scratch, or load it.
+
+    Args:
+        model_class: With transformers' interface.
+        settings: What to make; `seed` is that of new weights.
+        tokenizer: With all tokens of the encoding; the embeddings become large enough for them.
+        checkpoint: From `read_config`.
+        model_types: Architectures that the approach can use.
+        new: What names of weights begin with that a pretrained model does not have yet.
+        **described: More that `config.ntl` should say.
+
+    Returns:
+        The model, in float32 on the CPU, in training mode.
+
+    Raises:
+        UserError: The weights or the tokenizer do not fit.
+    """
+    torch.manual_seed(settings.seed)
+    if checkpoint is None:
+        config = scratch_config(settings, tokenizer, model_types)
+        config.ntl = describe(settings) | described
+        return _from_config(model_class, config)
+    pretrained = getattr(checkpoint, "ntl", None) is None
+    if pretrained:
+        checkpoint.ntl = describe(settings) | described
+    model = _load(model_class, settings, checkpoint, tuple(new) if pretrained else ())
+    if len(tokenizer) > model.config.vocab_size:
+        if not pretrained:
+            raise UserError(
+                f"{CHECKPOINT_KEY}={settings.checkpoint} has {model.config.vocab_size} tokens, the tokenizer "
+                f"{len(tokenizer)}; expected those of one run. Leave model_args.tokenizer_name_or_path out."
+            )
+        model.resize_token_embeddings(len(tokenizer))
+    return model.train()
+
+
+def _from_config(model_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
+    make = getattr(model_class, "from_config", model_class)  # Auto classes look the model up
+    try:
+        return make(config).train()
+    except (ValueError, TypeError, KeyError, ZeroDivisionError, RuntimeError) as error:
+        raise UserError(
+            f"no {config.model_type} can be made of this configuration: {type(error).__name__}: {error}. "
+            "Correct it."
+        ) from error
+
+
+def _load(
+    model_class: Any, settings: ModelSettings, config: PreTrainedConfig, new: tuple[str, ...]
+) -> PreTrainedModel:
+    folder = locate(str(settings.checkpoint), "checkpoint", WEIGHTS, _SCRATCH)
+    try:
+        model, loading = model_class.from_pretrained(
+            folder, config=config, dtype=torch.float32, output_loading_info=True
+        )
+    except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
+        raise UserError(
+            f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a "
+            "folder with config.json and model.safetensors. Correct it."
+        ) from error
+    missing = [key for key in loading["missing_keys"] if not key.startswith(new or ("\0",))]
+    missing += [key[0] if isinstance(key, tuple) else key for key in loading["mismatched_keys"]]
+    if missing:
+        raise UserError(
+            f"{CHECKPOINT_KEY}={settings.checkpoint} does not fit the model: it lacks {len(missing)} weights, "
+            f"such as {sorted(missing)[0]}. Choose the model that it was trained as."
+        )
+    return model
+
+
+def _check_type(model_type: str, settings: ModelSettings, model_types: Sequence[str]) -> None:
+    if model_type not in model_types:
+        few = len(model_types) < 9
+        shown = ", ".join(model_types) if few else "a decoder-only architecture (llama, mamba, ...)"
+        raise UserError(
+            f"{settings.checkpoint or 'the configuration'} is a {model_type}; family={settings.family} with "
+            f"encoding={settings.encoding} and head={settings.head} expects {shown}. Choose another one."
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,265 @@
+"""xVal on T5: one `[NUM]` token scaled by the value, and a number head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from transformers import Cache, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from transformers import initialization as init
+
+from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share
+from ntl.approaches.batches import answering, pad, pad_questions
+from ntl.approaches.pretrained import build_model, read_config, tokenizer_of
+from ntl.approaches.standardise import UNKNOWN, fit, restore, standardise
+from ntl.encodings.digits import check_ends, split_digits
+from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values
+from ntl.errors import UserError
+from ntl.settings import GenerationSettings, LossSettings, ModelSettings
+
+
+class XvalOutput(NamedTuple):
+    """What the model predicts.
+
+    Args:
+        logits: `[batch, seq, vocab]`.
+        numbers: `[batch, seq]`, standardised, float32; they count at `[NUM]`.
+        encoded: States of the encoder, `[batch, question, width]`.
+        past_key_values: For the next step, where a cache is used.
+    """
+
+    logits: Tensor
+    numbers: Tensor
+    encoded: Tensor
+    past_key_values: Cache | None
+
+
+class T5ForXval(T5ForConditionalGeneration):
+    """T5 that multiplies the embedding of `[NUM]` with a number, and predicts a number beside each token.
+
+    Args:
+        config: Of the T5; its `ntl` says `number_id` and `log_scale`.
+    """
+
+    def __init__(self, config: T5Config):
+        super().__init__(config)
+        self.number_head = nn.Sequential(
+            nn.Linear(config.d_model, config.d_model), nn.GELU(), nn.Linear(config.d_model, 1)
+        )
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, nn.Linear) and module.bias is not None:  # of the head: T5's own have none
+            # transformers' default for T5 would be far too large for numbers of mean 0 and deviation 1.
+            init.normal_(module.weight, std=module.in_features**-0.5)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        numbers: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_numbers: Tensor | None = None,
+        encoded: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool = False,
+    ) -> XvalOutput:
+        """Predict tokens and numbers.
+
+        Args:
+            input_ids: Questions, `[batch, question]`; not needed with `encoded`.
+            attention_mask: 0 at padding, `[batch, question]`.
+            numbers: Values at `[NUM]`, `[batch, question]`, float64.
+            decoder_input_ids: `[batch, seq]`.
+            decoder_numbers: Values at `[NUM]`, `[batch, seq]`, float64.
+            encoded: Of an earlier step.
+            past_key_values: Of the step before.
+            use_cache: Whether to make or continue one.
+
+        Returns:
+            The predictions.
+        """
+        if encoded is None:
+            encoded = self.encoder(
+                inputs_embeds=self._embed(input_ids, numbers), attention_mask=attention_mask
+            ).last_hidden_state
+        decoded = self.decoder(
+            inputs_embeds=self._embed(decoder_input_ids, decoder_numbers),
+            encoder_hidden_states=encoded,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+        )
+        states = decoded.last_hidden_state
+        scale = self.model_dim**-0.5 if self.config.scale_decoder_outputs else 1.0
+        # bfloat16 would leave three digits of a number.
+        with torch.autocast(states.device.type, enabled=False):
+            predicted = self.number_head(states.to(self.number_head[0].weight.dtype)).squeeze(-1).float()
+        return XvalOutput(self.lm_head(states * scale), predicted, encoded, decoded.past_key_values)
+
+    def _embed(self, input_ids: Tensor, numbers: Tensor) -> Tensor:
+        embedded = self.shared(input_ids)
+        scale = embedding_scale(numbers, self.config.ntl["log_scale"]).to(embedded.dtype)
+        is_number = input_ids == self.config.ntl["number_id"]
+        return embedded * torch.where(is_number, scale, 1).unsqueeze(-1)
+
+
+class Xval:
+    """T5 that reads and writes numbers as values; implements `ntl.approaches.Approach`.
+
+    Args:
+        model: With a number head.
+        encoding: With `[NUM]`.
+        label_smoothing: Of cross-entropy.
+    """
+
+    vocabulary = None
+    ill_formed = 0
+
+    def __init__(self, model: T5ForXval, encoding: XvalEncoding, label_smoothing: float):
+        self.model = model
+        self.encoding = encoding
+        self.tokenizer: PreTrainedTokenizerFast = encoding.tokenizer
+        self.label_smoothing = label_smoothing
+
+    def fit(self, answers: Iterable[str]) -> None:
+        """Take the statistics of the numbers in the training answers; see `Approach.fit`."""
+        fit(self.model.config, [value for answer in answers for value in find_values(answer)])
+
+    def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
+        """Turn pairs into `input_ids`, `numbers`, `labels`, `label_numbers`; see `Approach.encode`."""
+        (input_ids, numbers), (labels, label_numbers) = map(self.encoding.encode, (questions, answers))
+        return {"input_ids": input_ids, "numbers": numbers, "labels": labels, "label_numbers": label_numbers}
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """Pad rows, `[batch, seq]` each; see `Approach.collate`."""
+        return {
+            **self._questions([row["input_ids"] for row in rows], [row["numbers"] for row in rows]),
+            "labels": pad([row["labels"] for row in rows], IGNORE),
+            "label_numbers": pad([row["label_numbers"] for row in rows], 0.0, dtype=torch.float64),
+        }
+
+    def count(self, batch: Batch) -> Tensor:
+        """Count labels and numbers; see `Approach.count`."""
+        labels = batch["labels"]
+        return torch.stack([(labels != IGNORE).sum(), (labels == self.encoding.number_id).sum()]).double()
+
+    def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
+        """Compute the share of (ce + number)/2: cross-entropy, and the standardised squared error."""
+        labels, numbers = batch["labels"], batch["label_numbers"]
+        output = model(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            numbers=batch["numbers"],
+            decoder_input_ids=self.model.prepare_decoder_input_ids_from_labels(labels),
+            decoder_numbers=F.pad(numbers[:, :-1], (1, 0)),
+        )
+        per_item, per_number = 1 / counts.clamp(min=1).float()
+        ce = F.cross_entropy(
+            output.logits.flatten(0, 1).float(),
+            labels.flatten(),
+            ignore_index=IGNORE,
+            label_smoothing=self.label_smoothing,
+            reduction="sum",
+        )
+        error = (output.numbers - standardise(numbers, self.model.config)).square()
+        number = torch.where(labels == self.encoding.number_id, error, 0).sum()
+        ce, number = ce * per_item, number * per_number
+        return Share((ce + number) / 2, {"ce": ce.detach(), "number": number.detach()})
+
+    def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
+        """Answer greedily: each number that is written is what the next step reads; see `Approach.answer`."""
+        if not questions:
+            return []
+        batch = self._questions(*self.encoding.encode(questions))
+        with answering(self.model, model) as unwrapped:
+            rows, values = _generate(
+                unwrapped,
+                {key: value.to(unwrapped.device) for key, value in batch.items()},
+                generation.max_new_tokens,
+            )
+        return self.encoding.decode(rows.tolist(), values.cpu().numpy())
+
+    def _questions(
+        self, ids: Sequence[Sequence[int]], numbers: Sequence[Sequence[float]]
+    ) -> dict[str, Tensor]:
+        padded = pad_questions(ids, self.tokenizer.pad_token_id)
+        return {**padded, "numbers": pad(numbers, 0.0, dtype=torch.float64)}
+
+
+def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: int) -> tuple[Tensor, Tensor]:
+    """Decode greedily.
+
+    Args:
+        model: The model.
+        questions: `input_ids`, `attention_mask`, `numbers`.
+        max_new_tokens: The longest answer.
+
+    Returns:
+        ids: `[batch, seq]`, padded behind the end.
+        values: `[batch, seq]`, float32.
+    """
+    config = model.config
+    # Sharded parameters are gathered in every forward pass: all ranks must make as many.
+    may_stop = not isinstance(model, FSDPModule)
+    count = len(questions["input_ids"])
+    token = questions["input_ids"].new_full((count, 1), config.decoder_start_token_id)
+    value = questions["numbers"].new_zeros(count, 1)
+    ended = torch.zeros_like(token, dtype=torch.bool)
+    tokens, values = [], []
+    inputs: dict[str, Any] = dict(questions)
+    for _ in range(max_new_tokens):
+        output = model(**inputs, decoder_input_ids=token, decoder_numbers=value, use_cache=True)
+        token = output.logits[:, -1:].argmax(-1).masked_fill(ended, config.pad_token_id)
+        written = restore(output.numbers[:, -1:], config)
+        tokens.append(token)
+        values.append(written)
+        ended = ended | (token == config.eos_token_id)
+        if may_stop and bool(ended.all()):
+            break
+        value = written.double()
+        inputs = {
+            "attention_mask": questions["attention_mask"],
+            "encoded": output.encoded,
+            "past_key_values": output.past_key_values,
+        }
+    return torch.cat(tokens, 1), torch.cat(values, 1)
+
+
+def build(model: ModelSettings, loss: LossSettings) -> Xval:
+    """Make it of the settings; see `build_approach`."""
+    if loss.criterion is not None:
+        raise UserError(
+            f"loss={loss.criterion} needs number tokens of several values, and xVal has one [NUM]; expected "
+            "no criterion. Leave the number token loss away."
+        )
+    if not 0 <= loss.label_smoothing <= 1:
+        raise UserError(f"label_smoothing={loss.label_smoothing}: expected 0 to 1.")
+    if model.family != "t5":
+        raise UserError(f"family={model.family} has no xVal; expected t5.")
+    checkpoint = read_config(model, ["t5"])
+    tokenizer = tokenizer_of(model)
+    check_ends(tokenizer)
+    encoding = XvalEncoding(split_digits(tokenizer))
+    t5 = build_model(
+        T5ForXval,
+        model,
+        encoding.tokenizer,
+        checkpoint,
+        ["t5"],
+        new=["number_head."],
+        number_id=encoding.number_id,
+        **UNKNOWN,
+    )
+    if t5.config.ntl["number_id"] != encoding.number_id:
+        raise UserError(
+            f"{CHECKPOINT_KEY}={model.checkpoint} has [NUM] at {t5.config.ntl['number_id']}, the "
+            f"tokenizer at {encoding.number_id}; expected those of one run. Leave "
+            "model_args.tokenizer_name_or_path out."
+        )
+    return Xval(t5, encoding, loss.label_smoothing)

@@ -1,0 +1,188 @@
+"""Digits as tokens: each digit of a number is a token of its own.
+
+T5's own tokenizer writes `▁42` and `2019` as one token each; a loss on digits would see almost none of
+them.
+"""
+
+from __future__ import annotations
+
+import copy
+import string
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from ntl.errors import UserError
+from ntl.hub import TOKENIZERS, locate
+
+# Every kind of place that a number has in a text of the tasks: start, end, after a sign, a bracket, a point.
+PROBES = ("0123456789", "Evaluate -1520 - -1524 - (0 + 2 - 1 - -36).", "12 7 45", "-3.14", "90")
+
+
+class TextEncoding:
+    """Texts as the tokenizer writes them.
+
+    Args:
+        tokenizer: Any fast one; `split_digits` makes one that writes each digit alone.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast):
+        self.tokenizer = tokenizer
+
+    def encode(self, texts: Sequence[str], special_tokens: bool = True) -> list[list[int]]:
+        """Turn texts into token ids.
+
+        Args:
+            texts: Any.
+            special_tokens: Whether to add those that the tokenizer puts around a text.
+
+        Returns:
+            One list per text.
+        """
+        if not texts:
+            return []
+        encoded = self.tokenizer(
+            list(texts), add_special_tokens=special_tokens, return_attention_mask=False, verbose=False
+        )
+        return encoded["input_ids"]
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Turn token ids into texts, without special tokens.
+
+        Args:
+            rows: One list of ids per text.
+
+        Returns:
+            The texts.
+        """
+        return self.tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def load_tokenizer(name: str | Path | None, key: str = "tokenizer") -> PreTrainedTokenizerFast:
+    """A tokenizer, as it is.
+
+    Args:
+        name: A folder or a name on the hub; None for the small tokenizer that ships with the lab.
+        key: What the user calls this setting, for messages.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        UserError: It cannot be had, or is no fast one.
+    """
+    if name is None:
+        return character_tokenizer()
+    found = locate(name, key, TOKENIZERS, "leave it out: a small tokenizer ships with the lab")
+    if Path(found).is_dir() and not any((Path(found) / file).exists() for file in TOKENIZERS):
+        # transformers would make an empty tokenizer of the model's configuration.
+        raise UserError(
+            f"{key}={name} holds no tokenizer; expected one of the files {', '.join(TOKENIZERS)}. Correct "
+            "it, or name another folder for the tokenizer."
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(found)
+    except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
+        raise UserError(
+            f"{key}={name} cannot be loaded ({(str(error).splitlines() or [type(error).__name__])[0]}); "
+            "expected a folder with tokenizer.json or spiece.model. Correct it, or leave it out."
+        ) from error
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(
+            f"{key}={name} is a {type(tokenizer).__name__}; expected a fast one (with a tokenizer.json), "
+            "because digits are split by its pre-tokenizer. Save it with save_pretrained from a fast "
+            "tokenizer first."
+        )
+    return tokenizer
+
+
+def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """A copy of a tokenizer that writes every digit as a token of its own.
+
+    Args:
+        tokenizer: A fast tokenizer, SentencePiece or byte-level; it is not changed.
+
+    Returns:
+        The copy. Its vocabulary is the same: `42` becomes `4` and `2`, which T5 and GPT-2 have already.
+
+    Raises:
+        UserError: The copy does not write the ten digits as ten tokens, or does not decode what it encodes.
+    """
+    tokenizer = copy.deepcopy(tokenizer)
+    backend = tokenizer.backend_tokenizer
+    # ASCII alone, and last: bytes of other scripts look like digits (²) to a byte-level tokenizer.
+    digits = pre_tokenizers.Split(Regex("[0-9]"), "isolated")
+    before = [backend.pre_tokenizer] if backend.pre_tokenizer is not None else []
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*before, digits])
+    _check_digits(tokenizer)
+    return tokenizer
+
+
+def character_tokenizer() -> PreTrainedTokenizerFast:
+    """The small tokenizer that ships with the lab: printable ASCII, one token per character.
+
+    It keeps T5's conventions: pad 0, end 1, unknown 2, `▁` for a space, and the end token after each text.
+    Only the `▁` that T5 puts in front of every text is left out: it would cost the decoder a step per
+    number.
+
+    Returns:
+        A tokenizer with 98 tokens.
+    """
+    characters = [c for c in string.printable[:95] if c != " "]
+    vocabulary = {t: i for i, t in enumerate(["<pad>", "</s>", "<unk>", "▁", *characters])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(prepend_scheme="never", split=False),
+            pre_tokenizers.Split(Regex("."), "isolated"),
+        ]
+    )
+    backend.decoder = decoders.Metaspace(prepend_scheme="never")
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+    _check_digits(tokenizer)
+    return tokenizer
+
+
+def check_ends(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Check that a tokenizer ends its texts and can pad them, as an encoder-decoder needs it.
+
+    Args:
+        tokenizer: As `load_tokenizer` gives it.
+
+    Raises:
+        UserError: It does not.
+    """
+    if tokenizer.pad_token_id is None or tokenizer("1")["input_ids"][-1] != tokenizer.eos_token_id:
+        raise UserError(
+            "the tokenizer has no padding token, or writes no end token behind a text; expected both, as "
+            "T5's does. Use a T5 tokenizer."
+        )
+
+
+def digit_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """The ids of the tokens 0 to 9, in this order, where numbers are written digit by digit."""
+    return tokenizer.convert_tokens_to_ids(list(string.digits))
+
+
+def _check_digits(tokenizer: PreTrainedTokenizerFast) -> None:
+    digits = set(digit_ids(tokenizer))
+    encoding = TextEncoding(tokenizer)
+    for text in PROBES:
+        ids = encoding.encode([text])[0]
+        seen, expected = sum(i in digits for i in ids), sum(c in string.digits for c in text)
+        decoded = encoding.decode([ids])[0]
+        if len(digits) != 10 or tokenizer.unk_token_id in digits or seen != expected:
+            raise UserError(
+                f"the tokenizer writes {seen} of the {expected} digits in {text!r} as digit tokens; "
+                "expected all. Use one with the ten tokens 0 to 9, as T5's."
+            )
+        if decoded != text:
+            raise UserError(
+                f"the tokenizer decodes {text!r} as {decoded!r}; expected the same text. Use one that keeps "
+                "text as it is, as T5's."
+            )

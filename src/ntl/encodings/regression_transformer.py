@@ -1,0 +1,183 @@
+"""The Regression Transformer's numbers: each digit is a token that knows its place.
+
+12.3 is `_1_1_ _2_0_ _3_-1_`: digit d at place p stands for d·10^p. Signs stay tokens of their own; the point
+is not written. Places go from -12 to 19; a number with a digit beyond them keeps its plain digits, so that no
+text is refused and every text comes back as it was, leading and trailing zeros included. A point without a
+digit on either side is text.
+
+Source: Born & Manica, Nature Machine Intelligence 2023.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from ntl.encodings.spelling import Marked, Speller
+
+LOWEST, HIGHEST = -12, 19
+PLACES = range(LOWEST, HIGHEST + 1)
+_NUMBER = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
+_LARGEST = 3e9  # is embedded as 10; larger numbers go beyond
+
+
+class PlacedDigit(NamedTuple):
+    """What one token stands for.
+
+    Args:
+        digit: 0 to 9.
+        place: Power of ten.
+    """
+
+    digit: int
+    place: int
+
+
+# In the order of their tokens.
+PLACED_DIGITS = tuple(PlacedDigit(digit, place) for place in PLACES for digit in range(10))
+TOKENS = tuple(f"_{digit}_{place}_" for digit, place in PLACED_DIGITS)
+
+
+class RegressionTransformerEncoding:
+    """Texts whose digits are tokens of digit and place.
+
+    Args:
+        tokenizer: One that splits digits; the 320 tokens are added to it, unless it has them already.
+
+    Raises:
+        UserError: It has no tokens for a decimal point, a sign or a space.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast):
+        self.tokenizer = tokenizer
+        self._speller = Speller(tokenizer, TOKENS)
+        self._ids = dict(zip(PLACED_DIGITS, self._speller.added_ids, strict=True))
+        self._placed = {token: placed for placed, token in self._ids.items()}
+        self.first_id = self._speller.added_ids[0]
+        self.ill_formed = 0
+        """Numbers that `decode` has read on a best-effort basis so far."""
+
+    @property
+    def digits_of_ids(self) -> dict[int, int]:
+        """Token id to its digit alone, which is what a number token loss looks at."""
+        return {token: placed.digit for token, placed in self._placed.items()}
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Turn texts into token ids.
+
+        Args:
+            texts: Any; only ASCII digits are numbers.
+
+        Returns:
+            One list per text.
+
+        Raises:
+            UserError: A text holds what looks like a token of this encoding.
+        """
+        return self._speller.encode(texts, self._mark)
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Turn token ids into texts; see `read_places` for what is no number as it should be.
+
+        Args:
+            rows: One list of ids per text.
+
+        Returns:
+            The texts.
+        """
+        return self._speller.decode(rows, self._spell)
+
+    def _mark(self, text: str) -> Marked:
+        tokens: list[int | None] = []
+
+        def without_point(match: re.Match[str]) -> str:
+            whole, decimals = match[1], match[2] or ""
+            if len(whole) - 1 > HIGHEST or len(decimals) > -LOWEST:
+                tokens.extend([None] * len(whole + decimals))
+                return match[0]
+            for place, digit in zip(
+                range(len(whole) - 1, -len(decimals) - 1, -1), whole + decimals, strict=True
+            ):
+                tokens.append(self._ids[PlacedDigit(int(digit), place)])
+            return whole + decimals
+
+        return Marked(_NUMBER.sub(without_point, text), tokens)
+
+    def _spell(self, row: Sequence[int]) -> Iterator[int | str]:
+        number: list[PlacedDigit] = []
+        for token in row:
+            placed = self._placed.get(int(token))
+            if number and (placed is None or placed.place >= number[-1].place):
+                yield self._read(number)
+                number = []
+                if placed is not None:
+                    yield " "  # two numbers, not one
+            if placed is None:
+                yield int(token)
+            else:
+                number.append(placed)
+        if number:
+            yield self._read(number)
+
+    def _read(self, number: Sequence[PlacedDigit]) -> str:
+        text, well_formed = read_places(number)
+        self.ill_formed += not well_formed
+        return text
+
+
+def read_places(number: Sequence[PlacedDigit]) -> tuple[str, bool]:
+    """Write the sum of digits at their places as text, exactly.
+
+    Args:
+        number: Falling places, at least one.
+
+    Returns:
+        text: The number; skipped places, and those down to 0, are zeros. Leading and trailing zeros that are
+            there stay.
+        well_formed: Whether it skips no place, and does not end above place 0.
+
+    Example:
+        >>> read_places([PlacedDigit(1, 1), PlacedDigit(2, 0), PlacedDigit(3, -1)])
+        ('12.3', True)
+        >>> read_places([PlacedDigit(1, 2), PlacedDigit(2, 1)])
+        ('120', False)
+    """
+    digits = {placed.place: placed.digit for placed in number}
+    first, last = number[0].place, number[-1].place
+    well_formed = last <= 0 and len(digits) == first - last + 1
+    spelled = {place: str(digits.get(place, 0)) for place in range(max(first, 0), min(last, 0) - 1, -1)}
+    whole = "".join(digit for place, digit in spelled.items() if place >= 0)
+    decimals = "".join(digit for place, digit in spelled.items() if place < 0)
+    return (f"{whole}.{decimals}" if decimals else whole), well_formed
+
+
+def numerical_encodings(dimension: int, log_scale: bool) -> Tensor:
+    """The fixed vectors that are added to the embeddings of the tokens.
+
+    Entry i of the token with v = d·10^p is v/(i + 1) where i is even, and the negative of the entry before
+    where i is odd; scaled so that 3·10⁹ becomes 10.
+
+    Args:
+        dimension: Of the embeddings.
+        log_scale: Whether to take sign(e)·log10(|e| + 1) of each entry e before it is scaled.
+
+    Returns:
+        `[320, dimension]`, in the order of `TOKENS`.
+
+    Source: Born & Manica, Nature Machine Intelligence 2023; log scale: "Regress, Don't Guess", ICML 2025.
+    """
+    values = torch.tensor([float(f"{digit}e{place}") for digit, place in PLACED_DIGITS], dtype=torch.float64)
+    index = torch.arange(dimension, dtype=torch.float64)
+    even = index - index % 2
+    entries = values[:, None] / (even + 1) * (1 - 2 * (index % 2))
+    if log_scale:
+        entries = entries.sign() * torch.log10(entries.abs() + 1) / (math.log10(_LARGEST) / 10)
+    else:
+        entries = entries / (_LARGEST / 10)
+    return entries.to(torch.float32)

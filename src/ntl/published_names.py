@@ -1,0 +1,212 @@
+"""The published keys of `model_args`, translated into the lab's settings; nothing behind this knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ntl.configuration import is_whole, require, require_number
+from ntl.errors import UserError
+from ntl.settings import FAMILIES, GenerationSettings, LossSettings, ModelSettings
+from ntloss import criterion_names
+
+# number_encoding -> encoding (None: as tokenizer_type says), head
+NUMBER_ENCODINGS = {
+    "none": (None, "language"),
+    "none_regression_head": (None, "regression"),
+    "rt": ("rt", "language"),
+    "xval": ("xval", "language"),
+}
+TOKENIZER_TYPES = ("digits", "auto")
+NUMBER_TOKEN_LOSS_FUNCTIONS = {"mse": "squared", "mae": "absolute", "huber": "huber"}
+LOSS_KEYS = ("criterion", "options", "weight", "reweigh", "mode", "label_smoothing")
+
+_ENCODING_NAMES = {"rt": "RT", "xval": "xVal"}
+_CRITERION_NAMES = {
+    "wasserstein": "NTL-WAS",
+    "gaussian_cross_entropy": "Gaussian smoothing",
+    "smoothed_wasserstein": "smoothed NTL-WAS",
+    "dist2": "DIST2",
+    "digit_entropy": "DEL",
+    "smmd": "SMMD",
+    "ntil": "NTIL",
+    "number_level": "number-level NTL",
+}
+_LOSS_NAMES = {"squared": "NTL-MSE", "absolute": "NTL-MAE", "huber": "NTL-Huber"}
+
+
+def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
+    """Which model the published keys name.
+
+    Args:
+        model_args: The composed section.
+        seed: Of initial weights.
+
+    Returns:
+        The settings; the architecture's configuration is resolved for training from scratch alone.
+
+    Raises:
+        UserError: A value that is unknown.
+    """
+    from ntl.approaches.shapes import get_shape
+
+    _require_choice(model_args, "number_encoding", tuple(NUMBER_ENCODINGS))
+    _require_choice(model_args, "tokenizer_type", TOKENIZER_TYPES)
+    _require_choice(model_args, "family", FAMILIES)
+    for key in ("number_token_loss", "number_token_loss_with_wasserstein", "log_scale_embeddings"):
+        require(
+            isinstance(model_args[key], bool), f"model_args.{key}", model_args[key], "true or false", "true"
+        )
+    encoding, head = NUMBER_ENCODINGS[model_args["number_encoding"]]
+    checkpoint = model_args["model_name_or_path"]
+    shape: dict[str, Any] = {}
+    if checkpoint is None:
+        shape = {**get_shape(model_args["config_name"]), **(model_args["config_overrides"] or {})}
+    elif model_args["config_overrides"]:
+        raise UserError(
+            f"model_args.config_overrides is {model_args['config_overrides']} beside "
+            f"model_args.model_name_or_path={checkpoint}, whose shape is what it is; expected one of the "
+            "two. Leave config_overrides out, or train from scratch with model_args.model_name_or_path=null."
+        )
+    return ModelSettings(
+        family=model_args["family"],
+        encoding=encoding or model_args["tokenizer_type"],
+        head=head,
+        checkpoint=checkpoint,
+        tokenizer=model_args["tokenizer_name_or_path"],
+        config=shape,
+        log_scale=model_args["log_scale_embeddings"],
+        seed=seed,
+    )
+
+
+def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> LossSettings:
+    """Which loss the `loss` group names or, by its default, the published keys of `model_args`.
+
+    Args:
+        model_args: The composed section.
+        loss: The composed section.
+
+    Returns:
+        The settings.
+
+    Raises:
+        UserError: A value that is unknown, or two that contradict each other.
+    """
+    if loss["criterion"] == "from_model_args":
+        if others := sorted(set(loss) - {"criterion"}):
+            raise UserError(
+                f"loss.{others[0]} is given, but the loss is that of model_args; expected a choice of the "
+                "group loss too. Pass for example loss=ntl_was."
+            )
+        return _loss_from_model_args(model_args)
+    if model_args["number_token_loss"]:
+        raise UserError(
+            f"loss.criterion={loss['criterion']} is given beside model_args.number_token_loss=true; expected "
+            f"one of the two. Pass for example model_args={str(model_args['name']).removesuffix('_ntl')}."
+        )
+    names = criterion_names()
+    criterion = loss["criterion"]
+    require(
+        criterion is None or criterion in names, "loss.criterion", criterion,
+        f"null or one of: {', '.join(names)}", "wasserstein",
+    )  # fmt: skip
+    require(
+        isinstance(loss["options"], (dict, type(None))),
+        "loss.options",
+        loss["options"],
+        "keys and values",
+        "{sigma: 1.0}",
+    )
+    require(loss["mode"] in ("add", "replace"), "loss.mode", loss["mode"], "add or replace", "add")
+    require(isinstance(loss["reweigh"], bool), "loss.reweigh", loss["reweigh"], "true or false", "true")
+    require_number(loss, "loss.weight", least=0, example=0.3)
+    require_number(loss, "loss.label_smoothing", least=0, below=1, example=0.1)
+    return LossSettings(**{**{key: loss[key] for key in LOSS_KEYS}, "options": loss["options"] or {}})
+
+
+def _loss_from_model_args(model_args: Mapping[str, Any]) -> LossSettings:
+    function = model_args.get("number_token_loss_function")  # published with +: it is in no file
+    wasserstein = model_args["number_token_loss_with_wasserstein"]
+    require(
+        function in (None, *NUMBER_TOKEN_LOSS_FUNCTIONS), "model_args.number_token_loss_function", function,
+        f"one of: {', '.join(NUMBER_TOKEN_LOSS_FUNCTIONS)}", "mae",
+    )  # fmt: skip
+    if wasserstein and function is not None:
+        raise UserError(
+            f"model_args.number_token_loss_function={function} is given beside "
+            "model_args.number_token_loss_with_wasserstein=true; expected one of the two, because NTL-WAS "
+            "has no such function. Leave one out."
+        )
+    require_number(model_args, "model_args.number_token_loss_weight", least=0, example=0.3)
+    weight = model_args["number_token_loss_weight"]
+    expected_value = {"loss": NUMBER_TOKEN_LOSS_FUNCTIONS[function or "mse"]}
+    if not model_args["gaussian_label_smoother"]:
+        if not model_args["number_token_loss"]:
+            return LossSettings()
+        if wasserstein:
+            return LossSettings("wasserstein", weight=weight)
+        return LossSettings("expected_value", expected_value, weight=weight)
+
+    require_number(model_args, "model_args.label_smoother_sigma", above=0, example=1.0)
+    sigma = {"sigma": model_args["label_smoother_sigma"]}
+    if not model_args["number_token_loss"]:
+        return LossSettings("gaussian_cross_entropy", sigma, weight=1.0, mode="replace")
+    if not wasserstein:
+        raise UserError(
+            "model_args.gaussian_label_smoother=true is given beside NTL-MSE; expected it alone "
+            "(model_args=vanilla_t5), or beside NTL-WAS. Pass "
+            "model_args.number_token_loss_with_wasserstein=true."
+        )
+    parts = [{"name": "gaussian_cross_entropy", **sigma}, {"name": "smoothed_wasserstein", **sigma}]
+    options = {"criteria": parts, "weights": [1.0, weight]}
+    return LossSettings("weighted_sum", options, weight=1.0, mode="replace")
+
+
+def generation_settings(evaluation: Mapping[str, Any], batch_size: int) -> GenerationSettings:
+    """How answers are decoded.
+
+    Args:
+        evaluation: The composed section.
+        batch_size: Questions decoded at once.
+
+    Returns:
+        The settings.
+
+    Raises:
+        UserError: A value out of its range.
+    """
+    for key in ("beams", "max_new_tokens"):
+        require(
+            is_whole(evaluation[key], 1),
+            f"evaluation.{key}",
+            evaluation[key],
+            "a whole number of at least 1",
+            4,
+        )
+    for key, least in (("samples", 1), ("samples_during_training", 1)):
+        value = evaluation[key]
+        require(
+            value is None or is_whole(value, least), f"evaluation.{key}", value,
+            f"null (all) or a whole number of at least {least}", 100,
+        )  # fmt: skip
+    return GenerationSettings(evaluation["beams"], evaluation["max_new_tokens"], batch_size)
+
+
+def objective_name(model: ModelSettings, loss: LossSettings) -> str:
+    """How tables call a run: `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE`, `xVal`, `T5 regression head`, `Llama`."""
+    name = {"t5": "T5"}.get(model.family) or str(model.config.get("model_type", "decoder")).capitalize()
+    name = _ENCODING_NAMES.get(model.encoding, name)
+    if model.head == "regression":
+        return f"{name} regression head"
+    if loss.criterion is None:
+        return name
+    term = _LOSS_NAMES.get(loss.options.get("loss", "")) or _CRITERION_NAMES.get(
+        loss.criterion, loss.criterion
+    )
+    return f"{name} + {term}"
+
+
+def _require_choice(model_args: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> None:
+    value = model_args[key]
+    require(value in choices, f"model_args.{key}", value, f"one of: {', '.join(choices)}", choices[0])

@@ -1,0 +1,234 @@
+"""The figures of a report: accuracy, learning curves, error against magnitude, and digit confusion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ntl.drawing import STYLE, look, new_figure, save_figure
+from ntl.report_groups import Group, test_sets
+from ntl.run_folder import Prediction
+
+# Key of a learning curve's points -> title, axis.
+CURVES = {
+    "eval_accuracy": ("accuracy", "share of right answers"),
+    "eval_log_mae": ("MAE, log scale", "mean error, log10"),
+    "eval_ce": ("cross-entropy", "nats per token"),
+}
+FEWEST = 10  # answers of a seed in a bin of magnitude: fewer say nothing
+LARGEST_MAGNITUDE = 10  # digits; the protocol clips numbers there
+PLACES = ("units", "tens", "hundreds")
+COLUMNS = 3
+
+Spread = Mapping[float, Sequence[float]]
+
+
+def draw_dataset(dataset: str, groups: Sequence[Group], folder: Path) -> list[str]:
+    """Draw the figures of one dataset; what no run has data for is not drawn.
+
+    Args:
+        dataset: Its name.
+        groups: Its rows in the table.
+        folder: Where to write.
+
+    Returns:
+        The names of the files.
+    """
+    tests = test_sets(groups)
+    numbers = [test for test in tests if any(None not in group.values(test, "accuracy") for group in groups)]
+    figures: dict[str, Figure | None] = {}
+    with mpl.rc_context(STYLE):
+        figures["accuracy"] = _accuracy_bars(groups, tests, numbers)
+        figures["learning_curves"] = _learning_curves(groups)
+        if numbers:
+            answers = {
+                test: [[run.folder.predictions(test) for run in group.runs] for group in groups]
+                for test in numbers
+            }
+            figures["error_by_magnitude"] = _error_by_magnitude(groups, answers)
+            for test in numbers:
+                figures[f"digit_confusion_{test}"] = _digit_confusion(groups, test, answers[test])
+        written = []
+        for kind, figure in figures.items():
+            if figure is not None:
+                name = f"{quote(dataset, safe='')}_{quote(kind, safe='')}.png"
+                save_figure(figure, folder / name)
+                written.append(name)
+    return written
+
+
+def error_by_digits(predictions: Sequence[Prediction], clip: float = 1e10) -> dict[float, float]:
+    """Mean error on the paper's log scale, by how many digits the true number has before its point.
+
+    Args:
+        predictions: Of one run; those without a number are left out.
+        clip: Largest absolute value, as in the paper.
+
+    Returns:
+        Digits (0: the number is between -1 and 1) -> mean of |s(predicted) - s(true)|, with
+        s(x) = sign(x)·log10(|x| + 1), where there are at least `FEWEST`.
+    """
+    errors: dict[float, list[float]] = {}
+    for p in predictions:
+        if p.predicted is not None and p.true is not None:
+            logs = [math.copysign(math.log10(min(abs(x), clip) + 1), x) for x in (p.predicted, p.true)]
+            digits = 0 if abs(p.true) < 1 else len(f"{math.floor(min(abs(p.true), clip))}")
+            errors.setdefault(min(digits, LARGEST_MAGNITUDE), []).append(abs(logs[0] - logs[1]))
+    return {digits: float(np.mean(found)) for digits, found in sorted(errors.items()) if len(found) >= FEWEST}
+
+
+def digit_counts(predictions: Sequence[Prediction], place: int) -> np.ndarray:
+    """How often each digit was predicted for each true one, at one place before the point.
+
+    Numbers are aligned at their units, so a digit too many or too few shifts none of the others.
+
+    Args:
+        predictions: Of any runs.
+        place: 0 units, 1 tens, ...; true numbers without that place do not count.
+
+    Returns:
+        `[10, 11]`: true digit, predicted digit; the last column is no digit there, or no number.
+    """
+    counts = np.zeros((10, 11))
+    for p in predictions:
+        true = None if p.true is None else _digit(p.true, place)
+        if true is not None:
+            predicted = None if p.predicted is None else _digit(p.predicted, place)
+            counts[true, 10 if predicted is None else predicted] += 1
+    return counts
+
+
+def _digit(number: float, place: int) -> int | None:
+    digits = f"{math.floor(abs(number))}"
+    return int(digits[-1 - place]) if place < len(digits) else None
+
+
+def _accuracy_bars(groups: Sequence[Group], tests: Sequence[str], numbers: Sequence[str]) -> Figure:
+    """Means with their confidence intervals, each seed as a dot."""
+    rows = math.ceil(len(tests) / COLUMNS)
+    columns = min(len(tests), COLUMNS)
+    figure, axes = new_figure(columns, (3.6 * columns + 1.2, (0.34 * len(groups) + 1.2) * rows), rows=rows)
+    for i, (ax, test) in enumerate(zip(axes, tests, strict=False)):
+        metric = "accuracy" if test in numbers else "exact_match"
+        for y, group in enumerate(groups):
+            mean, width = group.mean_and_interval(test, metric)
+            seeds = [value for value in group.values(test, metric) if value is not None]
+            if mean is not None:
+                ax.barh(y, mean, height=0.7, color=look(y).colour, alpha=0.75)
+            if width is not None:
+                ax.errorbar(mean, y, xerr=width, fmt="none", color="#222222", capsize=3, lw=1)
+            if len(seeds) > 1:
+                ax.scatter(seeds, [y] * len(seeds), s=9, color="white", edgecolor="#222222", lw=0.6, zorder=3)
+        ax.set_yticks(range(len(groups)), [group.label for group in groups] if i % columns == 0 else [])
+        ax.set_ylim(len(groups) - 0.4, -0.6)
+        ax.set_xlim(left=0)
+        ax.grid(axis="y", visible=False)
+        ax.set_title(test)
+        ax.set_xlabel("share of right answers" if metric == "accuracy" else "share of equal texts")
+    _hide(axes[len(tests) :])
+    figure.supxlabel("bars: mean over seeds, with its 95 % confidence interval; dots: seeds", fontsize=8)
+    return figure
+
+
+def _learning_curves(groups: Sequence[Group]) -> Figure | None:
+    curves = [[run.folder.curve() for run in group.runs] for group in groups]
+    known = [
+        key
+        for key in CURVES
+        if any(point.get(key) is not None for runs in curves for curve in runs for point in curve)
+    ]
+    if not known:
+        return None
+    figure, axes = new_figure(len(known), (4.2 * len(known), 3.4 + 0.18 * len(groups)))
+    for ax, key in zip(axes, known, strict=True):
+        for i, runs in enumerate(curves):
+            points = [{p["step"]: p[key] for p in curve if p.get(key) is not None} for curve in runs]
+            _line(ax, i, groups[i].label, _common(points))
+        ax.set_xlabel("updates")
+        ax.set_ylabel(CURVES[key][1])
+        ax.set_title(CURVES[key][0])
+    _legend(figure, axes[0], "validation; lines: mean over seeds, bands: all seeds")
+    return figure
+
+
+def _error_by_magnitude(
+    groups: Sequence[Group], answers: Mapping[str, Sequence[Sequence[Sequence[Prediction]]]]
+) -> Figure:
+    rows, columns = math.ceil(len(answers) / COLUMNS), min(len(answers), COLUMNS)
+    figure, axes = new_figure(columns, (4.2 * columns, 3.0 * rows + 0.4 + 0.18 * len(groups)), rows=rows)
+    for ax, (test, by_group) in zip(axes, answers.items(), strict=False):
+        for i, runs in enumerate(by_group):
+            _line(ax, i, groups[i].label, _common([error_by_digits(run) for run in runs]))
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.set_ylim(bottom=0)
+        ax.set_xlabel("digits of the true number before its point (0: below 1)")
+        ax.set_ylabel("mean error, log10")
+        ax.set_title(test)
+    _hide(axes[len(answers) :])
+    _legend(figure, axes[0], f"lines: mean over seeds, bands: all seeds; from {FEWEST} answers per point")
+    return figure
+
+
+def _digit_confusion(
+    groups: Sequence[Group], test: str, runs: Sequence[Sequence[Sequence[Prediction]]]
+) -> Figure:
+    rows = len(groups)
+    figure, axes = new_figure(len(PLACES), (2.7 * len(PLACES) + 0.6, 2.5 * rows + 0.6), rows=rows)
+    for i, group in enumerate(groups):
+        everything = [p for run in runs[i] for p in run]
+        for place, name in enumerate(PLACES):
+            ax = axes[i * len(PLACES) + place]
+            counts = digit_counts(everything, place)
+            totals = counts.sum(1, keepdims=True)
+            shares = np.divide(counts, totals, out=np.full_like(counts, np.nan), where=totals > 0)
+            image = ax.imshow(shares, vmin=0, vmax=1, cmap="cividis")
+            ax.grid(visible=False)
+            ax.set_xticks(range(11), [*map(str, range(10)), "none"], fontsize=7)
+            ax.set_yticks(range(10), map(str, range(10)), fontsize=7)
+            ax.set_title(f"{group.label}\n{name}" if place == 0 else f"\n{name}", fontsize=8)
+            if place == 0:
+                ax.set_ylabel("true digit")
+            if i == rows - 1:
+                ax.set_xlabel("predicted digit")
+    figure.colorbar(
+        image, ax=axes, shrink=min(1.0, 2.0 / rows), label="share of answers with that true digit"
+    )
+    figure.suptitle(f"{test}: all seeds together", fontsize=9)
+    return figure
+
+
+def _common(seeds: Sequence[Mapping[float, float]]) -> dict[float, list[float]]:
+    """The values of all seeds, where all have one: a mean over other seeds would be another line."""
+    shared = set.intersection(*(set(points) for points in seeds)) if seeds else set()
+    return {x: [points[x] for points in seeds] for x in sorted(shared)}
+
+
+def _line(ax: Axes, i: int, label: str, spread: Spread) -> None:
+    xs, how = list(spread), look(i)
+    means = [float(np.mean(spread[x])) for x in xs]
+    ax.plot(
+        xs, means, color=how.colour, ls=how.dashes, marker=how.marker, ms=3.5, lw=1.5, label=label,
+        markevery=max(1, len(xs) // 10),
+    )  # fmt: skip
+    if any(len(values) > 1 for values in spread.values()):
+        low, high = [min(spread[x]) for x in xs], [max(spread[x]) for x in xs]
+        ax.fill_between(xs, low, high, color=how.colour, alpha=0.1, lw=0)
+
+
+def _legend(figure: Figure, ax: Axes, title: str) -> None:
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=2, fontsize=8, title=title, title_fontsize=8
+    )
+
+
+def _hide(axes: Sequence[Axes]) -> None:
+    for ax in axes:
+        ax.set_axis_off()

@@ -1,0 +1,133 @@
+"""The paper's program, with the commands that the paper's repository published.
+
+    python src/ntl/run_language_modeling.py model_args=vanilla_t5 training_args=train \
+        run_specific_config@_global_=debug_config
+
+Also installed as `ntl-train`. Hydra composes the configuration from `ntl/config`, and its `--multirun` sweeps
+over losses, weights and seeds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    # As a script, this folder would be the first place where every import looks, before installed packages.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.main import get_args_parser
+from omegaconf import DictConfig, OmegaConf
+
+from ntl.configuration import compose_config
+from ntl.errors import UserError
+
+CONFIG = "run_language_modeling"
+# With one of these, Hydra answers without running anything, or reads other folders than ours.
+HYDRA_ANSWERS = (
+    "help",
+    "hydra_help",
+    "cfg",
+    "info",
+    "version",
+    "shell_completion",
+    "config_dir",
+    "config_path",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program.
+
+    Args:
+        arguments: Overrides and options of Hydra. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit code: 0 all is done, 2 something asked for cannot be done, 130 interrupted.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else ["ntl-train"]
+    command = shlex.join([*program, *arguments])
+    options, _ = get_args_parser().parse_known_args(arguments)
+    try:
+        swept = []
+        if not any(getattr(options, name, None) for name in HYDRA_ANSWERS):
+            swept = check(options.overrides, bool(options.multirun))
+
+        @hydra.main(version_base="1.3", config_path="pkg://ntl.config", config_name=CONFIG)
+        def job(config: DictConfig) -> None:
+            run_job(config, swept)
+
+        sys.argv = [sys.argv[0], *arguments]
+        job()
+    except UserError as error:
+        return _refuse(error)
+    except SystemExit as stop:  # of a job, or of Hydra
+        return int(stop.code or 0)
+    except KeyboardInterrupt:
+        print(
+            "ntl-train: interrupted. To continue from the last checkpoint: "
+            f"{command} training_args.resume_from_checkpoint=true",
+            file=sys.stderr,
+        )
+        return 130
+    return 0
+
+
+def check(overrides: Sequence[str], multirun: bool) -> list[str]:
+    """Check the configuration, of a sweep the first one, before Hydra runs anything: its errors list choices.
+
+    Args:
+        overrides: Of the command line.
+        multirun: Whether they may be sweeps.
+
+    Returns:
+        The keys that are swept over.
+
+    Raises:
+        UserError: The configuration cannot be used.
+    """
+    from ntl.experiment import Experiment
+
+    given, swept = list(overrides), []
+    if multirun:
+        for i, override in enumerate(OverridesParser.create().parse_overrides(given)):
+            if override.is_sweep_override():
+                swept.append(override.get_key_element())
+                given[i] = f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
+    config = compose_config(CONFIG, [o for o in given if not o.startswith("hydra")], "ntl-train")
+    Experiment.from_config(config)
+    return swept
+
+
+def run_job(config: DictConfig, swept: Sequence[str]) -> None:
+    """Run one experiment; `config` is composed, `swept` names what tells it from the others of a sweep."""
+    from ntl.experiment import Experiment, run
+
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    task_overrides = HydraConfig.get().overrides.task
+    chosen = [o for o in task_overrides if o.partition("=")[0] in swept]
+    try:
+        run(Experiment.from_config(plain, ",".join(chosen)))
+    except UserError as error:
+        # Hydra would print a traceback.
+        raise SystemExit(_refuse(error)) from None
+
+
+def _refuse(error: UserError) -> int:
+    # Under torchrun every process finds the same; one of them says it.
+    if os.environ.get("RANK", "0") == "0":
+        print(f"ntl-train: {error}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Examples in an Arrow file: read once, memory-mapped ever after, whatever their number.
+
+The full mathematics dataset has 26 million pairs; as Python objects they would take gigabytes in every
+process. Converted, they are shared through the page cache, and a run starts at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, overload
+
+import pyarrow as pa
+from datasets import Dataset
+from filelock import FileLock
+
+from ntl.errors import UserError
+from ntl.tasks import Example
+
+ROWS = 10_000  # of one Arrow batch
+SCHEMA = pa.schema({"question": pa.string(), "answer": pa.string()})
+
+
+class ArrowExamples(Sequence[Example]):
+    """Examples that lie in an Arrow file.
+
+    Args:
+        folder: That `cached` made.
+
+    Attributes:
+        dataset: The same as a `datasets.Dataset` with the columns question and answer. What its `map` makes
+            is cached in the folder too.
+        fingerprint: Of the content, as `ntl.tasks.fingerprint`.
+        longest_answer: In characters.
+    """
+
+    def __init__(self, folder: Path):
+        self.dataset = Dataset.from_file(str(folder / "examples.arrow"))
+        facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+        self.fingerprint: str = facts["fingerprint"]
+        self.longest_answer: int = facts["longest_answer"]
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Example]: ...
+
+    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+        found = self.dataset[index]
+        if isinstance(index, slice):
+            return [Example(q, a) for q, a in zip(found["question"], found["answer"], strict=True)]
+        return Example(found["question"], found["answer"])
+
+    def __iter__(self) -> Iterator[Example]:
+        for start in range(0, len(self), ROWS):
+            yield from self[start : start + ROWS]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ArrowExamples) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+
+def cached(source: Sequence[Any], read: Callable[[], Iterable[Example]], cache_dir: str) -> ArrowExamples:
+    """Read examples into an Arrow file, unless an earlier call has.
+
+    Several processes may ask for the same at once: one reads, the others wait. An interrupted call leaves
+    nothing that a later one would take for whole.
+
+    Args:
+        source: What the examples depend on: a file's path, size and time, how it is read, ...
+        read: Gives the examples; called only when they are not there.
+        cache_dir: The folder of such files.
+
+    Returns:
+        The examples.
+
+    Raises:
+        UserError: The folder cannot be written; or from `read`.
+    """
+    key = hashlib.sha256(json.dumps([1, *source]).encode()).hexdigest()[:24]
+    folder = Path(cache_dir).expanduser() / key
+    # A folder that is there is whole: it needs no lock, and may lie where nothing can be written.
+    if not folder.is_dir():
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder.with_suffix(".lock")):
+                if not folder.is_dir():
+                    _make(folder, read)
+        except OSError as error:
+            raise UserError(
+                f"cache_dir={cache_dir} cannot be written ({error.strerror or error}); expected a folder "
+                "with room for a copy of the data. Pass for example dataset_args.cache_dir=some/folder."
+            ) from None
+    return ArrowExamples(folder)
+
+
+def _make(folder: Path, read: Callable[[], Iterable[Example]]) -> None:
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    partial.mkdir()
+    try:
+        _write(partial, read())
+        os.replace(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(folder: Path, examples: Iterable[Example]) -> None:
+    digest = hashlib.sha256()
+    longest = 0
+    with pa.OSFile(str(folder / "examples.arrow"), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as stream:
+        for rows in _batches(examples):
+            questions, answers = [e.question for e in rows], [e.answer for e in rows]
+            # The same bytes as in `ntl.tasks.fingerprint`: lists and files of one content are one to all.
+            digest.update("".join(f"{q}\t{a}\n" for q, a in zip(questions, answers, strict=True)).encode())
+            longest = max(longest, max(map(len, answers)))
+            stream.write_batch(pa.record_batch([pa.array(questions), pa.array(answers)], schema=SCHEMA))
+    facts = {"fingerprint": digest.hexdigest(), "longest_answer": longest}
+    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def _batches(examples: Iterable[Example]) -> Iterator[list[Example]]:
+    iterator = iter(examples)
+    while rows := list(islice(iterator, ROWS)):
+        yield rows

@@ -1,0 +1,68 @@
+"""Examples as token ids: encoded once, kept on disk, memory-mapped, so that no step waits for a tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from ntl.approaches import Approach
+from ntl.settings import ModelSettings
+from ntl.tasks import Example, fingerprint
+
+FORMAT = 1  # of what is kept; another number makes everything anew
+BATCH = 1000
+
+
+def tokenize(
+    examples: Sequence[Example], approach: Approach, model: ModelSettings, cache_dir: Path
+) -> Dataset:
+    """Encode examples, or take them from the cache.
+
+    Args:
+        examples: Texts.
+        approach: What encodes them.
+        model: What the approach was made of; with the tokenizer it decides what is the same.
+        cache_dir: Where encoded examples are kept.
+
+    Returns:
+        One row per example: the columns of `Approach.encode`, and `length` (of the longest one).
+
+    Raises:
+        UserError: An answer that the approach cannot take.
+    """
+    settings = asdict(model)
+    identity = {
+        "format": FORMAT,
+        "data": getattr(examples, "fingerprint", None) or fingerprint(examples),
+        "encoding": [settings[key] for key in ("family", "encoding", "head", "log_scale")],
+        "tokenizer": approach.tokenizer.backend_tokenizer.to_str(),
+    }
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    texts = getattr(examples, "dataset", None)
+    if texts is None:
+        texts = Dataset.from_dict(
+            {"question": [e.question for e in examples], "answer": [e.answer for e in examples]}
+        )
+
+    def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
+        columns = approach.encode(batch["question"], batch["answer"])
+        ids = [column for column in columns.values() if column and isinstance(column[0], list)]
+        return {**columns, "length": [max(map(len, row)) for row in zip(*ids, strict=True)]}
+
+    # `datasets` writes beside the file and moves it: an interrupted run leaves nothing half-made.
+    return texts.map(
+        encode,
+        batched=True,
+        batch_size=BATCH,
+        remove_columns=texts.column_names,
+        cache_file_name=str(cache_dir / f"{key}.arrow"),
+        new_fingerprint=key,
+        desc="tokenize",
+    )

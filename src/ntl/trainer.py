@@ -1,0 +1,180 @@
+"""transformers' trainer, minimising what an approach minimises, with sums divided over the whole update."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from transformers import Seq2SeqTrainer, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ntl.approaches import Approach
+from ntl.run_folder import RunFolder
+
+Measure = Callable[[nn.Module], Mapping[str, float | None]]
+
+
+class ApproachTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer` for an approach.
+
+    transformers counts labels, which knows nothing of numbers, and divides by what the model claims to have
+    done. Here the approach counts, the counts of all micro-batches and ranks of an update are added up, and
+    each micro-batch computes its share.
+
+    Args:
+        *args: Of `Seq2SeqTrainer`.
+        approach: What is trained; its `collate` makes the batches.
+        measure: What an evaluation is: called with the (wrapped) model; its result is logged with `eval_` in
+            front.
+        **kwargs: Of `Seq2SeqTrainer`.
+    """
+
+    # A share is divided by the whole update already; the trainer must not divide again.
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, *args: Any, approach: Approach, measure: Measure | None = None, **kwargs: Any):
+        # The tokenizer is saved with every checkpoint: one alone is enough to answer with.
+        super().__init__(
+            *args,
+            model=approach.model,
+            data_collator=approach.collate,
+            processing_class=approach.tokenizer,
+            **kwargs,
+        )
+        self.approach = approach
+        self.measure = measure
+        self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
+        self._logged_step = 0
+
+    def train_from(self, checkpoint: Path | None) -> None:
+        """Train to the last step, and take the best model where one is asked for.
+
+        Args:
+            checkpoint: To continue from; None for the start.
+        """
+        state = {} if checkpoint is None else json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
+        if checkpoint is None or state["global_step"] < self.args.max_steps:
+            self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            return
+        # The run was killed after its last step; transformers would train another one.
+        best = state["best_global_step"] if self.args.load_best_model_at_end else None
+        self._load_from_checkpoint(
+            str(checkpoint if best is None else checkpoint.with_name(f"{PREFIX_CHECKPOINT_DIR}-{best}"))
+        )
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """Collect the micro-batches of one update, and count what their sums are divided by."""
+        batches = list(islice(epoch_iterator, num_batches))
+        if batches:
+            counts = torch.stack([self.approach.count(batch) for batch in batches]).sum(0)
+            # On the host, where the batches are: no synchronisation with an accelerator.
+            self.counts = self.accelerator.reduce(counts.to(device), reduction="sum")
+        return batches, None
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """Compute the micro-batch's share of the update's loss."""
+        share = self.approach.loss(model, inputs, self.counts)
+        for name, term in share.terms.items():
+            self._terms[name] = self._terms[name].to(term.device) + term.double()
+        # Data parallelism averages gradients over the ranks; shares add up.
+        return share.loss * self.accelerator.num_processes
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
+        """Measure, log, and tell the callbacks."""
+        model = self.model_wrapped if self.is_in_train else self._wrap_for_evaluation()
+        was_training = model.training
+        model.eval()
+        measured = self.measure(model)
+        model.train(was_training)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def log(self, logs, start_time=None):
+        """Add the terms of the loss to what is logged."""
+        if "loss" in logs and self._terms:
+            updates = self.state.global_step - self._logged_step
+            for name in sorted(self._terms):
+                total = self.accelerator.reduce(self._terms[name].to(self.args.device), reduction="sum")
+                logs[name] = total.item() / updates
+            self._terms.clear()
+            self._logged_step = self.state.global_step
+        super().log(logs, start_time)
+
+    def _wrap_for_evaluation(self) -> nn.Module:
+        return self.model_wrapped if self.model_wrapped is not self.model else self.model.to(self.args.device)
+
+
+class RunRecorder(TrainerCallback):
+    """Keeps `run.json` and the learning curve of a run's folder up to date.
+
+    Args:
+        folder: Of the run.
+        is_writer: Whether this process writes; one of them does.
+    """
+
+    def __init__(self, folder: RunFolder, is_writer: bool):
+        self.folder = folder
+        self.is_writer = is_writer
+        self.seconds_before = folder.record().train_seconds if is_writer else 0.0
+        self.started = time.monotonic()
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Start the clock."""
+        self.started = time.monotonic()
+
+    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
+        """Add a point to the learning curve."""
+        if self.is_writer and metrics:
+            self.folder.add_to_curve({"step": state.global_step, **metrics})
+
+    def on_save(self, args, state, control, **kwargs):
+        """Write down how far the run is: a run that is resumed counts on from here."""
+        self.write(state.global_step)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Write down that all steps are done."""
+        self.write(state.global_step)
+
+    def write(self, steps: int) -> None:
+        """Write the record."""
+        if self.is_writer:
+            seconds = round(self.seconds_before + time.monotonic() - self.started, 1)
+            self.folder.write_record(replace(self.folder.record(), steps=steps, train_seconds=seconds))
+
+
+def last_complete_checkpoint(folder: Path) -> Path | None:
+    """Find the checkpoint to resume from; one that was being written when the run was killed is deleted.
+
+    Args:
+        folder: Of the run.
+
+    Returns:
+        The latest whole one, or None.
+    """
+    found = []
+    for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        # transformers writes trainer_state.json last.
+        try:
+            found.append((json.loads((path / TRAINER_STATE_NAME).read_text())["global_step"], path))
+        except (OSError, ValueError, KeyError):
+            if is_main_process():
+                shutil.rmtree(path, ignore_errors=True)
+    return max(found)[1] if found else None
+
+
+def is_main_process() -> bool:
+    """Whether this process is the one that writes."""
+    return not dist.is_initialized() or dist.get_rank() == 0

@@ -1,0 +1,85 @@
+"""What every approach is tested for, said once: the tests of each approach call these."""
+
+from __future__ import annotations
+
+import torch
+
+from ntl.approaches import build_approach
+from ntl.approaches.shapes import get_shape
+from ntl.settings import GenerationSettings, LossSettings, ModelSettings
+
+QUESTIONS = ["1 + 1", "12 + 3", "0.5 * 3", "-7 - 8", "5 - 5", "99 * 99"]
+ANSWERS = ["2", "15", "1.5", "-15", "0", "9801"]
+GREEDY = GenerationSettings(beams=1, max_new_tokens=12)
+BEAMS = GenerationSettings(beams=3, max_new_tokens=12)
+NTL = LossSettings(criterion="wasserstein")
+
+
+def make(shape="t5-tiny", loss=NTL, **settings):
+    """A tiny approach from scratch, without dropout."""
+    config = get_shape(shape)
+    if config["model_type"] == "t5":
+        config |= {"dropout_rate": 0.0}
+    return build_approach(ModelSettings(config=config, **settings), loss)
+
+
+def rows_of(approach, questions=QUESTIONS, answers=ANSWERS):
+    columns = approach.encode(questions, answers)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def gradient(approach, rows, size):
+    """The gradient of one update whose rows come in micro-batches of `size`, and its loss and terms."""
+    batches = [approach.collate(rows[i : i + size]) for i in range(0, len(rows), size)]
+    counts = torch.stack([approach.count(batch) for batch in batches]).sum(0)
+    assert counts.dtype == torch.float64
+    approach.model.zero_grad()
+    shares = [approach.loss(approach.model, batch, counts) for batch in batches]
+    for share in shares:
+        share.loss.backward()
+    grads = [p.grad.flatten().clone() for p in approach.model.parameters() if p.grad is not None]
+    terms = {name: sum(share.terms[name] for share in shares) for name in shares[0].terms}
+    return torch.cat(grads), sum(share.loss.detach() for share in shares), terms
+
+
+def assert_split_does_not_matter(approach, rows):
+    approach.model.double()
+    whole, loss, terms = gradient(approach, rows, len(rows))
+    assert whole.norm() > 1e-4
+    for size in (1, 2):
+        split, split_loss, split_terms = gradient(approach, rows, size)
+        torch.testing.assert_close(split, whole)
+        torch.testing.assert_close(split_loss, loss)
+        torch.testing.assert_close(split_terms, terms)
+
+
+def overfit(approach, steps=150, learning_rate=3e-3):
+    """Learn the examples by heart."""
+    batch = approach.collate(rows_of(approach))
+    counts = approach.count(batch)
+    optimizer = torch.optim.Adam(approach.model.parameters(), learning_rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        approach.loss(approach.model, batch, counts).loss.backward()
+        optimizer.step()
+    return approach
+
+
+def saved(approach, folder, settings, loss=NTL):
+    """Save as the trainer does, and build it again from the folder alone."""
+    approach.model.save_pretrained(folder)
+    approach.tokenizer.save_pretrained(folder)
+    return build_approach(ModelSettings(checkpoint=str(folder), **settings), loss)
+
+
+def assert_the_same(approach, other, generation=BEAMS):
+    """Two approaches have the same loss and the same answers."""
+    batch = approach.collate(rows_of(approach))
+    torch.testing.assert_close(other.collate(rows_of(other)), batch)
+    approach.model.eval()
+    other.model.eval()
+    counts = approach.count(batch)
+    mine, theirs = (a.loss(a.model, batch, counts) for a in (approach, other))
+    torch.testing.assert_close(theirs.loss, mine.loss, rtol=0, atol=0)
+    answers = approach.answer(approach.model, QUESTIONS, generation)
+    assert other.answer(other.model, QUESTIONS, generation) == answers

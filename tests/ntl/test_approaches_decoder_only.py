@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from approach_cases import (
+    ANSWERS,
+    BEAMS,
+    GREEDY,
+    NTL,
+    QUESTIONS,
+    assert_split_does_not_matter,
+    assert_the_same,
+    gradient,
+    make,
+    overfit,
+    rows_of,
+    saved,
+)
+from conftest import shared
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from ntl.approaches import IGNORE, build_approach
+from ntl.errors import UserError
+from ntl.settings import GenerationSettings, LossSettings, ModelSettings
+from ntloss import NTLoss
+
+GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+}
+SHAPES = ("llama-tiny", "mamba-tiny", "gpt2")
+
+
+def causal(shape="llama-tiny", loss=NTL, **settings):
+    if shape == "gpt2":
+        return build_approach(ModelSettings(family="decoder_only", config=GPT2, **settings), loss)
+    return make(shape, loss, family="decoder_only", **settings)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_update_does_not_depend_on_how_it_is_split(shape):
+    approach = causal(shape)
+    assert_split_does_not_matter(approach, rows_of(approach))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_learned_by_heart_is_answered_and_survives_its_folder(shape, tmp_path):
+    approach = overfit(causal(shape), steps=120)
+    assert approach.answer(approach.model, QUESTIONS, GREEDY) == ANSWERS
+    assert approach.answer(approach.model, QUESTIONS, BEAMS) == ANSWERS
+    assert_the_same(approach, saved(approach, tmp_path, {"family": "decoder_only"}))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_padding_changes_no_answer(shape):
+    approach = overfit(causal(shape), steps=10)
+    short = GenerationSettings(beams=2, max_new_tokens=4)
+    questions = ["1", "123 + 456 - 7", "12"]
+    together = approach.answer(approach.model, questions, short)
+    assert together == [approach.answer(approach.model, [q], short)[0] for q in questions]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_loss_is_that_of_the_answer_alone(shape):
+    approach = causal(shape)
+    rows = rows_of(approach)
+    batch = approach.collate(rows)
+    logits, labels = [], []
+    for row in rows:  # one by one, without padding, with the logits of the whole row
+        ids = torch.tensor([row["input_ids"]])
+        start = len(row["input_ids"]) - len(row["labels"])
+        logits.append(approach.model(input_ids=ids).logits[0, start - 1 : -1])
+        labels.append(ids[0, start:])
+    logits, labels = torch.cat(logits), torch.cat(labels)
+    counts = approach.count(batch)
+    share = approach.loss(approach.model, batch, counts)
+    ntl = NTLoss(approach.vocabulary, reweigh=False)(logits, labels)
+    torch.testing.assert_close(share.loss, F.cross_entropy(logits, labels) + 0.3 * ntl, rtol=1e-4, atol=1e-5)
+    assert counts.tolist() == [20, 12]
+
+
+def test_a_batch_without_labels_is_a_zero_with_a_graph():
+    approach = causal()
+    rows = [{**row, "labels": [IGNORE] * len(row["labels"])} for row in rows_of(approach)]
+    grads, loss, _ = gradient(approach, rows, 6)
+    assert loss == 0
+    assert not grads.any()
+
+
+def test_a_byte_level_tokenizer_separates_with_a_line_break_and_pads_with_its_end():
+    folder = str(shared("tokenizers/gpt2"))
+    approach = causal("gpt2", tokenizer=folder)
+    row = rows_of(approach, ["What is 12?"], ["-3.5"])[0]
+    tokens = approach.tokenizer.convert_ids_to_tokens(row["input_ids"])
+    assert tokens == ["What", "Ġis", "Ġ", "1", "2", "?", "Ċ", "-", "3", ".", "5", "<|endoftext|>"]
+    assert approach.encoding.decode([row["labels"]]) == ["-3.5"]
+    assert approach.tokenizer.pad_token_id == approach.tokenizer.eos_token_id
+    assert_split_does_not_matter(approach, rows_of(approach)[:3])
+
+
+def test_pretrained_weights_are_taken_as_they_are(tmp_path):
+    pretrained = GPT2LMHeadModel(GPT2Config(**{**GPT2, "vocab_size": 100}))
+    pretrained.save_pretrained(tmp_path)
+    causal().tokenizer.save_pretrained(tmp_path)
+    approach = build_approach(ModelSettings(family="decoder_only", checkpoint=str(tmp_path)), NTL)
+    for key, value in pretrained.state_dict().items():
+        torch.testing.assert_close(approach.model.state_dict()[key], value, rtol=0, atol=0)
+    gradient(approach, rows_of(approach), 6)
+
+
+def test_a_row_that_is_too_long_for_the_model_is_named():
+    config = {**GPT2, "n_positions": 16}
+    approach = build_approach(ModelSettings(family="decoder_only", config=config), NTL)
+    with pytest.raises(UserError, match="take 22 tokens; this model reads 16 at most"):
+        approach.encode(["1" * 18], ["42"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"encoding": "rt"}, "encoding=rt needs family=t5"),
+        ({"config": {"model_type": "t5"}}, "is a t5; family=decoder_only"),
+        ({"config": {"model_type": "llama", "hidden_siz": 8}}, "llama has no argument hidden_siz"),
+        ({"config": {"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4}}, "Correct it"),
+    ],
+)
+def test_what_cannot_be_built_says_so(settings, complaint):
+    with pytest.raises(UserError, match=complaint):
+        build_approach(ModelSettings(family="decoder_only", **settings), LossSettings())
+
+
+@pytest.mark.parametrize("encoding", ["digits", "auto"])
+def test_a_run_with_a_byte_level_tokenizer_is_read_again_as_it_was_written(encoding, tmp_path):
+    settings = {"family": "decoder_only", "encoding": encoding}
+    approach = make("llama-tiny", NTL, tokenizer=str(shared("tokenizers/gpt2")), **settings)
+    other = saved(approach, tmp_path, settings)
+    assert other.encode(QUESTIONS, ANSWERS) == approach.encode(QUESTIONS, ANSWERS)
+    assert other.tokenizer.pad_token_id == approach.tokenizer.pad_token_id
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_beams_carry_their_states_with_them(shape):
+    approach = overfit(causal(shape), steps=10)
+    cached = approach.answer(approach.model, QUESTIONS, BEAMS)
+    approach.model.generation_config.use_cache = False
+    assert approach.answer(approach.model, QUESTIONS, BEAMS) == cached

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+from approach_cases import (
+    ANSWERS,
+    BEAMS,
+    NTL,
+    QUESTIONS,
+    assert_split_does_not_matter,
+    assert_the_same,
+    gradient,
+    make,
+    overfit,
+    rows_of,
+    saved,
+)
+from conftest import shared
+from transformers import T5Config, T5ForConditionalGeneration
+
+from ntl.approaches import IGNORE, build_approach
+from ntl.approaches.shapes import SHAPES, get_shape
+from ntl.errors import UserError
+from ntl.settings import LossSettings, ModelSettings
+from ntloss import NTLoss, criterion_names
+
+ENCODINGS = ("digits", "rt")
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(
+    "loss",
+    [LossSettings(), NTL, LossSettings("gaussian_cross_entropy", weight=1.0, mode="replace")],
+    ids=["ce", "ntl", "gaussian"],
+)
+def test_the_update_does_not_depend_on_how_it_is_split(encoding, loss):
+    approach = make(encoding=encoding, loss=loss)
+    assert_split_does_not_matter(approach, rows_of(approach))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_what_is_learned_by_heart_is_answered_and_survives_its_folder(encoding, tmp_path):
+    approach = overfit(make(encoding=encoding))
+    assert approach.answer(approach.model, QUESTIONS, BEAMS) == ANSWERS
+    assert approach.model.training
+    assert approach.ill_formed == 0
+    assert_the_same(approach, saved(approach, tmp_path, {"encoding": encoding}))
+
+
+def test_the_loss_is_mean_cross_entropy_plus_weighted_mean_number_loss():
+    approach = make(loss=dataclasses.replace(NTL, reweigh=True))
+    batch = approach.collate(rows_of(approach))
+    logits = approach.logits(approach.model, batch)
+    ce = F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORE)
+    ntl = NTLoss(approach.vocabulary)(logits, batch["labels"])
+    counts = approach.count(batch)
+    share = approach.loss(approach.model, batch, counts)
+    torch.testing.assert_close(share.loss, ce + 0.3 * ntl)
+    torch.testing.assert_close(share.terms, {"ce": ce.detach(), "ntl": ntl.detach()})
+    # "2 15 1.5 -15 0 9801": 12 digits, a sign and a point, and 6 end tokens.
+    assert counts.tolist() == [20, 12]
+
+
+def test_cross_entropy_alone_reports_the_number_term_and_does_not_minimise_it():
+    approach = make(loss=LossSettings())
+    batch = approach.collate(rows_of(approach))
+    share = approach.loss(approach.model, batch, approach.count(batch))
+    assert share.loss == share.terms["ce"]
+    assert share.terms["ntl"] > 0
+
+
+def test_logits_without_labels_are_those_that_t5_computes_with_labels():
+    approach = make()
+    batch = approach.collate(rows_of(approach))
+    torch.testing.assert_close(approach.logits(approach.model, batch), approach.model(**batch).logits)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_batch_without_numbers_or_labels_is_a_finite_loss_with_a_graph(encoding):
+    approach = make(encoding=encoding)
+    rows = rows_of(approach, ["a", "b"], ["yes", "no"])
+    grads, _, terms = gradient(approach, rows, 2)
+    assert terms["ntl"] == 0
+    assert grads.isfinite().all()
+    masked = [{**row, "labels": [IGNORE] * 3} for row in rows]
+    grads, loss, _ = gradient(approach, masked, 2)
+    assert loss == 0
+    assert not grads.any()
+
+
+@pytest.mark.parametrize(
+    "criterion", [n for n in criterion_names() if n not in ("per_number", "weighted_sum")]
+)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_every_criterion_of_the_library_can_be_minimised(encoding, criterion):
+    options = {"criterion": "wasserstein"} if criterion == "place_weighted" else {}
+    approach = make(encoding=encoding, loss=LossSettings(criterion, options))
+    grads, loss, _ = gradient(approach, rows_of(approach), 6)
+    assert loss.isfinite()
+    assert grads.isfinite().all()
+
+
+def test_under_bfloat16_autocast_the_loss_is_in_float32():
+    approach = make(encoding="rt")
+    batch = approach.collate(rows_of(approach))
+    counts = approach.count(batch)
+    exact = approach.loss(approach.model, batch, counts).loss
+    with torch.autocast("cpu", torch.bfloat16):
+        share = approach.loss(approach.model, batch, counts)
+    assert share.loss.dtype == torch.float32
+    torch.testing.assert_close(share.loss, exact, rtol=0.05, atol=0)
+
+
+def test_the_regression_transformer_adds_its_encodings_in_encoder_and_decoder():
+    approach = make(encoding="rt")
+    model, first = approach.model, approach.encoding.first_id
+    tokens = torch.tensor([0, first - 1, first + 7, first + 319])
+    for stack in (model.encoder, model.decoder):
+        added = stack.embed_tokens(tokens) - model.shared(tokens)
+        assert not added[:2].any()
+        torch.testing.assert_close(
+            added[2:], stack.embed_tokens.make_encodings()[[8, 320]], atol=1e-5, rtol=0
+        )
+    assert not any("encodings" in key for key in model.state_dict())
+
+
+def test_number_loss_on_the_regression_transformer_looks_at_the_digit_alone():
+    approach = make(encoding="rt")
+    assert approach.vocabulary.distinct_values == tuple(float(d) for d in range(10))
+    assert len(approach.vocabulary.token_ids) == 320
+
+
+def test_a_stock_tokenizer_counts_every_number_that_it_has_a_token_for():
+    approach = make(encoding="auto", tokenizer=str(shared("tokenizers/t5")))
+    labels = approach.collate(rows_of(approach, ["q"], ["In 2019 it was 42"]))
+    assert approach.count(labels)[1] == 2
+    assert 2019.0 in approach.vocabulary.distinct_values
+
+
+def test_pretrained_weights_grow_by_the_tokens_of_the_encoding(tmp_path):
+    tokenizer = make().tokenizer
+    pretrained = T5ForConditionalGeneration(
+        T5Config(
+            **get_shape("t5-tiny") | {"vocab_size": 101, "decoder_start_token_id": 0, "dropout_rate": 0.0}
+        )
+    )
+    pretrained.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    approach = build_approach(ModelSettings(checkpoint=str(tmp_path), encoding="rt"), NTL)
+    torch.testing.assert_close(approach.model.shared.weight[:98], pretrained.shared.weight[:98])
+    assert approach.model.shared.weight is approach.model.decoder.embed_tokens.weight
+    assert approach.model.get_output_embeddings().weight is approach.model.shared.weight
+    assert len(approach.model.shared.weight) == 98 + 320
+    assert approach.model.encoder.embed_tokens.encodings.any()
+    gradient(approach, rows_of(approach), 6)
+
+
+def test_a_checkpoint_of_another_approach_is_refused_before_its_weights_are_read(tmp_path):
+    approach = make()
+    approach.tokenizer.save_pretrained(tmp_path)
+    approach.model.config.save_pretrained(tmp_path)  # no weights: they are not read
+    for settings, complaint in (
+        ({"encoding": "rt"}, "encoding=digits; expected rt"),
+        ({"head": "regression"}, "head=language; expected regression"),
+        ({"encoding": "xval"}, "encoding=digits; expected xval"),
+        ({"family": "decoder_only"}, "is a t5; family=decoder_only"),
+    ):
+        with pytest.raises(UserError, match=complaint):
+            build_approach(ModelSettings(checkpoint=str(tmp_path), **settings), LossSettings())
+
+
+def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_refused(tmp_path):
+    approach = make()
+    approach.model.save_pretrained(tmp_path)
+    settings = ModelSettings(checkpoint=str(tmp_path), tokenizer=str(shared("tokenizers/t5")))
+    with pytest.raises(UserError, match="tokens, the tokenizer 32100; expected those of one run"):
+        build_approach(settings, LossSettings())
+    (tmp_path / "model.safetensors").unlink()
+    approach.tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="cannot be loaded"):
+        build_approach(ModelSettings(checkpoint=str(tmp_path)), LossSettings())
+
+
+@pytest.mark.parametrize(
+    ("settings", "loss", "complaint"),
+    [
+        ({"config": {}}, {}, "needs an architecture"),
+        ({"config": {"model_type": "llama"}}, {}, "is a llama; family=t5"),
+        (
+            {"config": {"model_type": "t5", "d_modell": 8}},
+            {},
+            "t5 has no argument d_modell; expected some of",
+        ),
+        ({"config": {"model_type": "t5", "feed_forward_proj": "wavy"}}, {}, "wavy"),
+        ({"checkpoint": "/nowhere"}, {}, "model_name_or_path=/nowhere is no folder"),
+        ({"encoding": "roman"}, {}, "encoding='roman' is unknown; expected digits, auto, rt or xval"),
+        ({"family": "bert"}, {}, "family='bert' is unknown; expected one of t5, decoder_only"),
+        ({}, {"criterion": "euclid"}, "no criterion is called 'euclid'. Expected one of digit_entropy"),
+        ({}, {"criterion": "wasserstein", "options": {"p": 2}}, "has no option 'p'"),
+        ({}, {"criterion": "dist2", "reweigh": True}, "reweigh"),
+        ({}, {"criterion": "wasserstein", "weight": -1}, "weight=-1"),
+    ],
+)
+def test_what_cannot_be_built_says_so(settings, loss, complaint):
+    settings = {"config": get_shape("t5-tiny"), **settings}
+    with pytest.raises(UserError, match=complaint):
+        build_approach(ModelSettings(**settings), LossSettings(**loss))
+
+
+def test_a_name_on_the_hub_fails_at_once_where_the_hub_is_out_of_reach(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match="model_name_or_path=null trains from scratch"):
+        build_approach(ModelSettings(checkpoint="someone/some-t5"), LossSettings())
+
+
+def test_shapes_are_found_by_name_and_in_folders(tmp_path):
+    assert get_shape("t5-base")["num_layers"] == 12
+    make().model.save_pretrained(tmp_path)
+    shape = get_shape(str(tmp_path))
+    assert {key: shape[key] for key in SHAPES["t5-tiny"]} == SHAPES["t5-tiny"]
+    assert "vocab_size" not in shape
+    build_approach(ModelSettings(config=shape), LossSettings())
+    with pytest.raises(UserError, match="expected one of t5-tiny, t5-small"):
+        get_shape("t5-huge")
+
+
+@pytest.mark.parametrize("encoding", ["digits", "auto", "rt", "xval"])
+def test_a_run_with_the_real_tokenizer_is_read_again_as_it_was_written(encoding, tmp_path):
+    loss = LossSettings()
+    approach = make(encoding=encoding, loss=loss, tokenizer=str(shared("tokenizers/t5")))
+    approach.fit(ANSWERS)
+    other = saved(approach, tmp_path, {"encoding": encoding}, loss)
+    assert other.encode(QUESTIONS, ANSWERS) == approach.encode(QUESTIONS, ANSWERS)
+    assert other.model.config.ntl == approach.model.config.ntl

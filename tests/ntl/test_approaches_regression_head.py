@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from approach_cases import (
+    ANSWERS,
+    GREEDY,
+    NTL,
+    QUESTIONS,
+    assert_split_does_not_matter,
+    assert_the_same,
+    gradient,
+    make,
+    overfit,
+    rows_of,
+    saved,
+)
+from transformers import T5Config, T5ForConditionalGeneration
+
+from ntl.approaches import build_approach
+from ntl.approaches.shapes import get_shape
+from ntl.errors import UserError
+from ntl.settings import LossSettings, ModelSettings
+
+CE = LossSettings()
+
+
+def regression(answers=ANSWERS, **settings):
+    approach = make(head="regression", loss=CE, **settings)
+    approach.fit(answers)
+    return approach
+
+
+@pytest.mark.parametrize("log_scale", [True, False])
+def test_the_update_does_not_depend_on_how_it_is_split(log_scale):
+    approach = regression(log_scale=log_scale)
+    assert_split_does_not_matter(approach, rows_of(approach))
+
+
+def test_what_is_learned_by_heart_is_answered_and_survives_its_folder(tmp_path):
+    approach = overfit(regression())
+    answers = [float(text) for text in approach.answer(approach.model, QUESTIONS, GREEDY)]
+    assert answers == pytest.approx([float(a) for a in ANSWERS], rel=0.1, abs=0.1)
+    other = saved(approach, tmp_path, {"head": "regression"}, CE)
+    assert_the_same(approach, other, GREEDY)
+    # Statistics of a finished run stay.
+    other.fit(["1000"])
+    assert other.model.config.ntl == approach.model.config.ntl
+
+
+def test_answers_are_standardised_by_the_training_answers():
+    approach = regression(["1", "3"], log_scale=False)
+    batch = approach.collate(rows_of(approach, ["a", "b"], ["1", "3"]))
+    with torch.no_grad():
+        approach.model.head.weight.zero_()
+        approach.model.head.bias.fill_(0.5)
+    assert approach.answer(approach.model, ["a"], GREEDY) == ["2.5"]
+    share = approach.loss(approach.model, batch, approach.count(batch))
+    assert share.loss.item() == pytest.approx((1.5**2 + 0.5**2) / 2)
+    assert share.terms["number"] == share.loss
+
+
+def test_one_answer_for_all_is_no_division_by_zero():
+    approach = regression(["7"] * 4)
+    grads, loss, _ = gradient(approach, rows_of(approach, ["a"], ["7"]), 1)
+    assert loss.isfinite()
+    assert grads.isfinite().all()
+
+
+def test_a_training_without_the_statistics_is_an_error():
+    approach = make(head="regression", loss=CE)
+    batch = approach.collate(rows_of(approach))
+    with pytest.raises(RuntimeError, match="call fit before"):
+        approach.loss(approach.model, batch, approach.count(batch))
+
+
+def test_one_seed_gives_every_head_the_same_body_and_another_seed_another():
+    language = make(seed=3).model.state_dict()
+    for key, value in regression(seed=3).model.transformer.state_dict().items():
+        torch.testing.assert_close(value, language[key], rtol=0, atol=0)
+    assert not torch.equal(make(seed=4).model.shared.weight, language["shared.weight"])
+
+
+def test_pretrained_weights_get_a_regression_head(tmp_path):
+    pretrained = T5ForConditionalGeneration(
+        T5Config(**get_shape("t5-tiny") | {"vocab_size": 98, "decoder_start_token_id": 0})
+    )
+    pretrained.save_pretrained(tmp_path)
+    make().tokenizer.save_pretrained(tmp_path)
+    approach = build_approach(ModelSettings(checkpoint=str(tmp_path), head="regression"), CE)
+    body = approach.model.transformer.state_dict()
+    for key, value in pretrained.state_dict().items():
+        if key != "lm_head.weight":
+            torch.testing.assert_close(body[key], value, rtol=0, atol=0)
+    assert 0.5 < approach.model.head.weight.std() * 64**0.5 < 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "loss", "complaint"),
+    [
+        ({}, NTL, "loss=wasserstein needs number tokens"),
+        ({"encoding": "rt"}, CE, "encoding=rt has no regression head; expected digits or auto"),
+    ],
+)
+def test_what_cannot_be_built_says_so(settings, loss, complaint):
+    with pytest.raises(UserError, match=complaint):
+        make(head="regression", loss=loss, **settings)
+
+
+def test_answers_that_are_no_number_are_named():
+    approach = make(head="regression", loss=CE)
+    with pytest.raises(UserError, match="'3 apples' is no number"):
+        approach.encode(["a"], ["3 apples"])
+    with pytest.raises(UserError, match="'yes' is no number"):
+        approach.fit(["yes"])

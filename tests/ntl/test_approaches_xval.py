@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from approach_cases import (
+    ANSWERS,
+    GREEDY,
+    NTL,
+    QUESTIONS,
+    assert_split_does_not_matter,
+    assert_the_same,
+    gradient,
+    make,
+    overfit,
+    rows_of,
+    saved,
+)
+from transformers import T5Config, T5ForConditionalGeneration
+
+from ntl.approaches import IGNORE, build_approach
+from ntl.approaches.shapes import get_shape
+from ntl.errors import UserError
+from ntl.settings import LossSettings, ModelSettings
+from ntloss.parsing import parse_number
+
+CE = LossSettings()
+
+
+def xval(**settings):
+    approach = make(encoding="xval", loss=CE, **settings)
+    approach.fit(ANSWERS)
+    return approach
+
+
+@pytest.mark.parametrize("log_scale", [True, False])
+def test_the_update_does_not_depend_on_how_it_is_split(log_scale):
+    approach = xval(log_scale=log_scale)
+    rows = rows_of(approach, [*QUESTIONS, "no number"], [*ANSWERS, "none"])
+    assert_split_does_not_matter(approach, rows)
+
+
+def test_what_is_learned_by_heart_is_answered_and_survives_its_folder(tmp_path):
+    approach = overfit(xval())
+    answers = approach.answer(approach.model, QUESTIONS, GREEDY)
+    for answer, true in zip(answers, ANSWERS, strict=True):
+        assert parse_number(answer, "whole") == pytest.approx(float(true), rel=0.1, abs=0.1)
+    assert_the_same(approach, saved(approach, tmp_path, {"encoding": "xval"}, CE), GREEDY)
+
+
+def test_the_continuous_scale_survives_its_folder_and_is_not_read_as_the_other(tmp_path):
+    approach = xval(log_scale=False)
+    other = saved(approach, tmp_path, {"encoding": "xval", "log_scale": False}, CE)
+    assert_the_same(approach, other, GREEDY)
+    with pytest.raises(UserError, match="log_scale=False; expected True"):
+        build_approach(ModelSettings(checkpoint=str(tmp_path), encoding="xval"), CE)
+
+
+def test_the_loss_is_the_mean_of_cross_entropy_and_standardised_squared_error():
+    approach = xval(log_scale=False)
+    batch = approach.collate(rows_of(approach))
+    values = torch.tensor([float(a) for a in ANSWERS])
+    share = approach.loss(approach.model, batch, approach.count(batch))
+    output = approach.model(
+        **{k: batch[k] for k in ("input_ids", "attention_mask", "numbers")},
+        decoder_input_ids=torch.tensor([[0, approach.encoding.number_id]] * len(ANSWERS)),
+        decoder_numbers=torch.stack([torch.zeros(6), values], 1).double(),
+    )
+    ce = F.cross_entropy(output.logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORE)
+    target = (values - values.mean()) / values.std(correction=0)
+    number = F.mse_loss(output.numbers[:, 0], target)
+    torch.testing.assert_close(share.loss, (ce + number) / 2)
+    torch.testing.assert_close(share.terms, {"ce": ce.detach(), "number": number.detach()})
+    assert approach.count(batch).tolist() == [12, 6]
+
+
+def test_generation_feeds_back_what_it_writes():
+    approach = overfit(xval(), steps=30)
+    question = "1 + 1"
+    text = approach.answer(approach.model, [question], GREEDY)[0]
+    # Teacher-forced with its own answer, the model says the same again.
+    batch = approach.collate(rows_of(approach, [question], [text]))
+    approach.model.eval()
+    output = approach.model(
+        **{k: batch[k] for k in ("input_ids", "attention_mask", "numbers")},
+        decoder_input_ids=approach.model.prepare_decoder_input_ids_from_labels(batch["labels"]),
+        decoder_numbers=F.pad(batch["label_numbers"][:, :-1], (1, 0)),
+    )
+    assert output.logits.argmax(-1).tolist() == batch["labels"].tolist()
+
+
+def test_a_batch_is_answered_as_its_questions_alone_are():
+    approach = overfit(xval(), steps=30)
+    together = approach.answer(approach.model, QUESTIONS, GREEDY)
+    alone = [approach.answer(approach.model, [q], GREEDY)[0] for q in QUESTIONS]
+    numbers = [[parse_number(text) for text in texts] for texts in (together, alone)]
+    assert numbers[0] == pytest.approx(numbers[1], rel=1e-3, abs=1e-3)
+
+
+def test_a_batch_without_numbers_or_labels_is_a_finite_loss_with_a_graph():
+    approach = xval()
+    rows = rows_of(approach, ["a", "b"], ["yes", "no"])
+    grads, _, terms = gradient(approach, rows, 2)
+    assert terms["number"] == 0
+    assert grads.isfinite().all()
+    masked = [{**row, "labels": [IGNORE] * len(row["labels"])} for row in rows]
+    grads, loss, _ = gradient(approach, masked, 2)
+    assert loss == 0
+    assert not grads.any()
+
+
+def test_numbers_of_any_size_are_finite_in_loss_and_gradient():
+    for log_scale in (True, False):
+        approach = make(encoding="xval", loss=CE, log_scale=log_scale)
+        answers = ["1" + "0" * 300, "-0.000001"]
+        approach.fit(answers)
+        grads, loss, _ = gradient(approach, rows_of(approach, ["9" * 50, "0"], answers), 2)
+        assert loss.isfinite()
+        assert grads.isfinite().all()
+
+
+def test_under_bfloat16_autocast_numbers_keep_their_precision():
+    approach = xval()
+    batch = approach.collate(rows_of(approach))
+    with torch.autocast("cpu", torch.bfloat16):
+        share = approach.loss(approach.model, batch, approach.count(batch))
+        answers = approach.answer(approach.model, QUESTIONS, GREEDY)
+    assert share.loss.dtype == torch.float32
+    assert len(answers) == len(QUESTIONS)
+
+
+def test_pretrained_weights_get_a_number_head(tmp_path):
+    pretrained = T5ForConditionalGeneration(
+        T5Config(**get_shape("t5-tiny") | {"vocab_size": 101, "decoder_start_token_id": 0})
+    )
+    pretrained.save_pretrained(tmp_path)
+    make().tokenizer.save_pretrained(tmp_path)
+    approach = build_approach(ModelSettings(checkpoint=str(tmp_path), encoding="xval"), CE)
+    torch.testing.assert_close(approach.model.shared.weight[:98], pretrained.shared.weight[:98])
+    assert 0.5 < approach.model.number_head[0].weight.std() * 64**0.5 < 2
+    approach.fit([])
+    gradient(approach, rows_of(approach), 6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "loss", "complaint"),
+    [
+        ({}, NTL, "loss=wasserstein needs number tokens"),
+        ({"family": "decoder_only"}, CE, "family=decoder_only has no xVal; expected t5"),
+        ({}, LossSettings(label_smoothing=2), "label_smoothing=2: expected 0 to 1"),
+    ],
+)
+def test_what_cannot_be_built_says_so(settings, loss, complaint):
+    with pytest.raises(UserError, match=complaint):
+        make(encoding="xval", loss=loss, **settings)

@@ -1,0 +1,69 @@
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from published_commands import DEBUG, EVALUATION, PROGRAM, TRAINING, scaled_down
+
+from ntl.run_folder import RunFolder
+from ntl.run_language_modeling import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.mark.parametrize("command", TRAINING)
+def test_a_published_command_trains_and_answers_the_tests(command, tmp_path, capsys):
+    assert main([*shlex.split(command), *scaled_down(tmp_path)]) == 0, capsys.readouterr().err
+    folder = RunFolder(tmp_path / "run")
+    record = folder.record()
+    assert (record.status, record.steps) == ("finished", 2)
+    assert {"validation"} < set(folder.metrics())
+    for test, metrics in folder.metrics().items():
+        assert metrics["count"] == len(folder.predictions(test)) == 6
+        assert metrics["loss"] > 0
+    assert (folder.path / "model.safetensors").exists()
+    assert [point["step"] for point in folder.curve()] == [2]
+
+
+def test_the_debug_command_runs_as_it_is_printed_from_any_folder(tmp_path):
+    done = subprocess.run(
+        [sys.executable, ROOT / PROGRAM, *shlex.split(DEBUG), "training_args.max_steps=2"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "outputs/mathematics_dataset/debug/vanilla_t5"
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+    assert str(Path("outputs/mathematics_dataset/debug/vanilla_t5")) in done.stdout
+
+
+def test_the_evaluation_command_answers_again_with_a_checkpoint(tmp_path, capsys):
+    command = "model_args=vanilla_t5_ntl training_args=train"
+    assert main([*shlex.split(command), *scaled_down(tmp_path)]) == 0, capsys.readouterr().err
+    checkpoint = tmp_path / "run/checkpoint-2"
+    trained = RunFolder(tmp_path / "run")
+    small = [
+        o for o in scaled_down(tmp_path) if not o.startswith(("model_args.", "training_args.output_dir"))
+    ]
+    assert main([*shlex.split(EVALUATION.format(checkpoint=checkpoint)), *small]) == 0, (
+        capsys.readouterr().err
+    )
+    assert RunFolder(checkpoint).metrics() == trained.metrics()
+    assert RunFolder(checkpoint).record().objective == "T5 + NTL-MSE"
+
+
+@pytest.mark.parametrize("command", TRAINING)
+def test_without_a_network_a_hub_model_is_refused_at_once_with_advice(command, tmp_path, capsys):
+    kept = ("dataset_args", "training_args.output_dir", "training_args.use_cpu")
+    small = [o for o in scaled_down(tmp_path) if o.startswith(kept)]
+    assert main([*shlex.split(command), *small]) == 2
+    told = capsys.readouterr().err
+    assert "google-t5/t5-" in told
+    assert "model_args.model_name_or_path=null" in told
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ntl.comparison_tables import constant_guess, markdown_tables, noise_floor, summarise
+from ntl.tasks import Example
+
+
+def record(objective, seed, mae):
+    metrics = {"mae": mae, "rmse": 1.0, "r2": 0.5, "pearson": 0.9, "accuracy": 0.1, "invalid": 0}
+    return {"objective": objective, "seed": seed, "metrics": {"test": metrics}}
+
+
+def test_the_difference_to_cross_entropy_is_paired_by_seed():
+    # Seeds differ by far more than the objectives do: only pairs show it.
+    records = [record("ce", s, m) for s, m in enumerate([10.0, 20.0, 30.0])]
+    records += [record("ntl_was", s, m) for s, m in enumerate([9.0, 18.0, 27.0])]
+    summary = summarise(records)["test"]
+    versus = summary["ntl_was"]["versus_ce"]["mae"]
+    assert versus["mean"] == pytest.approx(-2.0)
+    assert versus["error"] == pytest.approx(1 / math.sqrt(3))
+    assert (versus["lower"], versus["seeds"]) == (3, 3)
+    assert summary["ce"]["mae"]["error"] == pytest.approx(10 / math.sqrt(3))
+    assert "versus_ce" not in summary["ce"]
+
+
+def test_only_seeds_that_both_have_are_paired():
+    records = [record("ce", 0, 10.0), record("ntl_was", 0, 9.0), record("ntl_was", 1, 5.0)]
+    versus = summarise(records)["test"]["ntl_was"]["versus_ce"]["mae"]
+    assert versus == {"mean": -1.0, "error": None, "lower": 1, "seeds": 1}
+
+
+def test_without_a_baseline_or_a_defined_metric_the_table_says_so():
+    table = markdown_tables(
+        summarise([record("ntl_was", 0, None)]),
+        {"test": {"noise_floor": None, "constant_guess": 4.0}},
+        [],
+    )
+    assert "| CE + NTL-WAS | 1 | n/a | 1.00 |" in table
+    assert "training median: MAE 4.00." in table
+
+
+def test_references_equal_values_computed_by_hand():
+    train = [Example("", "1"), Example("", "2"), Example("", "9")]
+    test = [Example("", "4", 3.0), Example("", "1", 3.0)]
+    assert constant_guess(train, test) == 1.5
+    assert noise_floor(test) == 1.5
+    assert noise_floor(train) is None

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ntl.comparison_training import (
+    EncodedExamples,
+    answer,
+    build,
+    encode,
+    held_out_losses,
+    plan_batches,
+    training_arguments,
+)
+from ntl.settings import GenerationSettings
+from ntl.tasks import Example
+from ntl.trainer import ApproachTrainer
+from ntloss import NTLoss
+
+TRAINING = {
+    "steps": 3,
+    "batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 1e-2,
+    "schedule": "linear",
+    "warmup": 0.0,
+    "weight_decay": 0.01,
+    "max_grad_norm": 1.0,
+}
+LANGUAGE = {"head": "language", "term": None, "weight": 0.3, "reweigh": True}
+CONFIG = {
+    "tokenizer": None,
+    "model": {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0},
+    "objective": {
+        "ce": LANGUAGE,
+        "ntl_was": {**LANGUAGE, "term": "wasserstein"},
+        "ntl_mse": {**LANGUAGE, "term": "squared_error"},
+        "regression_head": {**LANGUAGE, "head": "regression"},
+    },
+}
+# Answers of one to five labels, and of zero to four digits: micro-batches differ in both counts.
+EXAMPLES = [
+    Example(f"{i} + 1", answer)
+    for i, answer in enumerate(["1", "-22", "333", "4444", "5", "-0.5", "77", "8"] * 3)
+]
+
+
+def started(objective, seed=0):
+    approach = build(CONFIG, objective, seed)
+    approach.fit(example.answer for example in EXAMPLES)
+    return approach
+
+
+def weights(approach):
+    return torch.cat([p.detach().flatten() for p in approach.model.parameters()])
+
+
+def train(objective, accumulation, tmp_path):
+    approach = started(objective)
+    ApproachTrainer(
+        approach=approach,
+        args=training_arguments({**TRAINING, "gradient_accumulation_steps": accumulation}, 0, str(tmp_path)),
+        train_dataset=EncodedExamples(EXAMPLES).rows(approach, range(len(EXAMPLES))),
+    ).train()
+    return weights(approach)
+
+
+@pytest.mark.parametrize("objective", CONFIG["objective"])
+def test_gradient_accumulation_does_not_change_the_training(objective, tmp_path):
+    whole = train(objective, 1, tmp_path)
+    split = train(objective, 4, tmp_path)
+    assert (whole - weights(started(objective))).abs().max() > 1e-3
+    torch.testing.assert_close(split, whole, rtol=1e-3, atol=1e-4)
+
+
+def test_one_seed_pairs_all_objectives_and_another_seed_is_another_start():
+    ce, ntl, regression = (started(name, seed=3).model for name in ("ce", "ntl_mse", "regression_head"))
+    body = ce.state_dict()
+    torch.testing.assert_close(ntl.state_dict(), body, rtol=0, atol=0)
+    for key, value in regression.transformer.state_dict().items():
+        torch.testing.assert_close(value, body[key], rtol=0, atol=0)
+    assert not torch.equal(started("ce", seed=4).model.shared.weight, body["shared.weight"])
+
+
+def test_held_out_losses_are_the_same_whatever_the_model_was_trained_with():
+    was, mse = started("ntl_was"), started("ntl_mse")
+    batch = was.collate(encode(was, EXAMPLES[:8]))
+    losses = held_out_losses(mse, batch)
+    assert losses == held_out_losses(was, batch)
+    logits = was.logits(was.model, batch)
+    assert losses["ntl"] == pytest.approx(NTLoss(was.vocabulary)(logits, batch["labels"]).item(), rel=1e-5)
+    assert mse.model.training
+
+
+def test_examples_are_encoded_once_for_each_kind_of_approach():
+    examples = EncodedExamples(EXAMPLES)
+    language, regression = started("ce"), started("regression_head")
+    rows = examples.rows(language, [3, 0, 3])
+    assert rows[0] is rows[2]
+    assert examples.rows(started("ntl_was"), [3])[0] is rows[0]
+    assert examples.rows(regression, [3])[0]["labels"] == 4444.0
+
+
+def test_answers_are_in_the_order_of_the_questions():
+    approach = started("regression_head")
+    questions = [Example("1" * n, "0") for n in (9, 1, 5, 3)]
+    generation = GenerationSettings(beams=1, batch_size=2)
+    alone = [answer(approach, [question], generation)[0] for question in questions]
+    assert answer(approach, questions, generation) == pytest.approx(alone, rel=1e-4)
+
+
+def test_batches_cover_every_example_once_per_epoch_and_group_like_lengths():
+    lengths = [1, 9] * 64
+    order = plan_batches(lengths, steps=32, batch_size=8, seed=0)
+    assert sorted(order[:128]) == sorted(order[128:]) == list(range(128))
+    spreads = [len({lengths[i] for i in order[start : start + 8]}) for start in range(0, len(order), 8)]
+    assert max(spreads) == 1
+    assert order == plan_batches(lengths, 32, 8, seed=0)
+    assert order != plan_batches(lengths, 32, 8, seed=1)

@@ -1,0 +1,67 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from published_commands import PROGRAM, scaled_down
+from safetensors.torch import load_file
+
+from ntl.run_folder import RunFolder
+
+ROOT = Path(__file__).parents[2]
+SAME = ["model_args=vanilla_t5_ntl", "training_args.max_grad_norm=0.5", "evaluation.samples=7"]
+# One process with batches of 8 is the reference.
+SPLITS = {
+    "one": (1, 8, 1, []),
+    "accumulated": (1, 2, 4, []),
+    "ddp": (2, 2, 2, []),
+    "fsdp": (2, 4, 1, ["+training_args.fsdp=true"]),
+}
+
+
+def train(folder, split):
+    processes, batch, accumulation, more = SPLITS[split]
+    overrides = [
+        *scaled_down(folder, steps=4), *SAME, *more,
+        f"training_args.per_device_train_batch_size={batch}",
+        f"training_args.gradient_accumulation_steps={accumulation}",
+        "model_args.config_overrides={dropout_rate: 0.0}",  # its masks depend on the split
+    ]  # fmt: skip
+    launch = [sys.executable]
+    if processes > 1:
+        launch = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={processes}",
+        ]
+    done = subprocess.run(
+        [*launch, str(ROOT / PROGRAM), *overrides],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = folder / "run"
+    state = json.loads((run / "checkpoint-4/trainer_state.json").read_text())
+    losses = [[entry[k] for k in ("loss", "ce", "ntl")] for entry in state["log_history"] if "loss" in entry]
+    return torch.tensor(losses), load_file(run / "model.safetensors"), RunFolder(run).metrics()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("one"), "one")
+
+
+@pytest.mark.parametrize("split", ["accumulated", "ddp", "fsdp"])
+def test_losses_weights_and_metrics_do_not_depend_on_how_a_batch_is_split(split, reference, tmp_path):
+    losses, weights, metrics = train(tmp_path, split)
+    torch.testing.assert_close(losses, reference[0], rtol=1e-4, atol=1e-5)
+    for name, weight in reference[1].items():
+        torch.testing.assert_close(weights[name], weight, rtol=1e-3, atol=1e-4)
+    assert metrics.keys() == reference[2].keys()
+    for test, expected in reference[2].items():
+        assert metrics[test]["count"] == expected["count"] == 7
+        assert metrics[test]["loss"] == pytest.approx(expected["loss"], rel=1e-3)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import string
+
+import pytest
+from conftest import shared
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from ntl.encodings.digits import character_tokenizer, check_ends, load_tokenizer, split_digits
+from ntl.errors import UserError
+from ntloss import NumberVocabulary
+
+TEXTS = ("12 7 45", "-33", "3.14", "Evaluate -1520 - -1524 - (0 + 2 - 1 - -36).", "0", "90")
+
+
+def digit_tokens(tokenizer, text):
+    return [t for t in tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"]) if t in string.digits]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_shipped_tokenizer_writes_each_digit_alone_and_decodes_what_it_encodes(text):
+    tokenizer = character_tokenizer()
+    assert digit_tokens(tokenizer, text) == [c for c in text if c.isdigit()]
+    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+
+
+def test_the_shipped_tokenizer_keeps_the_conventions_of_t5():
+    tokenizer = character_tokenizer()
+    assert [tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id] == [0, 1, 2]
+    assert tokenizer("4 é")["input_ids"][-2:] == [2, 1]
+    assert NumberVocabulary.from_tokenizer(tokenizer).coverage(TEXTS).share == 1.0
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_t5_tokenizer_is_made_to_write_each_digit_alone(text):
+    tokenizer = split_digits(load_tokenizer(shared("tokenizers/t5")))
+    assert digit_tokens(tokenizer, text) == [c for c in text if c.isdigit()]
+    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+
+
+def test_the_callers_tokenizer_is_not_changed():
+    original = AutoTokenizer.from_pretrained(shared("tokenizers/t5"))
+    before = original("The answer is 42 in 2019.")["input_ids"], len(original)
+    split_digits(original)
+    assert (original("The answer is 42 in 2019.")["input_ids"], len(original)) == before
+
+
+def test_a_tokenizer_without_digit_tokens_is_an_error():
+    backend = Tokenizer(models.WordLevel({"<unk>": 0, "1": 1}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    with pytest.raises(UserError, match="digits in '0123456789' as digit tokens"):
+        split_digits(tokenizer)
+
+
+def test_a_tokenizer_that_does_not_end_its_texts_is_an_error():
+    # As GPT-2's: a decoder that never reads an end token does not learn to stop.
+    vocabulary = {token: i for i, token in enumerate(["<unk>", "<end>", *string.printable[:95]])}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+    backend.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="<end>")
+    with pytest.raises(UserError, match="no padding token"):
+        check_ends(split_digits(tokenizer))
+
+
+def test_a_folder_without_a_tokenizer_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="holds no tokenizer"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(UserError, match="is no folder"):
+        load_tokenizer(tmp_path / "nowhere")

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from conftest import shared
+
+from ntl.encodings.digits import TextEncoding, character_tokenizer, load_tokenizer, split_digits
+from ntl.encodings.regression_transformer import (
+    PLACED_DIGITS,
+    TOKENS,
+    RegressionTransformerEncoding,
+    numerical_encodings,
+)
+from ntl.errors import UserError
+
+AWKWARD = (
+    "12.3",
+    "-0.50",
+    "007 and 1.200",
+    "(3)x=-7,8; 5-3 --2",
+    "1.2.3. .5 5. 1e5",
+    "12345678901234567890.123456789012",  # all 32 places
+    "123456789012345678901 is too large, 0.1234567890123 too fine; 4",
+    "0.000000000001 90000000000000000000",
+    "a3b4, 10% of 1,234",
+    "no number",
+    "",
+)
+
+
+@pytest.fixture(scope="module", params=["shipped", "t5"])
+def encoding(request):
+    if request.param == "shipped":
+        return RegressionTransformerEncoding(character_tokenizer())
+    return RegressionTransformerEncoding(split_digits(load_tokenizer(shared("tokenizers/t5"))))
+
+
+def ids(encoding, *tokens):
+    return encoding.tokenizer.convert_tokens_to_ids(list(tokens))
+
+
+def test_digits_are_tokens_of_digit_and_place(encoding):
+    row = encoding.encode(["12.3"])[0]
+    tokens = [t for t in encoding.tokenizer.convert_ids_to_tokens(row) if t.startswith("_")]
+    assert tokens == ["_1_1_", "_2_0_", "_3_-1_"]
+    assert len(TOKENS) == 320
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+def test_awkward_numbers_come_back_as_they_were(encoding, text):
+    before = encoding.ill_formed
+    assert encoding.decode(encoding.encode([text])) == [text]
+    assert encoding.ill_formed == before
+
+
+def test_random_numbers_come_back_as_they_were(encoding):
+    rng = random.Random(0)
+    texts = [
+        " ".join(
+            f"{rng.choice(['', '-'])}{rng.uniform(0, 10 ** rng.randint(-3, 12)):.{rng.randint(0, 9)}f}"
+            for _ in "abc"
+        )
+        for _ in range(200)
+    ]
+    assert encoding.decode(encoding.encode(texts)) == texts
+
+
+def test_a_number_beyond_the_places_keeps_its_plain_digits(encoding):
+    plain = TextEncoding(encoding.tokenizer)
+    for text in ("1" * 21, "0." + "1" * 13):
+        assert encoding.encode([text]) == plain.encode([text])
+
+
+@pytest.mark.parametrize("text", ["４２", "x²", "٣ 7"])
+def test_digits_of_other_scripts_are_what_the_tokenizer_makes_of_them(encoding, text):
+    plain = TextEncoding(encoding.tokenizer)
+    assert encoding.decode(encoding.encode([text])) == plain.decode(plain.encode([text]))
+
+
+def test_what_no_text_is_encoded_to_is_read_as_well_as_it_can_be_and_counted(encoding):
+    def read(*tokens):
+        before = encoding.ill_formed
+        return encoding.decode([ids(encoding, *tokens)])[0], encoding.ill_formed - before
+
+    assert read("_1_2_", "_2_1_") == ("120", 1)  # ends above place 0
+    assert read("_1_2_", "_2_0_") == ("102", 1)  # skips a place
+    assert read("_1_1_", "_2_-1_") == ("10.2", 1)
+    assert read("_5_-2_") == ("0.05", 0)
+    assert read("_1_0_", "_2_0_") == ("1 2", 0)  # a place that does not fall starts the next number
+    assert read("_1_0_", "_2_3_", "-", "_3_0_") == ("1 2000-3", 1)
+
+
+def test_a_text_that_holds_a_token_of_the_encoding_is_an_error(encoding):
+    with pytest.raises(UserError, match="plain text"):
+        encoding.encode(["what is _4_2_?"])
+
+
+def test_the_numerical_encodings_are_the_published_ones():
+    def row(table, digit, place):
+        return table[PLACED_DIGITS.index((digit, place))]
+
+    linear, log = numerical_encodings(6, False), numerical_encodings(6, True)
+    value = 3e9
+    torch.testing.assert_close(row(linear, 3, 9), torch.tensor([1, -1, 1 / 3, -1 / 3, 1 / 5, -1 / 5]) * 10)
+    logs = [sign * math.log10(value / i + 1) / (math.log10(3e9) / 10) for i in (1, 3, 5) for sign in (1, -1)]
+    torch.testing.assert_close(row(log, 3, 9), torch.tensor(logs))
+    assert not row(log, 0, 5).any()
+    assert row(linear, 9, 19)[0] > 10
+    assert row(log, 4, -2)[0] > row(log, 3, -2)[0] > 0

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import shared
+
+from ntl.encodings.digits import character_tokenizer, load_tokenizer, split_digits
+from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values, format_number
+from ntl.errors import UserError
+
+
+@pytest.fixture(scope="module", params=["shipped", "t5"])
+def encoding(request):
+    if request.param == "shipped":
+        return XvalEncoding(character_tokenizer())
+    return XvalEncoding(split_digits(load_tokenizer(shared("tokenizers/t5"))))
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("12.3", [12.3]),
+        ("-7", [-7]),
+        ("5-3 = 2, not -2.5", [5, 3, 2, -2.5]),
+        ("(3)x=-7,8; --2 (-0.001)", [3, -7, 8, -2, -0.001]),
+        ("1.2.3. .5 5.", [1.2, 3, 5, 5]),
+        ("a3b4 x-3 10%-5", [3, 4, 3, 10, 5]),
+        ("100000000000000000000 0.0000000000001", [1e20, 1e-13]),
+        ("no number", []),
+        ("", []),
+    ],
+)
+def test_awkward_numbers_are_values_and_come_back_as_they_were(encoding, text, values):
+    ids, numbers = encoding.encode([text])
+    found = [v for i, v in zip(ids[0], numbers[0], strict=True) if i == encoding.number_id]
+    assert found == values == find_values(text)
+    assert encoding.decode(ids, numbers) == [text]
+
+
+@pytest.mark.parametrize(
+    ("text", "back"),
+    [("007", "7"), ("1.50", "1.5"), ("2.0", "2"), ("12345678901234567890", "12345678901234567000")],
+)
+def test_zeros_at_the_ends_and_digits_beyond_float64_are_lost(encoding, text, back):
+    assert encoding.decode(*encoding.encode([text])) == [back]
+
+
+def test_what_float64_cannot_hold_keeps_its_digits(encoding):
+    text = "9" * 400 + " and 5"
+    ids, numbers = encoding.encode([text])
+    assert ids[0].count(encoding.number_id) == 1
+    assert encoding.decode(ids, numbers) == [text]
+
+
+def test_digits_of_other_scripts_are_no_numbers_unless_the_tokenizer_makes_them_so(encoding):
+    _, numbers = encoding.encode(["٣ 7"])
+    assert [n for n in numbers[0] if n] == [7.0]
+
+
+def test_several_texts_keep_their_own_values(encoding):
+    texts = ["1 and 2", "none", "3"]
+    assert encoding.decode(*encoding.encode(texts)) == texts
+
+
+def test_numbers_side_by_side_are_not_read_as_one(encoding):
+    assert encoding.decode([[encoding.number_id] * 2], [[1.0, -2.0]]) == ["1 -2"]
+
+
+def test_a_text_that_holds_the_token_itself_is_an_error(encoding):
+    with pytest.raises(UserError, match="plain text"):
+        encoding.encode(["what is [NUM]?"])
+
+
+def test_a_float32_is_written_as_short_as_it_is_exact():
+    assert format_number(np.float32(0.1)) == "0.1"
+    assert format_number(-1e-7) == "-0.0000001"
+    assert "e" not in format_number(1e30)
+
+
+def test_the_scale_of_the_embedding_vanishes_where_it_is_said_to():
+    values = torch.tensor([-1.0, 0.0, 3e9, -3e9], dtype=torch.float64)
+    log = embedding_scale(values, log_scale=True)
+    assert log[1] == 0
+    torch.testing.assert_close(log[2:], torch.tensor([10.0, -10.0], dtype=torch.float64))
+    assert log[0].item() == pytest.approx(-math.log10(2) / (math.log10(3e9) / 10))
+    assert embedding_scale(values, log_scale=False).tolist() == [0, 1, 3e9 + 1, -3e9 + 1]
+    assert embedding_scale(torch.tensor([1e300], dtype=torch.float64), log_scale=False).float().isfinite()

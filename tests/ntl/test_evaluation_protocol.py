@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from fake_approach import FakeApproach
+
+from ntl.errors import UserError
+from ntl.evaluation import batches_by_length, evaluate, evaluate_tests
+from ntl.run_folder import RunFolder
+from ntl.settings import GenerationSettings
+from ntl.tasks import Example, TaskData
+
+NUMBERS = TaskData([], [], {})
+TEXTS = TaskData([], [], {}, number_metrics=False)
+SOLUTIONS = TaskData([], [], {}, final_answer_marker="####")
+DECODING = GenerationSettings(batch_size=2)
+
+# (question, answer, what the model writes): questions of many lengths, in no order of theirs.
+ASKED = [
+    ("What is ten?", "10", "it is 10"),
+    ("0", "0", "no idea"),
+    ("Some longer question?", "-99", "-999"),
+    ("Half?", "0.5", "0.5"),
+    ("1000000000000?", "1000000000000", "2000000000000"),
+]
+EXAMPLES = [Example(question, answer) for question, answer, _ in ASKED]
+
+
+def approach_to(asked=ASKED):
+    return FakeApproach({question: text for question, _, text in asked})
+
+
+def test_the_papers_metrics_of_numbers_equal_values_computed_by_hand():
+    metrics = evaluate(approach_to(), EXAMPLES, NUMBERS, DECODING).metrics
+    assert metrics["count"] == 5
+    assert (metrics["invalid"], metrics["invalid_rate"]) == (1, 0.2)
+    assert metrics["accuracy"] == 2 / 5  # the last number of a text counts, and an invalid one is wrong
+    # The last pair is clipped to 1e10 on both sides, after accuracy.
+    assert metrics["mae"] == pytest.approx(900 / 4)
+    assert metrics["median_ae"] == 0
+    assert metrics["rmse"] == pytest.approx(math.sqrt(900**2 / 4))
+    assert metrics["log_mae"] == pytest.approx(1 / 4)  # log10(1000) - log10(100)
+    true = [math.log10(11), -2, math.log10(1.5), math.log10(1e10 + 1)]
+    spread = sum((x - sum(true) / 4) ** 2 for x in true)
+    assert metrics["log_r2"] == pytest.approx(1 - 1 / spread)
+    assert metrics["spearman"] == pytest.approx(1.0)
+    assert metrics["exact_match"] == 1 / 5
+    assert metrics["pearson"] == pytest.approx(np.corrcoef([10, -999, 0.5, 1e10], [10, -99, 0.5, 1e10])[0, 1])
+    assert "final_answer_accuracy" not in metrics
+
+
+def test_predictions_stand_in_the_examples_order_whatever_the_batches():
+    approach = approach_to()
+    predictions = evaluate(approach, EXAMPLES, NUMBERS, DECODING).predictions
+    assert [(p.question, p.answer, p.text) for p in predictions] == ASKED
+    assert [p.predicted for p in predictions] == [10, None, -999, 0.5, 2e12]
+    assert [p.true for p in predictions] == [10, 0, -99, 0.5, 1e12]
+    asked = [[len(question) for question in batch] for batch in approach.asked]
+    assert asked == [[21, 14], [12, 5], [1]]
+
+
+def test_the_loss_is_that_of_all_examples_as_one_batch():
+    approach = approach_to()
+    metrics = evaluate(approach, EXAMPLES, NUMBERS, DECODING).metrics
+    labels = "".join(e.answer for e in EXAMPLES)
+    ce = labels.count("0") / len(labels)
+    assert metrics["ce"] == pytest.approx(ce)
+    assert metrics["loss"] == pytest.approx(2 * ce)
+    assert metrics["perplexity"] == pytest.approx(math.exp(ce))
+
+
+def test_the_model_trains_on_after_an_evaluation_even_one_that_fails():
+    approach = approach_to()
+    evaluate(approach, EXAMPLES, NUMBERS, DECODING)
+    assert approach.model.training
+    with pytest.raises(KeyError):
+        evaluate(FakeApproach({}), EXAMPLES, NUMBERS, DECODING, model=approach.model)
+    assert approach.model.training
+
+
+def test_answers_that_are_texts_get_no_metrics_of_numbers():
+    asked = [("q1", "the 2 cats | a dog", "the 2 cats | a dog"), ("q2 longer", "nobody", "nobody 7")]
+    examples = [Example(question, answer) for question, answer, _ in asked]
+    result = evaluate(approach_to(asked), examples, TEXTS, DECODING)
+    assert {"accuracy", "mae", "invalid"}.isdisjoint(result.metrics)
+    assert result.metrics["exact_match"] == 0.5
+    assert result.metrics["rouge1"] == pytest.approx((1 + 2 / 3) / 2)
+    assert result.metrics["rouge2"] == pytest.approx(0.5)
+    precisions = [7 / 8, 5 / 6, 4 / 4, 3 / 3]  # of runs of one to four tokens, where | is one
+    assert result.metrics["bleu"] == pytest.approx(100 * math.prod(precisions) ** 0.25)
+    assert {(p.predicted, p.true) for p in result.predictions} == {(None, None)}
+
+
+def test_a_right_number_that_is_not_marked_is_no_right_final_answer():
+    asked = [
+        ("a", "2+3=5 #### 5", "2+3=5 #### 5"),
+        ("bb", "so #### 1000", "so #### 1,000 coins, in 2 bags"),
+        ("ccc", "so #### 7", "so it is 7"),
+        ("dddd", "so #### 7", "so #### "),
+    ]
+    examples = [Example(question, answer) for question, answer, _ in asked]
+    metrics = evaluate(approach_to(asked), examples, SOLUTIONS, DECODING).metrics
+    assert metrics["final_answer_accuracy"] == 0.5
+    assert metrics["accuracy"] == 0.5  # of last numbers: 5 and 7
+
+
+def test_what_is_not_defined_is_none_and_what_json_cannot_hold_is_kept_finite():
+    asked = [("q", "3", "1e999")]
+    result = evaluate(approach_to(asked), [Example("q", "3")], NUMBERS, DECODING)
+    assert result.metrics["r2"] is None
+    assert result.metrics["invalid"] == 0  # clipped, like other large ones
+    assert math.isfinite(result.predictions[0].predicted)
+
+
+def test_no_examples_are_told():
+    with pytest.raises(UserError, match="no examples"):
+        evaluate(approach_to(), [], NUMBERS, DECODING)
+
+
+def test_every_example_is_in_one_batch():
+    lengths = [3, 1, 4, 1, 5, 9, 2]
+    batches = batches_by_length(lengths, 3)
+    assert sorted(i for batch in batches for i in batch) == list(range(7))
+    assert [[lengths[i] for i in batch] for batch in batches] == [[9, 5, 4], [3, 2, 1], [1]]
+
+
+def two_tests():
+    return TaskData([], [], {"interpolate": EXAMPLES, "extrapolate/big": EXAMPLES[:2]})
+
+
+def test_an_interrupted_evaluation_goes_on_with_the_test_set_that_it_was_at(tmp_path):
+    folder, approach = RunFolder(tmp_path / "run"), approach_to()
+    seen = []
+
+    def interrupt(test, metrics, is_new):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_tests(approach, two_tests(), DECODING, folder, {"steps": 7}, on_test=interrupt)
+    assert list(folder.metrics()) == ["interpolate"]
+    results = evaluate_tests(
+        approach,
+        two_tests(),
+        DECODING,
+        folder,
+        {"steps": 7},
+        on_test=lambda test, metrics, is_new: seen.append((test, is_new)),
+    )
+    assert seen == [("interpolate", False), ("extrapolate/big", True)]
+    assert results == folder.metrics()
+    assert [p.text for p in folder.predictions("extrapolate/big")] == ["it is 10", "no idea"]
+
+
+@pytest.mark.parametrize("change", ["model", "questions", "beams"])
+def test_results_of_another_model_or_protocol_are_made_again(tmp_path, change):
+    folder, data, decoding, identity = RunFolder(tmp_path), two_tests(), DECODING, {"steps": 7}
+    evaluate_tests(approach_to(), data, decoding, folder, identity)
+    if change == "model":
+        identity = {"steps": 8}
+    if change == "questions":
+        data = TaskData([], [], {test: examples[:1] for test, examples in data.tests.items()})
+    if change == "beams":
+        decoding = GenerationSettings(beams=1, batch_size=2)
+    approach = approach_to()
+    evaluate_tests(approach, data, decoding, folder, identity)
+    assert approach.asked
+
+
+def evaluate_on_rank(rank, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    approach = approach_to()
+    run = RunFolder(f"{folder}/run")
+    results = evaluate_tests(approach, two_tests(), DECODING, run, {"steps": 7})
+    alone = evaluate(approach, EXAMPLES[:1], NUMBERS, DECODING).metrics
+    torch.save((approach.asked, approach.losses, results, alone), f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_share_the_questions_and_get_the_results_of_one(tmp_path):
+    mp.spawn(evaluate_on_rank, args=(str(tmp_path),), nprocs=2)
+    ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2)]
+    (asked, losses, results, alone), (other_asked, other_losses, other_results, other_alone) = ranks
+    # Five questions in threes of two: the second rank repeats one to keep step, which is not counted.
+    assert [len(batch) for batch in asked] == [2, 1, 1, 1]
+    assert [len(batch) for batch in other_asked] == [2, 1, 1, 1]
+    assert losses == other_losses == 4
+    assert results == other_results
+    expected = evaluate_tests(approach_to(), two_tests(), DECODING, RunFolder(tmp_path / "one"), {})
+    for test, metrics in expected.items():
+        assert results[test] == pytest.approx(metrics)
+    assert alone == other_alone == evaluate(approach_to(), EXAMPLES[:1], NUMBERS, DECODING).metrics
+    written = RunFolder(tmp_path / "run")
+    assert written.metrics() == results
+    assert [p.question for p in written.predictions("interpolate")] == [e.question for e in EXAMPLES]

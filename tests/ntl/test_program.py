@@ -1,0 +1,158 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from published_commands import PROGRAM, scaled_down
+from safetensors.torch import load_file
+
+from ntl.experiment import spread
+from ntl.run_folder import RunFolder
+from ntl.run_language_modeling import main
+
+ROOT = Path(__file__).parents[2]
+MODELS = [
+    "vanilla_t5", "rt_ntl", "xval", "vanilla_t5_regression_head", "decoder_only", "decoder_only_ntl",
+]  # fmt: skip
+
+
+def small(tmp_path, *more, steps=2):
+    return [*scaled_down(tmp_path, steps), *more]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_trains_saves_and_answers(model, tmp_path, capsys):
+    shape = ["model_args.config_name=llama-tiny"] if "decoder" in model else []
+    arguments = small(tmp_path, f"model_args={model}", *shape)
+    assert main(arguments) == 0, capsys.readouterr().err
+    folder = RunFolder(tmp_path / "run")
+    assert folder.record().status == "finished"
+    small_eval = [o for o in arguments if not o.startswith(("model_args.", "training_args.output_dir"))]
+    again = [*small_eval, "training_args=eval", f"model_args.model_name_or_path={folder}"]
+    again += [f"training_args.output_dir={tmp_path}/again"]
+    assert main(again) == 0, capsys.readouterr().err
+    assert RunFolder(tmp_path / "again").metrics() == folder.metrics()
+
+
+@pytest.mark.parametrize("dataset", ["arithmetic", "gsm8k", "multiplication", "multirc", "rjokes"])
+def test_every_dataset_is_trained_on_and_answered(dataset, tmp_path, capsys):
+    assert main(small(tmp_path, f"dataset_args={dataset}")) == 0, capsys.readouterr().err
+    metrics = RunFolder(tmp_path / "run").metrics()
+    for test in metrics.values():
+        assert ("accuracy" in test) == (dataset != "multirc")
+        assert ("final_answer_accuracy" in test) == (dataset == "gsm8k")
+
+
+def test_a_sweep_runs_over_losses_weights_and_seeds_each_in_a_folder_of_its_own(tmp_path, capsys):
+    sweep = ["--multirun", "loss=ntl_was,smmd", "loss.weight=0.1,0.3", "training_args.seed=1,2"]
+    assert main([*sweep, *small(tmp_path, "evaluation.samples=2")]) == 0, capsys.readouterr().err
+    runs = sorted((tmp_path / "run").glob("*/run.json"))
+    records = [json.loads(path.read_text()) for path in runs]
+    found = {(r["objective"], r["config"]["loss"]["weight"], r["seed"]) for r in records}
+    expected = {(f"T5 + {n}", w, s) for n in ("NTL-WAS", "SMMD") for w in (0.1, 0.3) for s in (1, 2)}
+    assert found == expected
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path, capsys):
+    assert main(small(tmp_path)) == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    assert main(small(tmp_path)) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/thesis.tex").write_text("years of work")
+    assert main(small(tmp_path)) == 2
+    assert "holds files, but no run" in capsys.readouterr().err
+
+
+def test_a_run_is_not_continued_with_another_configuration(tmp_path, capsys):
+    assert main(small(tmp_path)) == 0
+    more = ["training_args.resume_from_checkpoint=true", "training_args.learning_rate=1"]
+    assert main(small(tmp_path, *more)) == 2
+    assert "holds a run with training_args.learning_rate=0.0001; given is 1" in capsys.readouterr().err
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path):
+    assert main(small(tmp_path)) == 0
+    before = load_file(tmp_path / "run/model.safetensors")
+    metrics = RunFolder(tmp_path / "run").metrics()
+    assert main(small(tmp_path, "training_args.resume_from_checkpoint=true")) == 0
+    after = load_file(tmp_path / "run/model.safetensors")
+    assert all((after[name] == before[name]).all() for name in before)
+    assert RunFolder(tmp_path / "run").metrics() == metrics
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["training_args=eval"], "model_args.model_name_or_path is null"),
+        (["training_args.resume_from_checkpoint=nowhere"], "nowhere is no folder"),
+        (["+training_args.colour=red"], "colour"),
+        (["training_args.lr_scheduler_type=cosin"], "cosin"),
+        (["dataset_args.data_dir=nowhere"], "nowhere"),
+        (["model_args.config_name=t5-gigantic"], "t5-tiny"),
+        (["model_args=xval", "loss=ntl_was"], "xVal"),
+        (["model_args=vanilla_t5_regression_head", "dataset_args=multirc"], "number"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(
+    arguments, expected, tmp_path, capsys
+):
+    assert main(small(tmp_path, *arguments)) == 2
+    told = capsys.readouterr().err
+    assert expected in told
+    assert len(told.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_is_killed_continues_to_the_same_result(tmp_path):
+    steps = ["training_args.save_steps=5", "training_args.eval_steps=5", "training_args.logging_steps=1"]
+    steps += ["model_args=vanilla_t5_ntl", "training_args.gradient_accumulation_steps=2"]
+
+    def command(folder, *more):
+        overrides = scaled_down(tmp_path, steps=30)
+        return [
+            sys.executable,
+            str(ROOT / PROGRAM),
+            *overrides,
+            *steps,
+            f"training_args.output_dir={folder}",
+            *more,
+        ]
+
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    subprocess.run(command(whole), check=True, env=environment, capture_output=True)
+    process = subprocess.Popen(
+        command(broken), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not (broken / "checkpoint-5/trainer_state.json").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert RunFolder(broken).record().status == "running"
+    # What a kill in the midst of saving leaves.
+    (broken / "checkpoint-29").mkdir(exist_ok=True)
+    (broken / "checkpoint-29/model.safetensors").write_bytes(b"half")
+    resumed = command(broken, "training_args.resume_from_checkpoint=true")
+    subprocess.run(resumed, check=True, env=environment, capture_output=True)
+    one, other = (load_file(folder / "model.safetensors") for folder in (whole, broken))
+    assert all((one[name] == other[name]).all() for name in one)
+    assert RunFolder(whole).metrics() == RunFolder(broken).metrics()
+    assert RunFolder(whole).curve() == RunFolder(broken).curve()
+
+
+def test_examples_are_chosen_at_equal_distances():
+    assert list(spread(list("abcdefghij"), 3)) == ["a", "d", "g"]
+    assert spread([1, 2], 5) == [1, 2]
+    assert spread([1, 2], None) == [1, 2]

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ntl.drawing import look
+from ntl.report_figures import digit_counts, draw_dataset, error_by_digits
+from ntl.report_groups import group_runs, load_finished
+from ntl.run_folder import Prediction, RunFolder, RunRecord
+
+
+def predict(predicted, true, times=1):
+    return [Prediction("q", str(true), str(predicted), predicted, true)] * times
+
+
+def test_digits_are_compared_by_their_place_from_the_units():
+    counts = digit_counts([*predict(12.0, 1234.0), *predict(-1239.9, 1234.5), *predict(None, 4.0)], 0)
+    assert (counts[4, 2], counts[4, 9], counts[4, 10], counts.sum()) == (1, 1, 1, 3)
+    hundreds = digit_counts([*predict(12.0, 1234.0), *predict(999.0, 9.0)], 2)
+    assert (hundreds[2, 10], hundreds.sum()) == (1, 1)
+
+
+def test_errors_are_grouped_by_the_true_numbers_digits():
+    found = error_by_digits(
+        [
+            *predict(99.0, 9.0, 10),  # log10(100) - log10(10)
+            *predict(-999.0, 999.0, 10),  # a wrong sign
+            *predict(0.5, -0.5, 10),
+            *predict(None, 12345.0, 10),
+            *predict(1.0, 20.0, 9),  # too few to say something
+            *predict(1e300, 1e200, 10),  # both clipped
+        ]
+    )
+    assert found == pytest.approx({0: 2 * math.log10(1.5), 1: 1.0, 3: 6.0, 10: 0.0})
+
+
+def test_ten_series_can_be_told_apart_without_colour():
+    looks = [look(i) for i in range(10)]
+    assert len({(how.dashes, how.marker) for how in looks}) == 10
+    assert len({(how.colour, how.dashes) for how in looks}) == 10
+
+
+@pytest.mark.parametrize(("objectives", "seeds"), [(1, 1), (10, 2)])
+def test_all_figures_are_drawn_for_few_and_for_many_objectives(tmp_path, objectives, seeds):
+    for i in range(objectives):
+        for seed in range(seeds):
+            folder = RunFolder(tmp_path / f"runs/{i}-{seed}")
+            folder.write_record(RunRecord("m", f"T5 + {i}", "arith/x", seed, {}, status="finished"))
+            answers = predict(4.0 + seed, 4.0, 12) + predict(None, 30.0, 12)
+            folder.write_results("test", {"accuracy": 0.1 * i, "log_mae": None}, answers, {})
+            # The second seed was evaluated at other steps, and one objective has no cross-entropy.
+            folder.add_to_curve({"step": 10, "eval_accuracy": 0.5, "eval_ce": None if i == 0 else 1.0})
+            folder.add_to_curve({"step": 20 + seed, "eval_accuracy": 0.6, "eval_ce": 0.5})
+    finished, _ = load_finished([tmp_path / "runs"])
+    (tmp_path / "out").mkdir()
+    names = draw_dataset("arith/x", group_runs(finished), tmp_path / "out")
+    kinds = ("accuracy", "learning_curves", "error_by_magnitude", "digit_confusion_test")
+    assert names == [f"arith%2Fx_{kind}.png" for kind in kinds]
+    for name in names:
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_without_learning_curves_have_no_figure_of_them(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.write_record(RunRecord("m", "T5", "rjokes", 0, {}, status="finished"))
+    folder.write_results("test", {"exact_match": 0.5}, [], {})
+    finished, _ = load_finished([tmp_path])
+    assert draw_dataset("rjokes", group_runs(finished), tmp_path) == ["rjokes_accuracy.png"]

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+
+from ntl.cli import main
+from ntl.metrics import mean_and_interval
+from ntl.run_folder import Prediction, RunFolder, RunRecord
+from ntl.tables import Columns, latex_table
+
+NUMBERS = {
+    "log_mae": 0.5,
+    "log_r2": 0.25,
+    "invalid_rate": 0.0,
+    "exact_match": 0.0,
+    "bleu": 0.0,
+    "rougeL": 0.0,
+}
+PREDICTIONS = [Prediction("q", str(i), str(i + 1), i + 1.0, float(i)) for i in range(20)]
+
+
+def make_run(path, objective, seed, accuracy=0.5, *, dataset="arithmetic", test="interpolate", **changes):
+    """A finished run, unless `changes` of its record say otherwise."""
+    folder = RunFolder(path)
+    config = changes.pop("config", {})
+    config = {"training_args": {"seed": seed, "output_dir": str(path)}, **config}
+    metrics = changes.pop("metrics", {"accuracy": accuracy, **NUMBERS})
+    record = RunRecord("model", objective, dataset, seed, config, status="finished", steps=10)
+    folder.write_record(replace(record, **changes))
+    folder.write_results(test, metrics, PREDICTIONS, {"questions": "the same"})
+    folder.add_to_curve({"step": 5, "eval_accuracy": accuracy})
+    return folder
+
+
+def report(tmp_path, *more):
+    return main(["report", str(tmp_path / "runs"), "--output", str(tmp_path / "out"), *more])
+
+
+def rows_of(tmp_path):
+    with (tmp_path / "out" / "table.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_rows_are_means_and_confidence_intervals_over_seeds(tmp_path, capsys):
+    for seed, accuracy in enumerate([0.1, 0.2, 0.3]):
+        make_run(tmp_path / f"runs/was/{seed}", "T5 + NTL-WAS", seed, accuracy)
+    make_run(tmp_path / "runs/ce", "T5", 0, 0.15)
+    assert report(tmp_path) == 0
+    # s = 0.1, t(0.975, 2) = 4.302653: 4.302653 * 0.1 / sqrt(3)
+    lines = (tmp_path / "out" / "table.md").read_text().splitlines()
+    assert lines[4].startswith("| T5 | 1 | 0.1500 ± n/a |")
+    assert lines[5].startswith("| T5 + NTL-WAS | 3 | **0.2000 ± 0.2484** |")
+    assert "\n".join(lines) in capsys.readouterr().out
+    ce, was = rows_of(tmp_path)
+    assert (ce["interpolate accuracy"], ce["interpolate accuracy ±"]) == ("0.15", "")
+    assert float(was["interpolate accuracy ±"]) == pytest.approx(0.248414, abs=1e-6)
+
+
+def test_the_interval_is_students(tmp_path):
+    mean, width = mean_and_interval([1.0, 3.0])
+    assert (mean, width) == (2.0, pytest.approx(12.7062047))
+    assert mean_and_interval([1.0]) == (1.0, None)
+    assert mean_and_interval([1.0, None]) == (None, None)
+
+
+def test_a_metric_that_one_seed_lacks_has_no_mean(tmp_path):
+    make_run(tmp_path / "runs/0", "T5", 0)
+    make_run(tmp_path / "runs/1", "T5", 1, metrics={"accuracy": 0.5, **NUMBERS, "log_r2": None})
+    assert report(tmp_path) == 0
+    assert "| T5 | 2 | 0.5000 ± 0.0000 | 0.5000 ± 0.0000 | n/a |" in (tmp_path / "out/table.md").read_text()
+
+
+def test_datasets_have_tables_and_figures_of_their_own(tmp_path):
+    make_run(tmp_path / "runs/a", "T5", 0)
+    texts = {"exact_match": 0.25, "bleu": 12.3, "rougeL": 0.5}
+    make_run(tmp_path / "runs/b", "T5", 0, dataset="multirc", test="val", metrics=texts)
+    solutions = {"accuracy": 0.5, "final_answer_accuracy": 0.125, **NUMBERS}
+    make_run(tmp_path / "runs/c", "T5", 0, dataset="gsm8k", test="test", metrics=solutions)
+    assert report(tmp_path) == 0
+    text = (tmp_path / "out/table.md").read_text()
+    assert "## multirc\n\n| objective | seeds | val exact match | val BLEU | val ROUGE-L |" in text
+    assert "| T5 | 1 | 0.2500 ± n/a | 12.30 ± n/a | 0.5000 ± n/a |" in text
+    assert "| objective | seeds | test final answer | test accuracy |" in text
+    assert (tmp_path / "out/arithmetic_digit_confusion_interpolate.png").stat().st_size > 1000
+    assert not (tmp_path / "out/multirc_error_by_magnitude.png").exists()
+    for row in rows_of(tmp_path):
+        assert (row["val bleu"] != "") == (row["dataset"] == "multirc")
+
+
+def test_runs_of_one_name_with_other_settings_are_rows_of_their_own(tmp_path):
+    for weight in (0.3, 0.8):
+        config = {"model_args": {"number_token_loss_weight": weight}}
+        for seed in (0, 1):
+            make_run(tmp_path / f"runs/{weight}/{seed}", "T5 + NTL-WAS", seed, weight, config=config)
+    assert report(tmp_path) == 0
+    assert [(row["objective"], row["seeds"]) for row in rows_of(tmp_path)] == [
+        ("T5 + NTL-WAS (number_token_loss_weight=0.3)", "2"),
+        ("T5 + NTL-WAS (number_token_loss_weight=0.8)", "2"),
+    ]
+
+
+def test_the_same_run_twice_is_told(tmp_path, capsys):
+    make_run(tmp_path / "runs/a", "T5", 0)
+    make_run(tmp_path / "runs/b", "T5", 0)
+    assert report(tmp_path) == 2
+    error = capsys.readouterr().err
+    assert "runs/a" in error
+    assert "runs/b hold the same run (arithmetic, T5, seed 0" in error
+
+
+def test_unfinished_runs_are_listed_and_left_out(tmp_path):
+    make_run(tmp_path / "runs/a", "T5", 0, 0.5)
+    make_run(tmp_path / "runs/b", "T5", 1, 0.9, status="running", steps=7)
+    assert report(tmp_path) == 0
+    assert rows_of(tmp_path)[0]["interpolate accuracy"] == "0.5"
+    assert "runs/b (T5, seed 1) is running, at step 7" in (tmp_path / "out/table.md").read_text()
+
+
+def test_nothing_finished_and_nothing_at_all_are_told(tmp_path, capsys):
+    make_run(tmp_path / "runs/b", "T5", 1, status="running")
+    assert report(tmp_path) == 2
+    assert "no run is finished" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["report", str(tmp_path / "empty")]) == 2
+    assert "no run there or below" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_test_sets_that_differ_between_runs_are_told(tmp_path):
+    make_run(tmp_path / "runs/a", "T5", 0)
+    folder = make_run(tmp_path / "runs/b", "RT", 0)
+    folder.write_results("interpolate", folder.metrics()["interpolate"], [], {"questions": "others"})
+    assert report(tmp_path) == 0
+    assert (
+        "Not all runs were asked the same questions: interpolate." in (tmp_path / "out/table.md").read_text()
+    )
+
+
+def test_a_report_is_replaced_only_when_asked_and_then_wholly(tmp_path, capsys):
+    make_run(tmp_path / "runs/a", "T5", 0, dataset="gsm8k")
+    assert report(tmp_path) == 0
+    before = (tmp_path / "out/table.md").read_text()
+    make_run(tmp_path / "runs/a", "T5", 0, 0.75)
+    assert report(tmp_path) == 2
+    assert "holds a report" in capsys.readouterr().err
+    assert (tmp_path / "out/table.md").read_text() == before
+    (tmp_path / "out/mine.txt").write_text("kept")
+    assert report(tmp_path, "--overwrite") == 0
+    assert "Replaced" in capsys.readouterr().out
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert "mine.txt" in written
+    assert not any(name.startswith("gsm8k") for name in written)
+    assert set(json.loads((tmp_path / "out/report.json").read_text())["files"]) < written
+
+
+def test_a_folder_of_other_things_is_never_written_to(tmp_path, capsys):
+    make_run(tmp_path / "runs/a", "T5", 0)
+    assert main(["report", str(tmp_path / "runs"), "--output", str(tmp_path / "runs"), "--overwrite"]) == 2
+    assert "holds other things than a report" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["a"]
+
+
+def test_latex_prints_names_as_they_are_and_rules_span_their_columns():
+    columns = [Columns("", ["objective"]), Columns("arithmetic__mul", ["MAE", "R²"])]
+    rows = [["T5 + λ_1 & 50 %", "**0.5 ± n/a**", "a\\b^2"]]
+    text = latex_table(columns, rows, "On $ and #")
+    assert r" & \multicolumn{2}{c}{arithmetic\_\_mul} \\" in text
+    assert r"\cmidrule(lr){2-3}" in text
+    assert (
+        r"T5 + $\lambda$\_1 \& 50 \% & \textbf{0.5 $\pm$ n/a} & a\textbackslash{}b\textasciicircum{}2 \\"
+        in text
+    )
+    assert r"\caption{On \$ and \#}" in text
+    assert r"\begin{tabular}{lrr}" in text

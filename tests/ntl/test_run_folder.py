@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ntl.errors import UserError
+from ntl.run_folder import Prediction, RunFolder, RunRecord, find_runs
+from ntl.store import write_whole
+
+RECORD = RunRecord("vanilla_t5_ntl", "T5 + NTL-WAS", "arithmetic", 7, {"loss": {"weight": 0.3}})
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    folder = RunFolder(tmp_path / "deep" / "run")
+    folder.write_record(RECORD)
+    # A line separator inside a text does not end the line of its file.
+    rows = [Prediction("1+1\u2028?", "2", "é 3", 3.0, 2.0), Prediction("x", "1", "", None, 1.0)]
+    folder.write_results("a/b test", {"mae": 1.0, "r2": None}, rows, {"steps": 5})
+    assert folder.record() == RECORD
+    assert folder.metrics() == {"a/b test": {"mae": 1.0, "r2": None}}
+    assert folder.predictions("a/b test") == rows
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_results_count_as_finished_only_for_the_same_model_and_protocol(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_results("one", {"mae": 1.0}, [], {"steps": 5})
+    assert folder.is_evaluated("one", {"steps": 5})
+    assert not folder.is_evaluated("one", {"steps": 6})
+    assert not folder.is_evaluated("two", {"steps": 5})
+    folder.predictions_path("one").unlink()
+    assert not folder.is_evaluated("one", {"steps": 5})
+
+
+def test_an_evaluation_that_dies_while_writing_is_not_taken_for_finished(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path)
+    folder.write_results("one", {"mae": 1.0}, [], {"steps": 5})
+
+    def write_or_die(path, text):
+        if path == folder.metrics_path:
+            raise KeyboardInterrupt
+        write_whole(path, text)
+
+    monkeypatch.setattr("ntl.run_folder.write_whole", write_or_die)
+    with pytest.raises(KeyboardInterrupt):
+        folder.write_results("one", {"mae": 2.0}, [Prediction("q", "1", "1", 1.0, 1.0)], {"steps": 5})
+    assert not folder.is_evaluated("one", {"steps": 5})
+
+
+def test_a_resumed_run_replaces_the_points_that_it_comes_by_again(tmp_path):
+    folder = RunFolder(tmp_path)
+    for step, loss in ((10, 3.0), (20, 2.0), (30, 1.0), (20, 2.5)):
+        folder.add_to_curve({"step": step, "eval_loss": loss})
+    assert folder.curve() == [{"step": 10, "eval_loss": 3.0}, {"step": 20, "eval_loss": 2.5}]
+
+
+def test_runs_are_found_below_folders_each_once(tmp_path):
+    for name in ("b", "a/deep"):
+        RunFolder(tmp_path / name).write_record(RECORD)
+    (tmp_path / "empty").mkdir()
+    found = find_runs([tmp_path / "empty", tmp_path / "b", tmp_path, tmp_path / "a/deep"])
+    assert [folder.path for folder in found] == [tmp_path / "b", tmp_path / "a/deep"]
+
+
+def test_folders_without_runs_are_told(tmp_path):
+    with pytest.raises(UserError, match="no run there or below"):
+        find_runs([tmp_path])
+    with pytest.raises(UserError, match="absent does not exist"):
+        find_runs([tmp_path / "absent"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "no object"),
+        (json.dumps({"format": 2}), "format 2; expected 1"),
+        (json.dumps({"format": 1, "name": "x"}), "lacks objective, dataset"),
+    ],
+)
+def test_a_file_that_is_no_record_is_named(tmp_path, content, message):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        RunFolder(tmp_path).record()
