@@ -15,6 +15,7 @@ import transformers
 from accelerate import PartialState
 from torch import nn
 from transformers import Seq2SeqTrainingArguments, set_seed
+from transformers.integrations import get_reporting_integration_callbacks
 
 from ntl.approaches import Approach, build_approach
 from ntl.errors import UserError
@@ -188,6 +189,8 @@ def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
     """
     training = experiment.config["training_args"]
     given = {key: value for key, value in training.items() if key not in OWN_KEYS}
+    if given["lr_scheduler_type"] == "reduce_lr_on_plateau" and given["lr_scheduler_kwargs"] is None:
+        given["lr_scheduler_kwargs"] = {"factor": 0.5, "patience": 5}
     given |= {
         "output_dir": str(experiment.folder.path),
         "remove_unused_columns": False,
@@ -198,8 +201,10 @@ def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
         "dataloader_pin_memory": torch.cuda.is_available() and not given["use_cpu"],
     }
     try:
+        for tracker in get_reporting_integration_callbacks(given["report_to"]):
+            tracker()  # one that is not installed refuses now, not when the trainer is made
         return Seq2SeqTrainingArguments(**given)
-    except (TypeError, ValueError, ImportError) as error:
+    except (TypeError, ValueError, ImportError, RuntimeError) as error:
         raise UserError(
             f"training_args cannot be used: {error}. Its keys are those of transformers' "
             "Seq2SeqTrainingArguments; correct or leave out the one that is named."

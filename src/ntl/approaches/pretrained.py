@@ -205,8 +205,8 @@ def _load(
     missing += [key[0] if isinstance(key, tuple) else key for key in loading["mismatched_keys"]]
     if missing:
         raise UserError(
-            f"{CHECKPOINT_KEY}={settings.checkpoint} does not fit the model: it lacks {len(missing)} weights, "
-            f"such as {sorted(missing)[0]}. Choose the model that it was trained as."
+            f"{CHECKPOINT_KEY}={settings.checkpoint} does not fit the model: it lacks {len(missing)} "
+            f"weights, such as {sorted(missing)[0]}. Choose the model that it was trained as."
         )
     return model
 

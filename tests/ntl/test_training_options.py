@@ -1,0 +1,122 @@
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from published_commands import scaled_down
+from safetensors import safe_open
+
+from ntl.run_folder import RunFolder
+from ntl.run_language_modeling import main
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """Train with some more overrides, and give the folder and what the trainer logged at each step."""
+
+    def train(*more, steps=4):
+        assert main([*scaled_down(tmp_path, steps), *more]) == 0, capsys.readouterr().err
+        state = json.loads((tmp_path / f"run/checkpoint-{steps}/trainer_state.json").read_text())
+        return RunFolder(tmp_path / "run"), [entry for entry in state["log_history"] if "loss" in entry]
+
+    return train
+
+
+def test_cosine_with_warm_up_rises_and_falls(run):
+    _, log = run(
+        "training_args.lr_scheduler_type=cosine",
+        "training_args.warmup_steps=2",
+        "training_args.learning_rate=0.1",
+        steps=6,
+    )
+    rates = [entry["learning_rate"] for entry in log]
+    assert rates[:2] == sorted(rates[:2])
+    assert max(rates) == pytest.approx(0.1)
+    assert rates[2:] == sorted(rates[2:], reverse=True)
+    assert rates[-1] < 0.02
+
+
+def test_reduce_on_plateau_halves_the_rate_when_the_loss_stays(run):
+    # With this threshold no loss is better than the one before.
+    kwargs = "{factor: 0.5, patience: 0, threshold: 100.0}"
+    plateau = [f"training_args.lr_scheduler_kwargs={kwargs}", "training_args.eval_steps=1"]
+    plateau += ["training_args.save_steps=4", "training_args.learning_rate=0.001"]
+    _, log = run(*plateau)
+    rates = [entry["learning_rate"] for entry in log]
+    assert rates[0] == 0.001
+    assert min(rates) <= 0.0005
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_bfloat16_computes_in_it_and_keeps_the_weights_in_float32(run):
+    folder, log = run("training_args.bf16=true")
+    with safe_open(folder.path / "model.safetensors", "pt") as weights:
+        assert {str(weights.get_tensor(name).dtype) for name in weights.keys()} == {"torch.float32"}  # noqa: SIM118
+    assert all(entry["loss"] > 0 for entry in log)
+
+
+def test_bfloat16_changes_the_losses_a_little(tmp_path):
+    losses = []
+    for kind in ("false", "true"):
+        out = tmp_path / kind
+        overrides = [*scaled_down(out, 2), f"training_args.bf16={kind}", "model_args=vanilla_t5_ntl"]
+        assert main([*overrides, "model_args.config_overrides={dropout_rate: 0.0}"]) == 0
+        state = json.loads((out / "run/checkpoint-2/trainer_state.json").read_text())
+        losses.append([entry["loss"] for entry in state["log_history"] if "loss" in entry])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+def test_tensorboard_gets_the_loss_and_its_terms(run, monkeypatch, tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    run("training_args.report_to=tensorboard", "model_args=vanilla_t5_ntl")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(tmp_path / "board"))
+    board.Reload()
+    assert {"train/loss", "train/ce", "train/ntl", "eval/loss", "eval/accuracy"} <= set(
+        board.Tags()["scalars"]
+    )
+
+
+def test_a_tracker_that_is_not_installed_is_told(tmp_path, monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "wandb"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr("transformers.integrations.integration_utils.is_wandb_available", lambda: False)
+    assert main([*scaled_down(tmp_path), "training_args.report_to=wandb"]) == 2
+    told = capsys.readouterr().err
+    assert "wandb" in told
+    assert "pip install wandb" in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_is_tracked_by_default(run, tmp_path):
+    run()
+    written = {Path(folder).relative_to(tmp_path).parts[0] for folder, _, files in os.walk(tmp_path) if files}
+    assert written == {"run", "cache"}
+
+
+def test_tokens_are_encoded_once(run, tmp_path):
+    run()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")}
+    assert before
+    run("training_args.overwrite_output_dir=true", "training_args.seed=7")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")} == before
+
+
+def test_gaussian_label_smoothing_replaces_cross_entropy_at_numbers(run):
+    folder, _ = run("model_args.gaussian_label_smoother=true")
+    assert folder.record().objective == "T5 + Gaussian smoothing"
+    assert folder.metrics()["validation"]["ntl"] > 0
+
+
+def test_modules_are_told_apart_on_request(tmp_path):
+    overrides = [o for o in scaled_down(tmp_path) if not o.startswith("dataset_args.data_dir")]
+    sizes = [f"dataset_args.{part}_per_module=2" for part in ("train", "validation", "test")]
+    command = [*overrides, *sizes, "dataset_args.data_dir=null", "dataset_args.mode=dataset_comparison"]
+    assert main(command) == 0
+    found = set(RunFolder(tmp_path / "run").metrics())
+    assert {"validation", "arithmetic__mul", "arithmetic__mul_big", "numbers__place_value"} < found
+    assert len(found) == 1 + 13 + 7
