@@ -156,14 +156,16 @@ def check_folder(experiment: Experiment) -> None:
         UserError: It holds a run, or something else, that is neither to be resumed nor evaluated.
     """
     folder, training = experiment.folder, experiment.config["training_args"]
-    if experiment.only_evaluate or training["overwrite_output_dir"]:
+    if experiment.only_evaluate:
         return
-    if not folder.holds_run():
+    if not folder.holds_run():  # whatever it is, it is not ours to delete
         if folder.path.exists() and any(folder.path.iterdir()):
             raise UserError(
                 f"training_args.output_dir={folder} holds files, but no run; expected a new or empty folder. "
                 "Choose another one."
             )
+        return
+    if training["overwrite_output_dir"] and not experiment.resume:
         return
     if not experiment.resume:
         raise UserError(
@@ -314,7 +316,7 @@ def _open_folder(experiment: Experiment, approach: Approach) -> None:
         if not folder.holds_run():
             folder.write_record(_evaluated_record(experiment))
         return
-    if training["overwrite_output_dir"] and not experiment.resume and folder.path.exists():
+    if training["overwrite_output_dir"] and not experiment.resume and folder.holds_run():
         shutil.rmtree(folder.path)
     if not folder.holds_run():
         parameters = sum(p.numel() for p in approach.model.parameters())

@@ -65,11 +65,13 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path, capsys):
     assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
 
 
-def test_a_folder_with_other_files_is_left_alone(tmp_path, capsys):
+@pytest.mark.parametrize("overwrite", ["false", "true"])
+def test_a_folder_with_other_files_is_left_alone(overwrite, tmp_path, capsys):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/thesis.tex").write_text("years of work")
-    assert main(small(tmp_path)) == 2
+    assert main(small(tmp_path, f"training_args.overwrite_output_dir={overwrite}")) == 2
     assert "holds files, but no run" in capsys.readouterr().err
+    assert (tmp_path / "run/thesis.tex").read_text() == "years of work"
 
 
 def test_a_run_is_not_continued_with_another_configuration(tmp_path, capsys):
