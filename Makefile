@@ -6,13 +6,15 @@ INSTALLED := $(VENV)/.installed
 PUBLISHED := .published
 ARGS ?=
 
-.PHONY: demo test lint format bench published clean
+.PHONY: demo test install lint format bench published clean
 
 demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a table, draw the figures
 	$(BIN)/ntl compare $(ARGS)
 
 test: $(INSTALLED) published  ## all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+install: $(INSTALLED)  ## only what the other targets need, in .venv
 
 lint: $(INSTALLED)  ## format check, lint, types
 	$(BIN)/ruff format --check .

@@ -22,4 +22,4 @@ both_datasets() { # SEED
 }
 for seed in 0 1; do both_datasets $seed & done
 wait
-ntl report outputs/*/miniature-seed* --output results/miniature --overwrite
+ntl report outputs/*/miniature-seed* --output results/miniature/report --overwrite
