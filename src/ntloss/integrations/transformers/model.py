@@ -240,7 +240,7 @@ class NumberAwareModel:
         self._release_head()
         head = find_head(self.model)
         self._head, self._previous_of_head = head, vars(head).get("forward")
-        setattr(head, _STATE, self)
+        setattr(head, _STATE, _OfHead(self))
         head.forward = types.MethodType(_head_forward, head)
 
     def _release_head(self) -> None:
@@ -406,5 +406,19 @@ def _make_forward(model: nn.Module) -> Callable[..., Any]:
 # The linear loss cannot be traced anyway.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _head_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    handle: NumberAwareModel = getattr(self, _STATE)
+    handle = getattr(self, _STATE).handle
+    if handle is None:
+        return type(self).forward(self, *args, **kwargs)
     return handle.head_forward(self, *args, **kwargs)
+
+
+class _OfHead:
+    """A head's way to its model's handle, which a copy of the head alone does not have."""
+
+    def __init__(self, handle: NumberAwareModel | None) -> None:
+        self.handle = handle
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _OfHead:
+        if self.handle is None or id(self.handle.model) not in memo:
+            return _OfHead(None)  # PEFT copies heads that are trained whole
+        return _OfHead(copy.deepcopy(self.handle, memo))
