@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -122,10 +123,11 @@ def test_from_hidden_states_it_is_the_same_without_logits(name: str) -> None:
 def test_undo_gives_back_exactly_what_was_there(name: str, chunked: bool) -> None:
     model, inputs = cases.MODELS[name](), batch()
     own, head = set(vars(model)), set(vars(model.lm_head))
-    keys = list(model.state_dict())
+    keys, signature = list(model.state_dict()), inspect.signature(model.forward)
     stock, expected = gradients(model, **inputs)
     with make_number_aware(model, DIGITS, chunked=chunked) as handle:
         assert list(model.state_dict()) == keys
+        assert inspect.signature(model.forward) == signature  # trainers and `generate` read it
         assert handle_of(model) is handle
         loss = model(**inputs).loss
         assert loss > stock.loss

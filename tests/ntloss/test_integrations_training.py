@@ -93,6 +93,18 @@ def test_a_weight_of_zero_trains_as_the_stock_model(tmp_path: Path) -> None:
     assert weights[0].differences(weights[1])[1] < CLOSE_WEIGHT
 
 
+def test_once_undone_a_trainer_trains_as_ever(tmp_path: Path) -> None:
+    weights = []
+    for patched in (False, True):
+        model = cases.llama()
+        trainer = trainer_for(model, tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+        if patched:
+            make_trainer_number_aware(trainer, cases.DIGITS).undo()
+        trainer.train()
+        weights.append(dict(model.state_dict()))
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
 @pytest.mark.parametrize("way", ["own loss", "compute_loss_func"])
 def test_an_accumulated_batch_whose_numbers_are_not_counted_is_an_error(way: str, tmp_path: Path) -> None:
     model = cases.llama()
@@ -265,7 +277,7 @@ def test_a_trainer_that_would_not_use_the_models_loss_is_an_error(
 
 
 def test_a_trainer_without_a_number_loss_has_nothing_to_count(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no number-aware loss"):
+    with pytest.raises(ValueError, match="no number-aware loss whose numbers"):
         count_numbers(trainer_for(cases.llama(), tmp_path))
     with pytest.raises(ValueError, match="pass the model's tokenizer"):
         make_trainer_number_aware(trainer_for(cases.llama(), tmp_path))

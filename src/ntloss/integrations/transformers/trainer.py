@@ -90,7 +90,7 @@ class NumberAwareLoss:
         if self.inputs is None and needs_of(self.loss.objective.criterion).spans:
             raise ValueError(
                 f"{self.loss.objective.criterion!r} looks at whole numbers, and the Trainer does not say "
-                "where packed sequences begin: call count_numbers(trainer) before trainer.train(), which does."
+                "where packed sequences begin: call count_numbers(trainer) before trainer.train()."
             )
         inputs = self.inputs or {}
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
@@ -113,7 +113,7 @@ class NumberCountingMixin:
     """A Trainer that counts numbers as it counts labels: over the accumulated batch and the ranks.
 
     `count_numbers(trainer)` gives it to a trainer that is there; `class MyTrainer(NumberCountingMixin,
-    Trainer)` to a class.
+    Trainer)` to a class. Without a number-aware loss, or once it is undone, the trainer is as ever.
     """
 
     _num_numbers_in_batch: Tensor | None = None
@@ -121,7 +121,7 @@ class NumberCountingMixin:
     def _get_num_items_in_batch(self: Any, batch_samples: list[Any], device: torch.device) -> Any:
         self._num_numbers_in_batch = None
         counter = _counter_of(self)
-        if not batch_samples or "labels" not in batch_samples[0]:
+        if counter is None or not batch_samples or "labels" not in batch_samples[0]:
             return super()._get_num_items_in_batch(batch_samples, device)  # type: ignore[misc]
         counts = sum(
             (count_targets(counter.loss, counter.shift, batch).to(device) for batch in batch_samples),
@@ -191,7 +191,7 @@ def make_trainer_number_aware(
         args, options: of `make_number_aware`: criterion, weight, chunked, ...
 
     Returns:
-        The handle: its `loss`, its `undo`, which leaves the trainer counting.
+        The handle: its `loss`, and `undo`, after which the trainer trains with the stock loss.
 
     Raises:
         ValueError: no tokenizer; see `make_number_aware` and `count_numbers`.
@@ -238,21 +238,19 @@ class WeightScheduleCallback(TrainerCallback):
         self.scheduler.set_step(state.global_step)
 
 
-def _counter_of(trainer: Any) -> NumberAwareLoss | NumberAwareModel:
-    """What knows which labels are numbers."""
+def _counter_of(trainer: Any) -> NumberAwareLoss | NumberAwareModel | None:
+    """What knows which labels are numbers, or None."""
     function = trainer.compute_loss_func
-    counter = function if isinstance(function, NumberAwareLoss) else handle_of(trainer.model)
-    if counter is None:
-        raise ValueError(
-            "this trainer counts numbers, and has no number-aware loss: expected make_number_aware("
-            "trainer.model, tokenizer), or Trainer(compute_loss_func=NumberAwareLoss(model, tokenizer))"
-        )
-    return counter
+    return function if isinstance(function, NumberAwareLoss) else handle_of(trainer.model)
 
 
 def _check_trainer(trainer: Any) -> None:
     function, handle = trainer.compute_loss_func, handle_of(trainer.model)
-    _counter_of(trainer)
+    if _counter_of(trainer) is None:
+        raise ValueError(
+            "this trainer has no number-aware loss whose numbers to count: expected make_number_aware("
+            "trainer.model, tokenizer), or Trainer(compute_loss_func=NumberAwareLoss(model, tokenizer))"
+        )
     if function is not None and handle is not None:
         raise ValueError(
             "the model is number-aware, and the trainer has a compute_loss_func, which would take its place: "
