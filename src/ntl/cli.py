@@ -11,7 +11,7 @@ COMMANDS = {
     "prepare": "ntl.prepare",
     "train": "ntl.run_language_modeling",
     "report": "ntl.report",
-    "compare": "ntl.compare",
+    "compare": "ntl.comparison.program",
 }
 USAGE = """\
 usage: ntl COMMAND [argument ...]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -14,31 +13,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ntl.errors import UserError
-from ntl.tasks import TASKS
-
-HEADS = ("language", "regression")
-TERMS = ("wasserstein", "squared_error")
-SCHEDULES = ("linear", "cosine", "constant_with_warmup")
-
-
-def load_config(overrides: Sequence[str]) -> dict[str, Any]:
-    """Compose the configuration of a comparison, and check it.
-
-    Args:
-        overrides: Hydra overrides, such as `task=arithmetic` or `seeds=[0,1]`.
-
-    Returns:
-        The configuration as plain dicts, lists, numbers and strings.
-
-    Raises:
-        UserError: An override is malformed, names something unknown, or has a value out of its range.
-    """
-    config = compose_config("compare", overrides, "ntl compare")
-    _check(config)
-    for section, key in ((config, "tokenizer"), (config, "output_dir"), (config["task"], "data_dir")):
-        if section.get(key) is not None:
-            section[key] = str(Path(section[key]).expanduser())
-    return config
 
 
 def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[str, Any]:
@@ -68,13 +42,6 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
         ) from None
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(_unknown_key(error, root, overrides, program)) from None
-
-
-def describe_config() -> str:
-    """All keys with their defaults and comments: the configuration's files, as they are."""
-    folder = resources.files("ntl.config")
-    files = ["compare.yaml", *(f"task/{name}.yaml" for name in TASKS)]
-    return "\n".join(f"--- {name}\n{(folder / name).read_text(encoding='utf-8')}" for name in files)
 
 
 def _unknown_choice(error: MissingConfigException) -> str:
@@ -117,70 +84,6 @@ def _is_group(override: str) -> bool:
     return (resources.files("ntl.config") / group).is_dir()
 
 
-def _check(config: dict[str, Any]) -> None:
-    """Check every value that does not need the data."""
-    known = list(config["objective"])
-    _require_list(
-        config, "objectives", lambda x: x in known, f"names among: {', '.join(known)}", "[ce,ntl_was]"
-    )
-    _require_list(config, "seeds", lambda x: is_whole(x, 0), "whole numbers of at least 0", "[0,1,2]")
-    jobs_ok = config["jobs"] is None or is_whole(config["jobs"], 1)
-    require(jobs_ok, "jobs", config["jobs"], "a whole number of at least 1, or null (one per core)", 2)
-    require(isinstance(config["overwrite"], bool), "overwrite", config["overwrite"], "true or false", "true")
-    for key, optional in (("output_dir", False), ("tokenizer", True)):
-        ok = (optional and config[key] is None) or (isinstance(config[key], str) and config[key] != "")
-        require(ok, key, config[key], "the path of a folder", "some/folder")
-
-    training = config["training"]
-    for key in ("steps", "batch_size", "gradient_accumulation_steps", "evaluations", "evaluation_size"):
-        require(
-            is_whole(training[key], 1), f"training.{key}", training[key], "a whole number of at least 1", 8
-        )
-    batch, parts = training["batch_size"], training["gradient_accumulation_steps"]
-    require(
-        batch % parts == 0,
-        "training.gradient_accumulation_steps",
-        parts,
-        f"a divisor of training.batch_size={batch}",
-        1,
-    )
-    require_number(training, "training.learning_rate", above=0, example=1e-3)
-    for key in ("weight_decay", "max_grad_norm"):
-        require_number(training, f"training.{key}", least=0, example=1.0)
-    require_number(training, "training.warmup", least=0, below=1, example=0.1)
-    require(
-        training["schedule"] in SCHEDULES, "training.schedule", training["schedule"],
-        f"one of: {', '.join(SCHEDULES)}", SCHEDULES[0],
-    )  # fmt: skip
-
-    model = config["model"]
-    for key in ("d_model", "d_kv", "d_ff", "num_layers", "num_heads"):
-        require(is_whole(model[key], 1), f"model.{key}", model[key], "a whole number of at least 1", 64)
-    require_number(model, "model.dropout_rate", least=0, below=1, example=0.1)
-
-    for name in config["objectives"]:
-        _check_objective(name, config["objective"][name])
-
-
-def _check_objective(name: str, settings: Any) -> None:
-    keys = {"head", "term", "weight", "reweigh"}
-    require(
-        isinstance(settings, dict) and set(settings) == keys, f"objective.{name}", settings,
-        f"the keys {', '.join(sorted(keys))}",
-        "{head: language, term: wasserstein, weight: 0.3, reweigh: true}",
-    )  # fmt: skip
-    at = f"objective.{name}."
-    require(settings["head"] in HEADS, at + "head", settings["head"], f"one of: {', '.join(HEADS)}", HEADS[0])
-    require(
-        settings["term"] in (None, *TERMS), at + "term", settings["term"],
-        f"null or one of: {', '.join(TERMS)}", TERMS[0],
-    )  # fmt: skip
-    require_number(settings, at + "weight", least=0, example=0.3)
-    require(
-        isinstance(settings["reweigh"], bool), at + "reweigh", settings["reweigh"], "true or false", "true"
-    )
-
-
 def is_whole(value: Any, least: int) -> bool:
     """Whether a value is a whole number of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
@@ -190,15 +93,6 @@ def require(ok: bool, key: str, value: Any, expected: str, example: Any) -> None
     """Refuse a value unless `ok`, with an error that says what was given and expected."""
     if not ok:
         raise UserError(f"{key} is {value!r}; expected {expected}. Pass for example {key}={example}.")
-
-
-def _require_list(
-    config: dict[str, Any], key: str, ok: Callable[[Any], bool], expected: str, example: str
-) -> None:
-    values = config[key]
-    good = isinstance(values, list) and values and all(ok(v) for v in values)
-    good = good and len(set(values)) == len(values)
-    require(bool(good), key, values, f"a list, not empty and without repetition, of {expected}", example)
 
 
 def require_number(

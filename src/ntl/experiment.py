@@ -21,9 +21,9 @@ from ntl.approaches import Approach, build_approach
 from ntl.errors import UserError
 from ntl.evaluation import evaluate, evaluate_tests
 from ntl.published_names import generation_settings, loss_settings, model_settings, objective_name
+from ntl.records import flatten, installed_versions
 from ntl.run_folder import Metrics, RunFolder, RunRecord
 from ntl.settings import GenerationSettings, LossSettings, ModelSettings
-from ntl.store import installed_versions
 from ntl.tasks import Example, TaskData, load_task
 from ntl.tokenized import tokenize
 from ntl.trainer import ApproachTrainer, RunRecorder, last_complete_checkpoint
@@ -173,7 +173,7 @@ def check_folder(experiment: Experiment) -> None:
             "training_args.resume_from_checkpoint=true to continue it, another training_args.output_dir or "
             "special_name to keep both, or training_args.overwrite_output_dir=true to delete it."
         )
-    before, now = (_flat(_identity(c)) for c in (folder.record().config, experiment.config))
+    before, now = (flatten(_identity(c)) for c in (folder.record().config, experiment.config))
     for key in sorted({*before, *now}):
         if before.get(key) != now.get(key):
             raise UserError(
@@ -339,14 +339,3 @@ def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
         for name, section in config.items()
         if isinstance(section, Mapping) and name != "evaluation"
     }
-
-
-def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys as `section.key`."""
-    flat: dict[str, Any] = {}
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from ntl import splits
+from ntl.comparison.progress import LINE_EVERY
 from ntl.errors import UserError
-from ntl.progress import LINE_EVERY
+from ntl.records import write_whole
 from ntl.splits import Plan
-from ntl.store import write_whole
 from ntl.tasks import DATASETS
 
 MATHEMATICS = "data/mathematics_dataset-v1.0"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ntl.errors import UserError
+from ntl.records import write_whole
 from ntl.report_groups import (
     Group,
     by_dataset,
@@ -18,7 +19,6 @@ from ntl.report_groups import (
     load_finished,
     test_sets,
 )
-from ntl.store import write_whole
 from ntl.tables import Columns, csv_table, latex_table, markdown_table
 
 NOTHING = "n/a"

@@ -9,8 +9,8 @@ from typing import Any
 
 from ntl.errors import UserError
 from ntl.metrics import mean_and_interval
+from ntl.records import flatten
 from ntl.run_folder import Metrics, RunFolder, RunRecord, find_runs
-from ntl.store import flatten
 
 PAPERS_ORDER = ("T5", "RT", "xVal")
 # fmt: off

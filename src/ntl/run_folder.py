@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from ntl.errors import UserError
-from ntl.store import write_whole
+from ntl.records import write_whole
 
 FORMAT = 1
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from ntl.cli import main
-from ntl.compare import main as compare
-from ntl.configuration import load_config
-from ntl.workers import Run, run_all
+from ntl.comparison.configuration import load_config
+from ntl.comparison.program import main as compare
+from ntl.comparison.workers import Run, run_all
 
 
 def output(overrides: list[str]) -> Path:
@@ -143,7 +143,7 @@ def test_a_worker_that_dies_takes_one_run_with_it_and_the_rest_goes_on(tiny):
 @pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
 def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(tiny):
     overrides = [*tiny, "seeds=[0,1,2]", "jobs=1", "training.steps=30"]
-    command = [sys.executable, "-m", "ntl.compare", *overrides]
+    command = [sys.executable, "-m", "ntl.comparison.program", *overrides]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )

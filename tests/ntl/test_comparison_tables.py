@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ntl.comparison_tables import constant_guess, markdown_tables, noise_floor, summarise
+from ntl.comparison.tables import constant_guess, markdown_tables, noise_floor, summarise
 from ntl.tasks import Example
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ntl.comparison_training import (
+from ntl.comparison.training import (
     EncodedExamples,
     answer,
     build,

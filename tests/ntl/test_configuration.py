@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ntl.configuration import describe_config, load_config
+from ntl.comparison.configuration import describe_config, load_config
 from ntl.errors import UserError
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ntl.errors import UserError
+from ntl.records import write_whole
 from ntl.run_folder import Prediction, RunFolder, RunRecord, find_runs
-from ntl.store import write_whole
 
 RECORD = RunRecord("vanilla_t5_ntl", "T5 + NTL-WAS", "arithmetic", 7, {"loss": {"weight": 0.3}})
 

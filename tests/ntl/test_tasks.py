@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from conftest import shared
 
-from ntl.comparison_tables import noise_floor
-from ntl.configuration import load_config
+from ntl.comparison.configuration import load_config
+from ntl.comparison.tables import noise_floor
 from ntl.errors import UserError
 from ntl.tasks import load_task
 from ntl.tasks.files import read_pairs

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from ntl.comparison_tables import BASELINE, display_name
+from ntl.comparison.tables import BASELINE, display_name
 from ntl.drawing import BLUE, GREEN, GREY, ORANGE, PINK, SKY, STYLE, VERMILION, new_figure, save_figure
 from ntl.metrics import mean_and_error
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from ntl.workers import Run
+from ntl.comparison.workers import Run
 
 LINE_EVERY = 30.0  # seconds between two lines where there is no terminal
 

@@ -165,7 +165,7 @@ def _serve(connection: Connection, config: dict[str, Any]) -> None:
 def _load(config: Mapping[str, Any]) -> tuple[Callable[..., dict[str, Any]], Any, Any]:
     import torch
 
-    from ntl.comparison_training import EncodedExamples, train_run
+    from ntl.comparison.training import EncodedExamples, train_run
     from ntl.tasks import load_task
 
     torch.set_num_threads(1)

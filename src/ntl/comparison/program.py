@@ -22,13 +22,14 @@ from typing import Any
 
 from rich.console import Console
 
-from ntl.comparison_tables import markdown_tables, reference_line, references, summarise, terminal_table
-from ntl.configuration import describe_config, load_config
+from ntl.comparison.configuration import describe_config, load_config
+from ntl.comparison.progress import ComparisonProgress
+from ntl.comparison.store import RunStore
+from ntl.comparison.tables import markdown_tables, reference_line, references, summarise, terminal_table
+from ntl.comparison.workers import Run, default_jobs, run_all, usable_cores
 from ntl.errors import UserError
-from ntl.progress import ComparisonProgress
-from ntl.store import RunStore, installed_versions, write_whole
+from ntl.records import installed_versions, write_whole
 from ntl.tasks import TaskData, load_task
-from ntl.workers import Run, default_jobs, run_all, usable_cores
 
 HELP = """\
 usage: ntl compare [key=value ...]
@@ -165,7 +166,7 @@ def _report(
     console: Console,
 ) -> None:
     """Print the tables; write table.md, results.json and the figures."""
-    from ntl.comparison_figures import draw
+    from ntl.comparison.figures import draw
 
     summary = summarise(records)
     compared_with = references(data)

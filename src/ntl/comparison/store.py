@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ntl.comparison.workers import Run
 from ntl.errors import UserError
-from ntl.workers import Run
-
-PACKAGES = ("ntloss", "torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
+from ntl.records import flatten, write_whole
 
 
 class RunStore:
@@ -123,18 +120,6 @@ class RunStore:
         ]
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that it is never seen half written.
-
-    Args:
-        path: The file.
-        text: Its content.
-    """
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -147,26 +132,3 @@ def _read(path: Path) -> dict[str, Any]:
             "Delete the file (the run is then repeated), or pass another output_dir."
         ) from None
     return record
-
-
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Write nested keys as one, with points between: `{"a": {"b": 1}}` as `{"a.b": 1}`."""
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{name}.")
-        else:
-            flat[name] = value
-    return flat
-
-
-def installed_versions() -> dict[str, str]:
-    """Package -> version, of those that a result depends on."""
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # run from a source tree
-            found[package] = "not installed"
-    return found
