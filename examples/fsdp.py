@@ -7,8 +7,8 @@
 are those of one process with all of the data. With `--chunked` the logits are never in memory.
 
 The loop is the same with accelerate, which calls `fully_shard` itself (on the CPU it takes DDP instead).
-There, too, say yourself when gradients are synchronised, with `accelerator.no_sync(model)`: `accelerator.accumulate`
-looks whether the loader is at its end, and `CountedBatches` reads it a step ahead.
+There, too, say yourself when gradients are synchronised, with `accelerator.no_sync(model)`: what
+`accelerator.accumulate` asks is whether the loader is at its end, and `CountedBatches` reads a step ahead.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Counts over accumulated micro-batches and ranks, for training loops of any make: PyTorch, Lightning, accelerate.
+"""Counts over accumulated micro-batches and ranks, for loops in PyTorch, Lightning and accelerate.
 
 A mean over tokens depends on how a batch is split, unless every part divides by the same count. Cross-entropy
 and the number term divide by counts of their own, tokens and number labels, so no rescaling afterwards can
@@ -26,7 +26,9 @@ class CountedBatches:
     ranks, which Lightning (`accumulate_grad_batches`), accelerate (`gradient_accumulation_steps`) and
     data-parallel wrappers (DDP, FSDP) do anyway, and the gradient is that of one large batch, for
     cross-entropy and for the number term, however many number labels each part holds. In a loop of your own
-    divide the loss by `accumulate`.
+    divide the loss by `accumulate`. With accelerate say yourself when gradients are synchronised
+    (`accelerator.no_sync`): what `accelerator.accumulate` asks is whether the loader is at its end, and this
+    one reads a step ahead.
 
     Args:
         loader: any iterable of batches; on several ranks, of as many on each. Lightning does not give it a
