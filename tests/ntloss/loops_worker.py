@@ -12,7 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
@@ -41,7 +44,7 @@ class Model(nn.Module):
 
 
 def data() -> Batch:
-    """All batches, `[steps * batch, seq]`: numbers are unevenly spread, some rows have none or do not count."""
+    """All batches, `[steps * batch, seq]`: numbers are unevenly spread, and not all labels count."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(VOCAB, (STEPS * BATCH, LENGTH), generator=generator)
     labels = torch.randint(10, VOCAB, (STEPS * BATCH, LENGTH), generator=generator)
@@ -65,7 +68,7 @@ def train(
     """Three steps; `sync` is told before each micro-batch whether it is the step's last one."""
     kind = NTLLinearCrossEntropyLoss if chunked else NTLCrossEntropyLoss
     loss_fn = kind(DIGITS)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
     loader = micro_batches(rank, world, accumulate)
     for i, (batch, counts) in enumerate(CountedBatches(loader, loss_fn, accumulate)):
         last = (i + 1) % accumulate == 0
@@ -104,6 +107,16 @@ def by_fsdp(rank: int, world: int, accumulate: int, chunked: bool) -> dict[str, 
     fully_shard(model.layer)
     fully_shard(model)
     train(model, rank, world, accumulate, chunked, model.set_requires_gradient_sync)  # type: ignore[attr-defined]
+    return weights(model)
+
+
+def by_tensor_parallelism(world: int, accumulate: int, chunked: bool) -> dict[str, Tensor]:
+    """The head, and so the logits, sharded over the vocabulary; all batches on each rank."""
+    model = Model()
+    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
+    plan = {"head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
+    parallelize_module(model, mesh, plan)
+    train(model, 0, 1, accumulate, chunked, lambda last: None)
     return weights(model)
 
 
@@ -152,9 +165,9 @@ def main(rank: int, world: int, folder: str, with_accelerate: bool) -> None:
         results = {}
         for accumulate in (1, 4):
             results[f"DDP, {accumulate}"] = by_ddp(rank, world, accumulate)
-            for chunked in (False, True):
-                name = f"FSDP, {accumulate}, {'chunked' if chunked else 'logits'}"
-                results[name] = by_fsdp(rank, world, accumulate, chunked)
+            for path, chunked in (("logits", False), ("chunked", True)):
+                results[f"FSDP, {accumulate}, {path}"] = by_fsdp(rank, world, accumulate, chunked)
+                results[f"TP, {accumulate}, {path}"] = by_tensor_parallelism(world, accumulate, chunked)
             if with_accelerate:
                 os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
                 os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # asked for, and not used

@@ -79,10 +79,19 @@ def of_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str,
     return [torch.load(Path(folder) / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-@pytest.mark.parametrize("accumulate", [1, 4])
-@pytest.mark.parametrize(
-    "way", ["DDP, {}", "FSDP, {}, logits", "FSDP, {}, chunked", "accelerate, {}, DDP", "accelerate, {}, FSDP"]
+WAYS = (
+    "DDP, {}",
+    "FSDP, {}, logits",
+    "FSDP, {}, chunked",
+    "TP, {}, logits",
+    "TP, {}, chunked",
+    "accelerate, {}, DDP",
+    "accelerate, {}, FSDP",
 )
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("way", WAYS)
 def test_two_processes_train_the_weights_of_one(
     way: str, accumulate: int, of_two: list[dict[str, dict[str, Tensor]]], expected: dict[str, Tensor]
 ) -> None:
@@ -149,5 +158,5 @@ def test_the_loss_stays_on_its_device() -> None:
 
 @pytest.mark.parametrize("accumulate", [0, 1.5, "2"])
 def test_what_is_no_count_of_micro_batches_is_told(accumulate: object) -> None:
-    with pytest.raises(ValueError, match="accumulate=.*expected 1 or more"):
+    with pytest.raises(ValueError, match=r"accumulate=.*expected 1 or more"):
         CountedBatches([], NTLCrossEntropyLoss(DIGITS), accumulate)  # type: ignore[arg-type]
