@@ -1,0 +1,424 @@
+"""Makes a model's own loss number-aware, so that every trainer, and `model(**batch).loss`, has it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ntloss.criteria import Criterion
+from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
+from ntloss.engine.terms import LossTerms
+from ntloss.integrations.transformers.head import (
+    check_logits_behind,
+    find_head,
+    head_tensors,
+    logit_transform,
+    probe_of,
+    rows_of,
+)
+from ntloss.integrations.transformers.introspection import (
+    calls_loss_function,
+    shifts_labels,
+    without_wrappers,
+)
+from ntloss.integrations.transformers.targets import (
+    Loss,
+    Targets,
+    count_targets,
+    read_targets,
+    vocabulary_for,
+)
+from ntloss.vocabulary import NumberVocabulary
+
+_STATE = "_number_aware"
+_OURS = "_is_number_aware"
+_OPTIONS = {"mode", "label_smoothing", "z_loss", "validate", "ignore_index"}
+_OPTIONS_OF_CHUNKS = {"chunk_size", "drop_ignored"}
+
+
+class NumberAwareModel:
+    """A model whose own loss is number-aware; made by `make_number_aware`.
+
+    As a context manager it undoes itself at the end.
+
+    Attributes:
+        model: the model itself, without wrappers.
+        loss: what computes the loss of a training batch; `WeightScheduler(handle.loss, schedule)` sets its
+            weight, in evaluation too.
+        shift: whether the model is causal: position i predicts label i + 1.
+        chunked: whether the loss of a training batch is computed from hidden states.
+        terms: `LossTerms` of the last batch, detached; None before the first.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, shift: bool) -> None:
+        self.model: Any = model
+        self.loss = loss
+        self.shift = shift
+        self.chunked = isinstance(loss, NTLLinearCrossEntropyLoss)
+        self.terms: LossTerms | None = None
+        self.active = True
+        self._loss_of_logits = loss if isinstance(loss, NTLCrossEntropyLoss) else _logits_twin(loss)
+        self._names = tuple(inspect.signature(model.forward).parameters)
+        self._calls_loss_function = calls_loss_function(type(model))
+        self._previous: Callable[..., Any] | None = None
+        self._replaced: dict[str, Any] = {}
+        self._previous_of_head: Callable[..., Any] | None = None
+        self._head: nn.Module | None = None
+        self._targets: Targets | None = None
+        self._computed: Tensor | None = None
+        self._from_hidden = False
+        self._checked = False
+        self._probe_logits: Tensor | None = None
+
+    def normalizers(self, **inputs: Any) -> tuple[Tensor, Tensor]:
+        """Count labels and numbers of a batch; add up over accumulated micro-batches and ranks.
+
+        Args:
+            inputs: the batch; `labels`, `shift_labels` and `position_ids` are read.
+
+        Returns:
+            `num_items_in_batch` and `num_numbers_in_batch`, scalars, to call the model with.
+        """
+        counts = count_targets(self.loss, self.shift, inputs)
+        return counts[0], counts[1]
+
+    def undo(self) -> None:
+        """Give the model its own loss back.
+
+        Raises:
+            ValueError: it has it back already.
+        """
+        if not self.active:
+            raise ValueError("undone already: this model has its own loss")
+        self.active = False
+        self._release_head()
+        for name, value in self._replaced.items():
+            delattr(self.model, name)
+            if value is not None:
+                setattr(self.model, name, value)
+        # What has been wrapped around us since, such as autocast, calls us: we then pass everything on.
+        if hasattr(vars(self.model).get("forward"), _OURS):
+            del self.model.forward
+            if self._previous is not None:
+                self.model.forward = self._previous
+            delattr(self.model, _STATE)
+
+    def __enter__(self) -> NumberAwareModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.active:
+            self.undo()
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(
+            "a number-aware model cannot be pickled: its loss would silently be the stock one. Save it with "
+            "save_pretrained, or call handle.undo() first and make_number_aware again where it is loaded."
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NumberAwareModel:
+        twin = memo[id(self)] = object.__new__(type(self))
+        vars(twin).update(copy.deepcopy(vars(self), memo))
+        return twin
+
+    def install(self) -> None:
+        """Put this loss in the model's place of its own."""
+        tombstone = vars(self.model).get(_STATE)
+        if tombstone is None:
+            self._previous = vars(self.model).get("forward")
+            self.model.forward = types.MethodType(_make_forward(self.model), self.model)
+        else:
+            self._previous = tombstone._previous
+        setattr(self.model, _STATE, self)
+        self._replace("accepts_loss_kwargs", True)  # so that a trainer gives us its counts
+        if self._calls_loss_function:
+            self._replace("_loss_function", self._loss_function)
+        if self.chunked:
+            self._hold_head()
+
+    def _replace(self, name: str, value: Any) -> None:
+        self._replaced[name] = vars(self.model).get(name)
+        setattr(self.model, name, value)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's forward, with this loss."""
+        kwargs.update(zip(self._names, args, strict=False))
+        num_numbers = kwargs.pop("num_numbers_in_batch", None)
+        if not self.active or kwargs.get("labels") is None:
+            return self._call(**kwargs)
+        fused = kwargs.pop("fused_lm_head", False)  # TRL's trainers ask for a loss without logits so
+        labels, shift_labels = kwargs["labels"], kwargs.pop("shift_labels", None)
+        targets = read_targets(
+            self.loss,
+            self.shift,
+            labels,
+            shift_labels,
+            kwargs.get("position_ids"),
+            kwargs.pop("num_items_in_batch", None),
+            num_numbers,
+        )
+        as_tuple = kwargs.get("return_dict") is False
+        kwargs["return_dict"] = True
+        if not self._calls_loss_function:
+            kwargs = self._without_labels(kwargs)
+        outputs = self._call_for_loss(targets, self.chunked and (self.model.training or fused), kwargs)
+        return outputs.to_tuple() if as_tuple else outputs
+
+    def _call(self, **kwargs: Any) -> Any:
+        if self._previous is not None:
+            return self._previous(**kwargs)
+        return type(self.model).forward(self.model, **kwargs)
+
+    def _without_labels(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Give the model what it would have made of the labels itself."""
+        labels = kwargs.pop("labels")
+        if "use_cache" in self._names:
+            kwargs["use_cache"] = False
+        config = self.model.config
+        if config.is_encoder_decoder and not {"decoder_input_ids", "decoder_inputs_embeds"} & {
+            name for name, value in kwargs.items() if value is not None
+        }:
+            kwargs["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
+        return kwargs
+
+    def _call_for_loss(self, targets: Targets, from_hidden: bool, kwargs: dict[str, Any]) -> Any:
+        if from_hidden and self._head is not self.model.get_output_embeddings():
+            self._hold_head()  # an adapter has wrapped it since
+        self._targets, self._computed, self._from_hidden = targets, None, from_hidden
+        try:
+            outputs = self._call(**kwargs)
+            if from_hidden and self._probe_logits is not None:
+                self._check_logits(outputs["logits"])
+            if not self._calls_loss_function and not from_hidden:
+                self._compute_of_logits(outputs["logits"])
+            loss = outputs["loss"] if self._calls_loss_function else self._computed
+            if self._computed is None or loss is None:
+                raise ValueError(
+                    f"{type(self.model).__name__} did not "
+                    + ("call its head" if from_hidden else "ask for a loss")
+                    + " in its forward: expected a language model. Use NTLCrossEntropyLoss on its logits."
+                )
+        finally:
+            self._targets = self._computed = self._probe_logits = None
+            self._from_hidden = False
+        made = dict(outputs)
+        made["loss"] = loss
+        if from_hidden:
+            made["logits"] = None
+        return type(outputs)(**made)
+
+    def _loss_function(self, logits: Tensor, labels: Tensor, *_: Any, **__: Any) -> Tensor:
+        """What the model calls in place of `model.loss_function`."""
+        if self._targets is None:
+            raise ValueError(
+                "model.loss_function was called outside of the model's forward: call the model with labels"
+            )
+        if self._computed is None:
+            self._compute_of_logits(logits)
+        assert self._computed is not None
+        return self._computed
+
+    def _compute_of_logits(self, logits: Tensor) -> None:
+        assert self._targets is not None
+        if self._loss_of_logits.weight is not self.loss.weight:
+            self._loss_of_logits.weight = self.loss.weight
+        self._keep(self._loss_of_logits(logits, **self._targets.arguments(logits.device)))
+
+    def _keep(self, terms: LossTerms) -> None:
+        self._computed = terms.loss
+        self.terms = LossTerms(*(term.detach() for term in terms))
+
+    # The head, for losses from hidden states.
+
+    def _hold_head(self) -> None:
+        self._release_head()
+        head = find_head(self.model)
+        self._head, self._previous_of_head = head, vars(head).get("forward")
+        setattr(head, _STATE, _OfHead(self))
+        head.forward = types.MethodType(_head_forward, head)
+
+    def _release_head(self) -> None:
+        if self._head is None:
+            return
+        if getattr(vars(self._head).get("forward"), "__func__", None) is _head_forward:
+            delattr(self._head, _STATE)
+            del self._head.forward
+            if self._previous_of_head is not None:
+                self._head.forward = self._previous_of_head
+        self._head = None
+
+    def call_head(self, head: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """The head's own forward."""
+        if self._previous_of_head is not None:
+            return self._previous_of_head(*args, **kwargs)
+        return type(head).forward(head, *args, **kwargs)
+
+    def head_forward(self, head: nn.Module, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Compute the loss in the head's forward: a sharded weight is gathered for that only.
+
+        The model gets logits of no position at all, so that whatever it does to logits costs nothing.
+        """
+        if not self._from_hidden or self._targets is None:
+            return self.call_head(head, hidden, *args, **kwargs)
+        self._from_hidden = False  # a wrapped head calls the one inside
+        tensors = head_tensors(head, hidden)
+        bias = tensors.bias
+        final_bias = getattr(self.model, "final_logits_bias", None)  # BART's and its kin's
+        if final_bias is not None:
+            final_bias = final_bias.reshape(-1).to(hidden)
+            bias = final_bias if bias is None else bias + final_bias
+        arguments = self._targets.arguments(hidden.device)
+        self._keep(self.loss(tensors.hidden, tensors.weight, bias=bias, **arguments))
+        with torch.no_grad():
+            if self._checked:
+                return self.call_head(head, hidden[..., :0, :])
+            logits = self.call_head(head, probe_of(lambda states: self.call_head(head, states), hidden))
+            self._probe_logits = logits if final_bias is None else logits + final_bias
+            return logits
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _check_logits(self, logits: Tensor) -> None:
+        assert self._probe_logits is not None
+        check_logits_behind(
+            self._probe_logits, logits, self.loss.objective.transform, type(self.model).__name__
+        )
+        self._checked = True
+
+
+def make_number_aware(
+    model: Any,
+    numbers: NumberVocabulary | Any,
+    criterion: Criterion | None = None,
+    weight: float | Tensor | None = None,
+    reweigh: bool | None = None,
+    *,
+    chunked: bool = False,
+    shift: bool | None = None,
+    **options: Any,
+) -> NumberAwareModel:
+    r"""Make a model's own loss number-aware: `model(**batch).loss` is cross-entropy plus $\lambda$ NTL.
+
+    In place, and undone by `handle.undo()`. Models that call `model.loss_function` (Llama, Qwen, Gemma,
+    Mamba, GPT-2, ...) get another one; T5, BART and their kin, which compute their loss inline, are called
+    without labels. Nothing of it is saved, and the state dict's keys stay. Normalised by `num_items_in_batch`
+    and `num_numbers_in_batch` where the model is called with them: `count_numbers(trainer)` has a Trainer do
+    so, `make_trainer_number_aware(trainer)` does both.
+
+    Args:
+        model: a causal, masked or encoder-decoder language model of transformers, PEFT's included.
+        numbers: the model's tokenizer, read by default, or its `NumberVocabulary`.
+        criterion, weight, reweigh: see `NTLCrossEntropyLoss`.
+        chunked: compute the loss of training batches from hidden states by `NTLLinearCrossEntropyLoss`:
+            `outputs.logits` is None then, and never in memory. Evaluation and generation have logits.
+            Default: False.
+        shift: whether position i predicts label i + 1. Default: as the model's class says.
+        options: `mode`, `label_smoothing`, `z_loss`, `ignore_index`, `validate` of `NTLCrossEntropyLoss`;
+            with `chunked` also `chunk_size` and `drop_ignored` of `NTLLinearCrossEntropyLoss`.
+
+    Returns:
+        The handle: its `loss`, its `undo`.
+
+    Raises:
+        TypeError: an option that there is not.
+        ValueError: the tokenizer is another model's; no head; number-aware already; a class that does not say
+            whether labels are shifted.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from ntloss import NumberVocabulary
+        >>> config = LlamaConfig(vocab_size=12, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        ...                      num_attention_heads=2)
+        >>> model = LlamaForCausalLM(config)
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+        >>> with make_number_aware(model, digits, weight=0.5) as handle:
+        ...     ids = torch.tensor([[1, 11, 4, 2]])
+        ...     loss = model(input_ids=ids, labels=ids).loss
+        >>> bool(torch.isclose(loss, handle.terms.ce + 0.5 * handle.terms.ntl))
+        True
+    """
+    model = without_wrappers(model)
+    if isinstance(vars(model).get(_STATE), NumberAwareModel) and vars(model)[_STATE].active:
+        raise ValueError(
+            f"this {type(model).__name__} is number-aware already: call undo() of its handle first. Two "
+            "number terms are one criterion: WeightedSum."
+        )
+    check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
+    vocabulary = vocabulary_for(numbers, rows_of(find_head(model)))
+    made = NTLLinearCrossEntropyLoss if chunked else NTLCrossEntropyLoss
+    if chunked:
+        options |= logit_transform(model.config)
+    loss = made(vocabulary, criterion, weight, reweigh, return_terms=True, **options)
+    handle = NumberAwareModel(model, loss, shifts_labels(model) if shift is None else shift)
+    handle.install()
+    return handle
+
+
+def check_options(options: dict[str, Any], expected: set[str]) -> None:
+    """Raise where an option is not one of the loss's that the user decides on."""
+    if unknown := set(options) - expected:
+        raise TypeError(
+            f"{', '.join(sorted(unknown))}: expected some of {', '.join(sorted(expected))}. Shift, reduction "
+            "and the logits' transform are the model's; chunk_size and drop_ignored go with chunked=True."
+        )
+
+
+def handle_of(model: Any) -> NumberAwareModel | None:
+    """The handle of a number-aware model, or None."""
+    handle = vars(without_wrappers(model)).get(_STATE)
+    return handle if handle is not None and handle.active else None
+
+
+def _logits_twin(loss: NTLLinearCrossEntropyLoss) -> NTLCrossEntropyLoss:
+    """The same loss from logits, to which the model has done its scaling and capping."""
+    objective = loss.objective
+    return NTLCrossEntropyLoss(
+        loss.vocabulary,
+        objective.criterion,
+        loss.weight,
+        objective.worst is not None,
+        mode=objective.mode,
+        ignore_index=objective.ignore_index,
+        label_smoothing=objective.label_smoothing,
+        z_loss=objective.z_loss,
+        return_terms=True,
+        validate=loss.validate,
+    )
+
+
+def _make_forward(model: nn.Module) -> Callable[..., Any]:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self, _STATE).forward(*args, **kwargs)
+
+    # Trainers read the signature. Not `functools.wraps`: who unwraps what others put around us would go on to
+    # the stock forward.
+    forward.__signature__ = inspect.signature(type(model).forward)  # type: ignore[attr-defined]
+    forward.__doc__ = type(model).forward.__doc__
+    setattr(forward, _OURS, True)
+    return forward
+
+
+# The linear loss cannot be traced anyway.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _head_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    handle = getattr(self, _STATE).handle
+    if handle is None:
+        return type(self).forward(self, *args, **kwargs)
+    return handle.head_forward(self, *args, **kwargs)
+
+
+class _OfHead:
+    """A head's way to its model's handle, which a copy of the head alone does not have."""
+
+    def __init__(self, handle: NumberAwareModel | None) -> None:
+        self.handle = handle
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _OfHead:
+        if self.handle is None or id(self.handle.model) not in memo:
+            return _OfHead(None)  # PEFT copies heads that are trained whole
+        return _OfHead(copy.deepcopy(self.handle, memo))

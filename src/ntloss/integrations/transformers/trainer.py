@@ -1,0 +1,264 @@
+"""Number-aware losses in `transformers.Trainer`: the counts that it does not make, and schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+from ntloss.cross_entropy import NTLCrossEntropyLoss
+from ntloss.integrations.transformers.head import find_head, rows_of
+from ntloss.integrations.transformers.introspection import shifts_labels, without_wrappers
+from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
+from ntloss.integrations.transformers.targets import count_targets, read_targets, vocabulary_for
+from ntloss.schedules import Schedule, WeightScheduler
+from ntloss.vocabulary import NumberVocabulary
+
+
+class NumberAwareLoss:
+    """Cross-entropy plus a number term, for `Trainer(compute_loss_func=...)`.
+
+    A Trainer takes the labels away from the model then, counts those of the accumulated batch, and knows
+    nothing of numbers: `count_numbers(trainer)` has it count these too, and makes an encoder-decoder's inputs
+    of the labels. Without that call, a batch that is accumulated or spread over ranks is an error.
+
+    Args:
+        model: whose outputs it is given: it says whether labels are shifted, and how wide logits are.
+        loss: an `NTLCrossEntropyLoss` for this model, without shift; or its tokenizer or `NumberVocabulary`.
+        shift: whether position i predicts label i + 1. Default: as the model's class says.
+        options: of `NTLCrossEntropyLoss`, where `loss` is not one.
+
+    Raises:
+        TypeError: options beside a ready loss.
+        ValueError: the loss or tokenizer is another model's.
+
+    Attributes:
+        loss: the loss.
+        terms: `LossTerms` of the last batch, detached; None before the first.
+    """
+
+    def __init__(
+        self, model: Any, loss: NTLCrossEntropyLoss | Any, *, shift: bool | None = None, **options: Any
+    ) -> None:
+        model = without_wrappers(model)
+        rows = rows_of(find_head(model))
+        if isinstance(loss, NTLCrossEntropyLoss):
+            if options:
+                raise TypeError(f"options {sorted(options)} beside a ready loss: give them to the loss")
+            vocabulary_for(loss.vocabulary, rows)
+            if loss.shift or loss.objective.reduction != "mean":
+                raise ValueError(
+                    f"a loss with shift={loss.shift}, reduction={loss.objective.reduction!r}: expected "
+                    "shift=False (the model says whether labels are shifted) and reduction='mean'"
+                )
+        else:
+            loss = NTLCrossEntropyLoss(vocabulary_for(loss, rows), **options)
+        loss.return_terms = True
+        self.loss = loss
+        self.shift = shifts_labels(model) if shift is None else shift
+        self.terms: Any = None
+        self.num_numbers_in_batch: Tensor | None = None
+        self.needs_decoder_inputs = bool(model.config.is_encoder_decoder)
+        self.is_prepared = False
+
+    def __call__(
+        self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | float | None = None
+    ) -> Tensor:
+        """Compute the loss, as a Trainer asks for it.
+
+        Args:
+            outputs: of the model; `logits` are read.
+            labels: `[batch, seq]`.
+            num_items_in_batch: count of labels over the accumulated batch and the ranks.
+
+        Returns:
+            The loss, a scalar.
+
+        Raises:
+            ValueError: no labels; counts that are missing; an encoder-decoder's trainer that is not prepared.
+        """
+        if labels is None:
+            raise ValueError("compute_loss_func was called without labels: expected a batch with 'labels'")
+        if self.needs_decoder_inputs and not self.is_prepared:
+            raise ValueError(
+                "the Trainer took an encoder-decoder's labels away, which its decoder inputs are made of: "
+                "call count_numbers(trainer) before trainer.train(), which gives it those inputs."
+            )
+        logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
+        targets = read_targets(
+            self.loss,
+            self.shift,
+            labels,
+            num_items=num_items_in_batch,
+            num_numbers=None if num_items_in_batch is None else self.num_numbers_in_batch,
+        )
+        terms = self.loss(logits, **targets.arguments(logits.device))
+        self.terms = type(terms)(*(term.detach() for term in terms))
+        loss: Tensor = terms.loss
+        return loss
+
+
+class NumberCountingMixin:
+    """A Trainer that counts numbers as it counts labels: over the accumulated batch and the ranks.
+
+    `count_numbers(trainer)` gives it to a trainer that is there; `class MyTrainer(NumberCountingMixin,
+    Trainer)` to a class.
+    """
+
+    _num_numbers_in_batch: Tensor | None = None
+
+    def _get_num_items_in_batch(self: Any, batch_samples: list[Any], device: torch.device) -> Any:
+        self._num_numbers_in_batch = None
+        counter = _counter_of(self)
+        if not batch_samples or "labels" not in batch_samples[0]:
+            return super()._get_num_items_in_batch(batch_samples, device)  # type: ignore[misc]
+        counts = sum(
+            (count_targets(counter.loss, counter.shift, batch).to(device) for batch in batch_samples),
+            torch.zeros(2, device=device),
+        )
+        if self.args.average_tokens_across_devices and self.args.world_size > 1:
+            counts = self.accelerator.gather(counts).view(-1, 2).sum(0)
+        # Ranks that share a batch have counted it several times.
+        counts = counts / (self.get_tp_size() * self.get_cp_size() * self.get_sp_size())
+        self._num_numbers_in_batch = counts[1]
+        return counts[0]
+
+    def compute_loss(
+        self: Any,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Any:
+        """As the Trainer's own, with the count of numbers beside that of labels."""
+        num_numbers = None if num_items_in_batch is None else self._num_numbers_in_batch
+        function = self.compute_loss_func
+        if isinstance(function, NumberAwareLoss):
+            function.num_numbers_in_batch = num_numbers
+            if function.needs_decoder_inputs and inputs.get("decoder_input_ids") is None:
+                make = without_wrappers(self.model).prepare_decoder_input_ids_from_labels
+                inputs["decoder_input_ids"] = make(labels=inputs["labels"])
+        elif num_numbers is not None:
+            inputs = {**inputs, "num_numbers_in_batch": num_numbers}
+        return super().compute_loss(  # type: ignore[misc]
+            model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
+        )
+
+
+def count_numbers(trainer: Any) -> None:
+    """Have a Trainer count numbers over the accumulated batch and the ranks, as it counts labels.
+
+    Call it before `trainer.train()`. The model is number-aware, or the trainer has a `NumberAwareLoss`.
+
+    Args:
+        trainer: a `Trainer` or `Seq2SeqTrainer`.
+
+    Raises:
+        ValueError: it has no number-aware loss, or two; it has an option that puts another loss in its place.
+    """
+    _check_trainer(trainer)
+    if isinstance(trainer.compute_loss_func, NumberAwareLoss):
+        trainer.compute_loss_func.is_prepared = True
+    else:
+        trainer.model_accepts_loss_kwargs = True  # it asked before the model was number-aware, maybe
+    if not isinstance(trainer, NumberCountingMixin):
+        own = type(trainer)
+        trainer.__class__ = type(own.__name__, (NumberCountingMixin, own), {"__module__": own.__module__})
+
+
+def make_trainer_number_aware(
+    trainer: Any, numbers: NumberVocabulary | Any | None = None, *args: Any, **options: Any
+) -> NumberAwareModel:
+    """Make a Trainer's model number-aware, and have it count numbers: all that there is to do, in one line.
+
+    Args:
+        trainer: a `Trainer` or `Seq2SeqTrainer`, before `train()`.
+        numbers: the tokenizer or `NumberVocabulary`. Default: `trainer.processing_class`.
+        args, options: of `make_number_aware`: criterion, weight, chunked, ...
+
+    Returns:
+        The handle: its `loss`, its `undo`, which leaves the trainer counting.
+
+    Raises:
+        ValueError: no tokenizer; see `make_number_aware` and `count_numbers`.
+    """
+    if any(parent.__module__.startswith("trl.") for parent in type(trainer).__mro__):
+        raise ValueError(
+            f"{type(trainer).__name__} is one of TRL's, which do not use the model's own loss: expected "
+            "ntloss.integrations.trl.make_sft_number_aware(trainer)"
+        )
+    handle = make_number_aware(trainer.model, tokenizer_of(trainer, numbers), *args, **options)
+    try:
+        count_numbers(trainer)
+    except ValueError:
+        handle.undo()
+        raise
+    return handle
+
+
+def tokenizer_of(trainer: Any, numbers: NumberVocabulary | Any | None) -> Any:
+    """What was given, or the trainer's own tokenizer."""
+    numbers = trainer.processing_class if numbers is None else numbers
+    if numbers is None:
+        raise ValueError("the trainer has no processing_class: pass the model's tokenizer")
+    return getattr(numbers, "tokenizer", numbers)  # a processor has one
+
+
+class WeightScheduleCallback(TrainerCallback):
+    """Sets the weight of a number term before each optimizer step, by a schedule of `ntloss.schedules`.
+
+    Args:
+        loss: what has the weight: a handle's or a `NumberAwareLoss`'s `.loss`.
+        schedule: factor of the weight at each step.
+        weight: the full weight. Default: what the loss has now.
+
+    Raises:
+        TypeError: `loss` has no weight, or `schedule` is not callable.
+    """
+
+    def __init__(self, loss: Any, schedule: Schedule, weight: float | None = None) -> None:
+        self.scheduler = WeightScheduler(loss, schedule, weight)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Before the micro-batches of a step; after a resume the state has the step reached."""
+        self.scheduler.set_step(state.global_step)
+
+
+def _counter_of(trainer: Any) -> NumberAwareLoss | NumberAwareModel:
+    """What knows which labels are numbers."""
+    function = trainer.compute_loss_func
+    counter = function if isinstance(function, NumberAwareLoss) else handle_of(trainer.model)
+    if counter is None:
+        raise ValueError(
+            "this trainer counts numbers, and has no number-aware loss: expected make_number_aware("
+            "trainer.model, tokenizer), or Trainer(compute_loss_func=NumberAwareLoss(model, tokenizer))"
+        )
+    return counter
+
+
+def _check_trainer(trainer: Any) -> None:
+    function, handle = trainer.compute_loss_func, handle_of(trainer.model)
+    _counter_of(trainer)
+    if function is not None and handle is not None:
+        raise ValueError(
+            "the model is number-aware, and the trainer has a compute_loss_func, which would take its place: "
+            "leave compute_loss_func away, or call handle.undo()"
+        )
+    if trainer.label_smoother is not None and handle is not None:
+        raise ValueError(
+            f"label_smoothing_factor={trainer.args.label_smoothing_factor} has the Trainer compute the loss "
+            "in place of the model: leave it at 0, and pass label_smoothing= to make_number_aware"
+        )
+    if getattr(trainer.args, "use_liger_kernel", False):
+        raise ValueError(
+            "use_liger_kernel=True puts another loss into the model: leave it away. chunked=True computes "
+            "the loss without logits, as Liger does."
+        )
+    if trainer.args.n_gpu > 1:
+        raise ValueError(
+            f"the Trainer sees {trainer.args.n_gpu} GPUs and would copy the model with DataParallel, whose "
+            "copies have the stock loss: start with torchrun or accelerate launch, or set "
+            "CUDA_VISIBLE_DEVICES"
+        )

@@ -1,0 +1,287 @@
+"""Small models, batches and trainings that the integrations are tested with, in one process or two.
+
+    python tests/ntloss/integration_cases.py
+
+prints how far loss and weights are from one process with a batch of 8, for each way to split it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch import Tensor
+from torch.distributed.fsdp import fully_shard
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PrinterCallback,
+    T5Config,
+    T5ForConditionalGeneration,
+    Trainer,
+    TrainingArguments,
+)
+
+from ntloss import NumberVocabulary
+from ntloss.integrations.transformers import (
+    NumberAwareLoss,
+    count_numbers,
+    make_number_aware,
+    make_trainer_number_aware,
+)
+
+VOCAB, LENGTH, ROWS, STEPS = 48, 9, 8, 3
+DIGITS = NumberVocabulary.from_mapping({d + 3: str(d) for d in range(10)}, vocab_size=VOCAB)
+RATE = 0.5
+TIMEOUT = 120.0
+LAYERS = {"llama": "model.layers", "t5": "decoder.block"}
+
+
+def llama(**options: Any) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    options = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 16, "pad_token_id": 0} | options
+    config = LlamaConfig(num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=32, **options)
+    return LlamaForCausalLM(config).train()
+
+
+def t5(**options: Any) -> T5ForConditionalGeneration:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCAB, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_heads": 2} | options
+    config = T5Config(num_layers=1, dropout_rate=0.0, decoder_start_token_id=0, **sizes)
+    return T5ForConditionalGeneration(config).train()
+
+
+MODELS = {"llama": llama, "t5": t5}
+
+
+def samples(count: int = ROWS * STEPS) -> list[dict[str, Tensor]]:
+    """Rows with numbers here and there: the first two of each batch have none, the next two no label."""
+    generator = torch.Generator().manual_seed(1)
+    made = []
+    for row in range(count):
+        ids = torch.randint(13, VOCAB, (LENGTH,), generator=generator)
+        labels = ids.clone()
+        if row % ROWS >= 2:
+            share = torch.rand(LENGTH, generator=generator) < 0.1 * (row % ROWS)
+            ids = torch.where(share, torch.randint(3, 13, (LENGTH,), generator=generator), ids)
+            labels = ids.clone()
+            labels[: row % ROWS] = -100
+        if row % ROWS in (2, 3):
+            labels[:] = -100
+        made.append({"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels})
+    return made
+
+
+def batch(rows: int = 4, first: int = 4) -> dict[str, Tensor]:
+    """Some rows side by side."""
+    chosen = samples(first + rows)[first:]
+    return {name: torch.stack([row[name] for row in chosen]) for name in chosen[0]}
+
+
+def trainer_for(model: Any, folder: str | Path, cls: Any = Trainer, **options: Any) -> Any:
+    """A Trainer on the CPU whose steps take rows in order."""
+    function = options.pop("compute_loss_func", None)
+    options = {
+        "per_device_train_batch_size": ROWS,
+        "max_steps": STEPS,
+        "learning_rate": RATE,
+        "optim": "sgd",
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "train_sampling_strategy": "sequential",
+    } | options
+    arguments = TrainingArguments(str(folder), **options)
+    trainer = cls(model, arguments, train_dataset=samples(), compute_loss_func=function)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a training of the same model on the same rows is run.
+
+    Args:
+        way: "own loss", "chunked" or "compute_loss_func".
+        accumulate: micro-batches of a step, on each rank.
+        ranks: processes.
+        sharded: FSDP2 in a loop of its own, not a Trainer: "no", "model" or "head" (a group by itself).
+    """
+
+    way: str = "own loss"
+    accumulate: int = 1
+    ranks: int = 1
+    sharded: str = "no"
+
+    def __str__(self) -> str:
+        where = {"no": "DDP", "model": "FSDP2", "head": "FSDP2, the head by itself"}[self.sharded]
+        ranks = "1 process" if self.ranks == 1 else f"{self.ranks} processes ({where})"
+        size = ROWS // self.accumulate // self.ranks
+        return f"{self.way}: {ranks}, batch {size}" + (f" x {self.accumulate}" if self.accumulate > 1 else "")
+
+
+WAYS = ("own loss", "chunked", "compute_loss_func")
+ALONE = [Setting(way, accumulate) for way in WAYS for accumulate in (1, 4)]
+TOGETHER = [Setting(way, accumulate, 2) for way in WAYS for accumulate in (1, 2)]
+TOGETHER += [
+    Setting(way, accumulate, 2, sharded)
+    for way in WAYS[:2]
+    for accumulate in (1, 2)
+    for sharded in ("model", "head")
+]
+
+
+@dataclass
+class Trained:
+    """What came of it.
+
+    Args:
+        losses: of the steps.
+        weights: after them, by name.
+    """
+
+    losses: list[float]
+    weights: dict[str, Tensor]
+
+    def differences(self, other: Trained) -> tuple[float, float]:
+        """Largest difference of losses, and of weights."""
+        losses = (abs(a - b) for a, b in zip(self.losses, other.losses, strict=True))
+        assert self.weights.keys() == other.weights.keys()
+        weights = ((w - other.weights[name]).abs().max().item() for name, w in self.weights.items())
+        return max(losses, default=0.0), max(weights)
+
+
+def train(name: str, setting: Setting, folder: str | Path) -> Trained:
+    """Train as the setting says; in each of its processes."""
+    model = MODELS[name]()
+    if setting.sharded != "no":
+        return _train_sharded(name, model, setting)
+    function = NumberAwareLoss(model, DIGITS) if setting.way == "compute_loss_func" else None
+    trainer = trainer_for(
+        model,
+        folder,
+        compute_loss_func=function,
+        per_device_train_batch_size=ROWS // setting.accumulate // setting.ranks,
+        gradient_accumulation_steps=setting.accumulate,
+        ddp_backend="gloo" if setting.ranks > 1 else None,
+    )
+    if function is None:
+        make_trainer_number_aware(trainer, DIGITS, chunked=setting.way == "chunked")
+    else:
+        count_numbers(trainer)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return Trained(losses, {key: w.detach().clone() for key, w in model.state_dict().items()})
+
+
+def _train_sharded(name: str, model: Any, setting: Setting) -> Trained:
+    handle = make_number_aware(model, DIGITS, chunked=setting.way == "chunked")
+    for layer in model.get_submodule(LAYERS[name]):
+        fully_shard(layer)
+    if setting.sharded == "head":
+        fully_shard(model.lm_head)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    size = ROWS // setting.accumulate // setting.ranks
+    rows, losses = samples(), []
+    for step in range(STEPS):
+        mine = []
+        for micro in range(setting.accumulate):
+            first = step * ROWS + (micro * setting.ranks + dist.get_rank()) * size
+            chosen = rows[first : first + size]
+            mine.append({key: torch.stack([row[key] for row in chosen]) for key in chosen[0]})
+        counts = sum((torch.stack(handle.normalizers(**inputs)) for inputs in mine), torch.zeros(2))
+        dist.all_reduce(counts)
+        total = torch.zeros(())
+        for inputs in mine:
+            loss = model(**inputs, num_items_in_batch=counts[0], num_numbers_in_batch=counts[1]).loss
+            (loss * setting.ranks).backward()  # FSDP averages over the ranks
+            total += loss.detach()
+        dist.all_reduce(total)
+        losses.append(total.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return Trained(losses, {key: w.full_tensor().detach() for key, w in model.state_dict().items()})
+
+
+def train_together(rank: int, port: int, trainings: list[tuple[str, Setting]], folder: str) -> None:
+    """What each of two processes runs; the first writes down what came of it."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    trained = {}
+    for name, setting in trainings:
+        try:
+            trained[name, setting] = train(name, setting, folder)
+        except Exception as error:
+            raise RuntimeError(f"{name}, {setting}: {error}") from error
+    if rank == 0:
+        torch.save(trained, Path(folder) / "trained.pt")
+    dist.destroy_process_group()
+
+
+def possible(name: str, setting: Setting) -> bool:
+    """T5's head is its embedding, and shards with it."""
+    return name != "t5" or setting.sharded != "head"
+
+
+def trained_together(folder: Path, port: int) -> dict[tuple[str, Setting], Trained]:
+    """All trainings of two processes, in one job: starting it takes longer than they do."""
+    trainings = [(name, setting) for setting in TOGETHER for name in MODELS if possible(name, setting)]
+    job = torch.multiprocessing.spawn(train_together, (port, trainings, str(folder)), nprocs=2, join=False)
+    deadline = time.monotonic() + TIMEOUT
+    try:
+        while not job.join(timeout=1.0):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"two processes hang: not done after {TIMEOUT:.0f} s")
+    finally:
+        for process in job.processes:
+            if process.is_alive():
+                process.kill()
+    return torch.load(folder / "trained.pt", weights_only=False)
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    import socket
+
+    with socket.socket() as some:
+        some.bind(("localhost", 0))
+        return int(some.getsockname()[1])
+
+
+def main(write: Callable[[str], Any] = print) -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        together = trained_together(Path(folder), free_port())
+        write("| setting | Llama: loss | Llama: weights | T5: loss | T5: weights |")
+        write("| --- | --- | --- | --- | --- |")
+        one = {name: train(name, Setting(), folder) for name in MODELS}
+        for setting in ALONE + TOGETHER:
+            row = [str(setting)]
+            for name in MODELS:
+                if not possible(name, setting):
+                    row += ["-", "-"]
+                    continue
+                other = together.get((name, setting)) or train(name, setting, folder)
+                row += [f"{difference:.0e}" for difference in other.differences(one[name])]
+            write(f"| {' | '.join(row)} |")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""PEFT's adapters on number-aware models, also around the head that the loss is computed with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import integration_cases as cases
+import pytest
+import torch
+from integration_cases import DIGITS, batch, trainer_for
+
+from ntloss.integrations.transformers import make_number_aware, make_trainer_number_aware
+
+peft = pytest.importorskip("peft")
+
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "attention alone": {"target_modules": ["q_proj", "q"]},
+    "head, too": {"target_modules": ["q_proj", "q", "lm_head"]},
+    "head, with a bias": {"target_modules": ["lm_head"], "lora_bias": True},
+    "head trained whole": {"target_modules": ["q_proj", "q"], "modules_to_save": ["lm_head"]},
+}
+
+
+def adapted(name: str, adapter: str, model: Any = None) -> Any:
+    model = cases.MODELS[name]() if model is None else model
+    torch.manual_seed(0)
+    config = peft.LoraConfig(r=2, lora_alpha=6, init_lora_weights=False, **ADAPTERS[adapter])
+    return peft.get_peft_model(model, config).train()
+
+
+def gradients(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    model.zero_grad()
+    loss = model(**batch()).loss
+    loss.backward()
+    return loss, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:peft")
+@pytest.mark.parametrize("patched", ["before", "after"])
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("name", cases.MODELS)
+def test_from_hidden_states_adapters_get_the_gradients_that_they_get_from_logits(
+    name: str, adapter: str, patched: str
+) -> None:
+    model = adapted(name, adapter)
+    with make_number_aware(model, DIGITS):
+        loss, expected = gradients(model)
+    if patched == "before":
+        model = cases.MODELS[name]()
+        make_number_aware(model, DIGITS, chunked=True)
+        model = adapted(name, adapter, model)
+    else:
+        make_number_aware(model, DIGITS, chunked=True)
+    for _ in range(2):
+        found_loss, found = gradients(model)
+        torch.testing.assert_close(found_loss, loss)
+        assert found.keys() == expected.keys()
+        assert all(expected[key].abs().max() > 0 for key in expected)
+        for key, gradient in expected.items():
+            torch.testing.assert_close(found[key], gradient, atol=1e-6, rtol=1e-4)
+    with model.disable_adapter():
+        torch.testing.assert_close(model(**batch()).loss, _plain_loss(name))
+    model.eval()
+    assert model(**batch()).logits.shape[-1] == cases.VOCAB
+
+
+def _plain_loss(name: str) -> torch.Tensor:
+    model = cases.MODELS[name]()
+    make_number_aware(model, DIGITS)
+    return model(**batch()).loss
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:peft")
+@pytest.mark.parametrize("chunked", [False, True])
+def test_merged_adapters_are_in_the_heads_weight(chunked: bool) -> None:
+    model = adapted("llama", "head, too")
+    make_number_aware(model, DIGITS, chunked=chunked)
+    loss = model(**batch()).loss
+    model.merge_adapter()
+    torch.testing.assert_close(model(**batch()).loss, loss)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:peft")
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("name", cases.MODELS)
+def test_only_adapters_are_trained(name: str, chunked: bool, tmp_path: Path) -> None:
+    trained = []
+    for accumulate in (1, 4):
+        model = adapted(name, "head, too")
+        before = {key: weight.clone() for key, weight in model.state_dict().items()}
+        trainer = trainer_for(
+            model,
+            tmp_path,
+            per_device_train_batch_size=8 // accumulate,
+            gradient_accumulation_steps=accumulate,
+        )
+        make_trainer_number_aware(trainer, DIGITS, chunked=chunked)
+        trainer.train()
+        after = model.state_dict()
+        changed = {key for key, weight in after.items() if not torch.equal(weight, before[key])}
+        assert changed == {key for key in after if "lora_" in key}
+        trained.append({key: after[key].clone() for key in changed})
+    for key, weight in trained[0].items():
+        torch.testing.assert_close(trained[1][key], weight, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:peft")
+def test_an_adapter_that_cannot_be_taken_apart_is_an_error() -> None:
+    config = peft.LoraConfig(r=2, target_modules=["lm_head"], use_dora=True)
+    model = peft.get_peft_model(cases.llama(), config).train()
+    handle = make_number_aware(model, DIGITS, chunked=True)
+    with pytest.raises(ValueError, match=r"without variants such as DoRA.*Use chunked=False"):
+        model(**batch())
+    handle.undo()
+    make_number_aware(model, DIGITS)
+    assert model(**batch()).loss > 0

@@ -1,0 +1,378 @@
+"""A model whose own loss is number-aware, and everything else about it that stays as it was."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import integration_cases as cases
+import pytest
+import tiny_tokenizers
+import torch
+import torch.nn.functional as F
+import transformers
+from integration_cases import DIGITS, VOCAB, batch
+
+from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary, WeightScheduler
+from ntloss.integrations.transformers import NumberAwareLoss, handle_of, make_number_aware
+from ntloss.numbers import sequence_ids_of
+
+_CAUSAL: dict[str, dict[str, Any]] = {
+    "Llama": {},
+    "Qwen3": {"head_dim": 8, "num_key_value_heads": 2},
+    "Mistral": {"num_key_value_heads": 2},
+    "Gemma2": {"final_logit_softcapping": 3.0, "head_dim": 8, "num_key_value_heads": 2},
+    "Gemma3": {"final_logit_softcapping": 3.0, "head_dim": 8, "num_key_value_heads": 2},
+    "Cohere": {"logit_scale": 0.3},
+    "Granite": {"logits_scaling": 4.0},
+    "Phi": {},  # a head with a bias
+    "Mixtral": {
+        "num_key_value_heads": 2,
+        "num_local_experts": 2,
+        "output_router_logits": True,
+        "router_aux_loss_coef": 0.5,
+    },
+    "Mamba": {"state_size": 4},
+    "GPT2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0},
+}
+_OF_BART = {
+    "d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1,
+    "encoder_attention_heads": 2, "decoder_attention_heads": 2, "dropout": 0.0, "decoder_start_token_id": 2,
+}  # fmt: skip
+_OF_T5 = {
+    "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
+}  # fmt: skip
+_ENCODER_DECODER = {"T5": _OF_T5, "MT5": _OF_T5, **dict.fromkeys(("Bart", "MBart", "Pegasus"), _OF_BART)}
+_ENCODER_DECODER["Marian"] = {**_OF_BART, "pad_token_id": 0}
+_OF_CAUSAL = {
+    "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 32,
+    "attention_dropout": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+}  # fmt: skip
+MODELS = [*_CAUSAL, *_ENCODER_DECODER]
+
+
+def make(name: str) -> Any:
+    torch.manual_seed(0)
+    own = _CAUSAL.get(name) or _ENCODER_DECODER.get(name) or {}
+    shared = _OF_CAUSAL if name in _CAUSAL else {}
+    config = getattr(transformers, f"{name}{'Text' if name == 'Gemma3' else ''}Config")(
+        vocab_size=VOCAB, **{**shared, **own}
+    )
+    kind = "ForConditionalGeneration" if name in _ENCODER_DECODER else "ForCausalLM"
+    kind = {"GPT2": "LMHeadModel", "Marian": "MTModel"}.get(name, kind)
+    model = getattr(transformers, name + kind)(config).train()
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.normal_()
+    return model
+
+
+def gradients(model: Any, **inputs: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+    model.zero_grad()
+    outputs = model(**inputs)
+    outputs.loss.backward()
+    return outputs, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(
+            found[name], gradient, atol=1e-6, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_loss_is_the_models_own_plus_the_weighted_number_term(name: str) -> None:
+    model, inputs = make(name), batch()
+    stock = model(**inputs)
+    labels = inputs["labels"]
+    if name in _CAUSAL:
+        labels = F.pad(labels[:, 1:], (0, 1), value=-100)
+    term = NumberTokenLoss(DIGITS)(stock.logits, labels)
+    make_number_aware(model, DIGITS, weight=0.7)
+    outputs = model(**inputs)
+    torch.testing.assert_close(outputs.loss, stock.loss + 0.7 * term)
+    assert torch.equal(outputs.logits, stock.logits)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_from_hidden_states_it_is_the_same_without_logits(name: str) -> None:
+    model, inputs = make(name), batch()
+    with make_number_aware(model, DIGITS, weight=0.7):
+        dense, expected = gradients(model, **inputs)
+    with make_number_aware(model, DIGITS, weight=0.7, chunked=True):
+        for _ in range(2):  # the first call also checks the head
+            outputs, found = gradients(model, **inputs)
+            assert outputs.logits is None
+            torch.testing.assert_close(outputs.loss, dense.loss)
+            assert_close(found, expected)
+        model.eval()
+        torch.testing.assert_close(model(**inputs).loss, dense.loss)
+        assert model(**inputs).logits.shape == (*inputs["labels"].shape, VOCAB)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("name", cases.MODELS)
+def test_undo_gives_back_exactly_what_was_there(name: str, chunked: bool) -> None:
+    model, inputs = cases.MODELS[name](), batch()
+    own, head = set(vars(model)), set(vars(model.lm_head))
+    keys = list(model.state_dict())
+    stock, expected = gradients(model, **inputs)
+    with make_number_aware(model, DIGITS, chunked=chunked) as handle:
+        assert list(model.state_dict()) == keys
+        assert handle_of(model) is handle
+        loss = model(**inputs).loss
+        assert loss > stock.loss
+    assert handle_of(model) is None
+    assert set(vars(model)) == own
+    assert set(vars(model.lm_head)) == head
+    again, found = gradients(model, **inputs)
+    assert torch.equal(again.loss, stock.loss)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("name", cases.MODELS)
+def test_generation_and_saved_weights_are_those_of_the_stock_model(
+    name: str, chunked: bool, tmp_path: Path
+) -> None:
+    model, inputs = cases.MODELS[name](), batch()
+    prompt = {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
+    expected = model.eval().generate(**prompt, max_new_tokens=5, do_sample=False)
+    stock_loss = model(**inputs).loss
+    make_number_aware(model, DIGITS, chunked=chunked)
+    assert torch.equal(model.generate(**prompt, max_new_tokens=5, do_sample=False), expected)
+    model.train().generate(**prompt, max_new_tokens=2)
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    assert loaded.config.architectures == [type(model).__name__]
+    assert torch.equal(loaded(**inputs).loss, stock_loss)
+
+
+@pytest.mark.parametrize(("name", "chunked"), [("llama", False), ("t5", True)])
+def test_a_compiled_model_has_the_same_loss_and_gradients(name: str, chunked: bool) -> None:
+    model, inputs = cases.MODELS[name](), batch()
+    make_number_aware(model, DIGITS, chunked=chunked)
+    outputs, expected = gradients(model, **inputs)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="aot_eager")
+    for _ in range(2):
+        model.zero_grad()
+        loss = compiled(**inputs).loss
+        loss.backward()
+        torch.testing.assert_close(loss, outputs.loss)
+        assert_close({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, expected)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("how", ["bfloat16", "autocast"])
+@pytest.mark.parametrize("name", cases.MODELS)
+def test_low_precision_is_close(name: str, how: str, chunked: bool) -> None:
+    model, inputs = cases.MODELS[name](), batch()
+    make_number_aware(model, DIGITS, chunked=chunked)
+    expected = model(**inputs).loss
+    if how == "bfloat16":
+        model.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
+        loss = model(**inputs).loss
+    assert loss.dtype == torch.float32
+    loss.backward()
+    torch.testing.assert_close(loss, expected, atol=0.05, rtol=0.02)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_copy_is_number_aware_with_its_own_weights(chunked: bool) -> None:
+    model, inputs = cases.llama(), batch()
+    make_number_aware(model, DIGITS, chunked=chunked)
+    loss = model(**inputs).loss
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert torch.equal(twin(**inputs).loss, loss)
+    handle = handle_of(twin)
+    assert handle is not None
+    handle.undo()
+    assert handle_of(model) is not None
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(model)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_what_others_put_around_the_forward_stays_and_is_passed_on_to(chunked: bool) -> None:
+    from accelerate.utils import extract_model_from_parallel
+    from accelerate.utils.operations import convert_outputs_to_fp32
+
+    model, inputs = cases.llama(), batch()
+    stock = model(**inputs).loss
+    handle = make_number_aware(model, DIGITS, chunked=chunked)
+    loss = model(**inputs).loss
+    model._original_forward = model.forward  # as accelerate does for mixed precision
+    model.forward = convert_outputs_to_fp32(model.forward.__func__).__get__(model)
+    assert torch.equal(model(**inputs).loss, loss)
+    handle.undo()
+    assert torch.equal(model(**inputs).loss, stock)
+    with make_number_aware(model, DIGITS, chunked=chunked):
+        assert torch.equal(model(**inputs).loss, loss)
+        extract_model_from_parallel(model, keep_fp32_wrapper=False)
+        assert torch.equal(model(**inputs).loss, loss)
+
+
+@pytest.mark.parametrize("name", cases.MODELS)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_tuple_is_returned_where_one_is_asked_for(name: str, chunked: bool) -> None:
+    model, inputs = cases.MODELS[name](), batch()
+    make_number_aware(model, DIGITS, chunked=chunked)
+    outputs = model(**inputs, return_dict=False)
+    assert torch.equal(outputs[0], model(**inputs).loss)
+    positional = model(inputs["input_ids"], inputs["attention_mask"], labels=inputs["labels"])
+    assert torch.equal(positional.loss, outputs[0])
+
+
+@pytest.mark.parametrize("name", cases.MODELS)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_micro_batches_with_counts_add_up_to_the_batch(name: str, chunked: bool) -> None:
+    model, inputs = cases.MODELS[name](), batch(8, 0)  # some rows without numbers, some without labels
+    handle = make_number_aware(model, DIGITS, chunked=chunked)
+    _, expected = gradients(model, **inputs)
+    items, numbers = handle.normalizers(**inputs)
+    model.zero_grad()
+    for row in range(0, 8, 2):
+        part = {key: value[row : row + 2] for key, value in inputs.items()}
+        model(**part, num_items_in_batch=items, num_numbers_in_batch=numbers).loss.backward()
+    assert_close({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, expected)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_labels_that_are_shifted_already_are_not_shifted(chunked: bool) -> None:
+    model, inputs = cases.llama(), batch()
+    make_number_aware(model, DIGITS, chunked=chunked)
+    shifted = F.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
+    expected = model(**inputs).loss
+    assert torch.equal(model(**inputs, shift_labels=shifted).loss, expected)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_numbers_of_packed_sequences_are_told_apart(chunked: bool) -> None:
+    model = cases.llama()
+    make_number_aware(model, DIGITS, NumberLevel(), chunked=chunked)
+    ids = torch.tensor([[20, 4, 5, 6, 7, 8, 9, 21]])  # one number of six digits, or two of three
+    position_ids = torch.arange(8).view(1, -1) % 4
+    inputs = {"input_ids": ids, "labels": ids, "position_ids": position_ids}
+    loss = model(**inputs).loss
+    logits = model.eval()(**inputs).logits
+    loss_fn = NTLCrossEntropyLoss(DIGITS, NumberLevel(), shift=True)
+    torch.testing.assert_close(loss, loss_fn(logits, ids, sequence_ids=sequence_ids_of(position_ids)))
+    assert not torch.isclose(loss, loss_fn(logits, ids))
+
+
+def test_a_schedule_sets_the_weight_of_training_and_evaluation() -> None:
+    model, inputs = cases.llama(), batch()
+    handle = make_number_aware(model, DIGITS, weight=0.5, chunked=True)
+    full = model(**inputs).loss
+    WeightScheduler(handle.loss, lambda step: 0.0).set_step(3)
+    assert handle.terms is not None
+    for mode in (True, False):
+        loss = model.train(mode)(**inputs).loss
+        torch.testing.assert_close(loss, full - 0.5 * handle.terms.ntl)
+
+
+def test_a_masked_model_is_not_shifted() -> None:
+    config = transformers.BertConfig(
+        vocab_size=VOCAB, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    model, inputs = transformers.BertForMaskedLM(config).eval(), batch()
+    stock = model(**inputs)
+    make_number_aware(model, DIGITS)
+    term = NumberTokenLoss(DIGITS)(stock.logits, inputs["labels"])
+    torch.testing.assert_close(model(**inputs).loss, stock.loss + 0.3 * term)
+
+
+class _Louder(transformers.LlamaForCausalLM):
+    """A model with something behind its head that no configuration tells of."""
+
+    def forward(self, *args: Any, labels: Any = None, **kwargs: Any) -> Any:
+        outputs = super().forward(*args, **kwargs)
+        outputs.logits = 3 * outputs.logits
+        if labels is not None:
+            outputs.loss = self.loss_function(outputs.logits, labels, VOCAB)
+        return outputs
+
+
+def test_logits_that_are_not_the_heads_are_an_error_from_hidden_states() -> None:
+    model = _Louder(cases.llama().config).train()
+    with make_number_aware(model, DIGITS):
+        model(**batch())
+    make_number_aware(model, DIGITS, chunked=True)
+    with pytest.raises(ValueError, match="does something to its head's logits"):
+        model(**batch())
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "another model's vocabulary": (
+        lambda: make_number_aware(cases.llama(), NumberVocabulary.from_mapping({d: d for d in range(9)}, 12)),
+        "vocab_size=48",
+    ),
+    "another model's tokenizer": (
+        lambda: make_number_aware(cases.llama(), tiny_tokenizers.llama_like()),
+        "expected the model's own tokenizer",
+    ),
+    "a much smaller tokenizer": (
+        lambda: make_number_aware(cases.llama(vocab_size=4000), tiny_tokenizers.llama_like()),
+        "far more than padding",
+    ),
+    "another model's loss": (
+        lambda: NumberAwareLoss(cases.llama(vocab_size=50), NTLCrossEntropyLoss(DIGITS)),
+        "vocab_size=50",
+    ),
+    "a loss that shifts": (
+        lambda: NumberAwareLoss(cases.llama(), NTLCrossEntropyLoss(DIGITS, shift=True)),
+        "expected shift=False",
+    ),
+    "no head": (lambda: make_number_aware(cases.llama().model, DIGITS), "no head found"),
+    "inline and causal": (
+        lambda: make_number_aware(transformers.BartForCausalLM(make("Bart").config), DIGITS),
+        "Pass shift=True",
+    ),
+    "no number loss": (lambda: make_number_aware(cases.llama(), "gpt2"), "expected a Hugging Face tokenizer"),
+    "an option that is the model's": (
+        lambda: make_number_aware(cases.llama(), DIGITS, softcap=3.0),
+        "softcap: expected some of",
+    ),
+    "a chunk size without chunks": (
+        lambda: make_number_aware(cases.llama(), DIGITS, chunk_size=8),
+        "go with chunked=True",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_does_not_fit_is_said(wrong: str) -> None:
+    act, message = WRONG[wrong]
+    with pytest.raises((ValueError, TypeError), match=message):
+        act()
+
+
+def test_twice_is_an_error() -> None:
+    model = cases.llama()
+    handle = make_number_aware(model, DIGITS)
+    with pytest.raises(ValueError, match="number-aware already"):
+        make_number_aware(model, DIGITS)
+    handle.undo()
+    with pytest.raises(ValueError, match="undone already"):
+        handle.undo()
+    make_number_aware(model, DIGITS)
+
+
+def test_a_tokenizer_pads_to_the_models_width() -> None:
+    tokenizer = tiny_tokenizers.llama_like()
+    model = cases.llama(vocab_size=320)
+    handle = make_number_aware(model, tokenizer)
+    assert handle.loss.vocabulary.vocab_size == 320
+    ids = torch.tensor(tokenizer(["1 2 3 4", "5 6 7 8"])["input_ids"])
+    assert model(input_ids=ids, labels=ids).loss > 0

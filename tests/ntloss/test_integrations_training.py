@@ -1,0 +1,218 @@
+"""A step is the same however its batch is split: micro-batches, processes, sharded weights, chunked heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import integration_cases as cases
+import pytest
+import torch
+from integration_cases import ALONE, MODELS, ROWS, TOGETHER, Setting, Trained, train, trainer_for
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+from ntloss.integrations.transformers import (
+    NumberAwareLoss,
+    NumberCountingMixin,
+    count_numbers,
+    make_number_aware,
+    make_trainer_number_aware,
+)
+
+# Both in float32, with sums in another order.
+CLOSE_LOSS, CLOSE_WEIGHT = 3e-6, 5e-7
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+    """One process, batches of 8."""
+    return {name: train(name, Setting(), tmp_path_factory.mktemp(name)) for name in MODELS}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Setting], Trained]:
+    """What two processes made of every setting."""
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("needs gloo")
+    return cases.trained_together(tmp_path_factory.mktemp("two"), cases.free_port())
+
+
+def assert_same(trained: Trained, expected: Trained) -> None:
+    losses, weights = trained.differences(expected)
+    assert losses < CLOSE_LOSS
+    assert weights < CLOSE_WEIGHT
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_moves_weights_much_further_than_the_settings_may_differ(
+    name: str, one: dict[str, Trained]
+) -> None:
+    before = MODELS[name]().state_dict()
+    moved = [(one[name].weights[key] - weight).abs().max() for key, weight in before.items()]
+    assert min(moved) > 100 * CLOSE_WEIGHT
+
+
+@pytest.mark.parametrize("setting", ALONE[1:], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_one_process_trains_the_same_in_micro_batches(
+    name: str, setting: Setting, one: dict[str, Trained], tmp_path: Path
+) -> None:
+    # Some of them have no numbers, some no label at all.
+    assert_same(train(name, setting, tmp_path), one[name])
+
+
+@pytest.mark.parametrize("setting", TOGETHER, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_two_processes_train_the_same(
+    name: str, setting: Setting, one: dict[str, Trained], two: dict[Any, Trained]
+) -> None:
+    if cases.possible(name, setting):
+        assert_same(two[name, setting], one[name])
+
+
+def test_the_number_term_takes_part(one: dict[str, Trained], tmp_path: Path) -> None:
+    model = cases.llama()
+    trainer = trainer_for(model, tmp_path)
+    make_trainer_number_aware(trainer, cases.DIGITS, weight=0.0)
+    trainer.train()
+    without = Trained(one["llama"].losses, dict(model.state_dict()))
+    assert without.differences(one["llama"])[1] > 100 * CLOSE_WEIGHT
+
+
+def test_a_weight_of_zero_trains_as_the_stock_model(tmp_path: Path) -> None:
+    weights = []
+    for patched in (False, True):
+        model = cases.llama()
+        trainer = trainer_for(model, tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+        if patched:
+            make_trainer_number_aware(trainer, cases.DIGITS, weight=0.0)
+        trainer.train()
+        weights.append(Trained([], dict(model.state_dict())))
+    assert weights[0].differences(weights[1])[1] < CLOSE_WEIGHT
+
+
+@pytest.mark.parametrize("way", ["own loss", "compute_loss_func"])
+def test_an_accumulated_batch_whose_numbers_are_not_counted_is_an_error(way: str, tmp_path: Path) -> None:
+    model = cases.llama()
+    function = None
+    if way == "own loss":
+        make_number_aware(model, cases.DIGITS)
+    else:
+        function = NumberAwareLoss(model, cases.DIGITS)
+    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    trainer = trainer_for(model, tmp_path, compute_loss_func=function, **options)
+    with pytest.raises(ValueError, match=r"count_numbers\(trainer\)"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("way", ["own loss", "compute_loss_func"])
+def test_a_batch_that_is_not_split_needs_no_counting(
+    way: str, one: dict[str, Trained], tmp_path: Path
+) -> None:
+    model = cases.llama()
+    function = None
+    if way == "own loss":
+        make_number_aware(model, cases.DIGITS)
+    else:
+        function = NumberAwareLoss(model, cases.DIGITS)
+    trainer = trainer_for(model, tmp_path, compute_loss_func=function)
+    trainer.train()
+    trained = Trained([e["loss"] for e in trainer.state.log_history if "loss" in e], dict(model.state_dict()))
+    assert_same(trained, one["llama"])
+
+
+def test_the_mixin_serves_a_trainer_of_ones_own(one: dict[str, Trained], tmp_path: Path) -> None:
+    class CountingTrainer(NumberCountingMixin, Seq2SeqTrainer):
+        pass
+
+    model = cases.t5()
+    make_number_aware(model, cases.DIGITS)
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=4,
+        max_steps=cases.STEPS,
+        learning_rate=cases.RATE,
+        optim="sgd",
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        save_strategy="no",
+        train_sampling_strategy="sequential",
+    )
+    trainer = CountingTrainer(model, arguments, train_dataset=cases.samples())
+    trainer.train()
+    assert Trained(one["t5"].losses, dict(model.state_dict())).differences(one["t5"])[1] < CLOSE_WEIGHT
+
+
+def test_an_encoder_decoder_gets_its_inputs_where_the_trainer_took_its_labels(tmp_path: Path) -> None:
+    model = cases.t5()
+    trainer = trainer_for(model, tmp_path, compute_loss_func=NumberAwareLoss(model, cases.DIGITS))
+    inputs = cases.batch()
+    # What the collator has made is left as it is.
+    given = {**inputs, "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(inputs["labels"])}
+    with pytest.raises(ValueError, match=r"count_numbers\(trainer\)"):
+        trainer.compute_loss(model, dict(given))
+    count_numbers(trainer)
+    loss = trainer.compute_loss(model, dict(inputs))
+    assert torch.equal(trainer.compute_loss(model, dict(given)), loss)
+    with make_number_aware(model, cases.DIGITS):
+        assert torch.equal(model(**inputs).loss, loss)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_evaluation_has_logits_and_the_loss_of_the_whole_set(
+    name: str, chunked: bool, tmp_path: Path
+) -> None:
+    seen = []
+    model = MODELS[name]()
+    trainer = trainer_for(model, tmp_path, per_device_eval_batch_size=4)
+    trainer.compute_metrics = lambda prediction: seen.append(prediction.predictions) or {}
+    handle = make_trainer_number_aware(trainer, cases.DIGITS, chunked=chunked)
+    rows = cases.samples()[4:ROWS]
+    metrics = trainer.evaluate(eval_dataset=rows)
+    inputs = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+    assert metrics["eval_loss"] == pytest.approx(model(**inputs).loss.item(), abs=1e-6)
+    assert handle.terms is not None
+    logits = seen[0][0] if isinstance(seen[0], tuple) else seen[0]
+    assert logits.shape[-1] == cases.VOCAB
+
+
+def test_a_resumed_training_is_the_one_that_went_through(tmp_path: Path, one: dict[str, Trained]) -> None:
+    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    first = trainer_for(cases.llama(), tmp_path, save_strategy="steps", save_steps=2, **options)
+    make_trainer_number_aware(first, cases.DIGITS)
+    first.train()
+    second = trainer_for(cases.llama(), tmp_path, **options)
+    make_trainer_number_aware(second, cases.DIGITS)
+    second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    resumed = Trained([], dict(second.model.state_dict()))
+    assert resumed.differences(Trained([], one["llama"].weights))[1] < CLOSE_WEIGHT
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label_smoothing_factor": 0.1}, "label_smoothing= to make_number_aware"),
+        ({"compute_loss_func": lambda *_, **__: None}, "leave compute_loss_func away"),
+    ],
+    ids=["label smoothing", "compute_loss_func"],
+)
+def test_a_trainer_that_would_not_use_the_models_loss_is_an_error(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    model = cases.llama()
+    trainer = trainer_for(model, tmp_path, **options)
+    with pytest.raises(ValueError, match=message):
+        make_trainer_number_aware(trainer, cases.DIGITS)
+    make_number_aware(model, cases.DIGITS)  # the error has left it as it was
+
+
+def test_a_trainer_without_a_number_loss_has_nothing_to_count(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no number-aware loss"):
+        count_numbers(trainer_for(cases.llama(), tmp_path))
+    with pytest.raises(ValueError, match="pass the model's tokenizer"):
+        make_trainer_number_aware(trainer_for(cases.llama(), tmp_path))
