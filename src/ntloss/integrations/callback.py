@@ -7,13 +7,14 @@ import math
 from typing import Any
 
 import torch
-from accelerate.state import GradientState
+from accelerate.state import GradientState  # type: ignore[import-untyped]
 from torch import Tensor
 from transformers import TrainerCallback
 
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.readout import IDENTITY
 from ntloss.engine.terms import LossTerms, shift_left
+from ntloss.integrations.transformers import NumberAwareLoss, handle_of
 from ntloss.metrics import gather
 from ntloss.numbers import find_numbers, token_kinds
 from ntloss.token_metrics import TokenMetrics
@@ -96,7 +97,7 @@ class NumberMetricsCallback(TrainerCallback):
         """
         if self._trainer is not None:
             raise ValueError("attached already: expected one callback for each trainer")
-        losses = _losses_of(trainer) if self.loss is None else [self.loss]
+        losses = _losses_of(trainer) if self.loss is None else (self.loss,)
         self._trainer = trainer
         self._windows = {training: _Window(losses[0], self.places) for training in (True, False)}
         for loss in losses:
@@ -268,5 +269,12 @@ def _repeated_rows(labels: Tensor) -> Tensor | None:
     return is_repeated.unsqueeze(-1)
 
 
-def _losses_of(trainer: Any) -> list[Loss]:
-    raise NotImplementedError
+def _losses_of(trainer: Any) -> tuple[Loss, ...]:
+    if isinstance(trainer.compute_loss_func, NumberAwareLoss):
+        return (trainer.compute_loss_func.loss,)
+    if (handle := handle_of(trainer.model)) is not None:
+        return handle.losses
+    raise ValueError(
+        "the trainer has no number-aware loss to listen to: expected make_trainer_number_aware(trainer) "
+        "first, weight=0 for a baseline; or NumberMetricsCallback(loss), where your trainer calls one itself"
+    )
