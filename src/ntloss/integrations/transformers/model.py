@@ -6,22 +6,15 @@ import copy
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from ntloss.criteria import Criterion
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.terms import LossTerms
-from ntloss.integrations.transformers.head import (
-    check_logits_behind,
-    find_head,
-    head_tensors,
-    logit_transform,
-    probe_of,
-    rows_of,
-)
+from ntloss.integrations.transformers.head import HeadTensors, find_head, logit_transform, rows_of
+from ntloss.integrations.transformers.held_head import HeldHead
 from ntloss.integrations.transformers.introspection import (
     calls_loss_function,
     shifts_labels,
@@ -39,6 +32,7 @@ from ntloss.vocabulary import NumberVocabulary
 _STATE = "_number_aware"
 _OURS = "_is_number_aware"
 _OPTIONS = {"mode", "label_smoothing", "z_loss", "validate", "ignore_index"}
+Handle = TypeVar("Handle", bound="NumberAwareModel")
 _OPTIONS_OF_CHUNKS = {"chunk_size", "drop_ignored"}
 
 
@@ -68,13 +62,9 @@ class NumberAwareModel:
         self._calls_loss_function = calls_loss_function(type(model))
         self._previous: Callable[..., Any] | None = None
         self._replaced: dict[str, Any] = {}
-        self._previous_of_head: Callable[..., Any] | None = None
-        self._head: nn.Module | None = None
+        self._head = HeldHead(model, loss.objective.transform) if self.chunked else None
         self._targets: Targets | None = None
         self._computed: Tensor | None = None
-        self._from_hidden = False
-        self._checked = False
-        self._probe_logits: Tensor | None = None
 
     @property
     def losses(self) -> tuple[Loss, ...]:
@@ -102,7 +92,8 @@ class NumberAwareModel:
         if not self.active:
             raise ValueError("undone already: this model has its own loss")
         self.active = False
-        self._release_head()
+        if self._head is not None:
+            self._head.release()
         for name, value in self._replaced.items():
             delattr(self.model, name)
             if value is not None:
@@ -144,8 +135,8 @@ class NumberAwareModel:
         self._replace("accepts_loss_kwargs", True)  # so that a trainer gives us its counts
         if self._calls_loss_function:
             self._replace("_loss_function", self._loss_function)
-        if self.chunked:
-            self._hold_head()
+        if self._head is not None:
+            self._head.hold()
 
     def _replace(self, name: str, value: Any) -> None:
         self._replaced[name] = vars(self.model).get(name)
@@ -154,26 +145,28 @@ class NumberAwareModel:
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward, with this loss."""
         kwargs.update(zip(self._names, args, strict=False))
-        num_numbers = kwargs.pop("num_numbers_in_batch", None)
         if not self.active or kwargs.get("labels") is None:
+            kwargs.pop("num_numbers_in_batch", None)
             return self._call(**kwargs)
-        fused = kwargs.pop("fused_lm_head", False)  # TRL's trainers ask for a loss without logits so
-        labels, shift_labels = kwargs["labels"], kwargs.pop("shift_labels", None)
+        as_tuple = kwargs.pop("return_dict", None) is False
+        targets, kwargs = self.read(kwargs)
+        from_hidden = self.chunked and self.model.training
+        outputs, _ = self.run(targets, from_hidden, kwargs)
+        return outputs.to_tuple() if as_tuple else outputs
+
+    def read(self, kwargs: dict[str, Any]) -> tuple[Targets, dict[str, Any]]:
+        """Take from a call's keywords what the loss needs, and leave what the model does."""
+        kwargs = {**kwargs, "return_dict": True}
         targets = read_targets(
             self.loss,
             self.shift,
-            labels,
-            shift_labels,
+            kwargs["labels"],
+            kwargs.pop("shift_labels", None),
             kwargs.get("position_ids"),
             kwargs.pop("num_items_in_batch", None),
-            num_numbers,
+            kwargs.pop("num_numbers_in_batch", None),
         )
-        as_tuple = kwargs.get("return_dict") is False
-        kwargs["return_dict"] = True
-        if not self._calls_loss_function:
-            kwargs = self._without_labels(kwargs)
-        outputs = self._call_for_loss(targets, self.chunked and (self.model.training or fused), kwargs)
-        return outputs.to_tuple() if as_tuple else outputs
+        return targets, kwargs if self._calls_loss_function else self._without_labels(kwargs)
 
     def _call(self, **kwargs: Any) -> Any:
         if self._previous is not None:
@@ -192,31 +185,44 @@ class NumberAwareModel:
             kwargs["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
         return kwargs
 
-    def _call_for_loss(self, targets: Targets, from_hidden: bool, kwargs: dict[str, Any]) -> Any:
-        if from_hidden and self._head is not self.model.get_output_embeddings():
-            self._hold_head()  # an adapter has wrapped it since
-        self._targets, self._computed, self._from_hidden = targets, None, from_hidden
+    def run(self, targets: Targets, from_hidden: bool, kwargs: dict[str, Any]) -> tuple[Any, Tensor]:
+        """Call the model.
+
+        Args:
+            targets: of the batch.
+            from_hidden: compute the loss in the head's place.
+            kwargs: what the model is called with.
+
+        Returns:
+            outputs: of the model, with the loss, and without logits where they were not computed.
+            loss: this one alone; that of the outputs may have a router's added.
+        """
+        head = self._head if from_hidden else None
+        self._targets, self._computed = targets, None
         try:
+            if head is not None:
+                head.hold()
+                head.expect(self._compute_of_hidden)
             outputs = self._call(**kwargs)
-            if from_hidden and self._probe_logits is not None:
-                self._check_logits(outputs["logits"])
-            if not self._calls_loss_function and not from_hidden:
+            if head is not None:
+                head.check(outputs["logits"])
+            elif not self._calls_loss_function:
                 self._compute_of_logits(outputs["logits"])
-            loss = outputs["loss"] if self._calls_loss_function else self._computed
-            if self._computed is None or loss is None:
-                raise ValueError(
-                    f"{type(self.model).__name__} did not "
-                    + ("call its head" if from_hidden else "ask for a loss")
-                    + " in its forward: expected a language model. Use NTLCrossEntropyLoss on its logits."
-                )
+            loss = self._computed
         finally:
-            self._targets = self._computed = self._probe_logits = None
-            self._from_hidden = False
-        made = dict(outputs)
-        made["loss"] = loss
-        if from_hidden:
+            self._targets = self._computed = None
+            if head is not None:
+                head.expect(None)
+        if loss is None:
+            missing = "ask for a loss" if head is None else "call its head"
+            raise ValueError(
+                f"{type(self.model).__name__} did not {missing} in its forward: expected a language model. "
+                "Use NTLCrossEntropyLoss on its logits."
+            )
+        made = {**outputs, "loss": outputs["loss"] if self._calls_loss_function else loss}
+        if head is not None:
             made["logits"] = None
-        return type(outputs)(**made)
+        return type(outputs)(**made), loss
 
     def _loss_function(self, logits: Tensor, labels: Tensor, *_: Any, **__: Any) -> Tensor:
         """What the model calls in place of `model.loss_function`."""
@@ -235,65 +241,14 @@ class NumberAwareModel:
             self._loss_of_logits.weight = self.loss.weight
         self._keep(self._loss_of_logits(logits, **self._targets.arguments(logits.device)))
 
+    def _compute_of_hidden(self, tensors: HeadTensors) -> None:
+        assert self._targets is not None
+        arguments = self._targets.arguments(tensors.hidden.device)
+        self._keep(self.loss(tensors.hidden, tensors.weight, bias=tensors.bias, **arguments))
+
     def _keep(self, terms: LossTerms) -> None:
         self._computed = terms.loss
         self.terms = LossTerms(*(term.detach() for term in terms))
-
-    # The head, for losses from hidden states.
-
-    def _hold_head(self) -> None:
-        self._release_head()
-        head = find_head(self.model)
-        self._head, self._previous_of_head = head, vars(head).get("forward")
-        setattr(head, _STATE, _OfHead(self))
-        head.forward = types.MethodType(_head_forward, head)
-
-    def _release_head(self) -> None:
-        if self._head is None:
-            return
-        if getattr(vars(self._head).get("forward"), "__func__", None) is _head_forward:
-            delattr(self._head, _STATE)
-            del self._head.forward
-            if self._previous_of_head is not None:
-                self._head.forward = self._previous_of_head
-        self._head = None
-
-    def call_head(self, head: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """The head's own forward."""
-        if self._previous_of_head is not None:
-            return self._previous_of_head(*args, **kwargs)
-        return type(head).forward(head, *args, **kwargs)
-
-    def head_forward(self, head: nn.Module, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Compute the loss in the head's forward: a sharded weight is gathered for that only.
-
-        The model gets logits of no position at all, so that whatever it does to logits costs nothing.
-        """
-        if not self._from_hidden or self._targets is None:
-            return self.call_head(head, hidden, *args, **kwargs)
-        self._from_hidden = False  # a wrapped head calls the one inside
-        tensors = head_tensors(head, hidden)
-        bias = tensors.bias
-        final_bias = getattr(self.model, "final_logits_bias", None)  # BART's and its kin's
-        if final_bias is not None:
-            final_bias = final_bias.reshape(-1).to(hidden)
-            bias = final_bias if bias is None else bias + final_bias
-        arguments = self._targets.arguments(hidden.device)
-        self._keep(self.loss(tensors.hidden, tensors.weight, bias=bias, **arguments))
-        with torch.no_grad():
-            if self._checked:
-                return self.call_head(head, hidden[..., :0, :])
-            logits = self.call_head(head, probe_of(lambda states: self.call_head(head, states), hidden))
-            self._probe_logits = logits if final_bias is None else logits + final_bias
-            return logits
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _check_logits(self, logits: Tensor) -> None:
-        assert self._probe_logits is not None
-        check_logits_behind(
-            self._probe_logits, logits, self.loss.objective.transform, type(self.model).__name__
-        )
-        self._checked = True
 
 
 def make_number_aware(
@@ -347,6 +302,21 @@ def make_number_aware(
         >>> bool(torch.isclose(loss, handle.terms.ce + 0.5 * handle.terms.ntl))
         True
     """
+    return make_handle(NumberAwareModel, model, numbers, criterion, weight, reweigh, chunked, shift, options)
+
+
+def make_handle(
+    handle_class: type[Handle],
+    model: Any,
+    numbers: NumberVocabulary | Any,
+    criterion: Criterion | None,
+    weight: float | Tensor | None,
+    reweigh: bool | None,
+    chunked: bool,
+    shift: bool | None,
+    options: dict[str, Any],
+) -> Handle:
+    """`make_number_aware`, with a handle of some class."""
     model = without_wrappers(model)
     if isinstance(vars(model).get(_STATE), NumberAwareModel) and vars(model)[_STATE].active:
         raise ValueError(
@@ -357,9 +327,9 @@ def make_number_aware(
     vocabulary = vocabulary_for(numbers, rows_of(find_head(model)))
     made = NTLLinearCrossEntropyLoss if chunked else NTLCrossEntropyLoss
     if chunked:
-        options |= logit_transform(model.config)
+        options = options | logit_transform(model.config)
     loss = made(vocabulary, criterion, weight, reweigh, return_terms=True, **options)
-    handle = NumberAwareModel(model, loss, shifts_labels(model) if shift is None else shift)
+    handle = handle_class(model, loss, shifts_labels(model) if shift is None else shift)
     handle.install()
     return handle
 
@@ -406,24 +376,3 @@ def _make_forward(model: nn.Module) -> Callable[..., Any]:
     forward.__doc__ = type(model).forward.__doc__
     setattr(forward, _OURS, True)
     return forward
-
-
-# The linear loss cannot be traced anyway.
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _head_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    handle = getattr(self, _STATE).handle
-    if handle is None:
-        return type(self).forward(self, *args, **kwargs)
-    return handle.head_forward(self, *args, **kwargs)
-
-
-class _OfHead:
-    """A head's way to its model's handle, which a copy of the head alone does not have."""
-
-    def __init__(self, handle: NumberAwareModel | None) -> None:
-        self.handle = handle
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _OfHead:
-        if self.handle is None or id(self.handle.model) not in memo:
-            return _OfHead(None)  # PEFT copies heads that are trained whole
-        return _OfHead(copy.deepcopy(self.handle, memo))

@@ -141,7 +141,8 @@ class NumberCountingMixin:
                 make = without_wrappers(self.model).prepare_decoder_input_ids_from_labels
                 inputs["decoder_input_ids"] = make(labels=inputs["labels"])
         elif num_numbers is not None:
-            inputs = {**inputs, "num_numbers_in_batch": num_numbers}
+            counts = {"num_items_in_batch": num_items_in_batch, "num_numbers_in_batch": num_numbers}
+            inputs = {**inputs, **counts}
         return super().compute_loss(  # type: ignore[misc]
             model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
         )

@@ -1,0 +1,182 @@
+"""TRL's SFTTrainer with a number-aware loss: the trainer's own training, plus the number term."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import integration_cases as cases
+import pytest
+import tiny_tokenizers
+import torch
+from transformers import PrinterCallback
+
+from ntloss import NTLCrossEntropyLoss, NumberLevel
+from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
+from ntloss.numbers import sequence_ids_of
+
+trl = pytest.importorskip("trl")
+datasets = pytest.importorskip("datasets")
+
+from ntloss.integrations.trl import make_sft_number_aware  # noqa: E402  # it imports trl
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+COMPLETIONS = [{"prompt": f"{i} a {i * 7}", "completion": f" {i * i} a. {i}"} for i in range(24)]
+VOCAB = 300
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> None:
+    datasets.disable_progress_bars()
+
+
+def sft(folder: Path, peft_config: Any = None, **options: Any) -> Any:
+    tokenizer = tiny_tokenizers.llama_like()
+    tokenizer.pad_token = tokenizer.eos_token = "<unk>"
+    arguments = {
+        "per_device_train_batch_size": 8,
+        "max_steps": 3,
+        "learning_rate": 0.5,
+        "optim": "sgd",
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "train_sampling_strategy": "sequential",
+    } | options
+    trainer = trl.SFTTrainer(
+        cases.llama(vocab_size=VOCAB),
+        trl.SFTConfig(str(folder), **arguments),
+        train_dataset=datasets.Dataset.from_list(COMPLETIONS),
+        eval_dataset=datasets.Dataset.from_list(COMPLETIONS[:5]),
+        processing_class=tokenizer,
+        peft_config=peft_config,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def trained(trainer: Any) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
+    trainer.train()
+    weights = {key: weight.clone() for key, weight in trainer.model.state_dict().items()}
+    return weights, [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
+def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max((one[key] - other[key]).abs().max().item() for key in one)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "nll": {"loss_type": "nll"},
+    "chunked_nll": {"loss_type": "chunked_nll"},
+    "whole text": {"completion_only_loss": False},
+    "packing": {"packing": True, "max_length": 32, "per_device_train_batch_size": 2},
+    "padding free": {"padding_free": True, "max_length": None},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_with_a_weight_of_zero_it_trains_and_logs_as_without(way: str, tmp_path: Path) -> None:
+    expected, stock_logs = trained(sft(tmp_path, **WAYS[way]))
+    trainer = sft(tmp_path, **WAYS[way])
+    make_sft_number_aware(trainer, weight=0.0)
+    weights, logs = trained(trainer)
+    assert furthest(weights, expected) < 1e-6
+    for found, stock in zip(logs, stock_logs, strict=True):
+        for name in ("loss", "entropy", "mean_token_accuracy", "num_tokens"):
+            assert found[name] == pytest.approx(stock[name], abs=1e-5), name
+
+
+def test_micro_batches_train_the_same(tmp_path: Path) -> None:
+    results = []
+    for accumulate in (1, 4):
+        size = 8 // accumulate
+        trainer = sft(tmp_path, per_device_train_batch_size=size, gradient_accumulation_steps=accumulate)
+        make_sft_number_aware(trainer, weight=0.7)
+        results.append(trained(trainer))
+    (one, one_logs), (other, other_logs) = results
+    assert furthest(one, other) < 1e-6
+    for found, stock in zip(one_logs, other_logs, strict=True):
+        assert found["loss"] == pytest.approx(stock["loss"], abs=1e-5)
+
+
+def test_the_loss_is_cross_entropy_and_number_term_of_the_completions(tmp_path: Path) -> None:
+    trainer = sft(tmp_path)
+    inputs = next(iter(trainer.get_train_dataloader()))
+    model = trainer.model.train()
+    logits = model(**{key: value for key, value in inputs.items() if key != "labels"}).logits
+    handle = make_sft_number_aware(trainer, weight=0.7)
+    loss_fn = NTLCrossEntropyLoss(handle.loss.vocabulary, weight=0.7, shift=True)
+    assert (inputs["labels"] == -100).any()
+    torch.testing.assert_close(trainer.compute_loss(model, dict(inputs)), loss_fn(logits, inputs["labels"]))
+
+
+def test_packed_sequences_are_told_apart(tmp_path: Path) -> None:
+    trainer = sft(
+        tmp_path, packing=True, max_length=32, per_device_train_batch_size=1, completion_only_loss=False
+    )
+    inputs = next(iter(trainer.get_train_dataloader()))
+    assert (inputs["position_ids"] == 0).sum() > 1
+    model = trainer.model.train()
+    logits = model(**{key: value for key, value in inputs.items() if key != "labels"}).logits
+    handle = make_sft_number_aware(trainer, criterion=NumberLevel())
+    loss_fn = NTLCrossEntropyLoss(handle.loss.vocabulary, NumberLevel(), shift=True)
+    sequence_ids = sequence_ids_of(inputs["position_ids"])
+    expected = loss_fn(logits, inputs["labels"], sequence_ids=sequence_ids)
+    torch.testing.assert_close(trainer.compute_loss(model, dict(inputs)), expected)
+
+
+def test_only_adapters_are_trained(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    trainer = sft(tmp_path, peft_config=config)
+    before = {key: weight.clone() for key, weight in trainer.model.state_dict().items()}
+    make_sft_number_aware(trainer)
+    after, _ = trained(trainer)
+    changed = {key for key, weight in after.items() if not torch.equal(weight, before[key])}
+    assert changed == {key for key in after if "lora_" in key}
+
+
+def test_evaluation_has_its_metrics_and_undo_the_trainers_own_loss(tmp_path: Path) -> None:
+    trainer = sft(tmp_path)
+    stock = trainer.evaluate()
+    handle = make_sft_number_aware(trainer, weight=0.7)
+    metrics = trainer.evaluate()
+    assert metrics["eval_loss"] > stock["eval_loss"]
+    assert metrics["eval_entropy"] == pytest.approx(stock["eval_entropy"], abs=1e-5)
+    handle.undo()
+    assert handle_of(trainer.model) is None
+    assert trainer.evaluate()["eval_loss"] == stock["eval_loss"]
+
+
+def test_metrics_that_are_not_wanted_are_not_made_up(tmp_path: Path) -> None:
+    trainer = sft(tmp_path, max_steps=1)
+    make_sft_number_aware(trainer, metrics=False)
+    _, logs = trained(trainer)
+    assert logs[0]["loss"] > 0
+    assert logs[0]["entropy"] != logs[0]["entropy"]
+
+
+def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="make_trainer_number_aware"):
+        make_sft_number_aware(cases.trainer_for(cases.llama(), tmp_path))
+    with pytest.raises(ValueError, match="expected 'nll'"):
+        make_sft_number_aware(sft(tmp_path, loss_type="dft"))
+    with pytest.raises(ValueError, match="make_sft_number_aware"):
+        make_trainer_number_aware(sft(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        smoothed = sft(tmp_path, label_smoothing_factor=0.1)
+    with pytest.raises(ValueError, match="label_smoothing= to make_number_aware"):
+        make_sft_number_aware(smoothed)
+    assert handle_of(smoothed.model) is None
