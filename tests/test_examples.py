@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples"
 # What else an example needs, how many processes it is for, and its arguments.
 EXAMPLES = {
+    "t5.py": (["transformers", "accelerate"], 1, []),
+    "llama.py": (["transformers", "accelerate"], 1, ["--accumulate", "2", "--chunked"]),
+    "trl_sft.py": (["trl"], 1, ["--packing"]),
     "plain_loop.py": (["transformers"], 1, ["--accumulate", "2"]),
     "lightning_loop.py": (["transformers", "lightning"], 1, ["--accumulate", "2"]),
     "mamba.py": (["transformers"], 1, []),

@@ -184,6 +184,7 @@ def test_the_best_model_can_be_chosen_by_a_number_metric(tmp_path: Path) -> None
         eval_steps=1,
         save_strategy="best",
         metric_for_best_model="eval_number_error",
+        greater_is_better=False,
     )
     make_trainer_number_aware(trainer, DIGITS)
     NumberMetricsCallback().attach(trainer)
@@ -323,3 +324,28 @@ def test_a_callback_that_was_added_the_usual_way_is_told(tmp_path: Path) -> None
     trainer.add_callback(NumberMetricsCallback())
     with pytest.raises(ValueError, match=r"expected NumberMetricsCallback\(\).attach\(trainer\)"):
         trainer.train()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_an_sft_trainer_logs_it_beside_its_own_metrics(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    from test_integrations_trl import sft
+
+    from ntloss.integrations.trl import make_sft_number_aware
+
+    trainer = sft(tmp_path, logging_steps=3, learning_rate=0.0, per_device_train_batch_size=4)
+    make_sft_number_aware(trainer)
+    NumberMetricsCallback(train_every=1).attach(trainer)
+    trainer.train()
+    (entry,) = logged(trainer, "loss")
+    assert {"ce", "ntl", "mean_token_accuracy"} <= set(entry)
+    evaluation = trainer.evaluate()
+    labels = torch.cat([batch["labels"][:, 1:].flatten() for batch in trainer.get_eval_dataloader()])
+    vocabulary = handle_of(trainer.model).loss.vocabulary
+    numbers = torch.isin(labels, torch.tensor(vocabulary.token_ids)).sum()
+    assert evaluation["eval_number_tokens"] == numbers > 0
+    # What the trainer measures in its own way.
+    shares = [numbers, (labels != -100).sum() - numbers]
+    ce = (evaluation["eval_number_ce"] * shares[0] + evaluation["eval_text_ce"] * shares[1]) / sum(shares)
+    assert evaluation["eval_ce"] == pytest.approx(float(ce), rel=1e-5)
+    assert {"eval_mean_token_accuracy", "eval_number_error_place_0"} <= set(evaluation)
