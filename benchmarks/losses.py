@@ -24,6 +24,7 @@ from typing import Any
 import contenders as c
 import measure
 import torch
+import training
 from contenders import COMPILED, IN_PLACE, OFF, OURS, OURS_LINEAR, Case
 from report import insert, render
 
@@ -125,6 +126,8 @@ def criteria(like: Case, size: str) -> Iterator[Comparison]:
 
 
 TABLES = {"dense": dense, "linear": linear, "on_off": on_off, "criteria": criteria}
+# A table of its own make, of whole training steps.
+TRAINING = "integrations"
 
 
 def compare(comparison: Comparison, results: Results, arguments: argparse.Namespace) -> None:
@@ -205,7 +208,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tables", default=",".join(TABLES), help=f"of {', '.join(TABLES)}; default: all")
+    every = (*TABLES, TRAINING)
+    parser.add_argument("--tables", default=",".join(every), help=f"of {', '.join(every)}; default: all")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, bfloat16 on cuda")
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch on the CPU; default: 2")
@@ -219,8 +223,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--markdown", type=Path, help="page to put the tables into, between its markers")
     parsed = parser.parse_args(arguments)
     parsed.tables = parsed.tables.split(",")
-    if unknown := set(parsed.tables) - set(TABLES):
-        parser.error(f"--tables: {', '.join(sorted(unknown))}: expected some of {', '.join(TABLES)}")
+    if unknown := set(parsed.tables) - set(every):
+        parser.error(f"--tables: {', '.join(sorted(unknown))}: expected some of {', '.join(every)}")
     parsed.dtype = parsed.dtype or ("bfloat16" if parsed.device == "cuda" else "float32")
     return parsed
 
@@ -240,6 +244,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Past its limit of recompilations, PyTorch would run eagerly in a compiled disguise.
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         for table in options.tables:
+            if table == TRAINING:
+                if options.device == "cpu":
+                    results.measurements += training.measurements(options)
+                continue
             for comparison in TABLES[table](like, size):
                 print(f"{table}: {comparison.case}", file=sys.stderr)
                 compare(comparison, results, options)

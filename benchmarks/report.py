@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import contenders as c
+import training
 from contenders import COMPILED, IN_PLACE, OFF, OURS, OURS_LINEAR
 
 Measurement = dict[str, Any]
@@ -22,10 +23,13 @@ def render(results: dict[str, Any]) -> str:
         "linear": ("From hidden states", _ratios_and_memory(measured, "linear", c.HEAD)),
         "on_off": ("The number term: on against off", _on_off(measured)),
         "criteria": ("All criteria", _criteria(measured)),
+        "integrations": ("Training steps of tiny models", _integrations(measured)),
     }
     parts = [_machine(results)]
     parts += [f"### {title}\n\n{body}" for name, (title, body) in tables.items() if _of(measured, table=name)]
-    parts.append("### What was asked for\n\n" + _verdict(requirements(results)))
+    every = set(results["options"]["tables"]) >= set(tables)
+    asked = [row for row in requirements(results) if row.measured or every]
+    parts.append("### What was asked for\n\n" + _verdict(asked))
     if results["skipped"]:
         lines = [f"- {skipped['what']}: {skipped['reason']}" for skipped in results["skipped"]]
         parts.append("Not measured:\n\n" + "\n".join(lines))
@@ -141,7 +145,29 @@ def requirements(results: dict[str, Any]) -> list[Requirement]:
             rows.append(
                 Requirement(what, [mine["median_ms"] / other["median_ms"] for mine, other in pairs], must, "")
             )
+    rows += _of_training(_of(measured, table="integrations"))
     return rows
+
+
+def _of_training(found: list[Measurement]) -> list[Requirement]:
+    models = list(dict.fromkeys(m["model"] for m in found))
+    rows = []
+    for name in (training.OURS, training.CHUNKED):
+        if name == training.OURS:
+            times = [training.time_over_stock(found, model, name) for model in models]
+            rows.append(Requirement(f"training step, {name} over {training.STOCK}", times, 1.02, "1.00"))
+        memory = [training.memory_over_stock(found, model, name) for model in models]
+        figures = [figure for figure in memory if figure is not None]
+        rows.append(Requirement(f"the same step, {name}: peak memory", figures, 1.0, "less"))
+    return rows
+
+
+def _integrations(measured: Sequence[Measurement]) -> str:
+    found = _of(measured, table="integrations")
+    if not found:
+        return ""
+    text = "Forward, backward and AdamW; time and peak memory over those of the stock model:\n\n"
+    return text + _markdown(*training.table(found))
 
 
 def _verdict(rows: Iterable[Requirement]) -> str:

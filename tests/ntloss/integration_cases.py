@@ -116,7 +116,7 @@ class Setting:
     """How a training of the same model on the same rows is run.
 
     Args:
-        way: "own loss", "chunked" or "compute_loss_func".
+        way: "own loss", "chunked" or "compute_loss_func"; "stock" for the model without a number term.
         accumulate: micro-batches of a step, on each rank.
         ranks: processes.
         sharded: FSDP2 in a loop of its own, not a Trainer: "no", "model" or "head" (a group by itself).
@@ -158,11 +158,11 @@ class Trained:
     weights: dict[str, Tensor]
 
     def differences(self, other: Trained) -> tuple[float, float]:
-        """Largest difference of losses, and of weights."""
-        losses = (abs(a - b) for a, b in zip(self.losses, other.losses, strict=True))
+        """Largest difference of losses, and of weights; NaN where one is."""
         assert self.weights.keys() == other.weights.keys()
-        weights = ((w - other.weights[name]).abs().max().item() for name, w in self.weights.items())
-        return max(losses, default=0.0), max(weights)
+        losses = [0.0, *(abs(a - b) for a, b in zip(self.losses, other.losses, strict=True))]
+        weights = [(w - other.weights[name]).abs().max() for name, w in self.weights.items()]
+        return torch.tensor(losses).max().item(), torch.stack(weights).max().item()
 
 
 def train(name: str, setting: Setting, folder: str | Path) -> Trained:
@@ -179,9 +179,9 @@ def train(name: str, setting: Setting, folder: str | Path) -> Trained:
         gradient_accumulation_steps=setting.accumulate,
         ddp_backend="gloo" if setting.ranks > 1 else None,
     )
-    if function is None:
+    if setting.way in ("own loss", "chunked"):
         make_trainer_number_aware(trainer, DIGITS, chunked=setting.way == "chunked")
-    else:
+    elif function is not None:
         count_numbers(trainer)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -271,8 +271,10 @@ def main(write: Callable[[str], Any] = print) -> None:
         together = trained_together(Path(folder), free_port())
         write("| setting | Llama: loss | Llama: weights | T5: loss | T5: weights |")
         write("| --- | --- | --- | --- | --- |")
-        one = {name: train(name, Setting(), folder) for name in MODELS}
-        for setting in ALONE + TOGETHER:
+        ours = {name: train(name, Setting(), folder) for name in MODELS}
+        stock = {name: train(name, Setting("stock"), folder) for name in MODELS}
+        for setting in [*ALONE[1:], *TOGETHER, Setting("stock", 4)]:
+            one = stock if setting.way == "stock" else ours
             row = [str(setting)]
             for name in MODELS:
                 if not possible(name, setting):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,7 @@ _OF_CAUSAL = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 32,
     "attention_dropout": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
 }  # fmt: skip
+ROOT = Path(__file__).resolve().parents[2]
 MODELS = [*_CAUSAL, *_ENCODER_DECODER]
 
 
@@ -121,10 +123,11 @@ def test_from_hidden_states_it_is_the_same_without_logits(name: str) -> None:
 def test_undo_gives_back_exactly_what_was_there(name: str, chunked: bool) -> None:
     model, inputs = cases.MODELS[name](), batch()
     own, head = set(vars(model)), set(vars(model.lm_head))
-    keys = list(model.state_dict())
+    keys, signature = list(model.state_dict()), inspect.signature(model.forward)
     stock, expected = gradients(model, **inputs)
     with make_number_aware(model, DIGITS, chunked=chunked) as handle:
         assert list(model.state_dict()) == keys
+        assert inspect.signature(model.forward) == signature  # trainers and `generate` read it
         assert handle_of(model) is handle
         loss = model(**inputs).loss
         assert loss > stock.loss
@@ -356,6 +359,15 @@ def test_what_does_not_fit_is_said(wrong: str) -> None:
     act, message = WRONG[wrong]
     with pytest.raises((ValueError, TypeError), match=message):
         act()
+
+
+def test_the_page_names_what_there_is() -> None:
+    pytest.importorskip("trl")
+    page = (ROOT / "docs" / "integrations.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("from ntloss")]
+    assert len(lines) > 3
+    for line in lines:
+        exec(line, {})
 
 
 def test_twice_is_an_error() -> None:

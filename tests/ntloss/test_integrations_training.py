@@ -11,9 +11,11 @@ import torch
 from integration_cases import ALONE, MODELS, ROWS, TOGETHER, Setting, Trained, train, trainer_for
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
+from ntloss import NumberLevel
 from ntloss.integrations.transformers import (
     NumberAwareLoss,
     NumberCountingMixin,
+    WeightScheduleCallback,
     count_numbers,
     make_number_aware,
     make_trainer_number_aware,
@@ -91,6 +93,18 @@ def test_a_weight_of_zero_trains_as_the_stock_model(tmp_path: Path) -> None:
     assert weights[0].differences(weights[1])[1] < CLOSE_WEIGHT
 
 
+def test_once_undone_a_trainer_trains_as_ever(tmp_path: Path) -> None:
+    weights = []
+    for patched in (False, True):
+        model = cases.llama()
+        trainer = trainer_for(model, tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+        if patched:
+            make_trainer_number_aware(trainer, cases.DIGITS).undo()
+        trainer.train()
+        weights.append(dict(model.state_dict()))
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
 @pytest.mark.parametrize("way", ["own loss", "compute_loss_func"])
 def test_an_accumulated_batch_whose_numbers_are_not_counted_is_an_error(way: str, tmp_path: Path) -> None:
     model = cases.llama()
@@ -162,6 +176,57 @@ def test_an_encoder_decoder_gets_its_inputs_where_the_trainer_took_its_labels(tm
         assert torch.equal(model(**inputs).loss, loss)
 
 
+def test_compute_loss_func_has_what_a_trainer_does_not_hand_on(tmp_path: Path) -> None:
+    model = cases.llama()
+    ids = torch.tensor([[20, 4, 5, 6, 7, 8, 9, 21]])
+    inputs = {"input_ids": ids, "labels": ids, "position_ids": torch.arange(8).view(1, -1) % 4}
+    function = NumberAwareLoss(model, cases.DIGITS, criterion=NumberLevel())
+    trainer = trainer_for(model, tmp_path, compute_loss_func=function)
+    with pytest.raises(ValueError, match=r"packed sequences begin: call count_numbers\(trainer\)"):
+        trainer.compute_loss(model, dict(inputs))
+    count_numbers(trainer)
+    loss = trainer.compute_loss(model, dict(inputs))
+    shifted = torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-100)
+    assert torch.equal(trainer.compute_loss(model, {**inputs, "shift_labels": shifted}), loss)
+    with make_number_aware(model, cases.DIGITS, NumberLevel()):
+        assert torch.equal(model(**inputs).loss, loss)
+
+
+def test_a_schedule_sets_the_weight_before_each_step(tmp_path: Path) -> None:
+    trainer = trainer_for(
+        cases.llama(), tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4
+    )
+    handle = make_trainer_number_aware(trainer, cases.DIGITS, weight=0.5, chunked=True)
+    seen = []
+
+    def schedule(step: int) -> float:
+        seen.append(step)
+        return step / 2
+
+    trainer.add_callback(WeightScheduleCallback(handle.loss, schedule))
+    trainer.train()
+    assert seen == [0, 1, 2]
+    assert handle.loss.weight == 0.5
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_mixed_precision_training_is_close_and_can_be_undone(
+    chunked: bool, one: dict[str, Trained], tmp_path: Path
+) -> None:
+    model = cases.llama()
+    stock = model(**cases.batch()).loss
+    trainer = trainer_for(model, tmp_path, bf16=True, max_steps=1)
+    handle = make_trainer_number_aware(trainer, cases.DIGITS, chunked=chunked)
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(one["llama"].losses[0], rel=0.02)
+    trainer.save_model(str(tmp_path / "saved"))
+    handle.undo()
+    with torch.no_grad():
+        for key, weight in model.state_dict().items():
+            weight.copy_(cases.llama().state_dict()[key])
+    torch.testing.assert_close(model.float()(**cases.batch()).loss, stock, rtol=0.02, atol=0.0)
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("chunked", [False, True])
 def test_evaluation_has_logits_and_the_loss_of_the_whole_set(
@@ -212,7 +277,7 @@ def test_a_trainer_that_would_not_use_the_models_loss_is_an_error(
 
 
 def test_a_trainer_without_a_number_loss_has_nothing_to_count(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no number-aware loss"):
+    with pytest.raises(ValueError, match="no number-aware loss whose numbers"):
         count_numbers(trainer_for(cases.llama(), tmp_path))
     with pytest.raises(ValueError, match="pass the model's tokenizer"):
         make_trainer_number_aware(trainer_for(cases.llama(), tmp_path))

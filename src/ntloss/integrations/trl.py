@@ -98,7 +98,7 @@ def make_sft_number_aware(
         options: of `ntloss.integrations.transformers.make_number_aware`.
 
     Returns:
-        The handle: its `loss`, its `undo`, which leaves the trainer counting numbers.
+        The handle: its `loss`, and `undo`, after which the trainer trains with its own loss.
 
     Raises:
         TypeError: not an `SFTTrainer`.

@@ -148,7 +148,8 @@ class NumberAwareModel:
         if not self.active or kwargs.get("labels") is None:
             kwargs.pop("num_numbers_in_batch", None)
             return self._call(**kwargs)
-        as_tuple = kwargs.pop("return_dict", None) is False
+        return_dict = kwargs.pop("return_dict", None)
+        as_tuple = (self.model.config.return_dict if return_dict is None else return_dict) is False
         targets, kwargs = self.read(kwargs)
         from_hidden = self.chunked and self.model.training
         outputs, _ = self.run(targets, from_hidden, kwargs)
@@ -290,6 +291,7 @@ def make_number_aware(
             whether labels are shifted.
 
     Example:
+        >>> import torch
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> from ntloss import NumberVocabulary
         >>> config = LlamaConfig(vocab_size=12, hidden_size=8, intermediate_size=8, num_hidden_layers=1,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from ntloss.criteria import needs_of
 from ntloss.cross_entropy import NTLCrossEntropyLoss
 from ntloss.integrations.transformers.head import find_head, rows_of
 from ntloss.integrations.transformers.introspection import shifts_labels, without_wrappers
@@ -59,9 +60,9 @@ class NumberAwareLoss:
         self.loss = loss
         self.shift = shifts_labels(model) if shift is None else shift
         self.terms: Any = None
-        self.num_numbers_in_batch: Tensor | None = None
         self.needs_decoder_inputs = bool(model.config.is_encoder_decoder)
-        self.is_prepared = False
+        # What a Trainer does not hand on: set by the mixin, around each call.
+        self.inputs: dict[str, Any] | None = None
 
     def __call__(
         self, outputs: Any, labels: Tensor | None, num_items_in_batch: Tensor | float | None = None
@@ -81,18 +82,26 @@ class NumberAwareLoss:
         """
         if labels is None:
             raise ValueError("compute_loss_func was called without labels: expected a batch with 'labels'")
-        if self.needs_decoder_inputs and not self.is_prepared:
+        if self.inputs is None and self.needs_decoder_inputs:
             raise ValueError(
                 "the Trainer took an encoder-decoder's labels away, which its decoder inputs are made of: "
                 "call count_numbers(trainer) before trainer.train(), which gives it those inputs."
             )
+        if self.inputs is None and needs_of(self.loss.objective.criterion).spans:
+            raise ValueError(
+                f"{self.loss.objective.criterion!r} looks at whole numbers, and the Trainer does not say "
+                "where packed sequences begin: call count_numbers(trainer) before trainer.train()."
+            )
+        inputs = self.inputs or {}
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
         targets = read_targets(
             self.loss,
             self.shift,
             labels,
-            num_items=num_items_in_batch,
-            num_numbers=None if num_items_in_batch is None else self.num_numbers_in_batch,
+            inputs.get("shift_labels"),
+            inputs.get("position_ids"),
+            num_items_in_batch,
+            inputs.get("num_numbers_in_batch"),
         )
         terms = self.loss(logits, **targets.arguments(logits.device))
         self.terms = type(terms)(*(term.detach() for term in terms))
@@ -104,7 +113,7 @@ class NumberCountingMixin:
     """A Trainer that counts numbers as it counts labels: over the accumulated batch and the ranks.
 
     `count_numbers(trainer)` gives it to a trainer that is there; `class MyTrainer(NumberCountingMixin,
-    Trainer)` to a class.
+    Trainer)` to a class. Without a number-aware loss, or once it is undone, the trainer is as ever.
     """
 
     _num_numbers_in_batch: Tensor | None = None
@@ -112,7 +121,7 @@ class NumberCountingMixin:
     def _get_num_items_in_batch(self: Any, batch_samples: list[Any], device: torch.device) -> Any:
         self._num_numbers_in_batch = None
         counter = _counter_of(self)
-        if not batch_samples or "labels" not in batch_samples[0]:
+        if counter is None or not batch_samples or "labels" not in batch_samples[0]:
             return super()._get_num_items_in_batch(batch_samples, device)  # type: ignore[misc]
         counts = sum(
             (count_targets(counter.loss, counter.shift, batch).to(device) for batch in batch_samples),
@@ -135,17 +144,21 @@ class NumberCountingMixin:
         """As the Trainer's own, with the count of numbers beside that of labels."""
         num_numbers = None if num_items_in_batch is None else self._num_numbers_in_batch
         function = self.compute_loss_func
+        counts = {"num_items_in_batch": num_items_in_batch, "num_numbers_in_batch": num_numbers}
         if isinstance(function, NumberAwareLoss):
-            function.num_numbers_in_batch = num_numbers
+            function.inputs = {**inputs, **counts}
             if function.needs_decoder_inputs and inputs.get("decoder_input_ids") is None:
                 make = without_wrappers(self.model).prepare_decoder_input_ids_from_labels
                 inputs["decoder_input_ids"] = make(labels=inputs["labels"])
         elif num_numbers is not None:
-            counts = {"num_items_in_batch": num_items_in_batch, "num_numbers_in_batch": num_numbers}
             inputs = {**inputs, **counts}
-        return super().compute_loss(  # type: ignore[misc]
-            model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
-        )
+        try:
+            return super().compute_loss(  # type: ignore[misc]
+                model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
+            )
+        finally:
+            if isinstance(function, NumberAwareLoss):
+                function.inputs = None
 
 
 def count_numbers(trainer: Any) -> None:
@@ -160,9 +173,7 @@ def count_numbers(trainer: Any) -> None:
         ValueError: it has no number-aware loss, or two; it has an option that puts another loss in its place.
     """
     _check_trainer(trainer)
-    if isinstance(trainer.compute_loss_func, NumberAwareLoss):
-        trainer.compute_loss_func.is_prepared = True
-    else:
+    if trainer.compute_loss_func is None:
         trainer.model_accepts_loss_kwargs = True  # it asked before the model was number-aware, maybe
     if not isinstance(trainer, NumberCountingMixin):
         own = type(trainer)
@@ -180,7 +191,7 @@ def make_trainer_number_aware(
         args, options: of `make_number_aware`: criterion, weight, chunked, ...
 
     Returns:
-        The handle: its `loss`, its `undo`, which leaves the trainer counting.
+        The handle: its `loss`, and `undo`, after which the trainer trains with the stock loss.
 
     Raises:
         ValueError: no tokenizer; see `make_number_aware` and `count_numbers`.
@@ -227,21 +238,19 @@ class WeightScheduleCallback(TrainerCallback):
         self.scheduler.set_step(state.global_step)
 
 
-def _counter_of(trainer: Any) -> NumberAwareLoss | NumberAwareModel:
-    """What knows which labels are numbers."""
+def _counter_of(trainer: Any) -> NumberAwareLoss | NumberAwareModel | None:
+    """What knows which labels are numbers, or None."""
     function = trainer.compute_loss_func
-    counter = function if isinstance(function, NumberAwareLoss) else handle_of(trainer.model)
-    if counter is None:
-        raise ValueError(
-            "this trainer counts numbers, and has no number-aware loss: expected make_number_aware("
-            "trainer.model, tokenizer), or Trainer(compute_loss_func=NumberAwareLoss(model, tokenizer))"
-        )
-    return counter
+    return function if isinstance(function, NumberAwareLoss) else handle_of(trainer.model)
 
 
 def _check_trainer(trainer: Any) -> None:
     function, handle = trainer.compute_loss_func, handle_of(trainer.model)
-    _counter_of(trainer)
+    if _counter_of(trainer) is None:
+        raise ValueError(
+            "this trainer has no number-aware loss whose numbers to count: expected make_number_aware("
+            "trainer.model, tokenizer), or Trainer(compute_loss_func=NumberAwareLoss(model, tokenizer))"
+        )
     if function is not None and handle is not None:
         raise ValueError(
             "the model is number-aware, and the trainer has a compute_loss_func, which would take its place: "

@@ -1,0 +1,143 @@
+"""The table `integrations`: a training step of tiny models, with a number term and without."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import measure
+import torch
+
+from ntloss import NumberVocabulary
+
+STOCK, OURS, CHUNKED = "transformers", "make_number_aware", "make_number_aware, chunked"
+CONTENDERS = (STOCK, OURS, CHUNKED)
+# Rows and tokens in a row, of a training batch.
+MODELS = {"T5": (16, 64), "Llama": (8, 128)}
+VOCAB, SHARE = 32_000, 0.3
+
+
+def measurements(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Time and peak memory of each contender on each model."""
+    made = []
+    for model in MODELS:
+        print(f"integrations: {model}", file=sys.stderr)
+        steps = {name: measure.Contender(training_step(model, name, options.quick)) for name in CONTENDERS}
+        for step in steps.values():
+            step.run()
+        # A few per cent are asked for: as many rounds as the number term's own cost gets.
+        timings = measure.time_interleaved(steps, "cpu", 3 * options.repeats, 2 * options.seconds)
+        peaks = {} if options.no_memory else peaks_in_fresh_processes(model, options.quick)
+        for name, timing in timings.items():
+            peak = peaks.get(name)
+            made.append(
+                {
+                    "table": "integrations",
+                    "model": model,
+                    "contender": name,
+                    "criterion": None,
+                    "median_ms": timing.median * 1e3,
+                    "least_ms": timing.least * 1e3,
+                    "rounds": timing.rounds,
+                    "peak_mib": None if peak is None else peak / 2**20,
+                }
+            )
+    return made
+
+
+def training_step(name: str, contender: str, quick: bool) -> Callable[[], None]:
+    """Forward, backward and AdamW, once."""
+    from ntloss.integrations.transformers import make_number_aware
+
+    torch.manual_seed(0)
+    vocab = 200 if quick else VOCAB
+    model = build(name, vocab)
+    rows, tokens = (2, 8) if quick else MODELS[name]
+    ids = torch.randint(10, vocab, (rows, tokens))
+    ids = torch.where(torch.rand(rows, tokens) < SHARE, ids % 10, ids)
+    digits = NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, vocab_size=vocab)
+    if contender != STOCK:
+        make_number_aware(model, digits, chunked=contender == CHUNKED)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def build(name: str, vocab: int) -> Any:
+    """A tiny model, as `transformers` makes it."""
+    from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
+
+    if name == "T5":
+        config = T5Config(
+            vocab_size=vocab, d_model=256, d_kv=64, d_ff=512, num_layers=2, num_heads=4,
+            decoder_start_token_id=0, dropout_rate=0.0,
+        )  # fmt: skip
+        return T5ForConditionalGeneration(config).train()
+    config = LlamaConfig(
+        vocab_size=vocab, hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4
+    )
+    return LlamaForCausalLM(config).train()
+
+
+def peaks_in_fresh_processes(model: str, quick: bool) -> dict[str, int | None]:
+    """Peak memory of a step of each contender, in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
+        peaks = {
+            name: pool.submit(peak_of, model, name, quick, torch.get_num_threads()) for name in CONTENDERS
+        }
+        return {name: peak.result() for name, peak in peaks.items()}
+
+
+def peak_of(model: str, contender: str, quick: bool, threads: int) -> int | None:
+    """Peak memory of a step; for a fresh process."""
+    measure.give_memory_back()
+    torch.set_num_threads(threads)
+    step = training_step(model, contender, quick)
+    for _ in range(2):  # the optimizer's state, the check of a head
+        step()
+    return measure.peak_memory(measure.Contender(step), "cpu")
+
+
+def table(measured: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: time and memory over those of the stock model."""
+    heading = ["model", f"{STOCK}: time", f"{STOCK}: peak memory"]
+    for name in CONTENDERS[1:]:
+        heading += [f"{name}: time", f"{name}: peak memory"]
+    rows = []
+    for model in MODELS:
+        stock = _of(measured, model, STOCK)
+        peak = stock["peak_mib"]
+        row = [model, f"{stock['median_ms']:.0f} ms", "-" if peak is None else f"{peak:.0f} MiB"]
+        for name in CONTENDERS[1:]:
+            row.append(f"{time_over_stock(measured, model, name):.2f}")
+            memory = memory_over_stock(measured, model, name)
+            row.append("-" if memory is None else f"{memory:.2f}")
+        rows.append(row)
+    return heading, rows
+
+
+def time_over_stock(measured: list[dict[str, Any]], model: str, name: str) -> float:
+    """Ratio of medians."""
+    mine, stock = _of(measured, model, name), _of(measured, model, STOCK)
+    return float(mine["median_ms"] / stock["median_ms"])
+
+
+def memory_over_stock(measured: list[dict[str, Any]], model: str, name: str) -> float | None:
+    """Ratio of peaks, None where they were not measured."""
+    mine, stock = _of(measured, model, name)["peak_mib"], _of(measured, model, STOCK)["peak_mib"]
+    return None if mine is None or stock is None else float(mine / stock)
+
+
+def _of(measured: list[dict[str, Any]], model: str, name: str) -> dict[str, Any]:
+    (found,) = (m for m in measured if m["model"] == model and m["contender"] == name)
+    return found
