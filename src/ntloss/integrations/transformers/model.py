@@ -66,6 +66,11 @@ class NumberAwareModel:
         self._targets: Targets | None = None
         self._computed: Tensor | None = None
 
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What computes losses: `loss`, and where that is from hidden states, its twin for evaluation."""
+        return (self.loss, self._loss_of_logits) if self.chunked else (self.loss,)
+
     def normalizers(self, **inputs: Any) -> tuple[Tensor, Tensor]:
         """Count labels and numbers of a batch; add up over accumulated micro-batches and ranks.
 

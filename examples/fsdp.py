@@ -1,0 +1,78 @@
+"""Two processes and a model that is sharded over them: FSDP2, `fully_shard`.
+
+    torchrun --nproc-per-node 2 examples/fsdp.py --steps 60 --accumulate 2
+    torchrun --nproc-per-node 2 examples/fsdp.py --chunked
+
+`CountedBatches` counts tokens and numbers over all micro-batches and processes, so that the trained weights
+are those of one process with all of the data. With `--chunked` the logits are never in memory.
+
+The loop is the same with accelerate, which calls `fully_shard` itself (on the CPU it takes DDP instead).
+There, too, say yourself when gradients are synchronised, with `accelerator.no_sync(model)`: what
+`accelerator.accumulate` asks is whether the loader is at its end, and `CountedBatches` reads a step ahead.
+"""
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from tiny import causal_batch, make_llama, make_texts, make_tokenizer, report
+from torch import Tensor
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, DistributedSampler
+
+from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+from ntloss.integrations.counts import CountedBatches
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60, help="optimizer steps")
+    parser.add_argument("--accumulate", type=int, default=2, help="micro-batches per optimizer step")
+    parser.add_argument("--chunked", action="store_true", help="compute the loss from hidden states")
+    arguments = parser.parse_args()
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)  # the same weights in every process
+    tokenizer = make_tokenizer()
+    model = make_llama(tokenizer)
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+    kind = NTLLinearCrossEntropyLoss if arguments.chunked else NTLCrossEntropyLoss
+    loss_fn = kind(vocabulary, weight=0.3, shift=True, return_terms=True)
+
+    def compute(batch: dict[str, Tensor], counts: dict[str, Tensor]) -> LossTerms:
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        if not arguments.chunked:
+            return loss_fn(model(**inputs).logits, batch["labels"], **counts)
+        # The model's own head is asked for one position only.
+        hidden_states = model(**inputs, output_hidden_states=True, logits_to_keep=1).hidden_states[-1]
+        # The root's own parameters, the head among them, stay whole until they have their gradients.
+        return loss_fn(hidden_states, model.lm_head.weight, batch["labels"], **counts)
+
+    def evaluate(when: str) -> None:
+        with torch.no_grad():
+            terms = compute(causal_batch(tokenizer, make_texts(64, seed=0)), {})
+        if dist.get_rank() == 0:
+            report(when, *terms)
+
+    texts = make_texts(8 * dist.get_world_size() * arguments.accumulate * arguments.steps, seed=1)
+    collate = lambda rows: causal_batch(tokenizer, rows)  # noqa: E731
+    loader = DataLoader(texts, 8, sampler=DistributedSampler(texts, seed=1), collate_fn=collate)
+    evaluate("before")
+    for i, (batch, counts) in enumerate(CountedBatches(loader, loss_fn, arguments.accumulate)):
+        last = (i + 1) % arguments.accumulate == 0
+        model.set_requires_gradient_sync(last)
+        (compute(batch, counts).loss / arguments.accumulate).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+    evaluate("after")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""PyTorch Lightning: accumulated gradients, a schedule, both terms logged.
+
+    python examples/lightning_loop.py --steps 60 --accumulate 2
+
+`CountedBatches` wraps the loader: Lightning averages losses over micro-batches and processes, and with its
+counts that average is the gradient of one large batch. On several processes give the `DataLoader` a
+`DistributedSampler` yourself, which Lightning does for a bare `DataLoader` alone.
+"""
+
+import argparse
+import logging
+from functools import partial
+from typing import Any
+
+import lightning
+import torch
+from tiny import causal_batch, make_llama, make_texts, make_tokenizer, report
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from ntloss import LinearWarmup, NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
+from ntloss.integrations.counts import CountedBatches
+
+
+class NumberAware(lightning.LightningModule):
+    """A causal model that is trained with cross-entropy plus a number token loss."""
+
+    def __init__(self, model: torch.nn.Module, loss_fn: NTLCrossEntropyLoss, warmup: int) -> None:
+        super().__init__()
+        self.model = model
+        self.loss_fn = loss_fn
+        self.schedule = WeightScheduler(loss_fn, LinearWarmup(steps=warmup))
+
+    def training_step(self, counted: tuple[dict[str, Tensor], dict[str, Tensor]], index: int) -> Tensor:
+        """The loss of a micro-batch."""
+        batch, counts = counted
+        self.schedule.set_step(self.global_step)  # optimizer steps, also after a resume
+        logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        loss, ce, ntl = self.loss_fn(logits, batch["labels"], **counts)
+        self.log_dict({"train/ce": ce, "train/ntl": ntl, "train/weight": self.loss_fn.weight})
+        return loss
+
+    def validation_step(self, batch: dict[str, Tensor], index: int) -> None:
+        """Both terms on the validation batch."""
+        self.schedule.set_step(self.schedule.schedule.steps)  # with the full weight, to be compared
+        logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        loss, ce, ntl = self.loss_fn(logits, batch["labels"])
+        self.log_dict({"loss": loss, "ce": ce, "ntl": ntl}, batch_size=len(logits))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """AdamW."""
+        return torch.optim.AdamW(self.model.parameters(), lr=3e-3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60, help="optimizer steps")
+    parser.add_argument("--accumulate", type=int, default=2, help="micro-batches per optimizer step")
+    arguments = parser.parse_args()
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    lightning.seed_everything(0, verbose=False)
+    tokenizer = make_tokenizer()
+    model = make_llama(tokenizer)
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
+    module = NumberAware(model, loss_fn, warmup=arguments.steps // 4)
+
+    collate = partial(causal_batch, tokenizer)
+    texts = make_texts(8 * arguments.steps * arguments.accumulate, seed=1)
+    training = DataLoader(texts, batch_size=8, shuffle=True, collate_fn=collate)
+    validation = DataLoader(make_texts(64, seed=0), batch_size=64, collate_fn=collate)
+    options: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(
+        max_steps=arguments.steps,
+        accumulate_grad_batches=arguments.accumulate,
+        accelerator="cpu",
+        devices=1,
+        num_sanity_val_steps=0,
+        enable_model_summary=False,
+        **options,
+    )
+    report("before", **trainer.validate(module, validation, verbose=False)[0])
+    trainer.fit(module, CountedBatches(training, loss_fn, arguments.accumulate))
+    report("after", **trainer.validate(module, validation, verbose=False)[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""A PyTorch loop of one's own, with gradient accumulation and a schedule for the number term's weight.
+
+    python examples/plain_loop.py --steps 60 --accumulate 4
+
+`CountedBatches` makes the result independent of `--accumulate`: without it, every micro-batch would be a mean
+of its own, and one with a single number would weigh as much as one with a hundred.
+"""
+
+import argparse
+
+import torch
+from tiny import causal_batch, causal_batches, make_llama, make_texts, make_tokenizer, report
+
+from ntloss import LinearWarmup, NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
+from ntloss.integrations.counts import CountedBatches
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--steps", type=int, default=60, help="optimizer steps")
+    parser.add_argument("--accumulate", type=int, default=2, help="micro-batches per optimizer step")
+    arguments = parser.parse_args()
+
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer()
+    model = make_llama(tokenizer)
+    # The logits' width is the model's, which may be padded beyond the tokenizer's.
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+    # A causal model's logits are those of the next token: shift=True.
+    loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
+    schedule = WeightScheduler(loss_fn, LinearWarmup(steps=arguments.steps // 4))
+    held_out = causal_batch(tokenizer, make_texts(64, seed=0))
+
+    def evaluate(when: str) -> None:
+        with torch.no_grad():
+            logits = model(held_out["input_ids"], attention_mask=held_out["attention_mask"]).logits
+            schedule.set_step(arguments.steps)  # with the full weight, so that losses can be compared
+            report(when, *loss_fn(logits, held_out["labels"]))
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    loader = causal_batches(tokenizer, arguments.steps * arguments.accumulate)
+    evaluate("before")
+    for i, (batch, counts) in enumerate(CountedBatches(loader, loss_fn, arguments.accumulate)):
+        schedule.set_step(i // arguments.accumulate)
+        labels = batch.pop("labels")
+        loss = loss_fn(model(**batch).logits, labels, **counts).loss
+        (loss / arguments.accumulate).backward()
+        if (i + 1) % arguments.accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    evaluate("after")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What the examples share: a tokenizer, a model, sums to learn, and a line that says how well.
+
+Everything is made here, so that nothing is downloaded. Replace `make_tokenizer` by
+`AutoTokenizer.from_pretrained(...)`, `make_llama` by `AutoModelForCausalLM.from_pretrained(...)`, and
+`make_texts` by your data.
+"""
+
+import random
+from collections.abc import Iterator
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+CHARACTERS = "0123456789+= "
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer of single characters: numbers digit by digit, as current language models write them."""
+    vocab = {text: i for i, text in enumerate(["<pad>", "</s>", "<unk>", *CHARACTERS])}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def make_llama(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """A decoder-only model of some 80,000 weights."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return LlamaForCausalLM(config)
+
+
+def make_texts(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Questions and answers: `("27+45=", "72")`."""
+    draw = random.Random(seed)
+    pairs = [(draw.randrange(100), draw.randrange(100)) for _ in range(count)]
+    return [(f"{a}+{b}=", str(a + b)) for a, b in pairs]
+
+
+def causal_batch(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, str]]) -> dict[str, Tensor]:
+    """A batch for a decoder-only model; questions and padding do not count."""
+    rows = []
+    for question, answer in texts:
+        asked = tokenizer.encode(question, add_special_tokens=False)
+        told = [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]
+        rows.append((asked + told, [-100] * len(asked) + told))
+    longest = max(len(ids) for ids, _ in rows)
+    pad = tokenizer.pad_token_id
+    return {
+        "input_ids": torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in rows]),
+        "attention_mask": torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids, _ in rows]),
+        "labels": torch.tensor([labels + [-100] * (longest - len(labels)) for _, labels in rows]),
+    }
+
+
+def causal_batches(
+    tokenizer: PreTrainedTokenizerFast, count: int, batch_size: int = 8, seed: int = 0
+) -> Iterator[dict[str, Tensor]]:
+    """`count` batches for training."""
+    for i in range(count):
+        yield causal_batch(tokenizer, make_texts(batch_size, seed=1 + i + 1_000 * seed))
+
+
+def report(when: str, loss: Tensor, ce: Tensor, ntl: Tensor) -> None:
+    """One line; the tests of the examples read it."""
+    print(f"{when:>6}: loss {float(loss):.4f}, CE {float(ce):.4f}, NTL {float(ntl):.4f}")

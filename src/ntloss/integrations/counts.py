@@ -1,0 +1,112 @@
+"""Counts over accumulated micro-batches and ranks, for loops in PyTorch, Lightning and accelerate.
+
+A mean over tokens depends on how a batch is split, unless every part divides by the same count. Cross-entropy
+and the number term divide by counts of their own, tokens and number labels, so no rescaling afterwards can
+mend both: the counts have to be there before the first micro-batch is computed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
+
+
+class CountedBatches:
+    """A loader's batches, each with the counts that its loss divides by.
+
+    The counts are those of the whole optimizer step, over `accumulate` micro-batches and all ranks, divided
+    by how many these are. So the losses of the micro-batches are to be *averaged* over micro-batches and
+    ranks, which Lightning (`accumulate_grad_batches`), accelerate (`gradient_accumulation_steps`) and
+    data-parallel wrappers (DDP, FSDP) do anyway, and the gradient is that of one large batch, for
+    cross-entropy and for the number term, however many number labels each part holds. In a loop of your own
+    divide the loss by `accumulate`. With accelerate say yourself when gradients are synchronised
+    (`accelerator.no_sync`): what `accelerator.accumulate` asks is whether the loader is at its end, and this
+    one reads a step ahead.
+
+    Args:
+        loader: any iterable of batches; on several ranks, of as many on each. Lightning does not give it a
+            distributed sampler, as it does for a `DataLoader`.
+        loss: says which labels count.
+        accumulate: micro-batches per optimizer step. The last step of an epoch may have fewer. Default: 1.
+        labels: finds the labels in a batch. Default: `batch["labels"]`.
+        group: process group over which data is split. Default: all; without `torch.distributed` none.
+
+    Raises:
+        ValueError: `accumulate` is not a whole number of 1 or more.
+
+    Example:
+        >>> import torch
+        >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+        >>> loss_fn = NTLCrossEntropyLoss(digits)
+        >>> loader = [{"labels": torch.tensor([3, 4, 11])}, {"labels": torch.tensor([11])}]
+        >>> for batch, counts in CountedBatches(loader, loss_fn, accumulate=2):
+        ...     logits = torch.zeros(len(batch["labels"]), 12, requires_grad=True)
+        ...     loss = loss_fn(logits, batch["labels"], **counts) / 2
+        ...     loss.backward()
+        >>> {name: count.item() for name, count in counts.items()}  # of 4 tokens and 2 numbers
+        {'num_items_in_batch': 2.0, 'num_numbers_in_batch': 1.0}
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        loss: NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss,
+        accumulate: int = 1,
+        labels: Callable[[Any], Tensor] = lambda batch: batch["labels"],
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        if not isinstance(accumulate, int) or accumulate < 1:
+            raise ValueError(
+                f"accumulate={accumulate!r}: expected 1 or more micro-batches per optimizer step"
+            )
+        self.loader = loader
+        # One of its own, because tables follow the labels: a loader's lie on the CPU, the model elsewhere.
+        self._loss = NTLCrossEntropyLoss(
+            loss.vocabulary,
+            loss.objective.criterion,
+            ignore_index=loss.objective.ignore_index,
+            shift=loss.shift,
+        )
+        self.accumulate = accumulate
+        self.labels = labels
+        self.group = group
+
+    def __len__(self) -> int:
+        """Count of micro-batches, where the loader knows it."""
+        if not isinstance(self.loader, Sized):
+            raise TypeError(f"{type(self.loader).__name__} has no length")
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[tuple[Any, dict[str, Tensor]]]:
+        batches = iter(self.loader)
+        while step := list(itertools.islice(batches, self.accumulate)):
+            counts = self._count(step)
+            for batch in step:
+                yield batch, counts
+
+    def _count(self, step: list[Any]) -> dict[str, Tensor]:
+        each = [torch.stack(self._loss.normalizers(self.labels(batch))) for batch in step]
+        total, parts = torch.stack(each).sum(0), self.accumulate
+        if dist.is_available() and dist.is_initialized():
+            total = _sum_over_ranks(total, self.group)
+            parts *= dist.get_world_size(self.group)
+        items, numbers = (total / parts).unbind()
+        return {"num_items_in_batch": items, "num_numbers_in_batch": numbers}
+
+
+def _sum_over_ranks(total: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    # Loaders give labels on the CPU, and NCCL speaks with accelerators alone.
+    device, accelerator = total.device, torch.accelerator.current_accelerator()
+    if f"{device.type}:" not in dist.get_backend_config(group) and accelerator is not None:
+        device = accelerator
+    shared = total.to(device, copy=True)
+    dist.all_reduce(shared, group=group)
+    return shared.to(total.device)

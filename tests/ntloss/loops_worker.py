@@ -1,0 +1,178 @@
+"""What each process of the tests of training loops runs: the same three steps in every way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+from ntloss.integrations.counts import CountedBatches
+
+VOCAB, HIDDEN, LENGTH, STEPS, BATCH = 16, 6, 5, 3, 8
+DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=VOCAB)
+Batch = dict[str, Tensor]
+
+
+class Model(nn.Module):
+    """An embedding, a layer and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(VOCAB, HIDDEN)
+        self.layer = nn.Linear(HIDDEN, HIDDEN)
+        self.head = nn.Linear(HIDDEN, VOCAB, bias=False)
+        self.double()
+
+    def forward(self, ids: Tensor, chunked: bool = False) -> Tensor:
+        """Logits, or the hidden states alone."""
+        hidden_states = torch.tanh(self.layer(self.embedding(ids)))
+        return hidden_states if chunked else self.head(hidden_states)
+
+
+def data() -> Batch:
+    """All batches, `[steps * batch, seq]`: numbers are unevenly spread, and not all labels count."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(VOCAB, (STEPS * BATCH, LENGTH), generator=generator)
+    labels = torch.randint(10, VOCAB, (STEPS * BATCH, LENGTH), generator=generator)
+    labels[::3, 1:4] = torch.randint(10, (STEPS * BATCH // 3, 3), generator=generator)
+    labels[torch.rand(labels.shape, generator=generator) < 0.2] = -100
+    # The first step's first rows: a micro-batch without numbers, then one that is fully masked.
+    labels[0:2], labels[2:4] = 12, -100
+    return {"ids": ids, "labels": labels}
+
+
+def micro_batches(rank: int, world: int, accumulate: int) -> list[Batch]:
+    """This rank's: each step's rows go to micro-batches in turn, and within them to the ranks."""
+    size = BATCH // (world * accumulate)
+    firsts = [(i * world + rank) * size for i in range(STEPS * accumulate)]
+    return [{name: rows[first : first + size] for name, rows in data().items()} for first in firsts]
+
+
+def train(
+    model: nn.Module, rank: int, world: int, accumulate: int, chunked: bool, sync: Callable[[bool], Any]
+) -> None:
+    """Three steps; `sync` is told before each micro-batch whether it is the step's last one."""
+    kind = NTLLinearCrossEntropyLoss if chunked else NTLCrossEntropyLoss
+    loss_fn = kind(DIGITS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    loader = micro_batches(rank, world, accumulate)
+    for i, (batch, counts) in enumerate(CountedBatches(loader, loss_fn, accumulate)):
+        last = (i + 1) % accumulate == 0
+        sync(last)
+        output = model(batch["ids"], chunked)
+        inputs = (output, model.head.weight) if chunked else (output,)
+        (loss_fn(*inputs, batch["labels"], **counts) / accumulate).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """The trained ones, whole."""
+    whole = {}
+    for name, parameter in model.named_parameters():
+        full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+        whole[name.removeprefix("module.")] = full.detach().clone()
+    return whole
+
+
+def by_ddp(rank: int, world: int, accumulate: int) -> dict[str, Tensor]:
+    """Data parallel."""
+    model = DistributedDataParallel(Model())
+
+    def sync(last: bool) -> None:
+        model.require_backward_grad_sync = last
+
+    train(model, rank, world, accumulate, False, sync)
+    return weights(model)
+
+
+def by_fsdp(rank: int, world: int, accumulate: int, chunked: bool) -> dict[str, Tensor]:
+    """Sharded; with `chunked` the root keeps the head whole between forward and backward."""
+    model = Model()
+    fully_shard(model.layer)
+    fully_shard(model)
+    train(model, rank, world, accumulate, chunked, model.set_requires_gradient_sync)  # type: ignore[attr-defined]
+    return weights(model)
+
+
+def by_tensor_parallelism(world: int, accumulate: int, chunked: bool) -> dict[str, Tensor]:
+    """The head, and so the logits, sharded over the vocabulary; all batches on each rank."""
+    model = Model()
+    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
+    plan = {"head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
+    parallelize_module(model, mesh, plan)
+    train(model, 0, 1, accumulate, chunked, lambda last: None)
+    return weights(model)
+
+
+def by_accelerate(accumulate: int, sharded: bool) -> dict[str, Tensor]:
+    """accelerate with its own loader, `no_sync` and `backward`, which divides by the accumulation steps."""
+    from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state()  # it is shared by all accelerators of a process
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+    if sharded:
+        plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="no_wrap")
+        # It takes the plugin where there are accelerators alone, and DDP on the CPU.
+        accelerator.state.distributed_type, accelerator.state.fsdp_plugin = DistributedType.FSDP, plugin
+    rows = [dict(zip(data(), row, strict=True)) for row in zip(*data().values(), strict=True)]
+    size = BATCH // (accelerator.num_processes * accumulate)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer, loader = accelerator.prepare(
+        model, optimizer, torch.utils.data.DataLoader(rows, batch_size=size)
+    )
+    assert isinstance(model, FSDPModule if sharded else DistributedDataParallel)
+    loss_fn = NTLCrossEntropyLoss(DIGITS)
+    for i, (batch, counts) in enumerate(CountedBatches(loader, loss_fn, accumulate)):
+        last = (i + 1) % accumulate == 0
+        with nullcontext() if last else accelerator.no_sync(model):
+            accelerator.backward(loss_fn(model(batch["ids"]), batch["labels"], **counts))
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+    return weights(model)
+
+
+def main(rank: int, world: int, folder: str, with_accelerate: bool) -> None:
+    """Train in every way as one of `world` processes, and write the weights to `folder`."""
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=60),
+    )
+    try:
+        results = {}
+        for accumulate in (1, 4):
+            results[f"DDP, {accumulate}"] = by_ddp(rank, world, accumulate)
+            for path, chunked in (("logits", False), ("chunked", True)):
+                results[f"FSDP, {accumulate}, {path}"] = by_fsdp(rank, world, accumulate, chunked)
+                results[f"TP, {accumulate}, {path}"] = by_tensor_parallelism(world, accumulate, chunked)
+            if with_accelerate:
+                os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+                os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}  # asked for, and not used
+                results[f"accelerate, {accumulate}, DDP"] = by_accelerate(accumulate, False)
+                results[f"accelerate, {accumulate}, FSDP"] = by_accelerate(accumulate, True)
+        torch.save(results, Path(folder) / f"rank{rank}.pt")
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,351 @@
+"""The callback's metrics are those of the whole data, however it was batched, and every tracker sees them."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch import Tensor
+
+pytest.importorskip("transformers")
+import integration_cases as cases
+from integration_cases import DIGITS, ROWS, STEPS, samples, trainer_for
+from transformers import Trainer, TrainerCallback
+
+from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, TokenMetrics
+from ntloss.integrations.callback import NumberMetricsCallback
+from ntloss.integrations.transformers import (
+    NumberAwareLoss,
+    count_numbers,
+    handle_of,
+    make_trainer_number_aware,
+)
+from ntloss.numbers import find_numbers, token_kinds
+
+FROZEN = {"learning_rate": 0.0}  # so that the metrics of all steps are those of one model
+OF_TOKENS = {
+    "number_accuracy": "token_accuracy",
+    "number_value_accuracy": "value_accuracy",
+    "number_error": "expected_absolute_error",
+    "number_mass": "mass",
+    "number_ce": "cross_entropy",
+    "text_number_mass": "text_mass",
+    "text_ce": "text_cross_entropy",
+}
+
+
+def whole(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+@torch.no_grad()
+def expected(model: Any, rows: list[dict[str, Tensor]], shift: bool) -> dict[str, float]:
+    """All metrics, of all rows at once."""
+    inputs = whole(rows)
+    labels = inputs.pop("labels")  # with them, the model would call the loss that the callback listens to
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=labels)
+    logits = model.eval()(**inputs).logits
+    terms = NTLCrossEntropyLoss(DIGITS, shift=shift, return_terms=True)(logits, labels)
+    places = find_numbers(labels, token_kinds(DIGITS), decimals=True).place
+    metrics = TokenMetrics(DIGITS, shift=shift, places=range(-2, 5)).update(logits, labels, places)
+    model.train()
+    totals = metrics.compute()
+    result = {"ce": float(terms.ce), "ntl": float(terms.ntl), "number_tokens": totals["number_tokens"]}
+    result |= {name: totals[theirs] for name, theirs in OF_TOKENS.items()}
+    for place, row in metrics.compute_by_place().items():
+        if row["count"]:
+            result[f"number_error_place_{place}"] = row["expected_absolute_error"]
+    return result
+
+
+def assert_logged(entry: dict[str, Any], metrics: dict[str, float], prefix: str = "") -> None:
+    assert {name: entry.get(prefix + name) for name in metrics} == pytest.approx(metrics, rel=1e-5)
+
+
+def logged(trainer: Any, name: str) -> list[dict[str, Any]]:
+    return [entry for entry in trainer.state.log_history if name in entry]
+
+
+@pytest.fixture(params=["llama", "t5"])
+def model(request: pytest.FixtureRequest) -> Any:
+    return cases.MODELS[request.param]()
+
+
+@pytest.mark.parametrize("way", ["own loss", "compute_loss_func"])
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_training_metrics_are_those_of_all_rows_since_the_last_entry(
+    way: str, accumulate: int, model: Any, tmp_path: Path
+) -> None:
+    function = NumberAwareLoss(model, DIGITS) if way == "compute_loss_func" else None
+    trainer = trainer_for(
+        model,
+        tmp_path,
+        compute_loss_func=function,
+        per_device_train_batch_size=ROWS // accumulate,
+        gradient_accumulation_steps=accumulate,
+        logging_steps=STEPS,
+        **FROZEN,
+    )
+    if function is None:
+        make_trainer_number_aware(trainer, DIGITS)
+    else:
+        count_numbers(trainer)
+    NumberMetricsCallback(train_every=1).attach(trainer)
+    trainer.train()
+    (entry,) = logged(trainer, "loss")
+    shift = not model.config.is_encoder_decoder
+    assert_logged(entry, expected(model, samples(), shift))
+    assert "number_error_place_1" in entry
+    assert "number_error_place_-1" not in entry  # there are no points, so no tenths
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["logits", "chunked"])
+def test_evaluation_metrics_are_those_of_all_rows(chunked: bool, model: Any, tmp_path: Path) -> None:
+    trainer = trainer_for(model, tmp_path, per_device_eval_batch_size=3)
+    make_trainer_number_aware(trainer, DIGITS, chunked=chunked)
+    NumberMetricsCallback().attach(trainer)
+    rows = samples(10)
+    shift = not model.config.is_encoder_decoder
+    returned = trainer.evaluate(rows)
+    assert_logged(returned, expected(model, rows, shift), "eval_")
+    assert_logged(trainer.state.log_history[-1], expected(model, rows, shift), "eval_")
+    # A second one begins anew, and has the prefix that it is given.
+    returned = trainer.evaluate(rows[4:], metric_key_prefix="eval_more")
+    assert_logged(returned, expected(model, rows[4:], shift), "eval_more_")
+    assert_logged(trainer.predict(rows).metrics, expected(model, rows, shift), "test_")
+
+
+def test_training_without_logits_logs_both_terms_and_evaluation_the_rest(tmp_path: Path) -> None:
+    model = cases.llama()
+    trainer = trainer_for(
+        model,
+        tmp_path,
+        partial(Trainer, eval_dataset=samples(5)),
+        eval_strategy="steps",
+        eval_steps=STEPS,
+        logging_steps=STEPS,
+        **FROZEN,
+    )
+    make_trainer_number_aware(trainer, DIGITS, chunked=True)
+    NumberMetricsCallback(train_every=1).attach(trainer)
+    trainer.train()
+    (training,), (evaluation,) = logged(trainer, "loss"), logged(trainer, "eval_loss")
+    metrics = expected(model, samples(), shift=True)
+    assert_logged(training, {name: metrics[name] for name in ("ce", "ntl")})
+    assert "number_tokens" not in training
+    assert_logged(evaluation, expected(model, samples(5), shift=True), "eval_")
+
+
+def test_terms_are_of_every_step_and_the_rest_of_those_that_are_measured(tmp_path: Path) -> None:
+    model = cases.llama()
+    trainer = trainer_for(model, tmp_path, logging_steps=STEPS, **FROZEN)
+    make_trainer_number_aware(trainer, DIGITS)
+    NumberMetricsCallback(train_every=2).attach(trainer)
+    trainer.train()
+    (entry,) = logged(trainer, "loss")
+    rows = samples()
+    metrics = expected(model, rows, shift=True)
+    assert_logged(entry, {name: metrics[name] for name in ("ce", "ntl")})
+    measured = expected(model, rows[:ROWS] + rows[2 * ROWS :], shift=True)
+    assert_logged(entry, {name: measured[name] for name in ("number_tokens", *OF_TOKENS)})
+
+
+def test_trackers_that_were_there_before_see_it(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Tracker(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            seen.append(dict(kwargs["logs"]))
+
+    trainer = trainer_for(cases.llama(), tmp_path)
+    trainer.add_callback(Tracker())
+    make_trainer_number_aware(trainer, DIGITS)
+    NumberMetricsCallback().attach(trainer)
+    trainer.train()
+    assert {"loss", "ce", "ntl", "number_error"} <= set(seen[0])
+    assert "number_error" not in seen[1]  # steps 0, 10, 20, ... are measured
+    assert "ntl" in seen[1]
+
+
+def test_the_best_model_can_be_chosen_by_a_number_metric(tmp_path: Path) -> None:
+    trainer = trainer_for(
+        cases.llama(),
+        tmp_path,
+        partial(Trainer, eval_dataset=samples(ROWS)),
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="best",
+        metric_for_best_model="eval_number_error",
+        greater_is_better=False,
+    )
+    make_trainer_number_aware(trainer, DIGITS)
+    NumberMetricsCallback().attach(trainer)
+    trainer.train()
+    assert trainer.state.best_metric == min(
+        e["eval_number_error"] for e in logged(trainer, "eval_number_error")
+    )
+
+
+@pytest.mark.parametrize("kind", [NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss])
+def test_a_trainer_that_calls_a_loss_of_its_own_gets_it_unchanged(kind: Any, tmp_path: Path) -> None:
+    loss_fn = kind(DIGITS, shift=True, **({"softcap": 5.0} if kind is NTLLinearCrossEntropyLoss else {}))
+    given = []
+
+    class OwnTrainer(Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+            outputs = model.model(inputs["input_ids"])
+            if kind is NTLCrossEntropyLoss:
+                loss = loss_fn(model.lm_head(outputs[0]), inputs["labels"])
+            else:
+                loss = loss_fn(outputs[0], model.lm_head.weight, labels=inputs["labels"])
+            given.append(type(loss))
+            return (loss, {"loss": loss}) if return_outputs else loss
+
+    model = cases.llama()
+    trainer = trainer_for(model, tmp_path, cls=OwnTrainer, **FROZEN)
+    callback = NumberMetricsCallback(loss_fn, train_every=1).attach(trainer)
+    trainer.train()
+    returned = trainer.evaluate(samples(6))
+    assert set(given) == {Tensor}
+    metrics = expected(model, samples(6), shift=True)
+    if kind is NTLCrossEntropyLoss:
+        assert_logged(returned, metrics, "eval_")
+    else:  # the soft cap is the loss's
+        inputs = whole(samples(6))
+        logits = 5.0 * torch.tanh(model(input_ids=inputs["input_ids"]).logits.detach() / 5.0)
+        capped = TokenMetrics(DIGITS, shift=True).update(logits, inputs["labels"]).compute()
+        assert returned["eval_number_ce"] == pytest.approx(capped["cross_entropy"], rel=1e-5)
+    callback.detach()
+    assert not loss_fn.return_terms
+    assert not loss_fn._forward_hooks
+    assert callback not in trainer.callback_handler.callbacks
+    assert "ntl" not in trainer.evaluate(samples(6))
+
+
+def test_training_is_what_it_is_without_it(tmp_path: Path) -> None:
+    weights = []
+    for with_callback in (False, True):
+        model = cases.llama()
+        trainer = trainer_for(model, tmp_path)
+        make_trainer_number_aware(trainer, DIGITS)
+        if with_callback:
+            NumberMetricsCallback(train_every=1).attach(trainer)
+        trainer.train()
+        weights.append({name: w.clone() for name, w in model.state_dict().items()})
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("options", [{"mode": "replace"}, {"weight": 0.0}], ids=str)
+def test_terms_are_the_losses_own(options: dict[str, Any], tmp_path: Path) -> None:
+    model = cases.llama()
+    trainer = trainer_for(
+        model,
+        tmp_path,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=4,
+        logging_steps=STEPS,
+        **FROZEN,
+    )
+    make_trainer_number_aware(trainer, DIGITS, **options)
+    NumberMetricsCallback().attach(trainer)
+    trainer.train()
+    (entry,) = logged(trainer, "loss")
+    inputs = whole(samples())
+    handle_of(model).undo()
+    with torch.no_grad():
+        logits = model(input_ids=inputs["input_ids"]).logits
+        loss_fn = NTLCrossEntropyLoss(DIGITS, shift=True, return_terms=True, **options)
+        terms = loss_fn(logits, inputs["labels"])
+    assert_logged(entry, {"ce": float(terms.ce), "ntl": float(terms.ntl)})
+
+
+def on_two(rank: int, folder: str) -> None:
+    """What each of two processes evaluates: 10 rows, so that the last batch repeats some."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
+    dist.init_process_group(
+        "gloo", f"file://{folder}/rendezvous", timedelta(seconds=60), rank=rank, world_size=2
+    )
+    results = {}
+    for chunked in (False, True):
+        model = cases.llama()
+        options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "ddp_backend": "gloo"}
+        trainer = trainer_for(
+            model, folder, per_device_eval_batch_size=3, logging_steps=STEPS, **options, **FROZEN
+        )
+        make_trainer_number_aware(trainer, DIGITS, chunked=chunked)
+        NumberMetricsCallback(train_every=1).attach(trainer)
+        trainer.train()
+        results[chunked] = (logged(trainer, "loss")[0], trainer.evaluate(samples(10)))
+    torch.save(results, Path(folder) / f"rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_log_what_one_does(tmp_path: Path) -> None:
+    if not dist.is_available() or not dist.is_gloo_available():
+        pytest.skip("needs gloo")
+    torch.multiprocessing.spawn(on_two, (str(tmp_path),), nprocs=2)
+    training = expected(cases.llama(), samples(), shift=True)
+    evaluation = expected(cases.llama(), samples(10), shift=True)
+    for rank in range(2):
+        results = torch.load(tmp_path / f"rank{rank}.pt", weights_only=False)
+        assert_logged(results[False][0], training)
+        assert_logged(results[True][0], {name: training[name] for name in ("ce", "ntl")})
+        for chunked in (False, True):
+            assert_logged(results[chunked][1], evaluation, "eval_")
+
+
+def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
+    trainer = trainer_for(cases.llama(), tmp_path)
+    with pytest.raises(ValueError, match="no number-aware loss to listen to"):
+        NumberMetricsCallback().attach(trainer)
+    make_trainer_number_aware(trainer, DIGITS)
+    callback = NumberMetricsCallback().attach(trainer)
+    with pytest.raises(ValueError, match="attached already"):
+        callback.attach(trainer)
+    with pytest.raises(ValueError, match="train_every=0"):
+        NumberMetricsCallback(train_every=0)
+    with pytest.raises(ValueError, match="expected consecutive places"):
+        NumberMetricsCallback(places=range(0, 4, 2)).attach(trainer_for(trainer.model, tmp_path))
+
+
+def test_a_callback_that_was_added_the_usual_way_is_told(tmp_path: Path) -> None:
+    trainer = trainer_for(cases.llama(), tmp_path)
+    make_trainer_number_aware(trainer, DIGITS)
+    trainer.add_callback(NumberMetricsCallback())
+    with pytest.raises(ValueError, match=r"expected NumberMetricsCallback\(\).attach\(trainer\)"):
+        trainer.train()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_an_sft_trainer_logs_it_beside_its_own_metrics(tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    from test_integrations_trl import sft
+
+    from ntloss.integrations.trl import make_sft_number_aware
+
+    trainer = sft(tmp_path, logging_steps=3, learning_rate=0.0, per_device_train_batch_size=4)
+    make_sft_number_aware(trainer)
+    NumberMetricsCallback(train_every=1).attach(trainer)
+    trainer.train()
+    (entry,) = logged(trainer, "loss")
+    assert {"ce", "ntl", "mean_token_accuracy"} <= set(entry)
+    evaluation = trainer.evaluate()
+    labels = torch.cat([batch["labels"][:, 1:].flatten() for batch in trainer.get_eval_dataloader()])
+    vocabulary = handle_of(trainer.model).loss.vocabulary
+    numbers = torch.isin(labels, torch.tensor(vocabulary.token_ids)).sum()
+    assert evaluation["eval_number_tokens"] == numbers > 0
+    # What the trainer measures in its own way.
+    shares = [numbers, (labels != -100).sum() - numbers]
+    ce = (evaluation["eval_number_ce"] * shares[0] + evaluation["eval_text_ce"] * shares[1]) / sum(shares)
+    assert evaluation["eval_ce"] == pytest.approx(float(ce), rel=1e-5)
+    assert {"eval_mean_token_accuracy", "eval_number_error_place_0"} <= set(evaluation)

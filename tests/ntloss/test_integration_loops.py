@@ -1,0 +1,162 @@
+"""The same weights however a batch is split: over micro-batches, processes, shards; in every kind of loop."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from pathlib import Path
+
+import loops_worker
+import pytest
+import torch
+import torch.multiprocessing
+from loops_worker import DIGITS, STEPS, Model
+from torch import Tensor
+
+from ntloss import LinearWarmup, NTLCrossEntropyLoss, WeightScheduler
+from ntloss.integrations.counts import CountedBatches
+
+HAS_ACCELERATE = importlib.util.find_spec("accelerate") is not None
+LONGEST = 120.0  # seconds, for the whole job
+
+
+def assert_same(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    torch.testing.assert_close(given, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Tensor]:
+    """What one process has learnt from whole batches, whose mean needs no counts."""
+    model, loss_fn = Model(), NTLCrossEntropyLoss(DIGITS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for batch in loops_worker.micro_batches(0, 1, 1):
+        optimizer.zero_grad()
+        loss_fn(model(batch["ids"]), batch["labels"]).backward()
+        optimizer.step()
+    return loops_worker.weights(model)
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["logits", "chunked"])
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_accumulated_micro_batches_train_the_weights_of_one_batch(
+    accumulate: int, chunked: bool, expected: dict[str, Tensor]
+) -> None:
+    model = Model()
+    loops_worker.train(model, 0, 1, accumulate, chunked, lambda last: None)
+    assert_same(loops_worker.weights(model), expected)
+
+
+def test_means_of_micro_batches_train_others(expected: dict[str, Tensor]) -> None:
+    # The test above is worth something only if the data tells the difference.
+    model, loss_fn = Model(), NTLCrossEntropyLoss(DIGITS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for i, batch in enumerate(loops_worker.micro_batches(0, 1, 4)):
+        (loss_fn(model(batch["ids"]), batch["labels"]) / 4).backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+    trained = loops_worker.weights(model)
+    assert max(float((trained[name] - expected[name]).abs().max()) for name in expected) > 1e-3
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
+    """What each of two gloo processes has learnt in each way."""
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("needs gloo")
+    folder = tmp_path_factory.mktemp("loops")
+    job = torch.multiprocessing.spawn(
+        loops_worker.main, (2, str(folder), HAS_ACCELERATE), nprocs=2, join=False
+    )
+    deadline = time.monotonic() + LONGEST
+    try:
+        while not job.join(timeout=1.0):
+            assert time.monotonic() < deadline, "two processes hang"
+    finally:
+        for process in job.processes:
+            if process.is_alive():
+                process.kill()
+    return [torch.load(Path(folder) / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+WAYS = (
+    "DDP, {}",
+    "FSDP, {}, logits",
+    "FSDP, {}, chunked",
+    "TP, {}, logits",
+    "TP, {}, chunked",
+    "accelerate, {}, DDP",
+    "accelerate, {}, FSDP",
+)
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("way", WAYS)
+def test_two_processes_train_the_weights_of_one(
+    way: str, accumulate: int, of_two: list[dict[str, dict[str, Tensor]]], expected: dict[str, Tensor]
+) -> None:
+    if way.startswith("accelerate") and not HAS_ACCELERATE:
+        pytest.skip("needs accelerate")
+    for results in of_two:
+        assert_same(results[way.format(accumulate)], expected)
+
+
+def test_lightning_trains_the_weights_of_one_batch(
+    expected: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lightning = pytest.importorskip("lightning")
+    loss_fn = NTLCrossEntropyLoss(DIGITS)
+    schedule = WeightScheduler(loss_fn, LinearWarmup(steps=0))
+    steps_seen = []
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Model()
+
+        def training_step(self, counted: tuple[dict[str, Tensor], dict[str, Tensor]], index: int) -> Tensor:
+            batch, counts = counted
+            schedule.set_step(self.global_step)
+            steps_seen.append(self.global_step)
+            return loss_fn(self.model(batch["ids"]), batch["labels"], **counts)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+    module = Module()
+    trainer = lightning.Trainer(
+        max_epochs=1,
+        accumulate_grad_batches=4,
+        accelerator="cpu",
+        precision="64-true",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(module, CountedBatches(loops_worker.micro_batches(0, 1, 4), loss_fn, 4))
+    assert_same(loops_worker.weights(module.model), expected)
+    assert steps_seen == [step for step in range(STEPS) for _ in range(4)]
+
+
+def test_a_last_step_of_fewer_micro_batches_counts_what_it_has() -> None:
+    loss_fn = NTLCrossEntropyLoss(DIGITS)
+    rows = [[3, 11], [11, 11], [4, 5]]
+    batches = CountedBatches([{"labels": torch.tensor([row])} for row in rows], loss_fn, accumulate=2)
+    counts = [tuple(count.item() for count in counts.values()) for _, counts in batches]
+    # Over the two micro-batches that the loss is always divided by.
+    assert counts == [(2.0, 0.5), (2.0, 0.5), (1.0, 1.0)]
+    assert len(batches) == 3
+
+
+def test_the_loss_stays_on_its_device() -> None:
+    loss_fn = NTLCrossEntropyLoss(DIGITS).to("meta")
+    list(CountedBatches([{"labels": torch.tensor([[3, 11]])}], loss_fn))
+    assert loss_fn.tables.values.device.type == "meta"
+
+
+@pytest.mark.parametrize("accumulate", [0, 1.5, "2"])
+def test_what_is_no_count_of_micro_batches_is_told(accumulate: object) -> None:
+    with pytest.raises(ValueError, match=r"accumulate=.*expected 1 or more"):
+        CountedBatches([], NTLCrossEntropyLoss(DIGITS), accumulate)  # type: ignore[arg-type]

@@ -1,0 +1,70 @@
+"""Every example runs at a tiny size, learns, and is short enough to be read."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "examples"
+# What else an example needs, how many processes it is for, and its arguments.
+EXAMPLES = {
+    "t5.py": (["transformers", "accelerate"], 1, []),
+    "llama.py": (["transformers", "accelerate"], 1, ["--accumulate", "2", "--chunked"]),
+    "trl_sft.py": (["trl"], 1, ["--packing"]),
+    "plain_loop.py": (["transformers"], 1, ["--accumulate", "2"]),
+    "lightning_loop.py": (["transformers", "lightning"], 1, ["--accumulate", "2"]),
+    "mamba.py": (["transformers"], 1, []),
+    "fsdp.py": (["transformers"], 2, ["--accumulate", "2", "--chunked"]),
+    "tensor_parallel.py": (["transformers"], 2, []),
+}
+LINE = re.compile(r"^ *(before|after): loss ([\d.]+), CE ([\d.]+), NTL ([\d.]+)$", re.MULTILINE)
+
+
+def run(name: str, processes: int, arguments: list[str], folder: Path) -> str:
+    """What the example printed."""
+    command = [sys.executable]
+    if processes > 1:
+        command += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    source = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment |= {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, str(FOLDER / name), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        cwd=folder,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_both_terms_fall(name: str, tmp_path: Path) -> None:
+    needed, processes, arguments = EXAMPLES[name]
+    for module in needed:
+        pytest.importorskip(module)
+    printed = run(name, processes, ["--steps", "20", *arguments], tmp_path)
+    lines = {when: [float(number) for number in numbers] for when, *numbers in LINE.findall(printed)}
+    assert set(lines) == {"before", "after"}, printed
+    assert all(after < before for before, after in zip(lines["before"], lines["after"], strict=True)), printed
+
+
+def test_every_example_is_run() -> None:
+    assert {path.name for path in FOLDER.glob("*.py")} == {*EXAMPLES, "tiny.py"}
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_is_under_a_hundred_lines_and_says_how_to_run_it(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) < 100
+    if path.name != "tiny.py":
+        assert f"examples/{path.name}" in text.split('"""')[1]
