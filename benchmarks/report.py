@@ -166,7 +166,8 @@ def _integrations(measured: Sequence[Measurement]) -> str:
     found = _of(measured, table="integrations")
     if not found:
         return ""
-    text = "Forward, backward and AdamW; time and peak memory over those of the stock model:\n\n"
+    text = "Forward, backward and AdamW; time (that of the fastest rounds) and peak memory over the stock "
+    text += "model's:\n\n"
     return text + _markdown(*training.table(found))
 
 

@@ -119,7 +119,8 @@ def table(measured: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
         peak = stock["peak_mib"]
         row = [model, f"{stock['median_ms']:.0f} ms", "-" if peak is None else f"{peak:.0f} MiB"]
         for name in CONTENDERS[1:]:
-            row.append(f"{time_over_stock(measured, model, name):.2f}")
+            fastest = _of(measured, model, name)["least_ms"] / stock["least_ms"]
+            row.append(f"{time_over_stock(measured, model, name):.2f} ({fastest:.2f})")
             memory = memory_over_stock(measured, model, name)
             row.append("-" if memory is None else f"{memory:.2f}")
         rows.append(row)

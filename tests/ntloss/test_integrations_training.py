@@ -246,6 +246,20 @@ def test_evaluation_has_logits_and_the_loss_of_the_whole_set(
     assert logits.shape[-1] == cases.VOCAB
 
 
+def test_evaluation_by_generating_has_the_number_term_too(tmp_path: Path) -> None:
+    model = cases.t5()
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path), predict_with_generate=True, report_to=[], disable_tqdm=True, use_cpu=True
+    )
+    trainer = Seq2SeqTrainer(model, arguments)
+    make_trainer_number_aware(trainer, cases.DIGITS, chunked=True)
+    rows = cases.samples()[4:ROWS]
+    prediction = trainer.predict(rows, max_new_tokens=3)
+    assert prediction.predictions.shape[0] == len(rows)
+    inputs = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+    assert prediction.metrics["test_loss"] == pytest.approx(model(**inputs).loss.item(), abs=1e-6)
+
+
 def test_a_resumed_training_is_the_one_that_went_through(tmp_path: Path, one: dict[str, Trained]) -> None:
     options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     first = trainer_for(cases.llama(), tmp_path, save_strategy="steps", save_steps=2, **options)

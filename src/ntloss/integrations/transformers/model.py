@@ -113,6 +113,8 @@ class NumberAwareModel:
             self.undo()
 
     def __getstate__(self) -> dict[str, Any]:
+        if not self.active:
+            return vars(self)
         raise TypeError(
             "a number-aware model cannot be pickled: its loss would silently be the stock one. Save it with "
             "save_pretrained, or call handle.undo() first and make_number_aware again where it is loaded."
