@@ -1,0 +1,109 @@
+"""DeepSpeed on two gloo processes trains the weights of one; skipped where it is not installed."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import integration_cases as cases
+import loops_worker
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from loops_worker import BATCH, DIGITS
+from torch import Tensor
+
+from ntloss import NTLCrossEntropyLoss
+from ntloss.integrations.counts import CountedBatches
+from ntloss.integrations.transformers import make_number_aware
+
+ACCUMULATE, RATE = 2, 0.1
+
+
+def engine_of(model: torch.nn.Module, stage: int, rows: int) -> tuple[object, object]:
+    import deepspeed
+
+    config = {
+        "train_micro_batch_size_per_gpu": rows // (2 * ACCUMULATE),
+        "gradient_accumulation_steps": ACCUMULATE,
+        "zero_optimization": {"stage": stage},
+        "gradient_clipping": 0.0,  # it clips at 1 by default
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    return engine, deepspeed.zero.GatheredParameters(list(model.parameters()), enabled=stage == 3)
+
+
+def whole(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def by_counts(rank: int, stage: int) -> dict[str, Tensor]:
+    model, loss_fn = loops_worker.Model().float(), NTLCrossEntropyLoss(DIGITS)
+    engine, gathered = engine_of(model, stage, BATCH)
+    loader = loops_worker.micro_batches(rank, 2, ACCUMULATE)
+    for batch, counts in CountedBatches(loader, loss_fn, ACCUMULATE):
+        engine.backward(loss_fn(engine(batch["ids"]), batch["labels"], **counts))
+        engine.step()
+    with gathered:
+        return whole(model)
+
+
+def by_model(rank: int, stage: int) -> dict[str, Tensor]:
+    """A number-aware Llama, its loss from hidden states; all of its rows are of one step."""
+    model = cases.llama()
+    handle = make_number_aware(model, cases.DIGITS, chunked=True)
+    engine, gathered = engine_of(model, stage, cases.ROWS)
+    size = cases.ROWS // (2 * ACCUMULATE)
+    mine = [cases.batch(size, (2 * micro + rank) * size) for micro in range(ACCUMULATE)]
+    for inputs, counts in CountedBatches(mine, NTLCrossEntropyLoss(cases.DIGITS, shift=True), ACCUMULATE):
+        assert handle.chunked
+        engine.backward(engine(**inputs, **counts).loss)
+        engine.step()
+    with gathered:
+        return whole(model)
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "DS_ACCELERATOR": "cpu"}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
+    dist.init_process_group(
+        "gloo", f"file://{folder}/rendezvous", timedelta(seconds=300), rank=rank, world_size=2
+    )
+    import deepspeed
+
+    deepspeed.init_distributed("gloo")
+    results = {
+        (way.__name__, stage): way(rank, stage) for way in (by_counts, by_model) for stage in (0, 2, 3)
+    }
+    if rank == 0:
+        torch.save(results, Path(folder) / "trained.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_train_the_weights_of_one(tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed")
+    torch.multiprocessing.spawn(work, (str(tmp_path),), nprocs=2)
+    expected = {}
+    model, loss_fn = loops_worker.Model().float(), NTLCrossEntropyLoss(DIGITS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    for batch in loops_worker.micro_batches(0, 1, 1):
+        optimizer.zero_grad()
+        loss_fn(model(batch["ids"]), batch["labels"]).backward()
+        optimizer.step()
+    expected["by_counts"] = whole(model)
+    model = cases.llama()
+    inputs = cases.batch(cases.ROWS, 0)
+    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=True)
+    loss_fn(model(input_ids=inputs["input_ids"]).logits, inputs["labels"]).backward()
+    torch.optim.SGD(model.parameters(), lr=RATE).step()
+    expected["by_model"] = whole(model)
+    for (way, stage), weights in torch.load(tmp_path / "trained.pt").items():
+        torch.testing.assert_close(
+            weights, expected[way], rtol=1e-5, atol=1e-6, msg=lambda m, w=way, s=stage: f"{w}, {s}: {m}"
+        )
