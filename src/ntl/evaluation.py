@@ -38,10 +38,6 @@ class EvaluationResult:
     metrics: Metrics
     predictions: list[Prediction]
 
-    def curve_point(self, step: int) -> Metrics:
-        """The metrics as a point of a learning curve: `step`, and each with `eval_` in front."""
-        return {"step": step, **{f"eval_{name}": value for name, value in self.metrics.items()}}
-
 
 class _Turn(NamedTuple):
     """One batch of a rank; where `counts` is false, it only keeps step with the other ranks."""
@@ -56,7 +52,6 @@ def evaluate(
     data: TaskData,
     generation: GenerationSettings,
     model: nn.Module | None = None,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> EvaluationResult:
     """Let a model answer questions, and compare the answers.
 
@@ -69,7 +64,6 @@ def evaluate(
         data: Whose they are: whether answers are compared as numbers, and what marks a final answer.
         generation: How to decode.
         model: The wrapped model. Default: the approach's own.
-        on_progress: Called with this rank's batches done, and their total.
 
     Returns:
         Metrics of texts and of the loss; of numbers where the task has some; of final answers where it marks
@@ -88,13 +82,18 @@ def evaluate(
     with _evaluating(model):
         losses = _losses(approach, model, examples, turns)
         mine: dict[int, str] = {}
-        for done, turn in enumerate(turns, 1):
+        ill_formed = 0
+        for turn in turns:
+            before = approach.ill_formed
             texts = approach.answer(model, [examples[i].question for i in turn.indices], generation)
             if turn.counts:
                 mine |= zip(turn.indices, texts, strict=True)
-            on_progress(done, len(turns))
+                ill_formed += 0 if before is None else approach.ill_formed - before
     answered = {i: text for share in _gather(mine) for i, text in share.items()}
-    return _result(examples, [answered[i] for i in range(len(examples))], data, losses)
+    result = _result(examples, [answered[i] for i in range(len(examples))], data, losses)
+    if approach.ill_formed is not None:
+        result.metrics["ill_formed"] = sum(_gather(ill_formed))
+    return result
 
 
 def evaluate_tests(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,21 @@ import torch
 import transformers
 from accelerate import PartialState
 from torch import nn
-from transformers import Seq2SeqTrainingArguments, set_seed
+from transformers import Seq2SeqTrainingArguments, get_scheduler, set_seed
 from transformers.integrations import get_reporting_integration_callbacks
+from transformers.trainer import TRAINER_STATE_NAME
 
 from ntl.approaches import Approach, build_approach
+from ntl.approaches.pretrained import check_model
 from ntl.errors import UserError
 from ntl.evaluation import evaluate, evaluate_tests
-from ntl.published_names import generation_settings, loss_settings, model_settings, objective_name
+from ntl.published_names import (
+    check_training_args,
+    generation_settings,
+    loss_settings,
+    model_settings,
+    objective_name,
+)
 from ntl.records import flatten, installed_versions
 from ntl.run_folder import Metrics, RunFolder, RunRecord
 from ntl.settings import GenerationSettings, LossSettings, ModelSettings
@@ -30,6 +39,7 @@ from ntl.trainer import ApproachTrainer, RunRecorder, last_complete_checkpoint
 
 # Keys of training_args that are the lab's own; the others are transformers'.
 OWN_KEYS = ("trial", "special_name", "do_only_eval", "overwrite_output_dir", "resume_from_checkpoint")
+PLATEAU = {"factor": 0.5, "patience": 5}  # of the published schedule
 # What may differ between a run and its continuation: it changes nothing of the result.
 FREE_KEYS = {
     "training_args": (
@@ -79,6 +89,7 @@ class Experiment:
             UserError: A value cannot be used.
         """
         training = config["training_args"]
+        check_training_args(training)
         model = model_settings(config["model_args"], training["seed"])
         resume = training["resume_from_checkpoint"]
         if training["do_only_eval"] and model.checkpoint is None:
@@ -87,10 +98,10 @@ class Experiment:
                 "expected the folder of a run or of one of its checkpoints. Pass "
                 "model_args.model_name_or_path=<folder>."
             )
-        if isinstance(resume, str) and not Path(resume).is_dir():
+        if isinstance(resume, str) and not Path(resume, TRAINER_STATE_NAME).is_file():
             raise UserError(
-                f"training_args.resume_from_checkpoint={resume} is no folder; expected true, or a "
-                "checkpoint's folder. Correct it."
+                f"training_args.resume_from_checkpoint={resume} is no folder with {TRAINER_STATE_NAME}; "
+                "expected true, or a checkpoint's folder. Correct it."
             )
         return cls(
             config=config,
@@ -133,6 +144,7 @@ def run(experiment: Experiment) -> dict[str, Metrics]:
     for library in (transformers.logging, datasets):
         (library.disable_progress_bar if arguments.disable_tqdm else library.enable_progress_bar)()
     settings = experiment.config["dataset_args"]
+    check_model(experiment.model)  # reading the data may take minutes
     data = load_task({**settings, "name": settings["dataset_name"]})
     set_seed(arguments.seed)
     approach = build_approach(experiment.model, experiment.loss)
@@ -141,7 +153,13 @@ def run(experiment: Experiment) -> dict[str, Metrics]:
     # Nobody writes before everybody has checked.
     PartialState().wait_for_everyone()
     if arguments.should_save:
-        _open_folder(experiment, approach)
+        try:
+            _open_folder(experiment, approach)
+        except OSError as error:
+            raise UserError(
+                f"training_args.output_dir={experiment.folder} cannot be written ({error.strerror}); "
+                "expected a folder that can be. Choose another one."
+            ) from None
     PartialState().wait_for_everyone()
     model = approach.model.to(arguments.device)
     if not experiment.only_evaluate:
@@ -156,23 +174,52 @@ def check_folder(experiment: Experiment) -> None:
         UserError: It holds a run, or something else, that is neither to be resumed nor evaluated.
     """
     folder, training = experiment.folder, experiment.config["training_args"]
-    if experiment.only_evaluate:
+    if not folder.path.is_dir():
+        _require_writable(folder.path)
         return
     if not folder.holds_run():  # whatever it is, it is not ours to delete
-        if folder.path.exists() and any(folder.path.iterdir()):
+        its_own = experiment.only_evaluate and folder.path == Path(str(experiment.model.checkpoint))
+        if not its_own and any(folder.path.iterdir()):
             raise UserError(
                 f"training_args.output_dir={folder} holds files, but no run; expected a new or empty folder. "
                 "Choose another one."
             )
         return
-    if training["overwrite_output_dir"] and not experiment.resume:
-        return
-    if not experiment.resume:
+    if experiment.only_evaluate:
+        _require_same_dataset(experiment)
+    elif experiment.resume:
+        _require_same_run(experiment)
+    elif not training["overwrite_output_dir"]:
         raise UserError(
             f"training_args.output_dir={folder} holds a run already. Pass "
             "training_args.resume_from_checkpoint=true to continue it, another training_args.output_dir or "
             "special_name to keep both, or training_args.overwrite_output_dir=true to delete it."
         )
+
+
+def _require_writable(path: Path) -> None:
+    """Check that a folder that is not there can be made."""
+    parent = next(p for p in path.absolute().parents if p.exists())
+    if path.exists() or not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(
+            f"training_args.output_dir={path} is no folder and cannot be made one; expected a new or empty "
+            "folder where files can be written. Choose another one."
+        )
+
+
+def _require_same_dataset(experiment: Experiment) -> None:
+    """Check that a run's metrics stay those of one dataset."""
+    there, here = experiment.folder.record().dataset, experiment.record().dataset
+    if there != here:
+        raise UserError(
+            f"training_args.output_dir={experiment.folder} holds a run on {there}; its answers to {here} "
+            "would be mixed with those. Pass another training_args.output_dir."
+        )
+
+
+def _require_same_run(experiment: Experiment) -> None:
+    """Check that a run is continued as what it was started."""
+    folder = experiment.folder
     before, now = (flatten(_identity(c)) for c in (folder.record().config, experiment.config))
     for key in sorted({*before, *now}):
         if before.get(key) != now.get(key):
@@ -191,8 +238,6 @@ def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
     """
     training = experiment.config["training_args"]
     given = {key: value for key, value in training.items() if key not in OWN_KEYS}
-    if given["lr_scheduler_type"] == "reduce_lr_on_plateau" and given["lr_scheduler_kwargs"] is None:
-        given["lr_scheduler_kwargs"] = {"factor": 0.5, "patience": 5}
     given |= {
         "output_dir": str(experiment.folder.path),
         "remove_unused_columns": False,
@@ -202,10 +247,17 @@ def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
         "disable_tqdm": not sys.stderr.isatty() if given["disable_tqdm"] is None else given["disable_tqdm"],
         "dataloader_pin_memory": torch.cuda.is_available() and not given["use_cpu"],
     }
+    if given["lr_scheduler_type"] == "reduce_lr_on_plateau":
+        mode = "max" if given["greater_is_better"] else "min"
+        given["lr_scheduler_kwargs"] = {"mode": mode, **(given["lr_scheduler_kwargs"] or PLATEAU)}
     try:
-        for tracker in get_reporting_integration_callbacks(given["report_to"]):
-            tracker()  # one that is not installed refuses now, not when the trainer is made
-        return Seq2SeqTrainingArguments(**given)
+        arguments = Seq2SeqTrainingArguments(**given)
+        # What transformers would find out when all is loaded: a tracker that is not installed, for one.
+        for tracker in get_reporting_integration_callbacks(arguments.report_to):
+            tracker()
+        schedule = arguments.lr_scheduler_type, torch.optim.SGD([torch.zeros(1)]), 1, 2
+        get_scheduler(*schedule, scheduler_specific_kwargs=arguments.lr_scheduler_kwargs)
+        return arguments
     except (TypeError, ValueError, ImportError, RuntimeError) as error:
         raise UserError(
             f"training_args cannot be used: {error}. Its keys are those of transformers' "
@@ -270,7 +322,10 @@ def answer_tests(
         approach, replace(data, tests=tests), experiment.generation, folder, identity, model, show
     )
     if arguments.should_save:
-        folder.write_record(replace(folder.record(), status="finished"))
+        record = folder.record()
+        # A run may be answered again with other beams or samples: the record says what its metrics are of.
+        config = {**record.config, "evaluation": experiment.config["evaluation"]}
+        folder.write_record(replace(record, status="finished", config=config))
         print(f"Metrics and predictions are in {folder}")
     return results
 
@@ -291,7 +346,7 @@ def spread(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
 
 
 def _show(test: str, metrics: Metrics) -> None:
-    names = ("accuracy", "log_mae", "log_r2", "invalid_rate", "final_answer_accuracy", "rouge_l", "loss")
+    names = ("accuracy", "log_mae", "log_r2", "invalid_rate", "final_answer_accuracy", "rougeL", "loss")
     shown = (f"{name} {metrics[name]:.4f}" for name in names if metrics.get(name) is not None)
     print(f"{test}: {', '.join(shown)}")
 
@@ -324,12 +379,18 @@ def _open_folder(experiment: Experiment, approach: Approach) -> None:
 
 
 def _evaluated_record(experiment: Experiment) -> RunRecord:
-    """The record of an evaluation: that of the run whose checkpoint it is, where there is one."""
-    path = experiment.folder.path
-    parent = RunFolder(path.parent)
-    if path.name.startswith("checkpoint-") and parent.holds_run():
-        return replace(parent.record(), steps=int(path.name.rpartition("-")[2]), status="running")
-    return experiment.record()
+    """The record of an evaluation: that of the run whose model or checkpoint it is, where there is one."""
+    record = experiment.record()
+    path = Path(str(experiment.model.checkpoint))
+    is_checkpoint = path.name.startswith("checkpoint-") and RunFolder(path.parent).holds_run()
+    trained = RunFolder(path.parent if is_checkpoint else path)
+    if not trained.holds_run():
+        return record
+    answered = {key: record.config[key] for key in ("dataset_args", "evaluation")}
+    source = trained.record()
+    steps = int(path.name.rpartition("-")[2]) if is_checkpoint else source.steps
+    config = {**source.config, **answered}
+    return replace(source, dataset=record.dataset, steps=steps, config=config, status="running")
 
 
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:

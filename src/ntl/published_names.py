@@ -1,4 +1,4 @@
-"""The published keys of `model_args`, translated into the lab's settings; nothing behind this knows them."""
+"""The published keys, checked and translated into the lab's settings; nothing behind this knows them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ NUMBER_ENCODINGS = {
 }
 TOKENIZER_TYPES = ("digits", "auto")
 NUMBER_TOKEN_LOSS_FUNCTIONS = {"mse": "squared", "mae": "absolute", "huber": "huber"}
+BOOLEANS = (
+    "number_token_loss",
+    "number_token_loss_with_wasserstein",
+    "gaussian_label_smoother",
+    "log_scale_embeddings",
+)
 LOSS_KEYS = ("criterion", "options", "weight", "reweigh", "mode", "label_smoothing")
 
 _ENCODING_NAMES = {"rt": "RT", "xval": "xVal"}
@@ -53,7 +59,7 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
     _require_choice(model_args, "number_encoding", tuple(NUMBER_ENCODINGS))
     _require_choice(model_args, "tokenizer_type", TOKENIZER_TYPES)
     _require_choice(model_args, "family", FAMILIES)
-    for key in ("number_token_loss", "number_token_loss_with_wasserstein", "log_scale_embeddings"):
+    for key in BOOLEANS:
         require(
             isinstance(model_args[key], bool), f"model_args.{key}", model_args[key], "true or false", "true"
         )
@@ -100,11 +106,13 @@ def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> Los
                 "group loss too. Pass for example loss=ntl_was."
             )
         return _loss_from_model_args(model_args)
-    if model_args["number_token_loss"]:
-        raise UserError(
-            f"loss.criterion={loss['criterion']} is given beside model_args.number_token_loss=true; expected "
-            f"one of the two. Pass for example model_args={str(model_args['name']).removesuffix('_ntl')}."
-        )
+    for key in ("number_token_loss", "gaussian_label_smoother", "number_token_loss_function"):
+        if model_args.get(key):
+            raise UserError(
+                f"loss.criterion={loss['criterion']} is given beside model_args.{key}="
+                f"{str(model_args[key]).lower()}; expected one of the two. Pass for example "
+                f"model_args={str(model_args['name']).removesuffix('_ntl')}, without {key}."
+            )
     names = criterion_names()
     criterion = loss["criterion"]
     require(
@@ -137,6 +145,11 @@ def _loss_from_model_args(model_args: Mapping[str, Any]) -> LossSettings:
             f"model_args.number_token_loss_function={function} is given beside "
             "model_args.number_token_loss_with_wasserstein=true; expected one of the two, because NTL-WAS "
             "has no such function. Leave one out."
+        )
+    if function is not None and not model_args["number_token_loss"]:
+        raise UserError(
+            f"model_args.number_token_loss_function={function} is given, but model_args.number_token_loss is "
+            "false; expected a model with a number token loss. Pass for example model_args=vanilla_t5_ntl."
         )
     require_number(model_args, "model_args.number_token_loss_weight", least=0, example=0.3)
     weight = model_args["number_token_loss_weight"]
@@ -193,6 +206,35 @@ def generation_settings(evaluation: Mapping[str, Any], batch_size: int) -> Gener
     return GenerationSettings(evaluation["beams"], evaluation["max_new_tokens"], batch_size)
 
 
+def check_training_args(training: Mapping[str, Any]) -> None:
+    """Check the keys that nobody else checks before they are used.
+
+    Args:
+        training: The composed section.
+
+    Raises:
+        UserError: A value that cannot be used.
+    """
+    for key in ("do_only_eval", "overwrite_output_dir", "use_cpu"):
+        require(
+            isinstance(training[key], bool), f"training_args.{key}", training[key], "true or false", "true"
+        )
+    sizes = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+    for key in sizes:
+        require(
+            is_whole(training[key], 1), f"training_args.{key}", training[key],
+            "a whole number of at least 1", 8,
+        )  # fmt: skip
+    steps, seed = training["max_steps"], training["seed"]
+    require(
+        is_whole(steps, 1) or steps == -1, "training_args.max_steps", steps,
+        "a whole number of at least 1, or -1 with +training_args.num_train_epochs", 1000,
+    )  # fmt: skip
+    require(
+        is_whole(seed, 0) and seed < 2**32, "training_args.seed", seed, "a whole number from 0 to 2^32 - 1", 1
+    )
+
+
 def objective_name(model: ModelSettings, loss: LossSettings) -> str:
     """How tables call a run: `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE`, `xVal`, `T5 regression head`, `Llama`."""
     name = {"t5": "T5"}.get(model.family) or str(model.config.get("model_type", "decoder")).capitalize()
@@ -201,10 +243,16 @@ def objective_name(model: ModelSettings, loss: LossSettings) -> str:
         return f"{name} regression head"
     if loss.criterion is None:
         return name
-    term = _LOSS_NAMES.get(loss.options.get("loss", "")) or _CRITERION_NAMES.get(
-        loss.criterion, loss.criterion
-    )
-    return f"{name} + {term}"
+    return f"{name} + {_criterion_name(loss.criterion, loss.options)}"
+
+
+def _criterion_name(criterion: str, options: Mapping[str, Any]) -> str:
+    if criterion == "expected_value":
+        return _LOSS_NAMES.get(options.get("loss", "squared"), criterion)
+    if criterion == "weighted_sum":
+        parts = [{"name": p} if isinstance(p, str) else p for p in options.get("criteria", ())]
+        return " + ".join(_criterion_name(part["name"], part) for part in parts) or criterion
+    return _CRITERION_NAMES.get(criterion, criterion)
 
 
 def _require_choice(model_args: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> None:

@@ -236,7 +236,7 @@ def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
         folders: Runs themselves, or what holds them; some may be without.
 
     Returns:
-        Each run once, in the order of the folders, by path within one.
+        Each run once, in the order of the folders, by path within one; without the checkpoints of runs.
 
     Raises:
         UserError: A folder does not exist, or none holds a run.
@@ -246,6 +246,10 @@ def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
         if not folder.exists():
             raise UserError(f"{folder} does not exist; expected the folder of a run, or one that holds some.")
         for record in sorted(folder.rglob("run.json")):
+            # A checkpoint that was evaluated is a run for itself where it is asked for, not beside its run.
+            inside = record.parent != folder and (record.parent.parent / "run.json").exists()
+            if inside and record.parent.name.startswith("checkpoint-"):
+                continue
             found.setdefault(record.parent.resolve(), RunFolder(record.parent))
     if not found:
         raise UserError(

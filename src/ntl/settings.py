@@ -25,7 +25,8 @@ class ModelSettings:
             ships with the lab.
         config: Arguments of the architecture's configuration from scratch, with `model_type` (`t5`, `llama`,
             `mamba`, ...).
-        log_scale: Whether `rt` and `xval` embed, and a regression head predicts, numbers on a log scale.
+        log_scale: Whether `rt` and `xval` embed, and `xval` and a regression head predict, numbers on a log
+            scale.
         seed: Of initial weights.
     """
 

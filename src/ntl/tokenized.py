@@ -12,6 +12,7 @@ from typing import Any
 from datasets import Dataset
 
 from ntl.approaches import Approach
+from ntl.errors import UserError
 from ntl.settings import ModelSettings
 from ntl.tasks import Example, fingerprint
 
@@ -34,7 +35,7 @@ def tokenize(
         One row per example: the columns of `Approach.encode`, and `length` (of the longest one).
 
     Raises:
-        UserError: An answer that the approach cannot take.
+        UserError: An answer that the approach cannot take, or a cache that cannot be written.
     """
     settings = asdict(model)
     identity = {
@@ -42,9 +43,17 @@ def tokenize(
         "data": getattr(examples, "fingerprint", None) or fingerprint(examples),
         "encoding": [settings[key] for key in ("family", "encoding", "head", "log_scale")],
         "tokenizer": approach.tokenizer.backend_tokenizer.to_str(),
+        # Rows that are too long for a model are refused when they are encoded.
+        "longest": getattr(approach.model.config, "max_position_embeddings", None),
     }
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
-    cache_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"dataset_args.cache_dir={cache_dir} cannot be written ({error.strerror}); expected a folder "
+            "with room for a copy of the data. Pass another one."
+        ) from None
     texts = getattr(examples, "dataset", None)
     if texts is None:
         texts = Dataset.from_dict(

@@ -20,6 +20,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ntl.approaches import Approach
+from ntl.errors import UserError
 from ntl.run_folder import RunFolder
 
 Measure = Callable[[nn.Module], Mapping[str, float | None]]
@@ -55,7 +56,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         self.approach = approach
         self.measure = measure
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
-        self._logged_step = 0
+        self._updates = 0  # since terms were logged
 
     def train_from(self, checkpoint: Path | None) -> None:
         """Train to the last step, and take the best model where one is asked for.
@@ -64,7 +65,9 @@ class ApproachTrainer(Seq2SeqTrainer):
             checkpoint: To continue from; None for the start.
         """
         state = {} if checkpoint is None else json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
-        if checkpoint is None or state["global_step"] < self.args.max_steps:
+        # Of the checkpoint where this run counts epochs.
+        last = self.args.max_steps if self.args.max_steps > 0 else state.get("max_steps")
+        if checkpoint is None or state["global_step"] < last:
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             return
         # The run was killed after its last step; transformers would train another one.
@@ -77,8 +80,9 @@ class ApproachTrainer(Seq2SeqTrainer):
         """Collect the micro-batches of one update, and count what their sums are divided by."""
         batches = list(islice(epoch_iterator, num_batches))
         if batches:
+            self._updates += 1
             counts = torch.stack([self.approach.count(batch) for batch in batches]).sum(0)
-            # On the host, where the batches are: no synchronisation with an accelerator.
+            # Tensors, wherever the batches are: no synchronisation with an accelerator.
             self.counts = self.accelerator.reduce(counts.to(device), reduction="sum")
         return batches, None
 
@@ -91,7 +95,11 @@ class ApproachTrainer(Seq2SeqTrainer):
         return share.loss * self.accelerator.num_processes
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
-        """Measure, log, and tell the callbacks."""
+        """Measure, log, and tell the callbacks.
+
+        Raises:
+            UserError: What the schedule or the choice of the best model goes by is not finite.
+        """
         model = self.model_wrapped if self.is_in_train else self._wrap_for_evaluation()
         was_training = model.training
         model.eval()
@@ -99,18 +107,24 @@ class ApproachTrainer(Seq2SeqTrainer):
         model.train(was_training)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.log(metrics)
+        chosen = f"{metric_key_prefix}_{(self.args.metric_for_best_model or 'loss').removeprefix('eval_')}"
+        if chosen in metrics and metrics[chosen] is None:
+            raise UserError(
+                f"{chosen} is no finite number at step {self.state.global_step}: the training has diverged, "
+                "or metric_for_best_model names what is not defined here. Lower "
+                "training_args.learning_rate, or name another metric; the last checkpoint is kept."
+            )
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def log(self, logs, start_time=None):
         """Add the terms of the loss to what is logged."""
         if "loss" in logs and self._terms:
-            updates = self.state.global_step - self._logged_step
             for name in sorted(self._terms):
                 total = self.accelerator.reduce(self._terms[name].to(self.args.device), reduction="sum")
-                logs[name] = total.item() / updates
+                logs[name] = total.item() / self._updates
             self._terms.clear()
-            self._logged_step = self.state.global_step
+            self._updates = 0
         super().log(logs, start_time)
 
     def _wrap_for_evaluation(self) -> nn.Module:

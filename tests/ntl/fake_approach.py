@@ -20,6 +20,7 @@ class FakeApproach:
         self.model.train()
         self.tokenizer = None
         self.vocabulary = None
+        self.ill_formed = None
         self.asked = []
         self.losses = 0
 

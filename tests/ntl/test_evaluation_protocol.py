@@ -54,6 +54,21 @@ def test_the_papers_metrics_of_numbers_equal_values_computed_by_hand():
     assert "final_answer_accuracy" not in metrics
 
 
+def test_numbers_that_are_read_as_well_as_they_can_be_are_counted():
+    approach = approach_to()
+    plain = evaluate(approach, EXAMPLES, NUMBERS, DECODING).metrics
+    assert "ill_formed" not in plain
+    approach.ill_formed = 7  # of an evaluation before
+    answer = approach.answer
+
+    def answer_badly(model, questions, generation):
+        approach.ill_formed += len(questions)
+        return answer(model, questions, generation)
+
+    approach.answer = answer_badly
+    assert evaluate(approach, EXAMPLES, NUMBERS, DECODING).metrics == {**plain, "ill_formed": 5}
+
+
 def test_predictions_stand_in_the_examples_order_whatever_the_batches():
     approach = approach_to()
     predictions = evaluate(approach, EXAMPLES, NUMBERS, DECODING).predictions

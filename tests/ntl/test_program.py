@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,6 +82,65 @@ def test_a_run_is_not_continued_with_another_configuration(tmp_path, capsys):
     assert "holds a run with training_args.learning_rate=0.0001; given is 1" in capsys.readouterr().err
 
 
+def test_overwriting_is_no_way_to_continue_a_run_with_another_configuration(tmp_path, capsys):
+    assert main(small(tmp_path)) == 0
+    both = ["training_args.overwrite_output_dir=true", "training_args.resume_from_checkpoint=true"]
+    assert main(small(tmp_path, *both, "training_args.learning_rate=1")) == 2
+    assert "holds a run with training_args.learning_rate" in capsys.readouterr().err
+
+
+def test_a_run_that_counts_epochs_is_continued_to_its_last(tmp_path):
+    epochs = ["training_args.max_steps=-1", "training_args.per_device_train_batch_size=78"]
+    epochs += ["training_args.eval_steps=2", "training_args.save_steps=2"]
+    assert main(small(tmp_path, *epochs, "+training_args.num_train_epochs=1")) == 0
+    folder = RunFolder(tmp_path / "run")
+    before = load_file(folder.path / "model.safetensors")
+    assert folder.record().steps == 4  # of 312 examples
+    shutil.rmtree(folder.path / "checkpoint-4")
+    (folder.path / "model.safetensors").unlink()
+    epochs += ["+training_args.num_train_epochs=1", "training_args.resume_from_checkpoint=true"]
+    assert main(small(tmp_path, *epochs)) == 0
+    after = load_file(folder.path / "model.safetensors")
+    assert all((after[name] == before[name]).all() for name in before)
+
+
+def test_terms_that_are_logged_after_a_resumption_are_of_the_updates_since(tmp_path):
+    def logged(*more):
+        arguments = small(
+            tmp_path, "training_args.save_steps=2", "training_args.eval_steps=2", *more, steps=6
+        )
+        assert main([*arguments, "training_args.logging_steps=3", "training_args.save_total_limit=9"]) == 0
+        state = json.loads((tmp_path / "run/checkpoint-6/trainer_state.json").read_text())
+        return next(entry for entry in state["log_history"] if entry["step"] == 3 and "loss" in entry)
+
+    logged()
+    for step in (4, 6):
+        shutil.rmtree(tmp_path / f"run/checkpoint-{step}")
+    entry = logged("training_args.resume_from_checkpoint=true")
+    assert entry["ce"] == pytest.approx(entry["loss"], rel=0.5)
+
+
+def test_answers_to_another_dataset_are_not_mixed_with_those_of_a_run(tmp_path, capsys):
+    assert main(small(tmp_path)) == 0
+    model = f"model_args.model_name_or_path={tmp_path}/run"
+    other = [o for o in small(tmp_path, "training_args=eval", model) if "config_name" not in o]
+    assert main([*other, "dataset_args=arithmetic"]) == 2
+    assert "holds a run on mathematics_dataset" in capsys.readouterr().err
+    elsewhere = f"training_args.output_dir={tmp_path}/elsewhere"
+    assert main([*other, "dataset_args=arithmetic", elsewhere]) == 0
+    trained, record = RunFolder(tmp_path / "run").record(), RunFolder(tmp_path / "elsewhere").record()
+    assert (record.dataset, record.steps, record.parameters) == ("arithmetic", 2, trained.parameters)
+
+
+def test_a_run_says_how_it_was_answered_last(tmp_path):
+    assert main(small(tmp_path)) == 0
+    model = f"model_args.model_name_or_path={tmp_path}/run"
+    assert main(small(tmp_path, "training_args=eval", model, "evaluation.beams=1")) == 0
+    folder = RunFolder(tmp_path / "run")
+    assert folder.record().config["evaluation"]["beams"] == 1
+    assert folder.record().config["training_args"]["do_only_eval"] is False
+
+
 def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path):
     assert main(small(tmp_path)) == 0
     before = load_file(tmp_path / "run/model.safetensors")
@@ -96,6 +156,15 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path):
     [
         (["training_args=eval"], "model_args.model_name_or_path is null"),
         (["training_args.resume_from_checkpoint=nowhere"], "nowhere is no folder"),
+        (["training_args.resume_from_checkpoint=/"], "/ is no folder with trainer_state.json"),
+        (["training_args.overwrite_output_dir=no"], "'no'; expected true or false"),
+        (["training_args.per_device_eval_batch_size=0"], "a whole number of at least 1"),
+        (["training_args.seed=-1"], "a whole number from 0"),
+        (["training_args.max_steps=0"], "or -1 with +training_args.num_train_epochs"),
+        (["training_args.report_to=wandbb"], "wandbb is not supported"),
+        (["training_args.lr_scheduler_kwargs={colour: red}"], "colour"),
+        (["dataset_args.cache_dir=/dev/null/cache"], "cache_dir=/dev/null/cache cannot be written"),
+        (["model_args.tokenizer_name_or_path=/", "dataset_args.data_dir=nowhere"], "holds no tokenizer"),
         (["+training_args.colour=red"], "colour"),
         (["training_args.lr_scheduler_type=cosin"], "cosin"),
         (["dataset_args.data_dir=nowhere"], "nowhere"),
@@ -112,6 +181,20 @@ def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(
     assert expected in told
     assert len(told.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_an_output_folder_that_cannot_be_made_is_told(name, tmp_path, capsys):
+    (tmp_path / "file").write_text("kept")
+    assert main(small(tmp_path, f"training_args.output_dir={tmp_path}/{name}")) == 2
+    assert "is no folder and cannot be made one" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_training_that_diverges_is_told(tmp_path, capsys):
+    wild = ["training_args.learning_rate=1e30", "training_args.max_grad_norm=0"]
+    assert main(small(tmp_path, *wild, steps=3)) == 2
+    assert "eval_loss is no finite number at step 3" in capsys.readouterr().err
 
 
 def test_a_run_that_is_killed_continues_to_the_same_result(tmp_path):

@@ -64,6 +64,13 @@ def test_an_override_wins_over_a_run_specific_configuration():
             "language",
             "T5 + Gaussian smoothing",
         ),
+        (
+            "vanilla_t5_ntl model_args.gaussian_label_smoother=true "
+            "model_args.number_token_loss_with_wasserstein=true",
+            "digits",
+            "language",
+            "T5 + Gaussian smoothing + smoothed NTL-WAS",
+        ),
     ],
 )
 def test_a_published_model_is_an_encoding_a_head_and_a_loss(model, encoding, head, name):
@@ -99,6 +106,19 @@ def test_the_loss_group_takes_every_criterion_of_the_library(name):
             "expected one of the two. Pass for example model_args=vanilla_t5",
         ),
         ("model_args=vanilla_t5_ntl +model_args.number_token_loss_function=rmse", "one of: mse, mae, huber"),
+        (
+            "+model_args.number_token_loss_function=mae",
+            "mae is given, but model_args.number_token_loss is false",
+        ),
+        ("model_args.gaussian_label_smoother=true loss=ntl_was", "beside model_args.gaussian_label_smoother"),
+        (
+            "+model_args.number_token_loss_function=mae loss=ntl_was",
+            "beside .*number_token_loss_function=mae",
+        ),
+        (
+            "model_args.gaussian_label_smoother=maybe",
+            "gaussian_label_smoother is 'maybe'; expected true or false",
+        ),
         ("model_args.number_encoding=roman", "one of: none, none_regression_head, rt, xval"),
         ("model_args.config_overrides={d_model: 8}", "config_overrides is .* beside"),
         ("model_args=vanilla_t5_ntl model_args.number_token_loss_weight=-1", "a number at least 0"),

@@ -63,6 +63,13 @@ def test_runs_are_found_below_folders_each_once(tmp_path):
     assert [folder.path for folder in found] == [tmp_path / "b", tmp_path / "a/deep"]
 
 
+def test_a_checkpoint_that_was_evaluated_is_no_second_run_beside_its_run(tmp_path):
+    for name in ("run", "run/checkpoint-5", "alone/checkpoint-5"):
+        RunFolder(tmp_path / name).write_record(RECORD)
+    assert [run.path for run in find_runs([tmp_path])] == [tmp_path / "alone/checkpoint-5", tmp_path / "run"]
+    assert [run.path for run in find_runs([tmp_path / "run/checkpoint-5"])] == [tmp_path / "run/checkpoint-5"]
+
+
 def test_folders_without_runs_are_told(tmp_path):
     with pytest.raises(UserError, match="no run there or below"):
         find_runs([tmp_path])

@@ -51,8 +51,8 @@ class Approach(Protocol):
     vocabulary: NumberVocabulary | None
     """The number tokens that labels hold; None where there are none (xVal, regression head)."""
 
-    ill_formed: int
-    """Numbers that `answer` has read on a best-effort basis so far; the Regression Transformer's alone."""
+    ill_formed: int | None
+    """Numbers that `answer` has read on a best-effort basis so far; None where it cannot happen."""
 
     def fit(self, answers: Iterable[str]) -> None:
         """Take the statistics of the training answers that predictions are standardised with.

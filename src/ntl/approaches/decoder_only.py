@@ -36,7 +36,7 @@ class DecoderOnly:
         loss: What is minimised.
     """
 
-    ill_formed = 0
+    ill_formed = None
 
     def __init__(
         self,

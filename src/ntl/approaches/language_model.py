@@ -108,9 +108,9 @@ class LanguageModel:
         self.objective = LanguageObjective(vocabulary, loss)
 
     @property
-    def ill_formed(self) -> int:
+    def ill_formed(self) -> int | None:
         """See `Approach.ill_formed`."""
-        return getattr(self.encoding, "ill_formed", 0)
+        return getattr(self.encoding, "ill_formed", None)
 
     def fit(self, answers: Iterable[str]) -> None:
         """Nothing here depends on the training answers."""

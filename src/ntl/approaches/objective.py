@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ntl.approaches import IGNORE, Share
@@ -32,6 +33,7 @@ class LanguageObjective:
             else:
                 criterion = get_criterion(settings.criterion, **settings.options)
                 weight, mode, reweigh = settings.weight, settings.mode, settings.reweigh
+            self._smooths = mode == "replace" or settings.label_smoothing > 0
             self.loss = NTLCrossEntropyLoss(
                 vocabulary,
                 criterion,
@@ -58,8 +60,25 @@ class LanguageObjective:
             counts: `[2]`, of the whole update.
 
         Returns:
-            The share, with the terms `ce` and `ntl` (before its weight).
+            The share, with the terms `ce` and `ntl` (before its weight). In evaluation `ce` is the plain
+            cross-entropy of all labels, whatever is minimised.
         """
         items, numbers = counts.unbind()
         loss, ce, ntl = self.loss(logits, labels, num_items_in_batch=items, num_numbers_in_batch=numbers)
+        if self._smooths and not torch.is_grad_enabled():
+            ce = plain_cross_entropy(logits, labels) / items.clamp(min=1).to(ce.dtype)
         return Share(loss, {"ce": ce, "ntl": ntl})
+
+
+def plain_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum over all labels, which perplexity is made of and learning curves compare.
+
+    Args:
+        logits: `[batch, seq, vocab]`.
+        labels: `[batch, seq]`.
+
+    Returns:
+        A scalar, float32.
+    """
+    rows, targets = logits.flatten(0, 1).float(), labels.flatten()
+    return F.cross_entropy(rows, targets, ignore_index=IGNORE, reduction="sum")

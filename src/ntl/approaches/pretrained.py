@@ -17,9 +17,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ntl.approaches import CHECKPOINT_KEY
-from ntl.encodings.digits import load_tokenizer
+from ntl.encodings.digits import load_tokenizer, split_digits
 from ntl.errors import UserError
 from ntl.hub import WEIGHTS, locate
 from ntl.settings import ModelSettings
@@ -65,6 +66,21 @@ def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrain
                 f"{asked[key]}, as the model is set. Choose the model that it was trained as."
             )
     return config
+
+
+def check_model(settings: ModelSettings) -> None:
+    """Check a model's checkpoint and tokenizer by what takes no time: neither weights nor data are read.
+
+    Args:
+        settings: Which model.
+
+    Raises:
+        UserError: One cannot be had, is that of another approach, or has no digits where they are needed.
+    """
+    read_config(settings, ["t5"] if settings.family == "t5" else list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
+    tokenizer = tokenizer_of(settings)
+    if settings.encoding != "auto":
+        split_digits(tokenizer)
 
 
 def scratch_config(
@@ -191,7 +207,7 @@ def _from_config(model_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
 def _load(
     model_class: Any, settings: ModelSettings, config: PreTrainedConfig, new: tuple[str, ...]
 ) -> PreTrainedModel:
-    folder = locate(str(settings.checkpoint), "checkpoint", WEIGHTS, _SCRATCH)
+    folder = locate(str(settings.checkpoint), CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
     try:
         model, loading = model_class.from_pretrained(
             folder, config=config, dtype=torch.float32, output_loading_info=True

@@ -86,7 +86,7 @@ class RegressionHead:
     """
 
     vocabulary = None
-    ill_formed = 0
+    ill_formed = None
 
     def __init__(self, model: T5ForRegression, tokenizer: PreTrainedTokenizerFast):
         self.model = model

@@ -14,6 +14,7 @@ from transformers import initialization as init
 
 from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share
 from ntl.approaches.batches import answering, pad, pad_questions
+from ntl.approaches.objective import plain_cross_entropy
 from ntl.approaches.pretrained import build_model, read_config, tokenizer_of
 from ntl.approaches.standardise import UNKNOWN, fit, restore, standardise
 from ntl.encodings.digits import check_ends, split_digits
@@ -119,7 +120,7 @@ class Xval:
     """
 
     vocabulary = None
-    ill_formed = 0
+    ill_formed = None
 
     def __init__(self, model: T5ForXval, encoding: XvalEncoding, label_smoothing: float):
         self.model = model
@@ -150,7 +151,10 @@ class Xval:
         return torch.stack([(labels != IGNORE).sum(), (labels == self.encoding.number_id).sum()]).double()
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute the share of (ce + number)/2: cross-entropy, and the standardised squared error."""
+        """Compute the share of (ce + number)/2: cross-entropy, and the standardised squared error.
+
+        In evaluation the term `ce` is the plain one, without label smoothing.
+        """
         labels, numbers = batch["labels"], batch["label_numbers"]
         output = model(
             input_ids=batch["input_ids"],
@@ -170,7 +174,10 @@ class Xval:
         error = (output.numbers - standardise(numbers, self.model.config)).square()
         number = torch.where(labels == self.encoding.number_id, error, 0).sum()
         ce, number = ce * per_item, number * per_number
-        return Share((ce + number) / 2, {"ce": ce.detach(), "number": number.detach()})
+        loss = (ce + number) / 2
+        if self.label_smoothing and not torch.is_grad_enabled():
+            ce = plain_cross_entropy(output.logits, labels) * per_item
+        return Share(loss, {"ce": ce.detach(), "number": number.detach()})
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
         """Answer greedily: each number that is written is what the next step reads; see `Approach.answer`."""
