@@ -14,8 +14,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch import Tensor, nn
-from transformers import Seq2SeqTrainer, TrainerCallback
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -58,12 +62,24 @@ class ApproachTrainer(Seq2SeqTrainer):
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self._updates = 0  # since terms were logged
 
+    def create_accelerator_and_postprocess(self):
+        """Shard over processes without accelerators, too: accelerate would copy the model without a word."""
+        super().create_accelerator_and_postprocess()
+        state = self.accelerator.state
+        if self.args.fsdp_plugin_args is not None and state.distributed_type == DistributedType.MULTI_CPU:
+            state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
+            # Both states have it, and accelerate copies it from the one to the other, as here.
+            state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
+            self.is_fsdp_enabled = True
+
     def train_from(self, checkpoint: Path | None) -> None:
         """Train to the last step, and take the best model where one is asked for.
 
         Args:
             checkpoint: To continue from; None for the start.
         """
+        if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
+            shard(self.model, self.accelerator.state.fsdp_plugin)
         state = {} if checkpoint is None else json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
         # Of the checkpoint where this run counts epochs.
         last = self.args.max_steps if self.args.max_steps > 0 else state.get("max_steps")
@@ -75,6 +91,20 @@ class ApproachTrainer(Seq2SeqTrainer):
         self._load_from_checkpoint(
             str(checkpoint if best is None else checkpoint.with_name(f"{PREFIX_CHECKPOINT_DIR}-{best}"))
         )
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        """Save whole weights; of a sharded model every process gathers each of them, the tied ones once."""
+        if not (self.is_fsdp_enabled and self.accelerator.is_fsdp2):
+            super().save_model(output_dir, _internal_call)
+            return
+        # accelerate leaves tied names sharded: the process that writes would wait for the others for ever.
+        tied = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
+        tied -= {name for name, _ in self.model.named_parameters()}
+        whole = {}
+        for name, tensor in self.model.state_dict().items():
+            if name not in tied:
+                whole[name] = (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()
+        self._save(output_dir or self.args.output_dir, state_dict=whole)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """Collect the micro-batches of one update, and count what their sums are divided by."""
@@ -129,6 +159,27 @@ class ApproachTrainer(Seq2SeqTrainer):
 
     def _wrap_for_evaluation(self) -> nn.Module:
         return self.model_wrapped if self.model_wrapped is not self.model else self.model.to(self.args.device)
+
+
+def shard(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:
+    """Shard a model by its layers, and what is outside of them as a whole; accelerate then leaves it alone.
+
+    accelerate would make one group of input and output embeddings, but T5 and its kin have the same table in
+    encoder and decoder, too, and a table can be in one group alone.
+
+    Args:
+        model: With its parameters whole.
+        plugin: Its precision, and when parameters are given back; it is told that nothing is left to wrap.
+    """
+    options = {
+        "reshard_after_forward": plugin.reshard_after_forward,
+        "mp_policy": plugin.mixed_precision_policy or MixedPrecisionPolicy(),
+    }
+    for module in reversed(list(model.modules())):
+        if type(module).__name__ in (model._no_split_modules or ()):
+            fully_shard(module, **options)
+    fully_shard(model, **options)
+    plugin.auto_wrap_policy = None
 
 
 class RunRecorder(TrainerCallback):

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +23,10 @@ SPLITS = {
 }
 
 
-def train(folder, split):
+def train(folder, split, *extra):
     processes, batch, accumulation, more = SPLITS[split]
     overrides = [
-        *scaled_down(folder, steps=4), *SAME, *more,
+        *scaled_down(folder, steps=4), *SAME, *more, *extra,
         f"training_args.per_device_train_batch_size={batch}",
         f"training_args.gradient_accumulation_steps={accumulation}",
         "model_args.config_overrides={dropout_rate: 0.0}",  # its masks depend on the split
@@ -45,6 +46,8 @@ def train(folder, split):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     run = folder / "run"
+    # accelerate would train copies, without a word, where it does not shard.
+    assert (run / "checkpoint-4/pytorch_model_fsdp.bin").exists() == (split == "fsdp")
     state = json.loads((run / "checkpoint-4/trainer_state.json").read_text())
     losses = [[entry[k] for k in ("loss", "ce", "ntl")] for entry in state["log_history"] if "loss" in entry]
     return torch.tensor(losses), load_file(run / "model.safetensors"), RunFolder(run).metrics()
@@ -65,3 +68,14 @@ def test_losses_weights_and_metrics_do_not_depend_on_how_a_batch_is_split(split,
     for test, expected in reference[2].items():
         assert metrics[test]["count"] == expected["count"] == 7
         assert metrics[test]["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+
+
+def test_a_sharded_run_continues_to_the_same_weights(tmp_path):
+    often = ["training_args.save_steps=2", "training_args.eval_steps=2"]
+    _, whole, _ = train(tmp_path, "fsdp", *often)
+    # As if it had been killed between the two checkpoints.
+    shutil.rmtree(tmp_path / "run/checkpoint-4")
+    (tmp_path / "run/model.safetensors").unlink()
+    _, resumed, _ = train(tmp_path, "fsdp", *often, "training_args.resume_from_checkpoint=true")
+    for name, weight in whole.items():
+        torch.testing.assert_close(resumed[name], weight, rtol=1e-6, atol=1e-7)
