@@ -35,7 +35,7 @@ from ntl.run_folder import Metrics, RunFolder, RunRecord
 from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.tasks import Example, TaskData, load_task
 from ntl.tokenized import tokenize
-from ntl.trainer import ApproachTrainer, RunRecorder, last_complete_checkpoint
+from ntl.trainer import ApproachTrainer, RunRecorder, check_checkpoint, last_complete_checkpoint
 
 # Keys of training_args that are the lab's own; the others are transformers'.
 OWN_KEYS = ("trial", "special_name", "do_only_eval", "overwrite_output_dir", "resume_from_checkpoint")
@@ -148,6 +148,8 @@ def run(experiment: Experiment) -> dict[str, Metrics]:
     data = load_task({**settings, "name": settings["dataset_name"]})
     set_seed(arguments.seed)
     approach = build_approach(experiment.model, experiment.loss)
+    if experiment.checkpoint is not None:
+        check_checkpoint(approach.model, experiment.checkpoint)
     if not experiment.only_evaluate:
         approach.fit(example.answer for example in data.train)
     # Nobody writes before everybody has checked.

@@ -83,11 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check(overrides: Sequence[str], multirun: bool) -> list[str]:
-    """Check the configuration, of a sweep the first one, before Hydra runs anything: its errors list choices.
+    """Check the configuration before Hydra runs anything: its errors list choices.
 
     Args:
         overrides: Of the command line.
-        multirun: Whether they may be sweeps.
+        multirun: Whether they may be sweeps; then each value is checked once, beside the others' first ones.
 
     Returns:
         The keys that are swept over.
@@ -97,15 +97,18 @@ def check(overrides: Sequence[str], multirun: bool) -> list[str]:
     """
     from ntl.experiment import Experiment
 
-    given, swept = list(overrides), []
+    given, swept = list(overrides), {}
     if multirun:
         for i, override in enumerate(OverridesParser.create().parse_overrides(given)):
             if override.is_sweep_override():
-                swept.append(override.get_key_element())
-                given[i] = f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
-    config = compose_config(CONFIG, [o for o in given if not o.startswith("hydra")], "ntl-train")
-    Experiment.from_config(config)
-    return swept
+                key = override.get_key_element()
+                swept[i] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+                given[i] = swept[i][0]
+    others = [[*given[:i], value, *given[i + 1 :]] for i, values in swept.items() for value in values[1:]]
+    for one in (given, *others):
+        config = compose_config(CONFIG, [o for o in one if not o.startswith("hydra")], "ntl-train")
+        Experiment.from_config(config)
+    return [values[0].partition("=")[0] for values in swept.values()]
 
 
 def run_job(config: DictConfig, swept: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -238,6 +239,36 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
             if is_main_process():
                 shutil.rmtree(path, ignore_errors=True)
     return max(found)[1] if found else None
+
+
+def check_checkpoint(model: PreTrainedModel, checkpoint: Path) -> None:
+    """Check that training can continue from a checkpoint, by its configuration and the shapes of its weights.
+
+    Args:
+        model: What is trained.
+        checkpoint: The folder.
+
+    Raises:
+        UserError: It is that of another model.
+    """
+    name = f"training_args.resume_from_checkpoint={checkpoint}"
+    advice = "expected a checkpoint of the model that is trained. Choose the model that it was trained as."
+    try:
+        trained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")).get("ntl") or {}
+        found = {}
+        for file in checkpoint.glob("model*.safetensors"):
+            with safe_open(file, "pt") as weights:
+                found |= {key: list(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"{name} cannot be read ({error}); {advice}") from None
+    for key in sorted({"encoding", "head", "log_scale"} & {*trained, *model.config.ntl}):
+        if trained.get(key) != model.config.ntl.get(key):
+            given = model.config.ntl.get(key)
+            raise UserError(f"{name} was trained with {key}={trained.get(key)}; given is {given}; {advice}")
+    shapes = {key: list(weight.shape) for key, weight in model.state_dict().items()}
+    if wrong := sorted(key for key in found if shapes.get(key) != found[key]):
+        key = wrong[0]
+        raise UserError(f"{name} has {key} of shape {found[key]}; the model's is {shapes.get(key)}; {advice}")
 
 
 def is_main_process() -> bool:

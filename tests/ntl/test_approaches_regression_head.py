@@ -70,7 +70,7 @@ def test_one_answer_for_all_is_no_division_by_zero():
 def test_a_training_without_the_statistics_is_an_error():
     approach = make(head="regression", loss=CE)
     batch = approach.collate(rows_of(approach))
-    with pytest.raises(RuntimeError, match="call fit before"):
+    with pytest.raises(UserError, match="was never trained"):
         approach.loss(approach.model, batch, approach.count(batch))
 
 

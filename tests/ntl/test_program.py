@@ -58,6 +58,34 @@ def test_a_sweep_runs_over_losses_weights_and_seeds_each_in_a_folder_of_its_own(
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("sweep", "expected"),
+    [
+        ("loss=ntl_was,nope", "loss=nope is unknown; expected one of: ce"),
+        ("training_args.seed=1,2,-3", "seed is -3"),
+    ],
+)
+def test_every_value_of_a_sweep_is_checked_before_the_first_run(sweep, expected, tmp_path, capsys):
+    assert main(["--multirun", sweep, *small(tmp_path)]) == 2
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ("model_args=xval", "was trained with encoding=digits; given is xval"),
+        ("model_args.config_overrides={d_ff: 32}", "the model's is [32, 64]"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_not_continued(other, expected, tmp_path, capsys):
+    assert main(small(tmp_path)) == 0
+    checkpoint = f"training_args.resume_from_checkpoint={tmp_path}/run/checkpoint-2"
+    assert main(small(tmp_path, checkpoint, other, f"training_args.output_dir={tmp_path}/other")) == 2
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path, capsys):
     assert main(small(tmp_path)) == 0
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}

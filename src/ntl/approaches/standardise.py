@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from ntl.encodings.xval import LARGEST
+from ntl.errors import UserError
 
 UNKNOWN = {"answer_mean": None, "answer_deviation": None}
 """What `config.ntl` says before a training."""
@@ -71,7 +72,8 @@ def _scaled(values: Tensor, config: PreTrainedConfig) -> Tensor:
 def _statistics(config: PreTrainedConfig) -> tuple[float, float]:
     mean, deviation = config.ntl["answer_mean"], config.ntl["answer_deviation"]
     if mean is None:
-        raise RuntimeError(
-            "a number head needs the statistics of the training answers: call fit before a training"
+        raise UserError(
+            "the number head of this model was never trained: it has no statistics of training answers; "
+            "expected a model that was trained as it is set. Train it first, or name another one."
         )
     return mean, deviation
