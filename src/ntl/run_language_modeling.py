@@ -113,7 +113,8 @@ def check(overrides: Sequence[str], multirun: bool) -> list[str]:
 
 def run_job(config: DictConfig, swept: Sequence[str]) -> None:
     """Run one experiment; `config` is composed, `swept` names what tells it from the others of a sweep."""
-    from ntl.experiment import Experiment, run
+    from ntl.experiment import Experiment
+    from ntl.run import run
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
     task_overrides = HydraConfig.get().overrides.task

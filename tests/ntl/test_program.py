@@ -11,7 +11,7 @@ import pytest
 from published_commands import PROGRAM, scaled_down
 from safetensors.torch import load_file
 
-from ntl.experiment import spread
+from ntl.run import spread
 from ntl.run_folder import RunFolder
 from ntl.run_language_modeling import main
 
