@@ -142,7 +142,7 @@ def test_a_worker_that_dies_takes_one_run_with_it_and_the_rest_goes_on(tiny):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
 def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(tiny):
-    overrides = [*tiny, "seeds=[0,1,2]", "jobs=1", "training.steps=30"]
+    overrides = [*tiny, "seeds=[0,1,2]", "jobs=1", "training.steps=150"]
     command = [sys.executable, "-m", "ntl.comparison.program", *overrides]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

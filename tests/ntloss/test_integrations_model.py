@@ -342,7 +342,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: make_number_aware(transformers.BartForCausalLM(make("Bart").config), DIGITS),
         "Pass shift=True",
     ),
-    "no number loss": (lambda: make_number_aware(cases.llama(), "gpt2"), "expected a Hugging Face tokenizer"),
+    "no number loss": (
+        lambda: make_number_aware(cases.llama(), "gpt2"),
+        "expected a tokenizer or a NumberVocabulary",
+    ),
     "an option that is the model's": (
         lambda: make_number_aware(cases.llama(), DIGITS, softcap=3.0),
         "softcap: expected some of",
