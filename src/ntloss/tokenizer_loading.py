@@ -91,16 +91,22 @@ def _load_file(path: Path) -> Any:
             f"{path}: expected a tokenizer.json, a Tekken JSON file or a SentencePiece model (*.model)."
         )
     content = _read(path, lambda: json.loads(path.read_text(encoding="utf-8")))
-    if isinstance(content, dict) and "pattern" in (content.get("config") or {}):
+    # "config" and "model" are words of a vocabulary too, each with an id.
+    if isinstance(content, dict) and "pattern" in _section(content, "config"):
         tekken = _library("mistral_common.tokens.tokenizers.tekken", "mistral-common")
         return _read(path, lambda: tekken.Tekkenizer.from_file(path))
-    if not isinstance(content, dict) or "model" not in content:
+    if not isinstance(content, dict) or not isinstance(content.get("model"), dict):
         raise TokenizerLoadingError(
             f"{path}: this JSON file holds no tokenizer. Expected a tokenizer.json or a Tekken JSON file; of "
             "a tokenizer in several files (vocab.json, merges.txt) give the folder."
         )
     transformers = _library("transformers", "transformers")
     return _read(path, lambda: transformers.PreTrainedTokenizerFast(tokenizer_file=str(path)))
+
+
+def _section(content: dict[str, Any], name: str) -> dict[str, Any]:
+    section = content.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _is_tekken(name: str) -> bool:

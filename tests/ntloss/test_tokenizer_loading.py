@@ -176,6 +176,7 @@ class TestLoadingFails:
             ("tokenizer.json", b"[1]", "holds no tokenizer"),
             ("tokenizer.json", b'{"model": {}}', "cannot be read"),
             ("vocab.json", b'{"a": 0}', "give the folder"),
+            ("vocab.json", b'{"a": 0, "config": 1, "model": 2}', "give the folder"),
             ("tekken.json", b'{"config": {"pattern": "."}}', "cannot be read"),
             ("tokenizer.model", b"not a model", "cannot be read"),
             ("tokenizer.model", b"", "cannot be read"),
