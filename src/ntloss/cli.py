@@ -8,6 +8,7 @@ import dataclasses
 import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,8 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: those of the command line, without the program's name. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit code: 0 all is done, 2 something asked for cannot be done, 130 interrupted.
+        The exit code: 0 all is done, 2 something asked for cannot be done, 130 interrupted, 141 nobody
+        reads on.
     """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # `ntloss inspect gpt2 | head -1` has read enough; the rest goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # what a shell says of a program that a closed pipe ended
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="ntloss", description="Number token losses: tools.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     inspect = commands.add_parser(
@@ -105,6 +118,8 @@ def _read_lines(text: str) -> list[str]:
         raise _InputError(
             f"{where} is no UTF-8 text (byte {error.start:,}). Convert it: iconv -f <its encoding> -t utf-8"
         ) from error
+    if content.count(0) * 4 > len(content):  # in UTF-16 there is a NUL beside each ASCII letter
+        raise _InputError(f"{where} looks like UTF-16. Convert it: iconv -f utf-16le -t utf-8")
     if not any(line.strip() for line in lines):
         raise _InputError(f"{where} is empty. Expected a text like those that the model is trained on.")
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -334,9 +335,11 @@ class TestTheCommand:
             (b"caf\xe9 4", r"no UTF-8 text \(byte 3\)"),
             (b"", "is empty"),
             (b"\n \n", "is empty"),
+            ("is 42".encode("utf-16"), r"no UTF-8 text \(byte 0\)"),
+            ("is 42".encode("utf-16le"), "looks like UTF-16"),
             (None, "cannot read the text .*No such file"),
         ],
-        ids=["latin-1", "empty", "blank", "missing"],
+        ids=["latin-1", "empty", "blank", "utf-16", "utf-16-unmarked", "missing"],
     )
     def test_a_bad_text_is_one_line_and_2(
         self, content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -355,6 +358,21 @@ class TestTheCommand:
         backend = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
         PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(tmp_path)
         self.fails(["inspect", str(tmp_path)], "no number token among the 2 tokens", capsys)
+
+    @pytest.mark.parametrize("arguments", [["inspect", "{folder}"], ["--help"]], ids=["report", "help"])
+    def test_a_reader_that_has_read_enough_sees_no_traceback(self, arguments: list[str], folder: str) -> None:
+        reads, writes = os.pipe()
+        os.close(reads)  # as `| head -1` does, once it has its line
+        done = subprocess.run(
+            [sys.executable, "-m", "ntloss", *(part.format(folder=folder) for part in arguments)],
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            env={"PYTHONPATH": str(Path(ntloss.__file__).parents[1])},
+            timeout=120,
+        )
+        os.close(writes)
+        assert done.stderr.decode() == ""
+        assert done.returncode == 141
 
     def fails(self, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(arguments) == 2
