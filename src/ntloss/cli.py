@@ -158,9 +158,7 @@ def describe(inspection: Inspection, source: str, text: str) -> str:
         "",
         f"{text}: {inspection.digits:,} digits",
         "",
-        *_table(
-            [_READING_HEAD, *(_reading_row(r, inspection.digits) for r in inspection.readings)], "llrrrrl"
-        ),
+        *_table([_READING_HEAD, *(_reading_row(r, inspection) for r in inspection.readings)], "llrrrrl"),
         *(f"  {_arguments(r)}: {r.problem}." for r in inspection.readings if r.problem),
         "",
     ]
@@ -172,8 +170,10 @@ def describe(inspection: Inspection, source: str, text: str) -> str:
 _READING_HEAD = ["digit_level", "space_prefixed", "tokens", "values", "digits seen", "share", "left out"]
 
 
-def _reading_row(reading: Reading, digits: int) -> list[str]:
-    reasons = ((reading.longer_left_out, "not one digit"), (reading.marked_left_out, "with a marker"))
+def _reading_row(reading: Reading, inspection: Inspection) -> list[str]:
+    digits = inspection.digits
+    marked = " or ".join(marker for marker in _markers(inspection) if marker != "plain")
+    reasons = ((reading.longer_left_out, "not one digit"), (reading.marked_left_out, marked))
     return [
         str(reading.digit_level),
         str(reading.space_prefixed),
@@ -190,7 +190,7 @@ def _arguments(reading: Reading) -> str:
 
 
 def _forms(inspection: Inspection) -> list[str]:
-    markers = [m for m in MARKERS if any(m in groups for groups in inspection.forms.values())]
+    markers = _markers(inspection)
     rows = [["number tokens", *markers]]
     for shape, groups in inspection.forms.items():
         rows.append([shape, *(_samples(groups[m]) if m in groups else "-" for m in markers)])
@@ -198,6 +198,10 @@ def _forms(inspection: Inspection) -> list[str]:
     if inspection.mixed.count:
         others.insert(0, ["digits and more", _samples(inspection.mixed)])
     return _table(rows) + (["", *_table([["never counted", "tokens"], *others])] if others else [])
+
+
+def _markers(inspection: Inspection) -> list[str]:
+    return [m for m in MARKERS if any(m in groups for groups in inspection.forms.values())]
 
 
 def _samples(group: TokenGroup) -> str:

@@ -245,6 +245,8 @@ def _never_counted(
 def _script(digit: str) -> str:
     # "ARABIC-INDIC DIGIT FOUR", "SUPERSCRIPT TWO", "FULLWIDTH DIGIT ONE"
     name = unicodedata.name(digit, "unnamed digit").lower()
+    if name.startswith("digit "):  # "DIGIT ONE FULL STOP" is one character
+        return "punctuated"
     return name.partition(" digit ")[0] if " digit " in name else name.partition(" ")[0]
 
 
@@ -307,10 +309,11 @@ def _recommend(tokens: Sequence[NumberToken], used: Mapping[int, int], digits: i
     if marked := [token for token in chosen if not token.bare]:
         most = max(marked, key=lambda token: used[token.token_id])
         bare = readings[READINGS.index((digit_level, False))].seen
-        reason += f"; {len(marked):,} of them wear a marker (such as {most.text!r}), "
+        where = " or ".join(m for m in MARKERS if m in set(map(_marker, marked)))
+        reason += f"; {len(marked):,} of these tokens stand {where} (such as {most.text!r}), "
         reason += f"without which it would be {bare / digits:.1%}."
     else:
-        reason += "; no number token wears a marker, so space_prefixed changes nothing."
+        reason += "; none of these tokens stands after a space, so space_prefixed changes nothing."
     code = f"NumberVocabulary.from_tokenizer(tokenizer, digit_level={digit_level}, space_prefixed=True)"
     return Recommendation(digit_level, True, reason, code)
 

@@ -193,6 +193,13 @@ class TestWhatIsNotCounted:
         assert (inspection.mixed.count, inspection.mixed.samples[0]) == (22, "1_000")
         assert inspection.number_tokens == 10 + 9 + 2 * 9 + 1
 
+    def test_digits_that_are_one_character_with_their_full_stop(self) -> None:
+        mapped = tiny_tokenizers.word_level()
+        mapped.add_tokens(["⒈", "①"])
+        inspection = inspect_tokenizer(mapped)
+        assert inspection.other_scripts["punctuated"].samples == (" ⒈",)
+        assert inspection.other_scripts["circled"].samples == (" ①",)
+
     def test_digits_of_other_scripts_in_bytes(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.qwen_like())
         assert inspection.other_scripts["arabic-indic"].samples == ("٣",)
@@ -245,7 +252,9 @@ class TestAdvice:
     def test_spaces_are_explained(self) -> None:
         with_marker = inspect_tokenizer(tiny_tokenizers.byte_level(), "is 7 8").recommendation
         assert with_marker is not None
-        assert "10 of them wear a marker (such as ' 7'), without which it would be 0.0%" in with_marker.reason
+        assert "10 of these tokens stand after a space (such as ' 7'), without which it would be 0.0%" in (
+            with_marker.reason
+        )
         without = inspect_tokenizer(tiny_tokenizers.llama_like()).recommendation
         assert without is not None
         assert "space_prefixed changes nothing" in without.reason
@@ -275,7 +284,7 @@ class TestTheCommand:
             "22 of 271 tokens are numbers, 11 different values",
             "one digit       10: '0' '1' '2' '3' '4' ...  10: ' 0' ' 1' ' 2' ' 3' ' 4' ...",
             "'The answer is 42, or 3.14 in 2019.': 9 digits",
-            "True         False               10      10            5   55.6%  2 not one digit, 10 with a m",
+            "True         False               10      10            5   55.6%  2 not one digit, 10 after a ",
             "False        True                22      11            9  100.0%  -",
             "Choose: NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, space_prefixed=True)",
         ):
