@@ -6,14 +6,13 @@ reading to choose.
 
 from __future__ import annotations
 
-import itertools
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ntloss.token_texts import TokenTexts, texts_of_tokenizer
+from ntloss.token_texts import TokenTexts, count_tokens, texts_of_tokenizer
 from ntloss.vocabulary import (
     READINGS,
     NumberToken,
@@ -159,7 +158,7 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
             "Expected at least one token whose text is an ASCII number, such as '4'. Add the digits to the "
             "tokenizer and the model."
         )
-    used = _count(found, texts)
+    used = count_tokens(found.encode, texts)
     digits = sum(map(count_digits, texts))
     readings = _readings(tokens, used)
     unseen = _unseen(found, tokens, used)
@@ -167,7 +166,7 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
     if digits:
         recommendation = _recommend(tokens, used, digits)
     else:
-        recommendation = _recommend(tokens, _count(found, [SENTENCE]), count_digits(SENTENCE))
+        recommendation = _recommend(tokens, count_tokens(found.encode, [SENTENCE]), count_digits(SENTENCE))
     others, mixed = _never_counted(found.decoded, tokens)
     return Inspection(
         tokenizer=type(tokenizer).__name__,
@@ -184,10 +183,6 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         recommendation=recommendation,
         notes=tuple(_notes(readings, digits, other_digits, unseen, recommendation)),
     )
-
-
-def _count(found: TokenTexts, texts: list[str]) -> Counter[int]:
-    return Counter(itertools.chain.from_iterable(found.encode(texts)))
 
 
 def _group(texts: Sequence[str]) -> TokenGroup:

@@ -7,12 +7,10 @@ once, from the text that the tokenizer's own decoder gives each token, and never
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import numbers
 import re
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.token_texts import texts_of_tokenizer
+from ntloss.token_texts import count_tokens, texts_of_tokenizer
 
 # ASCII on purpose: Python's float() also reads "1_000", "nan" and other scripts' digits.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -300,7 +298,7 @@ class NumberVocabulary:
                 "Pass encode=<text to token ids> to from_mapping."
             )
         texts = [texts] if isinstance(texts, str) else list(texts)
-        used = Counter(itertools.chain.from_iterable(self._encode(texts) if texts else ()))
+        used = count_tokens(self._encode, texts)
         seen = sum(used[token.token_id] * count_digits(token.text) for token in self.tokens)
         by_reading = {
             reading: sum(

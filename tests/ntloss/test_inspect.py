@@ -392,6 +392,23 @@ class TestTheCommand:
         assert re.search(message, captured.err)
 
 
+def test_a_long_text_is_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = tiny_tokenizers.llama_like()
+    sizes = []
+    encode = type(tokenizer).__call__
+
+    def counted(self: Any, texts: list[str], **options: Any) -> Any:
+        sizes.append(len(texts))
+        return encode(self, texts, **options)
+
+    monkeypatch.setattr(type(tokenizer), "__call__", counted)
+    inspection = inspect_tokenizer(tokenizer, ["is 42", "7"] * 1250)
+    assert inspection.digits == inspection.readings[0].seen == 3 * 1250
+    assert NumberVocabulary.from_tokenizer(tokenizer).coverage(["is 42", "7"] * 1250).share == 1
+    assert sum(sizes) == 5000
+    assert max(sizes) <= 1000  # encodings take some fifty times the memory of their text
+
+
 def test_256k_tokens_of_many_scripts_take_seconds() -> None:
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
