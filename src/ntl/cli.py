@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -32,9 +33,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Those of the command line, without the program's name. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit code: 0 all is done, 1 a run failed, 2 something asked for cannot be done, 130 interrupted.
+        The exit code: 0 all is done, 1 a run failed, 2 something asked for cannot be done, 130 interrupted,
+        141 nobody reads on.
     """
-    command, *rest = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not {"-h", "--help"} & {*arguments}:  # a training may have met another broken pipe than its output
+            raise
+        # `ntl compare --help | head` has read enough; the rest goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # what a shell says of a program that a closed pipe ended
+    return code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    command, *rest = arguments or ["--help"]
     if command in ("-h", "--help"):
         print(USAGE)
         return 0

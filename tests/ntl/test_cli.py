@@ -1,0 +1,38 @@
+"""The `ntl` command itself; its subcommands have tests of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ntl
+from ntl import cli
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"]], ids=" ".join)
+def test_help_piped_to_head_ends_without_a_traceback(arguments):
+    reads, writes = os.pipe()
+    os.close(reads)  # as `| head -1` does, once it has its line
+    done = subprocess.run(
+        [sys.executable, "-c", "from ntl.cli import main; raise SystemExit(main())", *arguments],
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        env={"PYTHONPATH": str(Path(ntl.__file__).parents[1])},
+        timeout=120,
+    )
+    os.close(writes)
+    assert done.stderr.decode() == ""
+    assert done.returncode == 141
+
+
+def test_a_broken_pipe_of_a_training_is_not_swallowed(monkeypatch):
+    def run(arguments):
+        raise BrokenPipeError("a tracker's process is gone")
+
+    monkeypatch.setattr(cli, "_run", run)
+    with pytest.raises(BrokenPipeError, match="tracker"):
+        cli.main(["train"])
