@@ -37,7 +37,7 @@ class TokenGroup:
 
     Args:
         count: how many there are.
-        samples: texts of the first five, by token id.
+        samples: texts of the first five, by token id; with a leading space only where it is the token's own.
     """
 
     count: int
@@ -156,7 +156,8 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         raise ValueError(
             f"no number token among the {found.vocab_size:,} tokens of this {type(tokenizer).__name__}. "
             "Expected at least one token whose text is an ASCII number, such as '4'. Add the digits to the "
-            "tokenizer and the model."
+            "tokenizer and the model, or name tokens that stand for numbers ('<num_4>') with "
+            "NumberVocabulary.from_mapping."
         )
     used = count_tokens(found.encode, texts)
     digits = sum(map(count_digits, texts))
@@ -167,7 +168,7 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         recommendation = _recommend(tokens, used, digits)
     else:
         recommendation = _recommend(tokens, count_tokens(found.encode, [SENTENCE]), count_digits(SENTENCE))
-    others, mixed = _never_counted(found.decoded, tokens)
+    others, mixed = _never_counted(found, tokens)
     return Inspection(
         tokenizer=type(tokenizer).__name__,
         vocab_size=found.vocab_size,
@@ -185,6 +186,11 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
     )
 
 
+def _shown(text: str, bare: bool) -> str:
+    # WordPiece's "4" begins a word, and is decoded with the space that its "##4" goes without.
+    return text.removeprefix(" ") if bare else text
+
+
 def _group(texts: Sequence[str]) -> TokenGroup:
     return TokenGroup(len(texts), tuple(texts[:_SAMPLES]))
 
@@ -192,7 +198,7 @@ def _group(texts: Sequence[str]) -> TokenGroup:
 def _forms(tokens: Iterable[NumberToken]) -> dict[str, dict[str, TokenGroup]]:
     texts: dict[tuple[str, str], list[str]] = {}
     for token in tokens:
-        texts.setdefault((_shape(token), _marker(token)), []).append(token.text)
+        texts.setdefault((_shape(token), _marker(token)), []).append(_shown(token.text, token.bare))
     return {
         shape: {marker: _group(texts[shape, marker]) for marker in MARKERS if (shape, marker) in texts}
         for shape in SHAPES
@@ -222,18 +228,19 @@ def _is_other_digit(character: str) -> bool:
 
 
 def _never_counted(
-    decoded: Mapping[int, str], tokens: Iterable[NumberToken]
+    found: TokenTexts, tokens: Iterable[NumberToken]
 ) -> tuple[dict[str, TokenGroup], TokenGroup]:
     numbers = {token.token_id for token in tokens}
     scripts: dict[str, list[str]] = {}
     mixed: list[str] = []
-    for token_id, text in sorted(decoded.items()):
+    for token_id, text in sorted(found.decoded.items()):
         if token_id in numbers:
             continue
+        shown = _shown(text, found.bare[token_id])
         if count_digits(text):
-            mixed.append(text)
+            mixed.append(shown)
         elif text.strip() and all(map(_is_other_digit, text.strip())):
-            scripts.setdefault(_script(text.strip()[0]), []).append(text)
+            scripts.setdefault(_script(text.strip()[0]), []).append(shown)
     return {script: _group(texts) for script, texts in sorted(scripts.items())}, _group(mixed)
 
 
@@ -278,7 +285,7 @@ def _unseen(found: TokenTexts, tokens: Iterable[NumberToken], used: Mapping[int,
     for token_id, times in used.items():
         text = found.decoded.get(token_id, "")
         if token_id not in numbers and count_digits(text):
-            unseen[text] += times * count_digits(text)
+            unseen[_shown(text, found.bare[token_id])] += times * count_digits(text)
     return unseen
 
 
@@ -297,7 +304,7 @@ def _recommend(tokens: Sequence[NumberToken], used: Mapping[int, int], digits: i
     else:
         most = max(longer, key=lambda token: used[token.token_id] * count_digits(token.text))
         reason = (
-            f"Single digits hold {one} of the text's digits, numbers of any length (such as {most.text!r}) "
+            f"Single digits hold {one} of the text's digits, numbers of any length (such as {_shown(most.text, most.bare)!r}) "
             f"{any_length}"
         )
     chosen = [token for token in tokens if token.is_digit or not digit_level]
@@ -327,7 +334,9 @@ def _notes(
     if missing := digits - by_number.seen:
         samples = ", ".join(repr(text) for text, _ in unseen.most_common(_SAMPLES))
         where = (
-            f"in tokens that are no numbers, such as {samples}" if unseen else "in unknown tokens or bytes"
+            f"in tokens that are no numbers, such as {samples}"
+            if unseen
+            else "in unknown or special tokens, or in bytes"
         )
         notes.append(f"No reading sees {missing:,} of the digits ({missing / digits:.1%}): they lie {where}.")
     if other_digits:

@@ -100,6 +100,13 @@ class TestMakes:
         assert inspection.recommendation is not None
         assert inspection.recommendation.digit_level is digit_level
 
+    def test_a_space_that_only_the_decoder_adds_is_not_shown(self) -> None:
+        inspection = inspect_tokenizer(tiny_tokenizers.word_piece(), "42")
+        shown = inspection.forms["several digits"]
+        assert shown["plain"].samples == shown["inside a word"].samples == ("42", "007")
+        assert inspection.recommendation is not None
+        assert "such as '42'" in inspection.recommendation.reason
+
     def test_following_the_advice_sees_what_was_promised(self, tiny_tokenizer: Any) -> None:
         text = "42 2 -3 3.14"
         inspection = inspect_tokenizer(tiny_tokenizer, text)
@@ -197,8 +204,8 @@ class TestWhatIsNotCounted:
         mapped = tiny_tokenizers.word_level()
         mapped.add_tokens(["⒈", "①"])
         inspection = inspect_tokenizer(mapped)
-        assert inspection.other_scripts["punctuated"].samples == (" ⒈",)
-        assert inspection.other_scripts["circled"].samples == (" ①",)
+        assert inspection.other_scripts["punctuated"].samples == ("⒈",)
+        assert inspection.other_scripts["circled"].samples == ("①",)
 
     def test_digits_of_other_scripts_in_bytes(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.qwen_like())
@@ -214,13 +221,18 @@ class TestWhatIsNotCounted:
 
     def test_tokens_that_are_numbers_and_more(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "4 4a 4a 1,000 5")
-        assert inspection.unseen == {" 1,000": 4, " 4a": 2}
-        assert any("6 of the digits (75.0%)" in note and "' 4a'" in note for note in inspection.notes)
+        assert inspection.unseen == {"1,000": 4, "4a": 2}
+        assert any("6 of the digits (75.0%)" in note and "'4a'" in note for note in inspection.notes)
 
     def test_digits_in_unknown_tokens(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "4 999 5")
         assert inspection.unseen == {}
         assert any("3 of the digits (60.0%)" in note and "unknown" in note for note in inspection.notes)
+
+    def test_digits_in_special_tokens(self) -> None:
+        tokenizer = tiny_tokenizers.word_level()
+        tokenizer.add_special_tokens({"additional_special_tokens": ["7"]})
+        assert any("special tokens" in note for note in inspect_tokenizer(tokenizer, "4 7").notes)
 
     def test_no_reading_sees_any_digit(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "999")
@@ -366,7 +378,7 @@ class TestTheCommand:
 
         backend = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
         PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(tmp_path)
-        self.fails(["inspect", str(tmp_path)], "no number token among the 2 tokens", capsys)
+        self.fails(["inspect", str(tmp_path)], "no number token among the 2 tokens.*from_mapping", capsys)
 
     @pytest.mark.parametrize("arguments", [["inspect", "{folder}"], ["--help"]], ids=["report", "help"])
     def test_a_reader_that_has_read_enough_sees_no_traceback(self, arguments: list[str], folder: str) -> None:
