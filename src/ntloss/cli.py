@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,6 +37,10 @@ examples:
 
 The same from Python: ntloss.inspection.inspect_tokenizer(tokenizer, texts).
 The exit code is 0 where there is a report, 2 where something asked for cannot be done."""
+
+# A file of JSON may be one line: it is cut before a space, where no number is cut, since a line is encoded
+# at once and that takes some fifty times its memory.
+_PIECE = re.compile(r".{1,10000}(?=\s|$)|.{1,10000}", re.DOTALL)
 
 
 class _InputError(Exception):
@@ -122,7 +127,7 @@ def _read_lines(text: str) -> list[str]:
         raise _InputError(f"{where} looks like UTF-16. Convert it: iconv -f utf-16le -t utf-8")
     if not any(line.strip() for line in lines):
         raise _InputError(f"{where} is empty. Expected a text like those that the model is trained on.")
-    return lines
+    return [piece for line in lines for piece in _PIECE.findall(line)]
 
 
 @contextlib.contextmanager

@@ -304,8 +304,8 @@ def _recommend(tokens: Sequence[NumberToken], used: Mapping[int, int], digits: i
     else:
         most = max(longer, key=lambda token: used[token.token_id] * count_digits(token.text))
         reason = (
-            f"Single digits hold {one} of the text's digits, numbers of any length (such as {_shown(most.text, most.bare)!r}) "
-            f"{any_length}"
+            f"Single digits hold {one} of the text's digits, numbers of any length (such as "
+            f"{_shown(most.text, most.bare)!r}) {any_length}"
         )
     chosen = [token for token in tokens if token.is_digit or not digit_level]
     if marked := [token for token in chosen if not token.bare]:

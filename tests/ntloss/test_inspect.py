@@ -332,6 +332,24 @@ class TestTheCommand:
         assert main(["inspect", folder, "--text", "-"]) == 0
         assert "standard input: 2 digits" in capsys.readouterr().out
 
+    def test_a_text_of_one_long_line_is_cut_where_no_number_is(
+        self, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        longest = []
+
+        def inspected(tokenizer: Any, texts: list[str]) -> Inspection:
+            longest.append(max(map(len, texts)))
+            return inspect_tokenizer(tokenizer, texts)
+
+        monkeypatch.setattr("ntloss.cli.inspect_tokenizer", inspected)
+        told = []
+        for separator in ("\n", " "):
+            (tmp_path / "text.txt").write_text(separator.join(["is 42"] * 5000))
+            assert main(["inspect", folder, "--text", str(tmp_path / "text.txt"), "--json"]) == 0
+            told.append(json.loads(capsys.readouterr().out))
+        assert told[0] == told[1]
+        assert longest[0] < 100 < longest[1] <= 10_000
+
     def test_a_text_without_digits_is_no_error(
         self, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
