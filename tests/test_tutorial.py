@@ -27,9 +27,8 @@ def read() -> Any:
     return nbformat.read(PATH, as_version=4)
 
 
-def execute() -> Any:
+def execute(notebook: Any) -> Any:
     """The notebook with the outputs of a run; an error in a cell is raised."""
-    notebook = read()
     # The kernel that the file names may be of another environment.
     manager = jupyter_client.AsyncKernelManager(kernel_name="python3")
     manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -56,13 +55,51 @@ def strip(notebook: Any) -> None:
 
 
 def test_it_runs_and_prints_and_draws_what_is_saved() -> None:
-    saved, run = code_cells(read()), code_cells(execute())
+    saved, run = code_cells(read()), code_cells(execute(read()))
     for before, after in zip(saved, run, strict=True):
         kinds = [[output.output_type for output in cell.outputs] for cell in (before, after)]
         assert kinds[0] == kinds[1], (
             f"run `python tests/test_tutorial.py` to save outputs of:\n{after.source}"
         )
         assert "stderr" not in [output.get("name") for output in after.outputs], after.outputs
+
+
+def save_pretrained(folder: Path) -> None:
+    """A model with TinyLlama's traits: a piece before each text, digits whose ids do not ascend."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    texts = ["<unk>", "<s>", "</s>", "▁", *"1204358967="]
+    backend = Tokenizer(models.BPE({text: i for i, text in enumerate(texts)}, [], unk_token="<unk>"))
+    backend.normalizer = normalizers.Prepend("▁")
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>").save_pretrained(folder)
+    config = transformers.LlamaConfig(
+        vocab_size=32,  # wider than the tokenizer, as many are
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+    )
+    transformers.LlamaForCausalLM(config).bfloat16().save_pretrained(folder)
+
+
+def test_the_commented_lines_make_it_a_pretrained_model(tmp_path: Path) -> None:
+    save_pretrained(tmp_path)
+    notebook = read()
+    for line, instead in (
+        ("# pretrained = ", f"pretrained = {str(tmp_path)!r}  # "),
+        ("# tokenizer = ", "tokenizer = "),
+        ("# make_model = ", "make_model = "),
+        ("STEPS, LEARNING_RATE, BATCH = 320, 3e-3, 64", "STEPS, LEARNING_RATE, BATCH = 8, 1e-5, 4"),
+        ("SEEDS = (0, 1, 2)", "SEEDS = (0,)"),
+    ):
+        (cell,) = [cell for cell in code_cells(notebook) if line in cell.source]
+        cell.source = cell.source.replace(line, instead)
+    learnt = nbformat.v4.new_code_cell('print(collate([("42=", "31")])["labels"].ne(-100).tolist())')
+    notebook.cells.append(learnt)
+    execute(notebook)
+    assert learnt.outputs[0].text == "[[False, False, False, False, True, True]]\n"
 
 
 def test_what_is_saved_is_a_whole_run_and_names_no_machine() -> None:
@@ -80,6 +117,6 @@ def test_what_is_saved_is_a_whole_run_and_names_no_machine() -> None:
 
 
 if __name__ == "__main__":
-    executed = execute()
+    executed = execute(read())
     strip(executed)
     nbformat.write(executed, PATH)
