@@ -5,7 +5,7 @@
 The tokenizer is made here, digit by digit. T5's own writes most numbers with tokens of several digits: split
 digits when tokenizing, or say which tokens are numbers, with
 `NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, vocab_size=model.config.vocab_size)`.
-`ntloss inspect t5-small` shows what the loss would see.
+`ntloss inspect google-t5/t5-small` shows what the loss would see.
 """
 
 import argparse
