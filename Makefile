@@ -3,16 +3,29 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+OLDEST := .venv-oldest
 PUBLISHED := .published
 ARGS ?=
 
-.PHONY: demo test install lint format bench published clean
+.PHONY: demo test test-oldest install lint format bench published clean
 
 demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a table, draw the figures
 	$(BIN)/ntl compare $(ARGS)
 
 test: $(INSTALLED) published  ## all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+# The oldest torch that its index has for all machines brings several GB of CUDA packages. With an older
+# Python: make test-oldest PYTHON=python3.10
+test-oldest: $(OLDEST)/.installed  ## the library and its integrations, with the oldest releases that they claim
+	$(OLDEST)/bin/python -m pytest -n 2 tests/ntloss src/ntloss tests/test_examples.py $(ARGS)
+
+$(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet -c constraints-oldest.txt \
+		-e '.[transformers,trl,peft,lightning,tiktoken,mistral,metrics]' \
+		pytest pytest-xdist hypothesis numpy sentencepiece protobuf build hatchling
+	@touch $@
 
 install: $(INSTALLED)  ## only what the other targets need, in .venv
 
@@ -41,4 +54,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PUBLISHED) build dist
+	rm -rf $(VENV) $(OLDEST) $(PUBLISHED) build dist

@@ -227,7 +227,7 @@ class NumberTokenLoss(nn.Module):
         check_values(labels, loss_weights, self.vocabulary.vocab_size, ignore_index, self.validate)
         check_sequence_ids(labels, sequence_ids, self.criterion)
         spans = spans_of_labels(labels, self.tables, sequence_ids, ignore_index)
-        labels = labels.reshape(-1)
+        labels = labels.reshape(-1).long()  # gather takes int32 since torch 2.8 only
         value, has_term = self.tables.targets(labels, ignore_index)
         if needs_of(self.criterion).per_number:
             assert spans is not None

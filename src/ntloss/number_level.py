@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria import NumberLevel
+from ntloss.criteria import NumberLevel, needs_of
 from ntloss.losses import Targets
 from ntloss.numbers import starting_tokens
 from ntloss.published import NTLossDotProduct, TokenizerLoss
@@ -88,7 +88,8 @@ class NumberLevelLoss(NTLossDotProduct):
     @property
     def reads_mass(self) -> bool:
         """Whether the loss looks at the whole vocabulary's probability."""
-        return super().reads_mass or self.length_weight > 0
+        # Not `super()`: the compiler of torch 2.7 cannot trace properties of it.
+        return self.worst is not None or needs_of(self.criterion).log_normalizer or self.length_weight > 0
 
     def _reduce(
         self,

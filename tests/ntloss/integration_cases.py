@@ -7,6 +7,7 @@ prints how far loss and weights are from one process with a batch of 8, for each
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import tempfile
@@ -22,6 +23,8 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
+from torch.torch_version import TorchVersion
+from torch.utils.data import SequentialSampler
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -39,6 +42,14 @@ from ntloss.integrations.transformers import (
     make_number_aware,
     make_trainer_number_aware,
 )
+
+# What older releases of transformers do: count a label of causal models that nothing predicts; log losses
+# with four decimals.
+_TRAINER = inspect.getsource(Trainer)
+COUNTS_FIRST_LABEL = "_loss_shifts_labels" not in _TRAINER
+LOSS_ROUNDING = 1e-4 if 'logs["loss"] = round(' in _TRAINER else 0.0
+# torch 2.7 adds up FSDP2's gradients over gloo where it should average them.
+AVERAGES_SHARDS = torch.__version__ >= TorchVersion("2.8")
 
 VOCAB, LENGTH, ROWS, STEPS = 48, 9, 8, 3
 DIGITS = NumberVocabulary.from_mapping({d + 3: str(d) for d in range(10)}, vocab_size=VOCAB)
@@ -103,11 +114,16 @@ def trainer_for(model: Any, folder: str | Path, cls: Any = Trainer, **options: A
         "report_to": [],
         "disable_tqdm": True,
         "use_cpu": True,
-        "train_sampling_strategy": "sequential",
     } | options
     arguments = TrainingArguments(str(folder), **options)
     trainer = cls(model, arguments, train_dataset=samples(), compute_loss_func=function)
     trainer.remove_callback(PrinterCallback)
+    return in_order(trainer)
+
+
+def in_order(trainer: Any) -> Any:
+    """A Trainer that takes rows in order; `train_sampling_strategy` is an option of newer releases only."""
+    trainer._get_train_sampler = lambda dataset=None: SequentialSampler(trainer.train_dataset)
     return trainer
 
 
@@ -237,7 +253,9 @@ def train_together(rank: int, port: int, trainings: list[tuple[str, Setting]], f
 
 def possible(name: str, setting: Setting) -> bool:
     """T5's head is its embedding, and shards with it."""
-    return name != "t5" or setting.sharded != "head"
+    if setting.sharded == "no":
+        return True
+    return AVERAGES_SHARDS and (name != "t5" or setting.sharded != "head")
 
 
 def trained_together(folder: Path, port: int) -> dict[tuple[str, Setting], Trained]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -200,7 +201,10 @@ def test_beams_count_with_their_probability(model: Any, tokenizer: Any) -> None:
     torch.testing.assert_close(expected, output.sequences_scores, rtol=1e-4, atol=1e-5)
     start = 1 if model.config.is_encoder_decoder else 2
     assert read.texts == tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
-    assert (output.beam_indices < 0).any()  # some end early, as the test should have it
+    if (
+        transformers.__version__ >= "5"
+    ):  # whose random weights have some end early, as the test should have it
+        assert (output.beam_indices < 0).any()
 
     raw = generate(
         model, tokenizer, num_beams=4, num_return_sequences=4, length_penalty=0.0, output_logits=True

@@ -308,7 +308,10 @@ class TestTheCommand:
         monkeypatch.chdir(tokenizer_folder)
         assert main(["inspect", "gpt2"]) == 0
         readme = Path(__file__).parents[2] / "README.md"
-        assert capsys.readouterr().out in readme.read_text(encoding="utf-8")
+        out = capsys.readouterr().out.replace(
+            "GPT2TokenizerFast", "GPT2Tokenizer"
+        )  # its name before version 5
+        assert out in readme.read_text(encoding="utf-8")
 
     def test_json_holds_the_inspection(
         self, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -19,6 +19,7 @@ from integration_cases import DIGITS, VOCAB, batch
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary, WeightScheduler
 from ntloss.integrations.transformers import NumberAwareLoss, handle_of, make_number_aware
+from ntloss.integrations.transformers.introspection import calls_loss_function
 from ntloss.numbers import sequence_ids_of
 
 _CAUSAL: dict[str, dict[str, Any]] = {
@@ -55,7 +56,14 @@ _OF_CAUSAL = {
     "attention_dropout": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
 }  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
-MODELS = [*_CAUSAL, *_ENCODER_DECODER]
+# transformers 4 computes Mamba's loss inline, where it cannot be told whether labels are shifted.
+INLINE = pytest.mark.skipif(
+    not calls_loss_function(transformers.MambaForCausalLM), reason="this release's Mamba needs shift=True"
+)
+MODELS = [
+    *(pytest.param(name, marks=INLINE) if name == "Mamba" else name for name in _CAUSAL),
+    *_ENCODER_DECODER,
+]
 
 
 def make(name: str) -> Any:
@@ -303,7 +311,7 @@ class _Louder(transformers.LlamaForCausalLM):
         outputs = super().forward(*args, **kwargs)
         outputs.logits = 3 * outputs.logits
         if labels is not None:
-            outputs.loss = self.loss_function(outputs.logits, labels, VOCAB)
+            outputs["loss"] = self.loss_function(outputs.logits, labels, VOCAB)
         return outputs
 
 

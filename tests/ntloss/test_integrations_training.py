@@ -8,7 +8,7 @@ from typing import Any
 import integration_cases as cases
 import pytest
 import torch
-from integration_cases import ALONE, MODELS, ROWS, TOGETHER, Setting, Trained, train, trainer_for
+from integration_cases import ALONE, MODELS, ROWS, TOGETHER, Setting, Trained, possible, train, trainer_for
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from ntloss import NumberLevel
@@ -22,7 +22,7 @@ from ntloss.integrations.transformers import (
 )
 
 # Both in float32, with sums in another order.
-CLOSE_LOSS, CLOSE_WEIGHT = 3e-6, 5e-7
+CLOSE_LOSS, CLOSE_WEIGHT = 3e-6 + cases.LOSS_ROUNDING, 5e-7
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +63,14 @@ def test_one_process_trains_the_same_in_micro_batches(
     assert_same(train(name, setting, tmp_path), one[name])
 
 
-@pytest.mark.parametrize("setting", TOGETHER, ids=str)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [(name, setting) for name in MODELS for setting in TOGETHER if possible(name, setting)],
+)
 def test_two_processes_train_the_same(
     name: str, setting: Setting, one: dict[str, Trained], two: dict[Any, Trained]
 ) -> None:
-    if cases.possible(name, setting):
-        assert_same(two[name, setting], one[name])
+    assert_same(two[name, setting], one[name])
 
 
 def test_the_number_term_takes_part(one: dict[str, Trained], tmp_path: Path) -> None:
@@ -86,6 +87,8 @@ def test_a_weight_of_zero_trains_as_the_stock_model(tmp_path: Path) -> None:
     for patched in (False, True):
         model = cases.llama()
         trainer = trainer_for(model, tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+        for row in trainer.train_dataset:
+            row["labels"][0] = -100  # which nothing predicts, and older trainers count all the same
         if patched:
             make_trainer_number_aware(trainer, cases.DIGITS, weight=0.0)
         trainer.train()
@@ -154,9 +157,8 @@ def test_the_mixin_serves_a_trainer_of_ones_own(one: dict[str, Trained], tmp_pat
         disable_tqdm=True,
         use_cpu=True,
         save_strategy="no",
-        train_sampling_strategy="sequential",
     )
-    trainer = CountingTrainer(model, arguments, train_dataset=cases.samples())
+    trainer = cases.in_order(CountingTrainer(model, arguments, train_dataset=cases.samples()))
     trainer.train()
     assert Trained(one["t5"].losses, dict(model.state_dict())).differences(one["t5"])[1] < CLOSE_WEIGHT
 

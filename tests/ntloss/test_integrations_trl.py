@@ -10,6 +10,7 @@ import integration_cases as cases
 import pytest
 import tiny_tokenizers
 import torch
+from torch.torch_version import TorchVersion
 from transformers import PrinterCallback
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel
@@ -51,7 +52,6 @@ def sft(folder: Path, peft_config: Any = None, **options: Any) -> Any:
         "use_cpu": True,
         "bf16": False,
         "gradient_checkpointing": False,
-        "train_sampling_strategy": "sequential",
     } | options
     trainer = trl.SFTTrainer(
         cases.llama(vocab_size=VOCAB),
@@ -62,7 +62,7 @@ def sft(folder: Path, peft_config: Any = None, **options: Any) -> Any:
         peft_config=peft_config,
     )
     trainer.remove_callback(PrinterCallback)
-    return trainer
+    return cases.in_order(trainer)
 
 
 def trained(trainer: Any) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
@@ -87,6 +87,10 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_with_a_weight_of_zero_it_trains_and_logs_as_without(way: str, tmp_path: Path) -> None:
+    if way == "whole text" and cases.COUNTS_FIRST_LABEL:
+        pytest.skip("this trainer also counts the first label, which nothing predicts")
+    if way == "padding free" and TorchVersion(trl.__version__) < TorchVersion("1.14"):
+        pytest.skip("this trainer asks for flash attention where nothing is padded")
     expected, stock_logs = trained(sft(tmp_path, **WAYS[way]))
     trainer = sft(tmp_path, **WAYS[way])
     make_sft_number_aware(trainer, weight=0.0)
@@ -94,7 +98,7 @@ def test_with_a_weight_of_zero_it_trains_and_logs_as_without(way: str, tmp_path:
     assert furthest(weights, expected) < 1e-6
     for found, stock in zip(logs, stock_logs, strict=True):
         for name in ("loss", "entropy", "mean_token_accuracy", "num_tokens"):
-            assert found[name] == pytest.approx(stock[name], abs=1e-5), name
+            assert found[name] == pytest.approx(stock[name], abs=1e-5 + cases.LOSS_ROUNDING), name
 
 
 def test_micro_batches_train_the_same(tmp_path: Path) -> None:
@@ -107,7 +111,7 @@ def test_micro_batches_train_the_same(tmp_path: Path) -> None:
     (one, one_logs), (other, other_logs) = results
     assert furthest(one, other) < 1e-6
     for found, stock in zip(one_logs, other_logs, strict=True):
-        assert found["loss"] == pytest.approx(stock["loss"], abs=1e-5)
+        assert found["loss"] == pytest.approx(stock["loss"], abs=1e-5 + cases.LOSS_ROUNDING)
 
 
 def test_the_loss_is_cross_entropy_and_number_term_of_the_completions(tmp_path: Path) -> None:
@@ -128,7 +132,8 @@ def test_packed_sequences_are_told_apart(tmp_path: Path) -> None:
     inputs = next(iter(trainer.get_train_dataloader()))
     assert (inputs["position_ids"] == 0).sum() > 1
     model = trainer.model.train()
-    logits = model(**{key: value for key, value in inputs.items() if key != "labels"}).logits
+    unlabelled = {key: value for key, value in inputs.items() if key != "labels"}
+    logits = model(**unlabelled, use_cache=False).logits  # as the trainer calls it; masks depend on it
     handle = make_sft_number_aware(trainer, criterion=NumberLevel())
     loss_fn = NTLCrossEntropyLoss(handle.loss.vocabulary, NumberLevel(), shift=True)
     sequence_ids = sequence_ids_of(inputs["position_ids"])
@@ -160,7 +165,7 @@ def test_evaluation_has_its_metrics_and_undo_the_trainers_own_loss(tmp_path: Pat
 
 
 def test_metrics_that_are_not_wanted_are_not_made_up(tmp_path: Path) -> None:
-    trainer = sft(tmp_path, max_steps=1)
+    trainer = sft(tmp_path, max_steps=1, loss_type="chunked_nll")
     make_sft_number_aware(trainer, metrics=False)
     _, logs = trained(trainer)
     assert logs[0]["loss"] > 0

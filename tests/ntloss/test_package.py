@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import re
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,9 @@ import pytest
 
 import ntloss
 import ntloss.functional
+
+# Those that integrate; the lab and development have floors of their own.
+_EXTRAS = "transformers|trl|peft|lightning"
 
 
 def run(code: str) -> str:
@@ -104,3 +108,19 @@ def test_a_wheel_holds_both_packages_and_the_configuration(tmp_path: Path) -> No
     assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks"))]
     (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
     assert "ntloss = ntloss.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
+
+
+def test_the_oldest_releases_that_are_tested_are_those_that_the_metadata_claims() -> None:
+    root = Path(__file__).parents[2]
+    metadata = (root / "pyproject.toml").read_text(encoding="utf-8")
+    pins = dict(
+        line.split("==")
+        for line in (root / "constraints-oldest.txt").read_text().splitlines()
+        if "==" in line
+    )
+    for name in ("torch", "transformers", "accelerate", "trl", "peft", "lightning"):
+        floors = set(
+            re.findall(rf'^(?:dependencies|{_EXTRAS}) = .*"{name}>=([\d.]+)', metadata, re.MULTILINE)
+        )
+        assert len(floors) == 1, name
+        assert f"{pins[name]}.".startswith(f"{floors.pop()}."), name

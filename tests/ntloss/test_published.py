@@ -55,7 +55,7 @@ def folder_of_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest
         folder = tmp_path_factory.mktemp("tokenizers") / "tiny"
         tiny_tokenizers.byte_level().save_pretrained(folder)
         return folder
-    return request.getfixturevalue("tokenizer_folder") / request.param
+    return request.getfixturevalue("folder_of_real")(request.param)
 
 
 @pytest.fixture(scope="session")

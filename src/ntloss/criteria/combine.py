@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -77,7 +76,7 @@ class WeightedSum:
     @property
     def needs(self) -> Needs:
         """What any of them needs."""
-        return functools.reduce(operator.or_, map(needs_of, self.criteria))
+        return functools.reduce(Needs.union, map(needs_of, self.criteria))
 
     def __call__(self, record: NumberRecord) -> Tensor:
         """Loss of each position, `[positions]`."""

@@ -104,7 +104,7 @@ class PlaceWeighted:
     def needs(self) -> Needs:
         """Places, and what the criterion needs."""
         decimals = self.weighting == "decimal" if self.decimals is None else self.decimals
-        return needs_of(self.criterion) | Needs(spans=True, decimals=decimals)
+        return needs_of(self.criterion).union(Needs(spans=True, decimals=decimals))
 
     def __call__(self, record: NumberRecord) -> Tensor:
         """Loss of each position, `[positions]`."""

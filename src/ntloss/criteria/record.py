@@ -79,8 +79,9 @@ class Needs:
             object.__setattr__(self, "spans", True)
             object.__setattr__(self, "across_positions", True)
 
-    def __or__(self, other: Needs) -> Needs:
-        """What both ask for."""
+    # A method, not `|`: the compiler of torch 2.7 cannot trace operators of our own.
+    def union(self, other: Needs) -> Needs:
+        """What either asks for."""
         return Needs(
             self.log_normalizer or other.log_normalizer,
             self.spans or other.spans,

@@ -236,7 +236,7 @@ class PerNumber:
     @property
     def needs(self) -> Needs:
         """Whole numbers, and what the criterion needs."""
-        return needs_of(self.criterion) | Needs(per_number=True, decimals=self.decimals)
+        return needs_of(self.criterion).union(Needs(per_number=True, decimals=self.decimals))
 
     def __call__(self, record: NumberRecord) -> Tensor:
         """Loss of each number at its first token, `[positions]`."""

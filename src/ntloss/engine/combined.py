@@ -67,7 +67,7 @@ class Batch:
                 sequence_ids, _ = shift_left(sequence_ids, None, ignore_index=-1)
         return replace(
             self,
-            labels=labels.reshape(-1),
+            labels=labels.reshape(-1).long(),  # gather takes int32 since torch 2.8 only
             loss_weights=None if loss_weights is None else loss_weights.reshape(-1),
             spans=spans_of_labels(labels, tables, sequence_ids, objective.ignore_index),
         )

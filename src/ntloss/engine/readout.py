@@ -94,7 +94,8 @@ IDENTITY = Transform()
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """A region whose operations keep the dtypes of their inputs."""
-    if not torch.amp.is_autocast_available(device.type):
+    # The compiler is not asked: torch 2.7's cannot trace the question.
+    if not torch.compiler.is_compiling() and not torch.amp.is_autocast_available(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 

@@ -146,7 +146,7 @@ class NumberAwareModel:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward, with this loss."""
-        kwargs.update(zip(self._names, args, strict=False))
+        kwargs = self.by_name(args, kwargs)
         if not self.active or kwargs.get("labels") is None:
             kwargs.pop("num_numbers_in_batch", None)
             return self._call(**kwargs)
@@ -156,6 +156,11 @@ class NumberAwareModel:
         from_hidden = self.chunked and self.model.training
         outputs, _ = self.run(targets, from_hidden, kwargs)
         return outputs.to_tuple() if as_tuple else outputs
+
+    def by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """A call's arguments, all as keywords."""
+        # No `zip`: the compiler of torch 2.7 cannot trace its `strict`.
+        return {**{self._names[index]: value for index, value in enumerate(args)}, **kwargs}
 
     def read(self, kwargs: dict[str, Any]) -> tuple[Targets, dict[str, Any]]:
         """Take from a call's keywords what the loss needs, and leave what the model does."""

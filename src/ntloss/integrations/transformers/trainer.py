@@ -129,8 +129,7 @@ class NumberCountingMixin:
         )
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             counts = self.accelerator.gather(counts).view(-1, 2).sum(0)
-        # Ranks that share a batch have counted it several times.
-        counts = counts / (self.get_tp_size() * self.get_cp_size() * self.get_sp_size())
+        counts = counts / _ranks_of_a_batch(self)
         self._num_numbers_in_batch = counts[1]
         return counts[0]
 
@@ -236,6 +235,15 @@ class WeightScheduleCallback(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Before the micro-batches of a step; after a resume the state has the step reached."""
         self.scheduler.set_step(state.global_step)
+
+
+def _ranks_of_a_batch(trainer: Any) -> int:
+    """How many ranks share a batch, and so have each counted it."""
+    layout = getattr(trainer.accelerator, "parallelism_config", None)
+    ranks: int = trainer.get_tp_size()
+    for size in ("cp_size", "sp_size"):  # older releases have no sp_size
+        ranks *= getattr(layout, size, None) or 1
+    return ranks
 
 
 def _counter_of(trainer: Any) -> NumberAwareLoss | NumberAwareModel | None:
