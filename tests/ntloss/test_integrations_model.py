@@ -49,6 +49,13 @@ _OF_T5 = {
 }  # fmt: skip
 _ENCODER_DECODER = {"T5": _OF_T5, "MT5": _OF_T5, **dict.fromkeys(("Bart", "MBart", "Pegasus"), _OF_BART)}
 _ENCODER_DECODER["Marian"] = {**_OF_BART, "pad_token_id": 0}
+_ENCODER_DECODER["M2M100"] = {
+    **_OF_BART,
+    "pad_token_id": 0,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+}
+_ENCODER_DECODER["M2M100"] |= {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
 _OF_CAUSAL = {
     "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 32,
@@ -316,6 +323,37 @@ def test_logits_that_are_not_the_heads_are_an_error_from_hidden_states() -> None
         model(**batch())
 
 
+def test_a_routers_loss_that_is_added_inline_is_not_lost_in_silence() -> None:
+    config = transformers.SwitchTransformersConfig(vocab_size=VOCAB, num_experts=2, **_OF_T5)
+    model = transformers.SwitchTransformersForConditionalGeneration(config)
+    make_number_aware(model, DIGITS)
+    model(**batch())
+    with pytest.raises(ValueError, match="adds its routers' loss inline"):
+        model(**batch(), output_router_logits=True)
+
+
+class _Sharded(torch.nn.Module):
+    """Passes attributes on to what it wraps, as FSDP and DeepSpeed do."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+
+
+def test_a_model_is_found_in_a_wrapper_that_looks_like_it() -> None:
+    model = cases.llama()
+    handle = make_number_aware(model, DIGITS)
+    assert handle_of(_Sharded(model)) is handle
+    handle.undo()
+    assert make_number_aware(_Sharded(model), DIGITS).model is model
+
+
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "another model's vocabulary": (
         lambda: make_number_aware(cases.llama(), NumberVocabulary.from_mapping({d: d for d in range(9)}, 12)),
@@ -341,6 +379,17 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "inline and causal": (
         lambda: make_number_aware(transformers.BartForCausalLM(make("Bart").config), DIGITS),
         "Pass shift=True",
+    ),
+    "a loss that is no cross-entropy of the logits": (
+        lambda: make_number_aware(
+            transformers.ProphetNetForConditionalGeneration(
+                transformers.ProphetNetConfig(
+                    vocab_size=VOCAB, hidden_size=16, num_encoder_layers=1, num_decoder_layers=1
+                )
+            ),
+            DIGITS,
+        ),
+        "computes no cross-entropy that could be made number-aware",
     ),
     "no number loss": (
         lambda: make_number_aware(cases.llama(), "gpt2"),

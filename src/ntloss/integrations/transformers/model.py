@@ -17,6 +17,8 @@ from ntloss.integrations.transformers.head import HeadTensors, find_head, logit_
 from ntloss.integrations.transformers.held_head import HeldHead
 from ntloss.integrations.transformers.introspection import (
     calls_loss_function,
+    check_inline_loss,
+    decoder_inputs_of,
     shifts_labels,
     without_wrappers,
 )
@@ -185,7 +187,12 @@ class NumberAwareModel:
         if config.is_encoder_decoder and not {"decoder_input_ids", "decoder_inputs_embeds"} & {
             name for name, value in kwargs.items() if value is not None
         }:
-            kwargs["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
+            kwargs["decoder_input_ids"] = decoder_inputs_of(self.model, labels)
+        if kwargs.get("output_router_logits") or getattr(config, "output_router_logits", False):
+            raise ValueError(
+                f"{type(self.model).__name__} adds its routers' loss inline, which would be lost: leave "
+                "output_router_logits away, or use NTLCrossEntropyLoss on its logits and add it yourself"
+            )
         return kwargs
 
     def run(self, targets: Targets, from_hidden: bool, kwargs: dict[str, Any]) -> tuple[Any, Tensor]:
@@ -289,8 +296,8 @@ def make_number_aware(
 
     Raises:
         TypeError: an option that there is not.
-        ValueError: the tokenizer is another model's; no head; number-aware already; a class that does not say
-            whether labels are shifted.
+        ValueError: the tokenizer is another model's; no head; number-aware already; a class whose loss is no
+            cross-entropy of its logits, or that does not say whether labels are shifted.
 
     Example:
         >>> import torch
@@ -329,6 +336,7 @@ def make_handle(
         )
     check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
     vocabulary = vocabulary_for(numbers, rows_of(find_head(model)))
+    check_inline_loss(model)
     made = NTLLinearCrossEntropyLoss if chunked else NTLCrossEntropyLoss
     if chunked:
         options = options | logit_transform(model.config)

@@ -11,7 +11,11 @@ from transformers import TrainerCallback
 from ntloss.criteria import needs_of
 from ntloss.cross_entropy import NTLCrossEntropyLoss
 from ntloss.integrations.transformers.head import find_head, rows_of
-from ntloss.integrations.transformers.introspection import shifts_labels, without_wrappers
+from ntloss.integrations.transformers.introspection import (
+    decoder_inputs_of,
+    shifts_labels,
+    without_wrappers,
+)
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
 from ntloss.integrations.transformers.targets import count_targets, read_targets, vocabulary_for
 from ntloss.schedules import Schedule, WeightScheduler
@@ -148,8 +152,8 @@ class NumberCountingMixin:
         if isinstance(function, NumberAwareLoss):
             function.inputs = {**inputs, **counts}
             if function.needs_decoder_inputs and inputs.get("decoder_input_ids") is None:
-                make = without_wrappers(self.model).prepare_decoder_input_ids_from_labels
-                inputs["decoder_input_ids"] = make(labels=inputs["labels"])
+                model_itself = without_wrappers(self.model)
+                inputs["decoder_input_ids"] = decoder_inputs_of(model_itself, inputs["labels"])
         elif num_numbers is not None:
             inputs = {**inputs, **counts}
         try:
