@@ -26,6 +26,8 @@ class _SFTModel(NumberAwareModel):
     """A number-aware model that answers an `SFTTrainer`."""
 
     metrics = True
+    # An SFTTrainer divides by its count of labels itself, and keeps it from the model.
+    counts_beside_the_trainers = ("num_items_in_batch", "num_numbers_in_batch")
 
     def forward(self, *args: Any, fused_lm_head: bool = False, **kwargs: Any) -> Any:
         """The model's forward; with `fused_lm_head` what the trainer makes its loss of."""

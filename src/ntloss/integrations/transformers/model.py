@@ -52,6 +52,9 @@ class NumberAwareModel:
         terms: `LossTerms` of the last batch, detached; None before the first.
     """
 
+    # A Trainer hands on its count of labels itself, or does not, where its own compute_loss calls the model.
+    counts_beside_the_trainers: tuple[str, ...] = ("num_numbers_in_batch",)
+
     def __init__(self, model: nn.Module, loss: Loss, shift: bool) -> None:
         self.model: Any = model
         self.loss = loss

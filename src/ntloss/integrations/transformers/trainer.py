@@ -122,6 +122,16 @@ class NumberCountingMixin:
 
     _num_numbers_in_batch: Tensor | None = None
 
+    @property
+    def model_accepts_loss_kwargs(self: Any) -> bool:
+        """Whether the model takes counts: a number-aware one does, whatever it was when the Trainer asked."""
+        accepts: bool = vars(self)["model_accepts_loss_kwargs"]
+        return accepts or (self.compute_loss_func is None and handle_of(self.model) is not None)
+
+    @model_accepts_loss_kwargs.setter
+    def model_accepts_loss_kwargs(self, accepts: bool) -> None:
+        vars(self)["model_accepts_loss_kwargs"] = accepts
+
     def _get_num_items_in_batch(self: Any, batch_samples: list[Any], device: torch.device) -> Any:
         self._num_numbers_in_batch = None
         counter = _counter_of(self)
@@ -134,7 +144,7 @@ class NumberCountingMixin:
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             counts = self.accelerator.gather(counts).view(-1, 2).sum(0)
         # Ranks that share a batch have counted it several times.
-        counts = counts / (self.get_tp_size() * self.get_cp_size() * self.get_sp_size())
+        counts = counts / (self.get_tp_size() * self.get_cp_size())
         self._num_numbers_in_batch = counts[1]
         return counts[0]
 
@@ -149,13 +159,14 @@ class NumberCountingMixin:
         num_numbers = None if num_items_in_batch is None else self._num_numbers_in_batch
         function = self.compute_loss_func
         counts = {"num_items_in_batch": num_items_in_batch, "num_numbers_in_batch": num_numbers}
+        handle = handle_of(self.model)
         if isinstance(function, NumberAwareLoss):
             function.inputs = {**inputs, **counts}
             if function.needs_decoder_inputs and inputs.get("decoder_input_ids") is None:
                 model_itself = without_wrappers(self.model)
                 inputs["decoder_input_ids"] = decoder_inputs_of(model_itself, inputs["labels"])
-        elif num_numbers is not None:
-            inputs = {**inputs, **counts}
+        elif handle is not None and num_numbers is not None:
+            inputs = {**inputs, **{name: counts[name] for name in handle.counts_beside_the_trainers}}
         try:
             return super().compute_loss(  # type: ignore[misc]
                 model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
@@ -177,8 +188,6 @@ def count_numbers(trainer: Any) -> None:
         ValueError: it has no number-aware loss, or two; it has an option that puts another loss in its place.
     """
     _check_trainer(trainer)
-    if trainer.compute_loss_func is None:
-        trainer.model_accepts_loss_kwargs = True  # it asked before the model was number-aware, maybe
     if not isinstance(trainer, NumberCountingMixin):
         own = type(trainer)
         trainer.__class__ = type(own.__name__, (NumberCountingMixin, own), {"__module__": own.__module__})
@@ -260,10 +269,21 @@ def _check_trainer(trainer: Any) -> None:
             "the model is number-aware, and the trainer has a compute_loss_func, which would take its place: "
             "leave compute_loss_func away, or call handle.undo()"
         )
-    if trainer.label_smoother is not None and handle is not None:
+    if handle is not None and getattr(trainer, "model_init", None) is not None:
         raise ValueError(
-            f"label_smoothing_factor={trainer.args.label_smoothing_factor} has the Trainer compute the loss "
-            "in place of the model: leave it at 0, and pass label_smoothing= to make_number_aware"
+            "the trainer has a model_init, and makes another model in train(), with the stock loss: give the "
+            "trainer a model; or have model_init call make_number_aware, and the trainer's class be one with "
+            "NumberCountingMixin"
+        )
+    _check_arguments(trainer, handle)
+
+
+def _check_arguments(trainer: Any, handle: NumberAwareModel | None) -> None:
+    if trainer.label_smoother is not None:
+        what = "is ignored by the Trainer" if handle is None else "has the Trainer compute the loss itself"
+        raise ValueError(
+            f"label_smoothing_factor={trainer.args.label_smoothing_factor} {what}: leave it at 0, and pass "
+            "label_smoothing= to make_number_aware or NumberAwareLoss"
         )
     if getattr(trainer.args, "use_liger_kernel", False):
         raise ValueError(
@@ -275,4 +295,9 @@ def _check_trainer(trainer: Any) -> None:
             f"the Trainer sees {trainer.args.n_gpu} GPUs and would copy the model with DataParallel, whose "
             "copies have the stock loss: start with torchrun or accelerate launch, or set "
             "CUDA_VISIBLE_DEVICES"
+        )
+    if trainer.get_sp_size() > 1:
+        raise ValueError(
+            "sequence parallelism averages the ranks' losses by their labels, which is not the number term's "
+            "mean: expected data, tensor or context parallelism"
         )
