@@ -323,6 +323,17 @@ def test_logits_that_are_not_the_heads_are_an_error_from_hidden_states() -> None
         model(**batch())
 
 
+def test_a_head_that_is_an_embedding_is_an_error_from_hidden_states() -> None:
+    sizes = {name: size for name, size in _OF_BART.items() if name != "vocab_size"}
+    config = transformers.FSMTConfig(src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, pad_token_id=0, **sizes)
+    model = transformers.FSMTForConditionalGeneration(config).train()
+    with make_number_aware(model, DIGITS):
+        model(**batch())
+    make_number_aware(model, DIGITS, chunked=True)
+    with pytest.raises(ValueError, match=r"no linear layer but Embedding.*Use chunked=False"):
+        model(**batch())
+
+
 def test_a_routers_loss_that_is_added_inline_is_not_lost_in_silence() -> None:
     config = transformers.SwitchTransformersConfig(vocab_size=VOCAB, num_experts=2, **_OF_T5)
     model = transformers.SwitchTransformersForConditionalGeneration(config)

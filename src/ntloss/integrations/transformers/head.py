@@ -95,29 +95,49 @@ def head_tensors(head: nn.Module, hidden: Tensor) -> HeadTensors:
         The tensors.
 
     Raises:
-        ValueError: an adapter other than LoRA or a copy that is trained whole.
+        ValueError: an adapter other than LoRA, single tokens, or a copy that is trained whole; no linear
+            layer.
     """
     layer: Any = head
+    if hasattr(layer, "token_adapter"):
+        return _with_tokens(layer.token_adapter, hidden)
     if hasattr(layer, "modules_to_save"):
         active = [name for name in layer.active_adapters if name in layer.modules_to_save]
         if layer.disable_adapters or not active:
             return head_tensors(layer.original_module, hidden)
         return head_tensors(layer.modules_to_save[active[0]], hidden)
     if not hasattr(layer, "base_layer"):
-        return HeadTensors(hidden, layer.weight, layer.bias)
+        return _of_linear(layer, hidden)
     if layer.disable_adapters or layer.merged:
         return head_tensors(layer.base_layer, hidden)
     active = [name for name in layer.active_adapters if name in getattr(layer, "lora_A", {})]
     if not hasattr(layer, "lora_A") or any(name in layer.lora_variant for name in active):
         raise ValueError(
             f"the head is wrapped by an adapter ({type(layer).__module__}.{type(layer).__name__}) whose "
-            "weight cannot be taken apart: expected LoRA, without variants such as DoRA, or modules_to_save. "
-            "Use chunked=False, which computes the logits."
+            "weight cannot be taken apart: expected LoRA, without variants such as DoRA, modules_to_save or "
+            "trainable_token_indices. Use chunked=False, which computes the logits."
         )
     tensors = head_tensors(layer.base_layer, hidden)
     for name in active:
         tensors = _with_lora(layer, name, hidden, tensors)
     return tensors
+
+
+def _of_linear(layer: Any, hidden: Tensor) -> HeadTensors:
+    if not hasattr(layer, "bias"):  # an embedding, whose weight the model takes
+        raise ValueError(
+            f"the head is no linear layer but {type(layer).__name__}: the loss cannot be computed where it "
+            "is called. Use chunked=False, which computes the logits."
+        )
+    return HeadTensors(hidden, layer.weight, layer.bias)
+
+
+def _with_tokens(adapter: Any, hidden: Tensor) -> HeadTensors:
+    tensors = head_tensors(adapter.base_layer, hidden)
+    if adapter.disable_adapters or adapter.merged or not adapter.active_adapters:
+        return tensors
+    # PEFT leaves a bias away here.
+    return HeadTensors(hidden, adapter.get_merged_weights(adapter.active_adapters), None)
 
 
 def _with_lora(layer: Any, name: str, hidden: Tensor, tensors: HeadTensors) -> HeadTensors:
