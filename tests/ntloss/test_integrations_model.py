@@ -323,6 +323,23 @@ def test_logits_that_are_not_the_heads_are_an_error_from_hidden_states() -> None
         model(**batch())
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_tokens_that_a_bias_switches_off_are_no_unknown_head(chunked: bool) -> None:
+    model, inputs = cases.llama(), batch()
+    model.lm_head.bias = torch.nn.Parameter(torch.zeros(VOCAB))
+    with torch.no_grad():
+        model.lm_head.bias[VOCAB - 1] = -torch.inf
+    inputs["labels"][inputs["labels"] == VOCAB - 1] = -100
+    expected = model(**inputs).loss
+    handle = make_number_aware(model, DIGITS, weight=0.0, chunked=chunked)
+    torch.testing.assert_close(model(**inputs).loss, expected)
+    handle.undo()
+    make_number_aware(model, DIGITS, chunked=chunked)
+    with torch.no_grad():
+        model.lm_head.weight.fill_(torch.nan)
+    assert model(**inputs).loss.isnan()  # and not an error that tells of something else
+
+
 def test_a_head_that_is_an_embedding_is_an_error_from_hidden_states() -> None:
     sizes = {name: size for name, size in _OF_BART.items() if name != "vocab_size"}
     config = transformers.FSMTConfig(src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, pad_token_id=0, **sizes)
@@ -386,6 +403,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: NumberAwareLoss(cases.llama(), NTLCrossEntropyLoss(DIGITS, shift=True)),
         "expected shift=False",
     ),
+    "no model": (lambda: make_number_aware(DIGITS, cases.llama()), "given NumberVocabulary"),
     "no head": (lambda: make_number_aware(cases.llama().model, DIGITS), "no head found"),
     "inline and causal": (
         lambda: make_number_aware(transformers.BartForCausalLM(make("Bart").config), DIGITS),

@@ -37,8 +37,11 @@ def find_head(model: Any) -> nn.Module:
         Its output embeddings.
 
     Raises:
+        TypeError: no model of transformers.
         ValueError: it has none.
     """
+    if not hasattr(model, "get_output_embeddings"):
+        raise TypeError(f"expected a model of transformers, given {type(model).__name__}")
     head: nn.Module | None = model.get_output_embeddings()
     weight = getattr(head, "weight", None)
     if head is None or not isinstance(weight, Tensor) or weight.dim() not in (1, 2):
@@ -157,7 +160,8 @@ def _with_lora(layer: Any, name: str, hidden: Tensor, tensors: HeadTensors) -> H
 def probe_of(head_forward: Any, hidden: Tensor) -> Tensor:
     """One position for each row, enlarged until its logits show what is done to them; `[..., 1, hidden]`."""
     probe = hidden[..., :1, :].detach()
-    largest = float(head_forward(probe).abs().max())
+    logits = head_forward(probe).abs()
+    largest = float(torch.where(logits.isfinite(), logits, 0).max())  # a bias may switch tokens off, by -inf
     return probe * (_PROBE / largest) if largest > 0 else probe
 
 
@@ -176,8 +180,12 @@ def check_logits_behind(head_logits: Tensor, logits: Tensor, transform: Transfor
             f"{model} makes logits of shape {list(logits.shape)} of its head's {list(expected.shape)}: the "
             "loss cannot be computed from hidden states. Use chunked=False."
         )
-    difference = float((logits.float() - expected).abs().max())
-    if not difference <= 0.02 * float(expected.abs().max()):
+    # Infinite logits and those of a model that has diverged, which is for the loss to show, say nothing.
+    difference, largest = (
+        float(torch.where(expected.isfinite(), size, 0).max())
+        for size in ((logits.float() - expected).abs(), expected.abs())
+    )
+    if not difference <= 0.02 * largest:
         raise ValueError(
             f"{model} does something to its head's logits that is not known here ({transform} is; the logits "
             f"differ by {difference:.3g}): the loss cannot be computed from hidden states. Use chunked=False."
