@@ -103,9 +103,11 @@ def test_loss_is_the_models_own_plus_the_weighted_number_term(name: str) -> None
     if name in _CAUSAL:
         labels = F.pad(labels[:, 1:], (0, 1), value=-100)
     term = NumberTokenLoss(DIGITS)(stock.logits, labels)
-    make_number_aware(model, DIGITS, weight=0.7)
+    handle = make_number_aware(model, DIGITS, weight=0.7)
     outputs = model(**inputs)
     torch.testing.assert_close(outputs.loss, stock.loss + 0.7 * term)
+    assert handle.terms is not None
+    torch.testing.assert_close(handle.terms.loss, handle.terms.ce + 0.7 * handle.terms.ntl)  # no router's
     assert torch.equal(outputs.logits, stock.logits)
 
 

@@ -246,7 +246,7 @@ class NumberAwareModel:
         if self._computed is None:
             self._compute_of_logits(logits)
         assert self._computed is not None
-        return self._computed
+        return self._computed.clone()  # mixtures add their routers' loss to it in place
 
     def _compute_of_logits(self, logits: Tensor) -> None:
         assert self._targets is not None
