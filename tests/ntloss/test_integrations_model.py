@@ -464,6 +464,22 @@ def test_twice_is_an_error() -> None:
     make_number_aware(model, DIGITS)
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_loss_function_of_the_users_own_is_neither_lost_nor_taken_for_ours(chunked: bool) -> None:
+    def own(logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_: Any) -> torch.Tensor:
+        return logits.sum()
+
+    model = cases.llama()
+    model.loss_function = own
+    with pytest.raises(ValueError, match="loss_function of this LlamaForCausalLM was replaced"):
+        make_number_aware(model, DIGITS, chunked=chunked)
+    del model._loss_function
+    make_number_aware(model, DIGITS, chunked=chunked)
+    model.loss_function = own
+    with pytest.raises(ValueError, match="loss_function was not replaced since"):
+        model(**batch())
+
+
 def test_a_tokenizer_pads_to_the_models_width() -> None:
     tokenizer = tiny_tokenizers.llama_like()
     model = cases.llama(vocab_size=320)

@@ -70,6 +70,7 @@ class NumberAwareModel:
         self._head = HeldHead(model, loss.objective.transform) if self.chunked else None
         self._targets: Targets | None = None
         self._computed: Tensor | None = None
+        self._asked = False
 
     @property
     def losses(self) -> tuple[Loss, ...]:
@@ -211,7 +212,7 @@ class NumberAwareModel:
             loss: this one alone; that of the outputs may have a router's added.
         """
         head = self._head if from_hidden else None
-        self._targets, self._computed = targets, None
+        self._targets, self._computed, self._asked = targets, None, not self._calls_loss_function
         try:
             if head is not None:
                 head.hold()
@@ -221,16 +222,16 @@ class NumberAwareModel:
                 head.check(outputs["logits"])
             elif not self._calls_loss_function:
                 self._compute_of_logits(outputs["logits"])
-            loss = self._computed
+            loss = self._computed if self._asked else None
         finally:
             self._targets = self._computed = None
             if head is not None:
                 head.expect(None)
         if loss is None:
-            missing = "ask for a loss" if head is None else "call its head"
+            missing = "call its head" if self._asked else "ask for a loss"
             raise ValueError(
-                f"{type(self.model).__name__} did not {missing} in its forward: expected a language model. "
-                "Use NTLCrossEntropyLoss on its logits."
+                f"{type(self.model).__name__} did not {missing} in its forward: expected a language model, "
+                "whose loss_function was not replaced since. Use NTLCrossEntropyLoss on its logits."
             )
         made = {**outputs, "loss": outputs["loss"] if self._calls_loss_function else loss}
         if head is not None:
@@ -243,6 +244,7 @@ class NumberAwareModel:
             raise ValueError(
                 "model.loss_function was called outside of the model's forward: call the model with labels"
             )
+        self._asked = True
         if self._computed is None:
             self._compute_of_logits(logits)
         assert self._computed is not None
@@ -336,6 +338,11 @@ def make_handle(
         raise ValueError(
             f"this {type(model).__name__} is number-aware already: call undo() of its handle first. Two "
             "number terms are one criterion: WeightedSum."
+        )
+    if "_loss_function" in vars(model):
+        raise ValueError(
+            f"the loss_function of this {type(model).__name__} was replaced, and would be once more: use "
+            "NTLCrossEntropyLoss in your own, or give the model its own back"
         )
     check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
     vocabulary = vocabulary_for(numbers, rows_of(find_head(model)))
