@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import integration_cases as cases
 import pytest
 import tiny_tokenizers
@@ -19,6 +20,7 @@ from integration_cases import DIGITS, VOCAB, batch
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary, WeightScheduler
 from ntloss.integrations.transformers import NumberAwareLoss, handle_of, make_number_aware
+from ntloss.integrations.transformers.targets import Targets
 from ntloss.numbers import sequence_ids_of
 
 _CAUSAL: dict[str, dict[str, Any]] = {
@@ -340,6 +342,27 @@ def test_tokens_that_a_bias_switches_off_are_no_unknown_head(chunked: bool) -> N
     with torch.no_grad():
         model.lm_head.weight.fill_(torch.nan)
     assert model(**inputs).loss.isnan()  # and not an error that tells of something else
+
+
+def test_counts_on_the_cpu_go_with_a_head_anywhere_without_a_copy() -> None:
+    count = torch.tensor(3.0)
+    labels = torch.zeros(1, 4, dtype=torch.long)
+    arguments = Targets(labels, None, count, count).arguments(torch.device("meta"))
+    assert arguments["labels"].device.type == "meta"
+    assert arguments["num_items_in_batch"] is count
+    assert arguments["num_numbers_in_batch"] is count
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_model_that_accelerate_has_spread_is_number_aware(chunked: bool) -> None:
+    model, inputs = cases.llama(), batch()
+    expected = model(**inputs).loss
+    model = accelerate.dispatch_model(model, {"model": "cpu", "lm_head": "cpu"}, "cpu", force_hooks=True)
+    hooked = model.lm_head.forward
+    with make_number_aware(model, DIGITS, weight=0.0, chunked=chunked):
+        torch.testing.assert_close(model(**inputs).loss, expected)
+    assert model.lm_head.forward is hooked
+    assert torch.equal(model(**inputs).loss, expected)
 
 
 def test_a_head_that_is_an_embedding_is_an_error_from_hidden_states() -> None:

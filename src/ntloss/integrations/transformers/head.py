@@ -132,7 +132,8 @@ def _of_linear(layer: Any, hidden: Tensor) -> HeadTensors:
             f"the head is no linear layer but {type(layer).__name__}: the loss cannot be computed where it "
             "is called. Use chunked=False, which computes the logits."
         )
-    return HeadTensors(hidden, layer.weight, layer.bias)
+    # With the model spread over several devices, the head may be on another.
+    return HeadTensors(hidden.to(layer.weight.device), layer.weight, layer.bias)
 
 
 def _with_tokens(adapter: Any, hidden: Tensor) -> HeadTensors:
@@ -140,13 +141,13 @@ def _with_tokens(adapter: Any, hidden: Tensor) -> HeadTensors:
     if adapter.disable_adapters or adapter.merged or not adapter.active_adapters:
         return tensors
     # PEFT leaves a bias away here.
-    return HeadTensors(hidden, adapter.get_merged_weights(adapter.active_adapters), None)
+    return HeadTensors(tensors.hidden, adapter.get_merged_weights(adapter.active_adapters), None)
 
 
 def _with_lora(layer: Any, name: str, hidden: Tensor, tensors: HeadTensors) -> HeadTensors:
     down, up, scaling = layer.lora_A[name], layer.lora_B[name], layer.scaling[name]
-    inputs = layer.lora_dropout[name](hidden.to(down.weight.dtype))
-    low_rank = (down(inputs) * scaling).to(tensors.hidden.dtype)
+    inputs = layer.lora_dropout[name](hidden.to(down.weight))
+    low_rank = (down(inputs) * scaling).to(tensors.hidden)
     dtype = tensors.weight.dtype
     bias = tensors.bias
     if up.bias is not None:

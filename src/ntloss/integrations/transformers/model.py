@@ -233,6 +233,9 @@ class NumberAwareModel:
                 f"{type(self.model).__name__} did not {missing} in its forward: expected a language model, "
                 "whose loss_function was not replaced since. Use NTLCrossEntropyLoss on its logits."
             )
+        loss = loss.to(
+            outputs["logits"].device
+        )  # where accelerate puts the outputs of a model that is spread
         made = {**outputs, "loss": outputs["loss"] if self._calls_loss_function else loss}
         if head is not None:
             made["logits"] = None

@@ -39,9 +39,15 @@ class Targets(NamedTuple):
         return {
             "labels": self.labels.to(device),
             "sequence_ids": None if self.sequence_ids is None else self.sequence_ids.to(device),
-            "num_items_in_batch": self.num_items,
-            "num_numbers_in_batch": self.num_numbers,
+            "num_items_in_batch": _beside(self.num_items, device),
+            "num_numbers_in_batch": _beside(self.num_numbers, device),
         }
+
+
+def _beside(count: Tensor | float | None, device: torch.device) -> Tensor | float | None:
+    # The head of a model that is spread over accelerators is not where the batch is. A count on the CPU goes
+    # with any, without a copy.
+    return count.to(device) if isinstance(count, Tensor) and count.device.type != "cpu" else count
 
 
 def read_targets(
