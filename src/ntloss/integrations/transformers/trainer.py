@@ -212,7 +212,8 @@ def make_trainer_number_aware(
     if any(parent.__module__.startswith("trl.") for parent in type(trainer).__mro__):
         raise ValueError(
             f"{type(trainer).__name__} is one of TRL's, which do not use the model's own loss: expected "
-            "ntloss.integrations.trl.make_sft_number_aware(trainer)"
+            "ntloss.integrations.trl.make_sft_number_aware(trainer) for an SFTTrainer; the others have "
+            "objectives of their own"
         )
     handle = make_number_aware(trainer.model, tokenizer_of(trainer, numbers), *args, **options)
     try:
