@@ -31,6 +31,15 @@ _CAUSAL: dict[str, dict[str, Any]] = {
     "Gemma3": {"final_logit_softcapping": 3.0, "head_dim": 8, "num_key_value_heads": 2},
     "Cohere": {"logit_scale": 0.3},
     "Granite": {"logits_scaling": 4.0},
+    "MiniCPM3": {  # scales in front of its head
+        "q_lora_rank": 8,
+        "kv_lora_rank": 8,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+        "num_key_value_heads": 2,
+        "dim_model_base": 2,
+    },
     "Phi": {},  # a head with a bias
     "Mixtral": {
         "num_key_value_heads": 2,
@@ -363,6 +372,17 @@ def test_a_model_that_accelerate_has_spread_is_number_aware(chunked: bool) -> No
         torch.testing.assert_close(model(**inputs).loss, expected)
     assert model.lm_head.forward is hooked
     assert torch.equal(model(**inputs).loss, expected)
+
+
+def test_a_model_that_multiplies_with_its_heads_weight_itself_is_an_error_from_hidden_states() -> None:
+    sizes = {"hidden_size": 16, "embedding_size": 8, "intermediate_size": 16, "true_hidden_size": 16}
+    config = transformers.MobileBertConfig(
+        vocab_size=VOCAB, num_hidden_layers=1, num_attention_heads=2, use_bottleneck=False, **sizes
+    )
+    model = transformers.MobileBertForMaskedLM(config).train()
+    make_number_aware(model, DIGITS, chunked=True)
+    with pytest.raises(ValueError, match="never calls its head: use chunked=False"):
+        model(**batch())
 
 
 def test_a_head_that_is_an_embedding_is_an_error_from_hidden_states() -> None:

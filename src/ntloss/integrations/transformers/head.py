@@ -77,7 +77,8 @@ def logit_transform(config: Any) -> dict[str, float]:
     for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
         if isinstance(getattr(config, name, None), (int, float)):
             options.setdefault("logit_scale", float(getattr(config, name)))
-    if (scaling := getattr(config, "logits_scaling", None)) is not None:
+    scaling = getattr(config, "logits_scaling", None)
+    if scaling is not None and config.model_type != "minicpm3":  # which scales in front of its head
         # Granite and its kin divide by it, HyperCLOVA X multiplies.
         multiplies = config.model_type.startswith("hyperclovax")
         options.setdefault("logit_scale", float(scaling) if multiplies else 1 / scaling)

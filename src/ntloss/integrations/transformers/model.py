@@ -228,14 +228,14 @@ class NumberAwareModel:
             if head is not None:
                 head.expect(None)
         if loss is None:
-            missing = "call its head" if self._asked else "ask for a loss"
-            raise ValueError(
-                f"{type(self.model).__name__} did not {missing} in its forward: expected a language model, "
-                "whose loss_function was not replaced since. Use NTLCrossEntropyLoss on its logits."
+            never = (
+                "calls its head: use chunked=False, which computes the logits"
+                if self._asked
+                else "asks for a loss: expected a language model, whose loss_function was not replaced since"
             )
-        loss = loss.to(
-            outputs["logits"].device
-        )  # where accelerate puts the outputs of a model that is spread
+            raise ValueError(f"{type(self.model).__name__}.forward never {never}")
+        # Where accelerate puts the outputs of a model that is spread.
+        loss = loss.to(outputs["logits"].device)
         made = {**outputs, "loss": outputs["loss"] if self._calls_loss_function else loss}
         if head is not None:
             made["logits"] = None
