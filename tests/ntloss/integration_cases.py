@@ -135,7 +135,8 @@ class Setting:
         way: "own loss", "chunked" or "compute_loss_func"; "stock" for the model without a number term.
         accumulate: micro-batches of a step, on each rank.
         ranks: processes.
-        sharded: FSDP2 in a loop of its own, not a Trainer: "no", "model" or "head" (a group by itself).
+        sharded: in a loop of its own, not a Trainer: "no"; FSDP2's "model" or "head" (a group by itself);
+            "tensor", transformers' tensor parallelism, whose ranks share a batch.
     """
 
     way: str = "own loss"
@@ -144,10 +145,20 @@ class Setting:
     sharded: str = "no"
 
     def __str__(self) -> str:
-        where = {"no": "DDP", "model": "FSDP2", "head": "FSDP2, the head by itself"}[self.sharded]
-        ranks = "1 process" if self.ranks == 1 else f"{self.ranks} processes ({where})"
-        size = ROWS // self.accumulate // self.ranks
-        return f"{self.way}: {ranks}, batch {size}" + (f" x {self.accumulate}" if self.accumulate > 1 else "")
+        where = {"no": "DDP", "model": "FSDP2", "head": "FSDP2, the head by itself", "tensor": "tp_plan"}
+        ranks = "1 process" if self.ranks == 1 else f"{self.ranks} processes ({where[self.sharded]})"
+        size = f"{self.rows}" + (f" x {self.accumulate}" if self.accumulate > 1 else "")
+        return f"{self.way}: {ranks}, batch {size}"
+
+    @property
+    def data_ranks(self) -> int:
+        """Ranks that have rows of their own."""
+        return 1 if self.sharded == "tensor" else self.ranks
+
+    @property
+    def rows(self) -> int:
+        """Rows of a micro-batch."""
+        return ROWS // self.accumulate // self.data_ranks
 
 
 WAYS = ("own loss", "chunked", "compute_loss_func")
@@ -157,7 +168,7 @@ TOGETHER += [
     Setting(way, accumulate, 2, sharded)
     for way in WAYS[:2]
     for accumulate in (1, 2)
-    for sharded in ("model", "head")
+    for sharded in ("model", "head", "tensor")
 ]
 
 
@@ -185,13 +196,13 @@ def train(name: str, setting: Setting, folder: str | Path) -> Trained:
     """Train as the setting says; in each of its processes."""
     model = MODELS[name]()
     if setting.sharded != "no":
-        return _train_sharded(name, model, setting)
+        return _train_sharded(name, model, setting, folder)
     function = NumberAwareLoss(model, DIGITS) if setting.way == "compute_loss_func" else None
     trainer = trainer_for(
         model,
         folder,
         compute_loss_func=function,
-        per_device_train_batch_size=ROWS // setting.accumulate // setting.ranks,
+        per_device_train_batch_size=setting.rows,
         gradient_accumulation_steps=setting.accumulate,
         ddp_backend="gloo" if setting.ranks > 1 else None,
     )
@@ -204,34 +215,53 @@ def train(name: str, setting: Setting, folder: str | Path) -> Trained:
     return Trained(losses, {key: w.detach().clone() for key, w in model.state_dict().items()})
 
 
-def _train_sharded(name: str, model: Any, setting: Setting) -> Trained:
-    handle = make_number_aware(model, DIGITS, chunked=setting.way == "chunked")
+def _shard(name: str, model: Any, setting: Setting) -> None:
     for layer in model.get_submodule(LAYERS[name]):
         fully_shard(layer)
     if setting.sharded == "head":
         fully_shard(model.lm_head)
     fully_shard(model)
+
+
+def _with_tensor_parallelism(model: Any, folder: str | Path) -> Any:
+    model.save_pretrained(folder)  # the first rank's, whatever the others do
+    dist.barrier()
+    return type(model).from_pretrained(folder, tp_plan="auto").train()
+
+
+def _train_sharded(name: str, model: Any, setting: Setting, folder: str | Path) -> Trained:
+    if setting.sharded == "tensor":
+        model = _with_tensor_parallelism(model, folder)
+    handle = make_number_aware(model, DIGITS, chunked=setting.way == "chunked")
+    if setting.sharded != "tensor":
+        _shard(name, model, setting)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    size = ROWS // setting.accumulate // setting.ranks
+    size, data_rank = setting.rows, dist.get_rank() % setting.data_ranks
     rows, losses = samples(), []
     for step in range(STEPS):
         mine = []
         for micro in range(setting.accumulate):
-            first = step * ROWS + (micro * setting.ranks + dist.get_rank()) * size
+            first = step * ROWS + (micro * setting.data_ranks + data_rank) * size
             chosen = rows[first : first + size]
             mine.append({key: torch.stack([row[key] for row in chosen]) for key in chosen[0]})
         counts = sum((torch.stack(handle.normalizers(**inputs)) for inputs in mine), torch.zeros(2))
-        dist.all_reduce(counts)
+        if setting.data_ranks > 1:
+            dist.all_reduce(counts)
         total = torch.zeros(())
         for inputs in mine:
             loss = model(**inputs, num_items_in_batch=counts[0], num_numbers_in_batch=counts[1]).loss
-            (loss * setting.ranks).backward()  # FSDP averages over the ranks
+            (loss * setting.data_ranks).backward()  # FSDP averages over the ranks
             total += loss.detach()
-        dist.all_reduce(total)
+        if setting.data_ranks > 1:
+            dist.all_reduce(total)
         losses.append(total.item())
         optimizer.step()
         optimizer.zero_grad()
-    return Trained(losses, {key: w.full_tensor().detach() for key, w in model.state_dict().items()})
+    return Trained(losses, {key: _whole(w).detach() for key, w in model.state_dict().items()})
+
+
+def _whole(weight: Tensor) -> Tensor:
+    return weight.full_tensor() if hasattr(weight, "full_tensor") else weight.clone()
 
 
 def train_together(rank: int, port: int, trainings: list[tuple[str, Setting]], folder: str) -> None:
@@ -252,10 +282,10 @@ def train_together(rank: int, port: int, trainings: list[tuple[str, Setting]], f
 
 
 def possible(name: str, setting: Setting) -> bool:
-    """T5's head is its embedding, and shards with it."""
-    if setting.sharded == "no":
-        return True
-    return AVERAGES_SHARDS and (name != "t5" or setting.sharded != "head")
+    """T5's head is its embedding, and shards with it; transformers has no plan for it."""
+    if name == "t5" and setting.sharded not in ("no", "model"):
+        return False
+    return AVERAGES_SHARDS or setting.sharded not in ("model", "head")
 
 
 def trained_together(folder: Path, port: int) -> dict[tuple[str, Setting], Trained]:

@@ -312,6 +312,8 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
     callback = NumberMetricsCallback().attach(trainer)
     with pytest.raises(ValueError, match="attached already"):
         callback.attach(trainer)
+    with pytest.raises(ValueError, match="not attached"):
+        NumberMetricsCallback().detach()
     with pytest.raises(ValueError, match="train_every=0"):
         NumberMetricsCallback(train_every=0)
     with pytest.raises(ValueError, match="expected consecutive places"):

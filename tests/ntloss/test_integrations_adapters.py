@@ -18,6 +18,10 @@ ADAPTERS: dict[str, dict[str, Any]] = {
     "attention alone": {"target_modules": ["q_proj", "q"]},
     "head, too": {"target_modules": ["q_proj", "q", "lm_head"]},
     "head, with a bias": {"target_modules": ["lm_head"], "lora_bias": True},
+    "tokens of the head": {
+        "target_modules": ["q_proj", "q"],
+        "trainable_token_indices": {"lm_head": [3, 4, 40]},
+    },
     "head trained whole": {"target_modules": ["q_proj", "q"], "modules_to_save": ["lm_head"]},
 }
 

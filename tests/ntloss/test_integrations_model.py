@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import integration_cases as cases
 import pytest
 import tiny_tokenizers
@@ -20,6 +21,7 @@ from integration_cases import DIGITS, VOCAB, batch
 from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary, WeightScheduler
 from ntloss.integrations.transformers import NumberAwareLoss, handle_of, make_number_aware
 from ntloss.integrations.transformers.introspection import calls_loss_function
+from ntloss.integrations.transformers.targets import Targets
 from ntloss.numbers import sequence_ids_of
 
 _CAUSAL: dict[str, dict[str, Any]] = {
@@ -30,6 +32,15 @@ _CAUSAL: dict[str, dict[str, Any]] = {
     "Gemma3": {"final_logit_softcapping": 3.0, "head_dim": 8, "num_key_value_heads": 2},
     "Cohere": {"logit_scale": 0.3},
     "Granite": {"logits_scaling": 4.0},
+    "MiniCPM3": {  # scales in front of its head
+        "q_lora_rank": 8,
+        "kv_lora_rank": 8,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+        "num_key_value_heads": 2,
+        "dim_model_base": 2,
+    },
     "Phi": {},  # a head with a bias
     "Mixtral": {
         "num_key_value_heads": 2,
@@ -50,6 +61,13 @@ _OF_T5 = {
 }  # fmt: skip
 _ENCODER_DECODER = {"T5": _OF_T5, "MT5": _OF_T5, **dict.fromkeys(("Bart", "MBart", "Pegasus"), _OF_BART)}
 _ENCODER_DECODER["Marian"] = {**_OF_BART, "pad_token_id": 0}
+_ENCODER_DECODER["M2M100"] = {
+    **_OF_BART,
+    "pad_token_id": 0,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+}
+_ENCODER_DECODER["M2M100"] |= {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
 _OF_CAUSAL = {
     "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 32,
@@ -104,9 +122,11 @@ def test_loss_is_the_models_own_plus_the_weighted_number_term(name: str) -> None
     if name in _CAUSAL:
         labels = F.pad(labels[:, 1:], (0, 1), value=-100)
     term = NumberTokenLoss(DIGITS)(stock.logits, labels)
-    make_number_aware(model, DIGITS, weight=0.7)
+    handle = make_number_aware(model, DIGITS, weight=0.7)
     outputs = model(**inputs)
     torch.testing.assert_close(outputs.loss, stock.loss + 0.7 * term)
+    assert handle.terms is not None
+    torch.testing.assert_close(handle.terms.loss, handle.terms.ce + 0.7 * handle.terms.ntl)  # no router's
     assert torch.equal(outputs.logits, stock.logits)
 
 
@@ -324,6 +344,97 @@ def test_logits_that_are_not_the_heads_are_an_error_from_hidden_states() -> None
         model(**batch())
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_tokens_that_a_bias_switches_off_are_no_unknown_head(chunked: bool) -> None:
+    model, inputs = cases.llama(), batch()
+    model.lm_head.bias = torch.nn.Parameter(torch.zeros(VOCAB))
+    with torch.no_grad():
+        model.lm_head.bias[VOCAB - 1] = -torch.inf
+    inputs["labels"][inputs["labels"] == VOCAB - 1] = -100
+    expected = model(**inputs).loss
+    handle = make_number_aware(model, DIGITS, weight=0.0, chunked=chunked)
+    torch.testing.assert_close(model(**inputs).loss, expected)
+    handle.undo()
+    make_number_aware(model, DIGITS, chunked=chunked)
+    with torch.no_grad():
+        model.lm_head.weight.fill_(torch.nan)
+    assert model(**inputs).loss.isnan()  # and not an error that tells of something else
+
+
+def test_counts_on_the_cpu_go_with_a_head_anywhere_without_a_copy() -> None:
+    count = torch.tensor(3.0)
+    labels = torch.zeros(1, 4, dtype=torch.long)
+    arguments = Targets(labels, None, count, count).arguments(torch.device("meta"))
+    assert arguments["labels"].device.type == "meta"
+    assert arguments["num_items_in_batch"] is count
+    assert arguments["num_numbers_in_batch"] is count
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_model_that_accelerate_has_spread_is_number_aware(chunked: bool) -> None:
+    model, inputs = cases.llama(), batch()
+    expected = model(**inputs).loss
+    model = accelerate.dispatch_model(model, {"model": "cpu", "lm_head": "cpu"}, "cpu", force_hooks=True)
+    hooked = model.lm_head.forward
+    with make_number_aware(model, DIGITS, weight=0.0, chunked=chunked):
+        torch.testing.assert_close(model(**inputs).loss, expected)
+    assert model.lm_head.forward is hooked
+    assert torch.equal(model(**inputs).loss, expected)
+
+
+def test_a_model_that_multiplies_with_its_heads_weight_itself_is_an_error_from_hidden_states() -> None:
+    sizes = {"hidden_size": 16, "embedding_size": 8, "intermediate_size": 16, "true_hidden_size": 16}
+    config = transformers.MobileBertConfig(
+        vocab_size=VOCAB, num_hidden_layers=1, num_attention_heads=2, use_bottleneck=False, **sizes
+    )
+    model = transformers.MobileBertForMaskedLM(config).train()
+    make_number_aware(model, DIGITS, chunked=True)
+    with pytest.raises(ValueError, match="never calls its head: use chunked=False"):
+        model(**batch())
+
+
+def test_a_head_that_is_an_embedding_is_an_error_from_hidden_states() -> None:
+    sizes = {name: size for name, size in _OF_BART.items() if name != "vocab_size"}
+    config = transformers.FSMTConfig(src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, pad_token_id=0, **sizes)
+    model = transformers.FSMTForConditionalGeneration(config).train()
+    with make_number_aware(model, DIGITS):
+        model(**batch())
+    make_number_aware(model, DIGITS, chunked=True)
+    with pytest.raises(ValueError, match=r"no linear layer but Embedding.*Use chunked=False"):
+        model(**batch())
+
+
+def test_a_routers_loss_that_is_added_inline_is_not_lost_in_silence() -> None:
+    config = transformers.SwitchTransformersConfig(vocab_size=VOCAB, num_experts=2, **_OF_T5)
+    model = transformers.SwitchTransformersForConditionalGeneration(config)
+    make_number_aware(model, DIGITS)
+    model(**batch())
+    with pytest.raises(ValueError, match="adds its routers' loss inline"):
+        model(**batch(), output_router_logits=True)
+
+
+class _Sharded(torch.nn.Module):
+    """Passes attributes on to what it wraps, as FSDP and DeepSpeed do."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.module, name)
+
+
+def test_a_model_is_found_in_a_wrapper_that_looks_like_it() -> None:
+    model = cases.llama()
+    handle = make_number_aware(model, DIGITS)
+    assert handle_of(_Sharded(model)) is handle
+    handle.undo()
+    assert make_number_aware(_Sharded(model), DIGITS).model is model
+
+
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "another model's vocabulary": (
         lambda: make_number_aware(cases.llama(), NumberVocabulary.from_mapping({d: d for d in range(9)}, 12)),
@@ -345,10 +456,22 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: NumberAwareLoss(cases.llama(), NTLCrossEntropyLoss(DIGITS, shift=True)),
         "expected shift=False",
     ),
+    "no model": (lambda: make_number_aware(DIGITS, cases.llama()), "given NumberVocabulary"),
     "no head": (lambda: make_number_aware(cases.llama().model, DIGITS), "no head found"),
     "inline and causal": (
         lambda: make_number_aware(transformers.BartForCausalLM(make("Bart").config), DIGITS),
         "Pass shift=True",
+    ),
+    "a loss that is no cross-entropy of the logits": (
+        lambda: make_number_aware(
+            transformers.ProphetNetForConditionalGeneration(
+                transformers.ProphetNetConfig(
+                    vocab_size=VOCAB, hidden_size=16, num_encoder_layers=1, num_decoder_layers=1
+                )
+            ),
+            DIGITS,
+        ),
+        "computes no cross-entropy that could be made number-aware",
     ),
     "no number loss": (
         lambda: make_number_aware(cases.llama(), "gpt2"),
@@ -390,6 +513,22 @@ def test_twice_is_an_error() -> None:
     with pytest.raises(ValueError, match="undone already"):
         handle.undo()
     make_number_aware(model, DIGITS)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_loss_function_of_the_users_own_is_neither_lost_nor_taken_for_ours(chunked: bool) -> None:
+    def own(logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_: Any) -> torch.Tensor:
+        return logits.sum()
+
+    model = cases.llama()
+    model.loss_function = own
+    with pytest.raises(ValueError, match="loss_function of this LlamaForCausalLM was replaced"):
+        make_number_aware(model, DIGITS, chunked=chunked)
+    del model._loss_function
+    make_number_aware(model, DIGITS, chunked=chunked)
+    model.loss_function = own
+    with pytest.raises(ValueError, match="loss_function was not replaced since"):
+        model(**batch())
 
 
 def test_a_tokenizer_pads_to_the_models_width() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import integration_cases as cases
 import pytest
 import torch
-from integration_cases import ALONE, MODELS, ROWS, TOGETHER, Setting, Trained, possible, train, trainer_for
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from integration_cases import ALONE, MODELS, ROWS, TOGETHER, Setting, Trained, train, trainer_for
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
 from ntloss import NumberLevel
 from ntloss.integrations.transformers import (
@@ -65,7 +65,8 @@ def test_one_process_trains_the_same_in_micro_batches(
 
 @pytest.mark.parametrize(
     ("name", "setting"),
-    [(name, setting) for name in MODELS for setting in TOGETHER if possible(name, setting)],
+    [(name, setting) for name in MODELS for setting in TOGETHER if cases.possible(name, setting)],
+    ids=str,
 )
 def test_two_processes_train_the_same(
     name: str, setting: Setting, one: dict[str, Trained], two: dict[Any, Trained]
@@ -161,6 +162,69 @@ def test_the_mixin_serves_a_trainer_of_ones_own(one: dict[str, Trained], tmp_pat
     trainer = cases.in_order(CountingTrainer(model, arguments, train_dataset=cases.samples()))
     trainer.train()
     assert Trained(one["t5"].losses, dict(model.state_dict())).differences(one["t5"])[1] < CLOSE_WEIGHT
+
+
+class _Simple(Trainer):
+    """As in many a notebook."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+        outputs = model(**inputs)
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+
+class _HandingOn(Trainer):
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        outputs = model(**inputs, num_items_in_batch=num_items_in_batch)
+        loss = outputs.loss * (1 if num_items_in_batch is None else self.accelerator.num_processes)
+        return (loss, outputs) if return_outputs else loss
+
+
+@pytest.mark.parametrize(
+    ("kind", "accumulate"), [(_Simple, 1), (_HandingOn, 1), (_HandingOn, 4)], ids=["simple", "one", "four"]
+)
+def test_a_trainer_that_calls_the_model_itself_trains_the_same(
+    kind: Any, accumulate: int, one: dict[str, Trained], tmp_path: Path
+) -> None:
+    model = cases.llama()
+    options = {
+        "per_device_train_batch_size": ROWS // accumulate, "gradient_accumulation_steps": accumulate
+    }  # fmt: skip
+    trainer = trainer_for(model, tmp_path, cls=kind, **options)
+    make_trainer_number_aware(trainer, cases.DIGITS)
+    trainer.train()
+    trained = Trained([e["loss"] for e in trainer.state.log_history if "loss" in e], dict(model.state_dict()))
+    assert_same(trained, one["llama"])
+
+
+@pytest.mark.parametrize("mode", ["add", "replace"])
+def test_a_trainer_that_keeps_a_count_from_the_model_is_an_error(mode: str, tmp_path: Path) -> None:
+    # Its loss would be the mean of each micro-batch, which nothing divides by the accumulation steps.
+    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    trainer = trainer_for(cases.llama(), tmp_path, cls=_Simple, **options)
+    make_trainer_number_aware(trainer, cases.DIGITS, mode=mode)
+    with pytest.raises(ValueError, match=r"own compute_loss calls the model has to hand on"):
+        trainer.train()
+
+
+def test_undone_a_model_that_takes_no_counts_is_given_none(tmp_path: Path) -> None:
+    class NoCounts(cases.LlamaForCausalLM):
+        accepts_loss_kwargs = False
+
+    weights = []
+    for patched in (False, True):
+        model = NoCounts(cases.llama().config)
+        model.load_state_dict(cases.llama().state_dict())
+        options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+        trainer = trainer_for(model, tmp_path, **options)
+        if patched:
+            handle = make_trainer_number_aware(trainer, cases.DIGITS)
+            assert trainer.model_accepts_loss_kwargs
+            handle.undo()
+        trainer.train()
+        weights.append(dict(model.state_dict()))
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
 def test_an_encoder_decoder_gets_its_inputs_where_the_trainer_took_its_labels(tmp_path: Path) -> None:
@@ -279,8 +343,16 @@ def test_a_resumed_training_is_the_one_that_went_through(tmp_path: Path, one: di
     [
         ({"label_smoothing_factor": 0.1}, "label_smoothing= to make_number_aware"),
         ({"compute_loss_func": lambda *_, **__: None}, "leave compute_loss_func away"),
+        (
+            {
+                "cls": lambda model, *args, **kwargs: Trainer(
+                    None, *args, model_init=lambda: cases.llama(), **kwargs
+                )
+            },
+            "model_init",
+        ),
     ],
-    ids=["label smoothing", "compute_loss_func"],
+    ids=["label smoothing", "compute_loss_func", "model_init"],
 )
 def test_a_trainer_that_would_not_use_the_models_loss_is_an_error(
     options: dict[str, Any], message: str, tmp_path: Path
@@ -289,7 +361,44 @@ def test_a_trainer_that_would_not_use_the_models_loss_is_an_error(
     trainer = trainer_for(model, tmp_path, **options)
     with pytest.raises(ValueError, match=message):
         make_trainer_number_aware(trainer, cases.DIGITS)
-    make_number_aware(model, cases.DIGITS)  # the error has left it as it was
+    make_number_aware(trainer.model, cases.DIGITS)  # the error has left it as it was
+
+
+def test_label_smoothing_that_compute_loss_func_would_ignore_is_an_error(tmp_path: Path) -> None:
+    model = cases.llama()
+    function = NumberAwareLoss(model, cases.DIGITS)
+    trainer = trainer_for(model, tmp_path, compute_loss_func=function, label_smoothing_factor=0.1)
+    with pytest.raises(ValueError, match="is ignored by the Trainer"):
+        count_numbers(trainer)
+
+
+def test_ranks_that_share_a_sequence_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "get_sp_size", lambda self: 2)
+    with pytest.raises(ValueError, match="expected data, tensor or context parallelism"):
+        make_trainer_number_aware(trainer_for(cases.llama(), tmp_path), cases.DIGITS)
+
+
+def test_a_model_that_is_made_for_each_training_can_be_number_aware(
+    one: dict[str, Trained], tmp_path: Path
+) -> None:
+    class CountingTrainer(NumberCountingMixin, Trainer):
+        pass
+
+    def model_init() -> Any:
+        model = cases.llama()
+        make_number_aware(model, cases.DIGITS)
+        return model
+
+    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    trainer = trainer_for(
+        None,
+        tmp_path,
+        lambda _, *args, **kw: CountingTrainer(None, *args, model_init=model_init, **kw),
+        **options,
+    )
+    trainer.train()
+    losses = [e["loss"] for e in trainer.state.log_history if "loss" in e]
+    assert_same(Trained(losses, dict(trainer.model.state_dict())), one["llama"])
 
 
 def test_a_trainer_without_a_number_loss_has_nothing_to_count(tmp_path: Path) -> None:

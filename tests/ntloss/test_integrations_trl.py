@@ -10,6 +10,7 @@ import integration_cases as cases
 import pytest
 import tiny_tokenizers
 import torch
+import transformers
 from torch.torch_version import TorchVersion
 from transformers import PrinterCallback
 
@@ -35,7 +36,7 @@ def _quiet() -> None:
     datasets.disable_progress_bars()
 
 
-def sft(folder: Path, peft_config: Any = None, **options: Any) -> Any:
+def sft(folder: Path, peft_config: Any = None, model: Any = None, **options: Any) -> Any:
     tokenizer = tiny_tokenizers.llama_like()
     tokenizer.pad_token = tokenizer.eos_token = "<unk>"
     arguments = {
@@ -54,7 +55,7 @@ def sft(folder: Path, peft_config: Any = None, **options: Any) -> Any:
         "gradient_checkpointing": False,
     } | options
     trainer = trl.SFTTrainer(
-        cases.llama(vocab_size=VOCAB),
+        cases.llama(vocab_size=VOCAB) if model is None else model,
         trl.SFTConfig(str(folder), **arguments),
         train_dataset=datasets.Dataset.from_list(COMPLETIONS),
         eval_dataset=datasets.Dataset.from_list(COMPLETIONS[:5]),
@@ -99,6 +100,29 @@ def test_with_a_weight_of_zero_it_trains_and_logs_as_without(way: str, tmp_path:
     for found, stock in zip(logs, stock_logs, strict=True):
         for name in ("loss", "entropy", "mean_token_accuracy", "num_tokens"):
             assert found[name] == pytest.approx(stock[name], abs=1e-5 + cases.LOSS_ROUNDING), name
+
+
+def mixture() -> Any:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = transformers.MixtralConfig(
+        num_attention_heads=2, num_key_value_heads=2, num_local_experts=4, output_router_logits=True,
+        router_aux_loss_coef=0.5, pad_token_id=0, **sizes,
+    )  # fmt: skip
+    return transformers.MixtralForCausalLM(config).train()
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_routers_loss_is_added_once(accumulate: int, tmp_path: Path) -> None:
+    options = {"per_device_train_batch_size": 8 // accumulate, "gradient_accumulation_steps": accumulate}
+    expected, stock_logs = trained(sft(tmp_path, model=mixture(), **options))
+    trainer = sft(tmp_path, model=mixture(), **options)
+    make_sft_number_aware(trainer, weight=0.0)
+    weights, logs = trained(trainer)
+    assert furthest(weights, expected) < 1e-5
+    for found, stock in zip(logs, stock_logs, strict=True):
+        for name in ("loss", "aux_loss"):
+            assert found[name] == pytest.approx(stock[name], abs=1e-4), name
 
 
 def test_micro_batches_train_the_same(tmp_path: Path) -> None:

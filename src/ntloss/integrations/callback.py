@@ -106,7 +106,13 @@ class NumberMetricsCallback(TrainerCallback):
         return self
 
     def detach(self) -> None:
-        """Take it from its Trainer, and leave the loss as it was."""
+        """Take it from its Trainer, and leave the loss as it was.
+
+        Raises:
+            ValueError: not attached.
+        """
+        if self._trainer is None:
+            raise ValueError("not attached to a trainer: there is nothing to detach from")
         self._trainer.callback_handler.remove_callback(self)
         for undo in self._undo:
             undo()

@@ -31,6 +31,8 @@ class _SFTModel(NumberAwareModel):
     """A number-aware model that answers an `SFTTrainer` without logits."""
 
     metrics = True
+    # An SFTTrainer divides by its count of labels itself, and keeps it from the model.
+    counts_beside_the_trainers = ("num_items_in_batch", "num_numbers_in_batch")
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's forward, or what the trainer makes its loss of."""

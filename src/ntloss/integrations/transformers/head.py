@@ -37,8 +37,11 @@ def find_head(model: Any) -> nn.Module:
         Its output embeddings.
 
     Raises:
+        TypeError: no model of transformers.
         ValueError: it has none.
     """
+    if not hasattr(model, "get_output_embeddings"):
+        raise TypeError(f"expected a model of transformers, given {type(model).__name__}")
     head: nn.Module | None = model.get_output_embeddings()
     weight = getattr(head, "weight", None)
     if head is None or not isinstance(weight, Tensor) or weight.dim() not in (1, 2):
@@ -74,7 +77,8 @@ def logit_transform(config: Any) -> dict[str, float]:
     for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
         if isinstance(getattr(config, name, None), (int, float)):
             options.setdefault("logit_scale", float(getattr(config, name)))
-    if (scaling := getattr(config, "logits_scaling", None)) is not None:
+    scaling = getattr(config, "logits_scaling", None)
+    if scaling is not None and config.model_type != "minicpm3":  # which scales in front of its head
         # Granite and its kin divide by it, HyperCLOVA X multiplies.
         multiplies = config.model_type.startswith("hyperclovax")
         options.setdefault("logit_scale", float(scaling) if multiplies else 1 / scaling)
@@ -95,24 +99,27 @@ def head_tensors(head: nn.Module, hidden: Tensor) -> HeadTensors:
         The tensors.
 
     Raises:
-        ValueError: an adapter other than LoRA or a copy that is trained whole.
+        ValueError: an adapter other than LoRA, single tokens, or a copy that is trained whole; no linear
+            layer.
     """
     layer: Any = head
+    if hasattr(layer, "token_adapter"):
+        return _with_tokens(layer.token_adapter, hidden)
     if hasattr(layer, "modules_to_save"):
         active = [name for name in layer.active_adapters if name in layer.modules_to_save]
         if layer.disable_adapters or not active:
             return head_tensors(layer.original_module, hidden)
         return head_tensors(layer.modules_to_save[active[0]], hidden)
     if not hasattr(layer, "base_layer"):
-        return HeadTensors(hidden, layer.weight, layer.bias)
+        return _of_linear(layer, hidden)
     if layer.disable_adapters or layer.merged:
         return head_tensors(layer.base_layer, hidden)
     active = [name for name in layer.active_adapters if name in getattr(layer, "lora_A", {})]
     if not hasattr(layer, "lora_A") or any(name in layer.lora_variant for name in active):
         raise ValueError(
             f"the head is wrapped by an adapter ({type(layer).__module__}.{type(layer).__name__}) whose "
-            "weight cannot be taken apart: expected LoRA, without variants such as DoRA, or modules_to_save. "
-            "Use chunked=False, which computes the logits."
+            "weight cannot be taken apart: expected LoRA, without variants such as DoRA, modules_to_save or "
+            "trainable_token_indices. Use chunked=False, which computes the logits."
         )
     tensors = head_tensors(layer.base_layer, hidden)
     for name in active:
@@ -120,10 +127,28 @@ def head_tensors(head: nn.Module, hidden: Tensor) -> HeadTensors:
     return tensors
 
 
+def _of_linear(layer: Any, hidden: Tensor) -> HeadTensors:
+    if not hasattr(layer, "bias"):  # an embedding, whose weight the model takes
+        raise ValueError(
+            f"the head is no linear layer but {type(layer).__name__}: the loss cannot be computed where it "
+            "is called. Use chunked=False, which computes the logits."
+        )
+    # With the model spread over several devices, the head may be on another.
+    return HeadTensors(hidden.to(layer.weight.device), layer.weight, layer.bias)
+
+
+def _with_tokens(adapter: Any, hidden: Tensor) -> HeadTensors:
+    tensors = head_tensors(adapter.base_layer, hidden)
+    if adapter.disable_adapters or adapter.merged or not adapter.active_adapters:
+        return tensors
+    # PEFT leaves a bias away here.
+    return HeadTensors(tensors.hidden, adapter.get_merged_weights(adapter.active_adapters), None)
+
+
 def _with_lora(layer: Any, name: str, hidden: Tensor, tensors: HeadTensors) -> HeadTensors:
     down, up, scaling = layer.lora_A[name], layer.lora_B[name], layer.scaling[name]
-    inputs = layer.lora_dropout[name](hidden.to(down.weight.dtype))
-    low_rank = (down(inputs) * scaling).to(tensors.hidden.dtype)
+    inputs = layer.lora_dropout[name](hidden.to(down.weight))
+    low_rank = (down(inputs) * scaling).to(tensors.hidden)
     dtype = tensors.weight.dtype
     bias = tensors.bias
     if up.bias is not None:
@@ -137,7 +162,8 @@ def _with_lora(layer: Any, name: str, hidden: Tensor, tensors: HeadTensors) -> H
 def probe_of(head_forward: Any, hidden: Tensor) -> Tensor:
     """One position for each row, enlarged until its logits show what is done to them; `[..., 1, hidden]`."""
     probe = hidden[..., :1, :].detach()
-    largest = float(head_forward(probe).abs().max())
+    logits = head_forward(probe).abs()
+    largest = float(torch.where(logits.isfinite(), logits, 0).max())  # a bias may switch tokens off, by -inf
     return probe * (_PROBE / largest) if largest > 0 else probe
 
 
@@ -156,8 +182,12 @@ def check_logits_behind(head_logits: Tensor, logits: Tensor, transform: Transfor
             f"{model} makes logits of shape {list(logits.shape)} of its head's {list(expected.shape)}: the "
             "loss cannot be computed from hidden states. Use chunked=False."
         )
-    difference = float((logits.float() - expected).abs().max())
-    if not difference <= 0.02 * float(expected.abs().max()):
+    # Infinite logits and those of a model that has diverged, which is for the loss to show, say nothing.
+    difference, largest = (
+        float(torch.where(expected.isfinite(), size, 0).max())
+        for size in ((logits.float() - expected).abs(), expected.abs())
+    )
+    if not difference <= 0.02 * largest:
         raise ValueError(
             f"{model} does something to its head's logits that is not known here ({transform} is; the logits "
             f"differ by {difference:.3g}): the loss cannot be computed from hidden states. Use chunked=False."

@@ -17,6 +17,8 @@ from ntloss.integrations.transformers.head import HeadTensors, find_head, logit_
 from ntloss.integrations.transformers.held_head import HeldHead
 from ntloss.integrations.transformers.introspection import (
     calls_loss_function,
+    check_inline_loss,
+    decoder_inputs_of,
     shifts_labels,
     without_wrappers,
 )
@@ -50,6 +52,9 @@ class NumberAwareModel:
         terms: `LossTerms` of the last batch, detached; None before the first.
     """
 
+    # A Trainer hands on its count of labels itself, or does not, where its own compute_loss calls the model.
+    counts_beside_the_trainers: tuple[str, ...] = ("num_numbers_in_batch",)
+
     def __init__(self, model: nn.Module, loss: Loss, shift: bool) -> None:
         self.model: Any = model
         self.loss = loss
@@ -65,6 +70,7 @@ class NumberAwareModel:
         self._head = HeldHead(model, loss.objective.transform) if self.chunked else None
         self._targets: Targets | None = None
         self._computed: Tensor | None = None
+        self._asked = False
 
     @property
     def losses(self) -> tuple[Loss, ...]:
@@ -190,7 +196,12 @@ class NumberAwareModel:
         if config.is_encoder_decoder and not {"decoder_input_ids", "decoder_inputs_embeds"} & {
             name for name, value in kwargs.items() if value is not None
         }:
-            kwargs["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=labels)
+            kwargs["decoder_input_ids"] = decoder_inputs_of(self.model, labels)
+        if kwargs.get("output_router_logits") or getattr(config, "output_router_logits", False):
+            raise ValueError(
+                f"{type(self.model).__name__} adds its routers' loss inline, which would be lost: leave "
+                "output_router_logits away, or use NTLCrossEntropyLoss on its logits and add it yourself"
+            )
         return kwargs
 
     def run(self, targets: Targets, from_hidden: bool, kwargs: dict[str, Any]) -> tuple[Any, Tensor]:
@@ -206,7 +217,7 @@ class NumberAwareModel:
             loss: this one alone; that of the outputs may have a router's added.
         """
         head = self._head if from_hidden else None
-        self._targets, self._computed = targets, None
+        self._targets, self._computed, self._asked = targets, None, not self._calls_loss_function
         try:
             if head is not None:
                 head.hold()
@@ -216,17 +227,20 @@ class NumberAwareModel:
                 head.check(outputs["logits"])
             elif not self._calls_loss_function:
                 self._compute_of_logits(outputs["logits"])
-            loss = self._computed
+            loss = self._computed if self._asked else None
         finally:
             self._targets = self._computed = None
             if head is not None:
                 head.expect(None)
         if loss is None:
-            missing = "ask for a loss" if head is None else "call its head"
-            raise ValueError(
-                f"{type(self.model).__name__} did not {missing} in its forward: expected a language model. "
-                "Use NTLCrossEntropyLoss on its logits."
+            never = (
+                "calls its head: use chunked=False, which computes the logits"
+                if self._asked
+                else "asks for a loss: expected a language model, whose loss_function was not replaced since"
             )
+            raise ValueError(f"{type(self.model).__name__}.forward never {never}")
+        # Where accelerate puts the outputs of a model that is spread.
+        loss = loss.to(outputs["logits"].device)
         made = {**outputs, "loss": outputs["loss"] if self._calls_loss_function else loss}
         if head is not None:
             made["logits"] = None
@@ -238,10 +252,11 @@ class NumberAwareModel:
             raise ValueError(
                 "model.loss_function was called outside of the model's forward: call the model with labels"
             )
+        self._asked = True
         if self._computed is None:
             self._compute_of_logits(logits)
         assert self._computed is not None
-        return self._computed
+        return self._computed.clone()  # mixtures add their routers' loss to it in place
 
     def _compute_of_logits(self, logits: Tensor) -> None:
         assert self._targets is not None
@@ -294,8 +309,8 @@ def make_number_aware(
 
     Raises:
         TypeError: an option that there is not.
-        ValueError: the tokenizer is another model's; no head; number-aware already; a class that does not say
-            whether labels are shifted.
+        ValueError: the tokenizer is another model's; no head; number-aware already; a class whose loss is no
+            cross-entropy of its logits, or that does not say whether labels are shifted.
 
     Example:
         >>> import torch
@@ -332,8 +347,14 @@ def make_handle(
             f"this {type(model).__name__} is number-aware already: call undo() of its handle first. Two "
             "number terms are one criterion: WeightedSum."
         )
+    if "_loss_function" in vars(model):
+        raise ValueError(
+            f"the loss_function of this {type(model).__name__} was replaced, and would be once more: use "
+            "NTLCrossEntropyLoss in your own, or give the model its own back"
+        )
     check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
     vocabulary = vocabulary_for(numbers, rows_of(find_head(model)))
+    check_inline_loss(model)
     made = NTLLinearCrossEntropyLoss if chunked else NTLCrossEntropyLoss
     if chunked:
         options = options | logit_transform(model.config)

@@ -39,9 +39,15 @@ class Targets(NamedTuple):
         return {
             "labels": self.labels.to(device),
             "sequence_ids": None if self.sequence_ids is None else self.sequence_ids.to(device),
-            "num_items_in_batch": self.num_items,
-            "num_numbers_in_batch": self.num_numbers,
+            "num_items_in_batch": _beside(self.num_items, device),
+            "num_numbers_in_batch": _beside(self.num_numbers, device),
         }
+
+
+def _beside(count: Tensor | float | None, device: torch.device) -> Tensor | float | None:
+    # The head of a model that is spread over accelerators is not where the batch is. A count on the CPU goes
+    # with any, without a copy.
+    return count.to(device) if isinstance(count, Tensor) and count.device.type != "cpu" else count
 
 
 def read_targets(
@@ -68,7 +74,7 @@ def read_targets(
         The targets.
 
     Raises:
-        ValueError: the labels are counted over more than this batch, the numbers are not counted.
+        ValueError: labels or numbers are counted over more than this batch, and the others are not counted.
     """
     ignore_index = loss.objective.ignore_index
     sequence_ids = None
@@ -85,6 +91,9 @@ def read_targets(
     if num_items is not None and num_numbers is None and loss.objective.mode == "add":
         _check_own_count(num_items, aligned, labels, ignore_index)
         num_items = None
+    if num_items is None and num_numbers is not None:
+        _check_own_numbers(num_numbers, loss.normalizers(aligned, sequence_ids=sequence_ids)[1])
+        num_numbers = None
     return Targets(aligned, sequence_ids, num_items, num_numbers)
 
 
@@ -92,7 +101,7 @@ def _check_own_count(num_items: Tensor | float, aligned: Tensor, labels: Tensor,
     # Where this batch has all the labels, nothing else was accumulated, and its numbers are all there are.
     # Trainers count the first label of causal models or leave it out, by the model.
     own = [int((some != ignore_index).sum()) for some in (aligned, labels)]
-    given = float(num_items.reshape(-1)[0]) if isinstance(num_items, Tensor) else float(num_items)
+    given = _as_float(num_items)
     if given not in own:
         raise ValueError(
             f"num_items_in_batch={given:g}, and this batch has {own[0]} labels: it is one of several that "
@@ -100,6 +109,22 @@ def _check_own_count(num_items: Tensor | float, aligned: Tensor, labels: Tensor,
             "Trainer call count_numbers(trainer) before training, or make_trainer_number_aware(trainer). In "
             "a loop of your own pass num_numbers_in_batch too: handle.normalizers(**batch), added up."
         )
+
+
+def _check_own_numbers(num_numbers: Tensor | float, own: Tensor) -> None:
+    # Divided by its own labels, each micro-batch would weigh as much as any other, and too much on the whole.
+    if (given := _as_float(num_numbers)) != float(own):
+        raise ValueError(
+            f"num_numbers_in_batch={given:g} came without num_items_in_batch, and this batch has "
+            f"{float(own):g} numbers: it is one of several that are accumulated, or of several ranks. Pass "
+            "both counts. A Trainer whose own compute_loss calls the model has to hand on what it is given: "
+            "by super().compute_loss(...), or by model(**inputs, num_items_in_batch=num_items_in_batch)"
+            ".loss * self.accelerator.num_processes."
+        )
+
+
+def _as_float(count: Tensor | float) -> float:
+    return float(count.reshape(-1)[0]) if isinstance(count, Tensor) else float(count)
 
 
 def count_targets(loss: Loss, shift: bool, inputs: Any) -> Tensor:

@@ -11,7 +11,11 @@ from transformers import TrainerCallback
 from ntloss.criteria import needs_of
 from ntloss.cross_entropy import NTLCrossEntropyLoss
 from ntloss.integrations.transformers.head import find_head, rows_of
-from ntloss.integrations.transformers.introspection import shifts_labels, without_wrappers
+from ntloss.integrations.transformers.introspection import (
+    decoder_inputs_of,
+    shifts_labels,
+    without_wrappers,
+)
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
 from ntloss.integrations.transformers.targets import count_targets, read_targets, vocabulary_for
 from ntloss.schedules import Schedule, WeightScheduler
@@ -118,6 +122,16 @@ class NumberCountingMixin:
 
     _num_numbers_in_batch: Tensor | None = None
 
+    @property
+    def model_accepts_loss_kwargs(self: Any) -> bool:
+        """Whether the model takes counts: a number-aware one does, whatever it was when the Trainer asked."""
+        accepts: bool = vars(self)["model_accepts_loss_kwargs"]
+        return accepts or (self.compute_loss_func is None and handle_of(self.model) is not None)
+
+    @model_accepts_loss_kwargs.setter
+    def model_accepts_loss_kwargs(self, accepts: bool) -> None:
+        vars(self)["model_accepts_loss_kwargs"] = accepts
+
     def _get_num_items_in_batch(self: Any, batch_samples: list[Any], device: torch.device) -> Any:
         self._num_numbers_in_batch = None
         counter = _counter_of(self)
@@ -144,13 +158,14 @@ class NumberCountingMixin:
         num_numbers = None if num_items_in_batch is None else self._num_numbers_in_batch
         function = self.compute_loss_func
         counts = {"num_items_in_batch": num_items_in_batch, "num_numbers_in_batch": num_numbers}
+        handle = handle_of(self.model)
         if isinstance(function, NumberAwareLoss):
             function.inputs = {**inputs, **counts}
             if function.needs_decoder_inputs and inputs.get("decoder_input_ids") is None:
-                make = without_wrappers(self.model).prepare_decoder_input_ids_from_labels
-                inputs["decoder_input_ids"] = make(labels=inputs["labels"])
-        elif num_numbers is not None:
-            inputs = {**inputs, **counts}
+                model_itself = without_wrappers(self.model)
+                inputs["decoder_input_ids"] = decoder_inputs_of(model_itself, inputs["labels"])
+        elif handle is not None and num_numbers is not None:
+            inputs = {**inputs, **{name: counts[name] for name in handle.counts_beside_the_trainers}}
         try:
             return super().compute_loss(  # type: ignore[misc]
                 model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
@@ -172,8 +187,6 @@ def count_numbers(trainer: Any) -> None:
         ValueError: it has no number-aware loss, or two; it has an option that puts another loss in its place.
     """
     _check_trainer(trainer)
-    if trainer.compute_loss_func is None:
-        trainer.model_accepts_loss_kwargs = True  # it asked before the model was number-aware, maybe
     if not isinstance(trainer, NumberCountingMixin):
         own = type(trainer)
         trainer.__class__ = type(own.__name__, (NumberCountingMixin, own), {"__module__": own.__module__})
@@ -198,7 +211,8 @@ def make_trainer_number_aware(
     if any(parent.__module__.startswith("trl.") for parent in type(trainer).__mro__):
         raise ValueError(
             f"{type(trainer).__name__} is one of TRL's, which do not use the model's own loss: expected "
-            "ntloss.integrations.trl.make_sft_number_aware(trainer)"
+            "ntloss.integrations.trl.make_sft_number_aware(trainer) for an SFTTrainer; the others have "
+            "objectives of their own"
         )
     handle = make_number_aware(trainer.model, tokenizer_of(trainer, numbers), *args, **options)
     try:
@@ -240,9 +254,7 @@ class WeightScheduleCallback(TrainerCallback):
 def _ranks_of_a_batch(trainer: Any) -> int:
     """How many ranks share a batch, and so have each counted it."""
     layout = getattr(trainer.accelerator, "parallelism_config", None)
-    ranks: int = trainer.get_tp_size()
-    for size in ("cp_size", "sp_size"):  # older releases have no sp_size
-        ranks *= getattr(layout, size, None) or 1
+    ranks: int = trainer.get_tp_size() * (getattr(layout, "cp_size", None) or 1)
     return ranks
 
 
@@ -264,10 +276,21 @@ def _check_trainer(trainer: Any) -> None:
             "the model is number-aware, and the trainer has a compute_loss_func, which would take its place: "
             "leave compute_loss_func away, or call handle.undo()"
         )
-    if trainer.label_smoother is not None and handle is not None:
+    if handle is not None and getattr(trainer, "model_init", None) is not None:
         raise ValueError(
-            f"label_smoothing_factor={trainer.args.label_smoothing_factor} has the Trainer compute the loss "
-            "in place of the model: leave it at 0, and pass label_smoothing= to make_number_aware"
+            "the trainer has a model_init, and makes another model in train(), with the stock loss: give the "
+            "trainer a model; or have model_init call make_number_aware, and the trainer's class be one with "
+            "NumberCountingMixin"
+        )
+    _check_arguments(trainer, handle)
+
+
+def _check_arguments(trainer: Any, handle: NumberAwareModel | None) -> None:
+    if trainer.label_smoother is not None:
+        what = "is ignored by the Trainer" if handle is None else "has the Trainer compute the loss itself"
+        raise ValueError(
+            f"label_smoothing_factor={trainer.args.label_smoothing_factor} {what}: leave it at 0, and pass "
+            "label_smoothing= to make_number_aware or NumberAwareLoss"
         )
     if getattr(trainer.args, "use_liger_kernel", False):
         raise ValueError(
@@ -279,4 +302,9 @@ def _check_trainer(trainer: Any) -> None:
             f"the Trainer sees {trainer.args.n_gpu} GPUs and would copy the model with DataParallel, whose "
             "copies have the stock loss: start with torchrun or accelerate launch, or set "
             "CUDA_VISIBLE_DEVICES"
+        )
+    if trainer.get_sp_size() > 1:
+        raise ValueError(
+            "sequence parallelism averages the ranks' losses by their labels, which is not the number term's "
+            "mean: expected data, tensor or context parallelism"
         )
