@@ -19,6 +19,7 @@ import transformers
 from integration_cases import DIGITS, VOCAB, batch
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary, WeightScheduler
+from ntloss.integrations.counts import CountedBatches
 from ntloss.integrations.transformers import NumberAwareLoss, handle_of, make_number_aware
 from ntloss.integrations.transformers.targets import Targets
 from ntloss.numbers import sequence_ids_of
@@ -269,6 +270,28 @@ def test_micro_batches_with_counts_add_up_to_the_batch(name: str, chunked: bool)
         part = {key: value[row : row + 2] for key, value in inputs.items()}
         model(**part, num_items_in_batch=items, num_numbers_in_batch=numbers).loss.backward()
     assert_close({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, expected)
+
+
+@pytest.mark.parametrize("criterion", [None, NumberLevel()], ids=["digits", "whole numbers"])
+@pytest.mark.parametrize("name", cases.MODELS)
+def test_counted_batches_of_a_loop_add_up_to_the_batch(name: str, criterion: Any) -> None:
+    model, inputs = cases.MODELS[name](), batch(8, 0)
+    inputs["labels"][:, 0] = 4  # no label of causal models
+    inputs["position_ids" if name == "llama" else "decoder_input_ids"] = torch.arange(9).expand(8, 9) % 3
+    handle = make_number_aware(model, DIGITS, criterion)
+    _, expected = gradients(model, **inputs)
+    model.zero_grad()
+    parts = [{key: value[row : row + 2] for key, value in inputs.items()} for row in range(0, 8, 2)]
+    for part, counts in CountedBatches(parts, handle, accumulate=4):
+        (model(**part, **counts).loss / 4).backward()
+    assert_close({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, expected)
+
+
+def test_counting_leaves_the_loss_on_its_device() -> None:
+    handle = make_number_aware(cases.llama(), DIGITS)
+    handle.loss.to("meta")
+    assert handle.normalizers(**batch())[0].device.type == "cpu"
+    assert handle.loss.tables.values.device.type == "meta"
 
 
 @pytest.mark.parametrize("chunked", [False, True])

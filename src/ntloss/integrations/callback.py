@@ -11,15 +11,13 @@ from accelerate.state import GradientState  # type: ignore[import-untyped]
 from torch import Tensor
 from transformers import TrainerCallback
 
-from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.readout import IDENTITY
 from ntloss.engine.terms import LossTerms, shift_left
+from ntloss.integrations.counts import Loss
 from ntloss.integrations.transformers import NumberAwareLoss, handle_of
 from ntloss.metrics import gather
 from ntloss.numbers import find_numbers, token_kinds
 from ntloss.token_metrics import TokenMetrics
-
-Loss = NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss
 
 # What is logged as, and what `TokenMetrics` calls it.
 _LOGGED = {

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from ntloss.criteria import needs_of
-from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.terms import shift_left
+from ntloss.integrations.counts import Loss
 from ntloss.numbers import sequence_ids_of
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
-
-Loss = NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss
 
 # Embeddings are padded for speed and for tokens to come, by less than this.
 _PADDING_SHARE, _PADDING_TOKENS = 1.1, 1024
