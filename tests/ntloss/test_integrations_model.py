@@ -419,6 +419,23 @@ def test_a_head_that_is_an_embedding_is_an_error_from_hidden_states() -> None:
         model(**batch())
 
 
+class _TwoHeads(transformers.LlamaForCausalLM):
+    """Predicts a second token with a head of its own, as models do that guess ahead."""
+
+    def forward(self, *args: Any, labels: Any = None, **kwargs: Any) -> Any:
+        outputs = super().forward(*args, labels=labels, **kwargs)
+        if labels is not None:
+            outputs.loss = outputs.loss + self.loss_function(-outputs.logits, labels, VOCAB)
+        return outputs
+
+
+def test_a_second_loss_is_not_replaced_by_the_first() -> None:
+    model = _TwoHeads(cases.llama().config)
+    make_number_aware(model, DIGITS)
+    with pytest.raises(ValueError, match="a second time"):
+        model(**batch())
+
+
 def test_a_routers_loss_that_is_added_inline_is_not_lost_in_silence() -> None:
     config = transformers.SwitchTransformersConfig(vocab_size=VOCAB, num_experts=2, **_OF_T5)
     model = transformers.SwitchTransformersForConditionalGeneration(config)

@@ -246,12 +246,14 @@ class NumberAwareModel:
         """What the model calls in place of `model.loss_function`."""
         if self._targets is None:
             raise ValueError(
-                "model.loss_function was called outside of the model's forward: call the model with labels"
+                "model.loss_function was called outside of the model's forward, or a second time in it: call "
+                "the model with labels. Where it has several losses, use NTLCrossEntropyLoss on its logits."
             )
         self._asked = True
         if self._computed is None:
             self._compute_of_logits(logits)
         assert self._computed is not None
+        self._targets = None  # another head's loss would be this one's
         return self._computed.clone()  # mixtures add their routers' loss to it in place
 
     def _compute_of_logits(self, logits: Tensor) -> None:
