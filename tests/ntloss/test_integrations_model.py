@@ -30,6 +30,7 @@ _CAUSAL: dict[str, dict[str, Any]] = {
     "Mistral": {"num_key_value_heads": 2},
     "Gemma2": {"final_logit_softcapping": 3.0, "head_dim": 8, "num_key_value_heads": 2},
     "Gemma3": {"final_logit_softcapping": 3.0, "head_dim": 8, "num_key_value_heads": 2},
+    "RecurrentGemma": {"logits_soft_cap": 3.0, "num_hidden_layers": 3, "attention_window_size": 8},
     "Cohere": {"logit_scale": 0.3},
     "Granite": {"logits_scaling": 4.0},
     "MiniCPM3": {  # scales in front of its head
