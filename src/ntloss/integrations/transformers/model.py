@@ -289,7 +289,7 @@ def make_number_aware(
     Mamba, GPT-2, ...) get another one; T5, BART and their kin, which compute their loss inline, are called
     without labels. Nothing of it is saved, and the state dict's keys stay. Normalised by `num_items_in_batch`
     and `num_numbers_in_batch` where the model is called with them: `count_numbers(trainer)` has a Trainer do
-    so, `make_trainer_number_aware(trainer)` does both.
+    so (`make_trainer_number_aware(trainer)` does both), `CountedBatches(loader, handle)` a loop of your own.
 
     Args:
         model: a causal, masked or encoder-decoder language model of transformers, PEFT's included.
