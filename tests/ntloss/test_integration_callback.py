@@ -158,6 +158,18 @@ def test_terms_are_of_every_step_and_the_rest_of_those_that_are_measured(tmp_pat
     assert_logged(entry, {name: measured[name] for name in ("number_tokens", *OF_TOKENS)})
 
 
+def test_a_second_training_logs_nothing_of_the_first(tmp_path: Path) -> None:
+    trainer = trainer_for(cases.llama(), tmp_path, logging_steps=2, **FROZEN)
+    make_trainer_number_aware(trainer, DIGITS)
+    NumberMetricsCallback(train_every=1).attach(trainer)
+    entries = []
+    for _ in range(2):
+        trainer.train()  # three steps: the last is in no entry
+        entries.append(logged(trainer, "loss")[0])
+    names = ("ce", "ntl", "number_tokens", "number_error")
+    assert_logged(entries[1], {name: entries[0][name] for name in names})
+
+
 def test_trackers_that_were_there_before_see_it(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
 

@@ -13,7 +13,7 @@ import torch.multiprocessing
 from loops_worker import DIGITS, STEPS, Model
 from torch import Tensor
 
-from ntloss import LinearWarmup, NTLCrossEntropyLoss, WeightScheduler
+from ntloss import LinearWarmup, NTLCrossEntropyLoss, NumberLevel, WeightScheduler
 from ntloss.integrations.counts import CountedBatches
 
 HAS_ACCELERATE = importlib.util.find_spec("accelerate") is not None
@@ -150,6 +150,22 @@ def test_a_last_step_of_fewer_micro_batches_counts_what_it_has() -> None:
     assert len(batches) == 3
 
 
+def test_weights_and_packed_sequences_are_counted_as_the_loss_counts_them() -> None:
+    loss_fn = NTLCrossEntropyLoss(DIGITS, NumberLevel())
+    labels = torch.tensor([[3, 4, 5, 6], [11, 12, 13, 4]])
+    inputs = {
+        "loss_weights": torch.tensor([[0.5, 1.0, 2.0, 1.0], [1.0, 0.0, 1.0, 3.0]]),
+        "sequence_ids": torch.tensor([[0, 0, 1, 1], [0, 0, 0, 0]]),  # two numbers in the first row
+    }
+    logits = torch.randn(2, 4, loops_worker.VOCAB, generator=torch.Generator().manual_seed(0))
+    expected = loss_fn(logits, labels, **inputs)
+    rows = [{"labels": labels[i : i + 1], **{n: x[i : i + 1] for n, x in inputs.items()}} for i in (0, 1)]
+    total = torch.zeros(())
+    for i, (batch, counts) in enumerate(CountedBatches(rows, loss_fn, 2, labels=lambda batch: batch)):
+        total += loss_fn(logits[i : i + 1], **batch, **counts) / 2
+    torch.testing.assert_close(total, expected)
+
+
 def test_the_loss_stays_on_its_device() -> None:
     loss_fn = NTLCrossEntropyLoss(DIGITS).to("meta")
     list(CountedBatches([{"labels": torch.tensor([[3, 11]])}], loss_fn))
@@ -160,3 +176,8 @@ def test_the_loss_stays_on_its_device() -> None:
 def test_what_is_no_count_of_micro_batches_is_told(accumulate: object) -> None:
     with pytest.raises(ValueError, match=r"accumulate=.*expected 1 or more"):
         CountedBatches([], NTLCrossEntropyLoss(DIGITS), accumulate)  # type: ignore[arg-type]
+
+
+def test_what_counts_nothing_is_told() -> None:
+    with pytest.raises(TypeError, match=r"Linear counts no numbers: expected .*make_number_aware"):
+        CountedBatches([], torch.nn.Linear(2, 2))  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ import transformers
 from integration_cases import DIGITS, VOCAB, batch
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary, WeightScheduler
+from ntloss.integrations.counts import CountedBatches
 from ntloss.integrations.transformers import NumberAwareLoss, handle_of, make_number_aware
 from ntloss.integrations.transformers.introspection import calls_loss_function
 from ntloss.integrations.transformers.targets import Targets
@@ -30,6 +31,7 @@ _CAUSAL: dict[str, dict[str, Any]] = {
     "Mistral": {"num_key_value_heads": 2},
     "Gemma2": {"final_logit_softcapping": 3.0, "head_dim": 8, "num_key_value_heads": 2},
     "Gemma3": {"final_logit_softcapping": 3.0, "head_dim": 8, "num_key_value_heads": 2},
+    "RecurrentGemma": {"logits_soft_cap": 3.0, "num_hidden_layers": 3, "attention_window_size": 8},
     "Cohere": {"logit_scale": 0.3},
     "Granite": {"logits_scaling": 4.0},
     "MiniCPM3": {  # scales in front of its head
@@ -73,7 +75,6 @@ _OF_CAUSAL = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 32,
     "attention_dropout": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
 }  # fmt: skip
-ROOT = Path(__file__).resolve().parents[2]
 # transformers 4 computes Mamba's loss inline, where it cannot be told whether labels are shifted.
 INLINE = pytest.mark.skipif(
     not calls_loss_function(transformers.MambaForCausalLM), reason="this release's Mamba needs shift=True"
@@ -279,6 +280,28 @@ def test_micro_batches_with_counts_add_up_to_the_batch(name: str, chunked: bool)
     assert_close({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, expected)
 
 
+@pytest.mark.parametrize("criterion", [None, NumberLevel()], ids=["digits", "whole numbers"])
+@pytest.mark.parametrize("name", cases.MODELS)
+def test_counted_batches_of_a_loop_add_up_to_the_batch(name: str, criterion: Any) -> None:
+    model, inputs = cases.MODELS[name](), batch(8, 0)
+    inputs["labels"][:, 0] = 4  # no label of causal models
+    inputs["position_ids" if name == "llama" else "decoder_input_ids"] = torch.arange(9).expand(8, 9) % 3
+    handle = make_number_aware(model, DIGITS, criterion)
+    _, expected = gradients(model, **inputs)
+    model.zero_grad()
+    parts = [{key: value[row : row + 2] for key, value in inputs.items()} for row in range(0, 8, 2)]
+    for part, counts in CountedBatches(parts, handle, accumulate=4):
+        (model(**part, **counts).loss / 4).backward()
+    assert_close({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, expected)
+
+
+def test_counting_leaves_the_loss_on_its_device() -> None:
+    handle = make_number_aware(cases.llama(), DIGITS)
+    handle.loss.to("meta")
+    assert handle.normalizers(**batch())[0].device.type == "cpu"
+    assert handle.loss.tables.values.device.type == "meta"
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 def test_labels_that_are_shifted_already_are_not_shifted(chunked: bool) -> None:
     model, inputs = cases.llama(), batch()
@@ -404,6 +427,23 @@ def test_a_head_that_is_an_embedding_is_an_error_from_hidden_states() -> None:
         model(**batch())
 
 
+class _TwoHeads(transformers.LlamaForCausalLM):
+    """Predicts a second token with a head of its own, as models do that guess ahead."""
+
+    def forward(self, *args: Any, labels: Any = None, **kwargs: Any) -> Any:
+        outputs = super().forward(*args, labels=labels, **kwargs)
+        if labels is not None:
+            outputs.loss = outputs.loss + self.loss_function(-outputs.logits, labels, VOCAB)
+        return outputs
+
+
+def test_a_second_loss_is_not_replaced_by_the_first() -> None:
+    model = _TwoHeads(cases.llama().config)
+    make_number_aware(model, DIGITS)
+    with pytest.raises(ValueError, match="a second time"):
+        model(**batch())
+
+
 def test_a_routers_loss_that_is_added_inline_is_not_lost_in_silence() -> None:
     config = transformers.SwitchTransformersConfig(vocab_size=VOCAB, num_experts=2, **_OF_T5)
     model = transformers.SwitchTransformersForConditionalGeneration(config)
@@ -493,15 +533,6 @@ def test_what_does_not_fit_is_said(wrong: str) -> None:
     act, message = WRONG[wrong]
     with pytest.raises((ValueError, TypeError), match=message):
         act()
-
-
-def test_the_page_names_what_there_is() -> None:
-    pytest.importorskip("trl")
-    page = (ROOT / "docs" / "integrations.md").read_text()
-    lines = [line for line in page.splitlines() if line.startswith("from ntloss")]
-    assert len(lines) > 3
-    for line in lines:
-        exec(line, {})
 
 
 def test_twice_is_an_error() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import warnings
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import integration_cases as cases
 import pytest
 import tiny_tokenizers
 import torch
+import torch.distributed as dist
+import torch.multiprocessing
 import transformers
 from torch.torch_version import TorchVersion
 from transformers import PrinterCallback
@@ -36,7 +40,7 @@ def _quiet() -> None:
     datasets.disable_progress_bars()
 
 
-def sft(folder: Path, peft_config: Any = None, model: Any = None, **options: Any) -> Any:
+def sft(folder: Path, peft_config: Any = None, model: Any = None, rows: Any = None, **options: Any) -> Any:
     tokenizer = tiny_tokenizers.llama_like()
     tokenizer.pad_token = tokenizer.eos_token = "<unk>"
     arguments = {
@@ -57,7 +61,7 @@ def sft(folder: Path, peft_config: Any = None, model: Any = None, **options: Any
     trainer = trl.SFTTrainer(
         cases.llama(vocab_size=VOCAB) if model is None else model,
         trl.SFTConfig(str(folder), **arguments),
-        train_dataset=datasets.Dataset.from_list(COMPLETIONS),
+        train_dataset=datasets.Dataset.from_list(COMPLETIONS if rows is None else rows),
         eval_dataset=datasets.Dataset.from_list(COMPLETIONS[:5]),
         processing_class=tokenizer,
         peft_config=peft_config,
@@ -136,6 +140,39 @@ def test_micro_batches_train_the_same(tmp_path: Path) -> None:
     assert furthest(one, other) < 1e-6
     for found, stock in zip(one_logs, other_logs, strict=True):
         assert found["loss"] == pytest.approx(stock["loss"], abs=1e-5 + cases.LOSS_ROUNDING)
+
+
+# The second half of each batch, which is the second rank's, completes without a number.
+UNEVEN = [{**row, "completion": " a. a"} if i % 8 > 3 else row for i, row in enumerate(COMPLETIONS)]
+
+
+def on_two(rank: int, folder: str) -> None:
+    """What each of two processes trains."""
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
+    dist.init_process_group(
+        "gloo", f"file://{folder}/rendezvous", timedelta(seconds=60), rank=rank, world_size=2
+    )
+    trainer = sft(Path(folder), rows=UNEVEN, per_device_train_batch_size=4, ddp_backend="gloo")
+    make_sft_number_aware(trainer, weight=0.7)
+    results = trained(trainer)
+    if rank == 0:
+        torch.save(results, Path(folder) / "trained.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_train_the_same(tmp_path: Path) -> None:
+    if not dist.is_available() or not dist.is_gloo_available():
+        pytest.skip("needs gloo")
+    torch.multiprocessing.spawn(on_two, (str(tmp_path),), nprocs=2)
+    weights, logs = torch.load(tmp_path / "trained.pt", weights_only=False)
+    trainer = sft(tmp_path, rows=UNEVEN)
+    make_sft_number_aware(trainer, weight=0.7)
+    expected, expected_logs = trained(trainer)
+    assert furthest(weights, expected) < 1e-6
+    for found, wanted in zip(logs, expected_logs, strict=True):
+        assert found["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
 
 
 def test_the_loss_is_cross_entropy_and_number_term_of_the_completions(tmp_path: Path) -> None:

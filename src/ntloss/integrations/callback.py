@@ -11,15 +11,13 @@ from accelerate.state import GradientState  # type: ignore[import-untyped]
 from torch import Tensor
 from transformers import TrainerCallback
 
-from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.readout import IDENTITY
 from ntloss.engine.terms import LossTerms, shift_left
+from ntloss.integrations.counts import Loss
 from ntloss.integrations.transformers import NumberAwareLoss, handle_of
 from ntloss.metrics import gather
 from ntloss.numbers import find_numbers, token_kinds
 from ntloss.token_metrics import TokenMetrics
-
-Loss = NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss
 
 # What is logged as, and what `TokenMetrics` calls it.
 _LOGGED = {
@@ -150,6 +148,11 @@ class NumberMetricsCallback(TrainerCallback):
         elif not training:
             window.add_hidden(loss, inputs)
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Leave aside what a training before this one has not logged any more, or broke off in."""
+        if self._trainer is not None:
+            self._windows[True].reset()
+
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Choose whether this step's logits are measured."""
         self._measures = self.train_every is not None and state.global_step % self.train_every == 0
@@ -242,14 +245,18 @@ class _Window:
             places = spans.place
         return shift_left(labels, places, ignored) if loss.shift else (labels, places)
 
+    def reset(self) -> None:
+        """Begin anew."""
+        self.tokens.reset()
+        self.sums = None
+
     def pop(self) -> dict[str, float]:
         """The metrics over all processes, each of which calls this; then begin anew."""
         nothing = torch.zeros(4, dtype=torch.float64)
         own = nothing if self.sums is None else self.sums.to("cpu", torch.float64)
         sums = torch.stack(gather(own, None)).sum(0).tolist()
         tokens = self.tokens.gathered()
-        self.tokens.reset()
-        self.sums = None
+        self.reset()
         metrics = {
             name: total / count for name, total, count in (("ce", *sums[:2]), ("ntl", *sums[2:])) if count > 0
         }

@@ -8,14 +8,30 @@ mend both: the counts have to be there before the first micro-batch is computed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
+
+Loss = NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss
+
+
+class Counter(Protocol):
+    """What counts labels and numbers of a batch: a loss, or the handle of a number-aware model."""
+
+    def normalizers(self, *args: Any, **inputs: Any) -> tuple[Tensor, Tensor]:
+        """`num_items_in_batch` and `num_numbers_in_batch`, scalars."""
+
+
+def counter_of(loss: Loss) -> NTLCrossEntropyLoss:
+    """What counts as a loss does, on the labels' device: a loader's lie on the CPU, the model elsewhere."""
+    return NTLCrossEntropyLoss(
+        loss.vocabulary, loss.objective.criterion, ignore_index=loss.objective.ignore_index, shift=loss.shift
+    )
 
 
 class CountedBatches:
@@ -33,12 +49,16 @@ class CountedBatches:
     Args:
         loader: any iterable of batches; on several ranks, of as many on each. Lightning does not give it a
             distributed sampler, as it does for a `DataLoader`.
-        loss: says which labels count.
+        loss: says which labels count: a combined loss; or the handle of `make_number_aware`, whose model is
+            called with batch and counts, `model(**batch, **counts)`.
         accumulate: micro-batches per optimizer step. The last step of an epoch may have fewer. Default: 1.
-        labels: finds the labels in a batch. Default: `batch["labels"]`.
+        labels: finds in a batch the labels that the loss is given; or a dict of `labels` and the
+            `loss_weights` and `sequence_ids` beside them, which count, too. Default: `batch["labels"]`; of a
+            handle the whole batch.
         group: process group over which data is split. Default: all; without `torch.distributed` none.
 
     Raises:
+        TypeError: `loss` counts nothing.
         ValueError: `accumulate` is not a whole number of 1 or more.
 
     Example:
@@ -58,25 +78,27 @@ class CountedBatches:
     def __init__(
         self,
         loader: Iterable[Any],
-        loss: NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss,
+        loss: Loss | Counter,
         accumulate: int = 1,
-        labels: Callable[[Any], Tensor] = lambda batch: batch["labels"],
+        labels: Callable[[Any], Tensor | Mapping[str, Tensor]] | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         if not isinstance(accumulate, int) or accumulate < 1:
             raise ValueError(
                 f"accumulate={accumulate!r}: expected 1 or more micro-batches per optimizer step"
             )
+        if not hasattr(loss, "normalizers"):
+            raise TypeError(
+                f"{type(loss).__name__} counts no numbers: expected NTLCrossEntropyLoss, "
+                "NTLLinearCrossEntropyLoss or the handle that make_number_aware returns"
+            )
         self.loader = loader
-        # One of its own, because tables follow the labels: a loader's lie on the CPU, the model elsewhere.
-        self._loss = NTLCrossEntropyLoss(
-            loss.vocabulary,
-            loss.objective.criterion,
-            ignore_index=loss.objective.ignore_index,
-            shift=loss.shift,
-        )
         self.accumulate = accumulate
-        self.labels = labels
+        self._counter: Counter
+        if isinstance(loss, Loss):
+            self._counter, self.labels = counter_of(loss), labels or (lambda batch: batch["labels"])
+        else:
+            self._counter, self.labels = loss, labels or (lambda batch: batch)
         self.group = group
 
     def __len__(self) -> int:
@@ -93,13 +115,17 @@ class CountedBatches:
                 yield batch, counts
 
     def _count(self, step: list[Any]) -> dict[str, Tensor]:
-        each = [torch.stack(self._loss.normalizers(self.labels(batch))) for batch in step]
+        each = [torch.stack(self._counter.normalizers(**self._inputs(batch))) for batch in step]
         total, parts = torch.stack(each).sum(0), self.accumulate
         if dist.is_available() and dist.is_initialized():
             total = _sum_over_ranks(total, self.group)
             parts *= dist.get_world_size(self.group)
         items, numbers = (total / parts).unbind()
         return {"num_items_in_batch": items, "num_numbers_in_batch": numbers}
+
+    def _inputs(self, batch: Any) -> Mapping[str, Tensor]:
+        found = self.labels(batch)
+        return found if isinstance(found, Mapping) else {"labels": found}
 
 
 def _sum_over_ranks(total: Tensor, group: dist.ProcessGroup | None) -> Tensor:

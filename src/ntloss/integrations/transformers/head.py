@@ -71,9 +71,10 @@ def logit_transform(config: Any) -> dict[str, float]:
     """
     config = config.get_text_config(decoder=True)
     options: dict[str, float] = {}
-    softcap = getattr(config, "final_logit_softcapping", None)
-    if softcap is not None:
-        options["softcap"] = float(softcap)
+    # Gemma's kin, RecurrentGemma, xLSTM.
+    for name in ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap"):
+        if getattr(config, name, None) is not None:
+            options["softcap"] = float(getattr(config, name))
     for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
         if isinstance(getattr(config, name, None), (int, float)):
             options.setdefault("logit_scale", float(getattr(config, name)))

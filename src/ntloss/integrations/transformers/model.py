@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ntloss.criteria import Criterion
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.terms import LossTerms
+from ntloss.integrations.counts import Loss, counter_of
 from ntloss.integrations.transformers.head import HeadTensors, find_head, logit_transform, rows_of
 from ntloss.integrations.transformers.held_head import HeldHead
 from ntloss.integrations.transformers.introspection import (
@@ -23,7 +24,6 @@ from ntloss.integrations.transformers.introspection import (
     without_wrappers,
 )
 from ntloss.integrations.transformers.targets import (
-    Loss,
     Targets,
     count_targets,
     read_targets,
@@ -62,6 +62,7 @@ class NumberAwareModel:
         self.chunked = isinstance(loss, NTLLinearCrossEntropyLoss)
         self.terms: LossTerms | None = None
         self.active = True
+        self._counter = counter_of(loss)
         self._loss_of_logits = loss if isinstance(loss, NTLCrossEntropyLoss) else _logits_twin(loss)
         self._names = tuple(inspect.signature(model.forward).parameters)
         self._calls_loss_function = calls_loss_function(type(model))
@@ -78,7 +79,7 @@ class NumberAwareModel:
         return (self.loss, self._loss_of_logits) if self.chunked else (self.loss,)
 
     def normalizers(self, **inputs: Any) -> tuple[Tensor, Tensor]:
-        """Count labels and numbers of a batch; add up over accumulated micro-batches and ranks.
+        """Count labels and numbers of a batch; `CountedBatches` adds them up over micro-batches and ranks.
 
         Args:
             inputs: the batch; `labels`, `shift_labels` and `position_ids` are read.
@@ -86,7 +87,7 @@ class NumberAwareModel:
         Returns:
             `num_items_in_batch` and `num_numbers_in_batch`, scalars, to call the model with.
         """
-        counts = count_targets(self.loss, self.shift, inputs)
+        counts = count_targets(self._counter, self.shift, inputs)
         return counts[0], counts[1]
 
     def undo(self) -> None:
@@ -250,12 +251,14 @@ class NumberAwareModel:
         """What the model calls in place of `model.loss_function`."""
         if self._targets is None:
             raise ValueError(
-                "model.loss_function was called outside of the model's forward: call the model with labels"
+                "model.loss_function was called outside of the model's forward, or a second time in it: call "
+                "the model with labels. Where it has several losses, use NTLCrossEntropyLoss on its logits."
             )
         self._asked = True
         if self._computed is None:
             self._compute_of_logits(logits)
         assert self._computed is not None
+        self._targets = None  # another head's loss would be this one's
         return self._computed.clone()  # mixtures add their routers' loss to it in place
 
     def _compute_of_logits(self, logits: Tensor) -> None:
@@ -291,7 +294,7 @@ def make_number_aware(
     Mamba, GPT-2, ...) get another one; T5, BART and their kin, which compute their loss inline, are called
     without labels. Nothing of it is saved, and the state dict's keys stay. Normalised by `num_items_in_batch`
     and `num_numbers_in_batch` where the model is called with them: `count_numbers(trainer)` has a Trainer do
-    so, `make_trainer_number_aware(trainer)` does both.
+    so (`make_trainer_number_aware(trainer)` does both), `CountedBatches(loader, handle)` a loop of your own.
 
     Args:
         model: a causal, masked or encoder-decoder language model of transformers, PEFT's included.

@@ -8,12 +8,10 @@ import torch
 from torch import Tensor
 
 from ntloss.criteria import needs_of
-from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.terms import shift_left
+from ntloss.integrations.counts import Loss
 from ntloss.numbers import sequence_ids_of
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
-
-Loss = NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss
 
 # Embeddings are padded for speed and for tokens to come, by less than this.
 _PADDING_SHARE, _PADDING_TOKENS = 1.1, 1024
@@ -107,7 +105,7 @@ def _check_own_count(num_items: Tensor | float, aligned: Tensor, labels: Tensor,
             f"num_items_in_batch={given:g}, and this batch has {own[0]} labels: it is one of several that "
             "are accumulated, or of several ranks, and numbers have to be counted over the same. With a "
             "Trainer call count_numbers(trainer) before training, or make_trainer_number_aware(trainer). In "
-            "a loop of your own pass num_numbers_in_batch too: handle.normalizers(**batch), added up."
+            "a loop of your own CountedBatches(loader, handle, accumulate) has both counts."
         )
 
 
