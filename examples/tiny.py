@@ -17,7 +17,7 @@ CHARACTERS = "0123456789+= "
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer of single characters: numbers digit by digit, as current language models write them."""
+    """Single characters: numbers digit by digit, as Llama 2, Mistral, Gemma and Qwen write them."""
     vocab = {text: i for i, text in enumerate(["<pad>", "</s>", "<unk>", *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
