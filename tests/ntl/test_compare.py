@@ -145,7 +145,13 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(tiny):
     overrides = [*tiny, "seeds=[0,1,2]", "jobs=1", "training.steps=150"]
     command = [sys.executable, "-m", "ntl.comparison.program", *overrides]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        # What a shell starts in the background ignores Ctrl-C, and so would a child of these tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     first = output(tiny) / "runs" / "ce-seed0.json"
     deadline = time.monotonic() + 60
