@@ -303,7 +303,7 @@ def _check_arguments(trainer: Any, handle: NumberAwareModel | None) -> None:
             "copies have the stock loss: start with torchrun or accelerate launch, or set "
             "CUDA_VISIBLE_DEVICES"
         )
-    if trainer.get_sp_size() > 1:
+    if hasattr(trainer, "get_sp_size") and trainer.get_sp_size() > 1:  # transformers 4 has none of it
         raise ValueError(
             "sequence parallelism averages the ranks' losses by their labels, which is not the number term's "
             "mean: expected data, tensor or context parallelism"
