@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch.torch_version import TorchVersion
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples"
@@ -52,6 +54,10 @@ def test_both_terms_fall(name: str, tmp_path: Path) -> None:
     needed, processes, arguments = EXAMPLES[name]
     for module in needed:
         pytest.importorskip(module)
+    if name == "tensor_parallel.py" and torch.__version__ < TorchVersion("2.8"):
+        pytest.skip(
+            "gloo may deadlock in destroy_process_group here: https://github.com/pytorch/pytorch/pull/154976"
+        )
     printed = run(name, processes, ["--steps", "20", *arguments], tmp_path)
     lines = {when: [float(number) for number in numbers] for when, *numbers in LINE.findall(printed)}
     assert set(lines) == {"before", "after"}, printed
