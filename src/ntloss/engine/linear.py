@@ -158,16 +158,17 @@ class _SumOfBlocks(torch.autograd.Function):
         rows: int,
         grad_enabled: bool,
     ) -> tuple[Tensor, ...]:
-        gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3] if grad_enabled else (False,) * 3)
+        # float16 has no room for the gradients of a mean over many positions, nor for those of large values,
+        # and what scales the loss (a GradScaler) is not known yet: a block's largest becomes 1.
+        scaled = hidden.dtype == torch.float16
+        needed = ctx.needs_input_grad[:3] if grad_enabled else (False,) * 3
+        gradients = _Gradients(hidden, head, needed, scaled)
         # Nothing reads logits again once their softmax is known, unless a soft cap's slope is asked for.
         overwrite = (
             gradients.wanted
             and hidden.dtype == compute_dtype(hidden.dtype)
             and objective.transform.softcap is None
         )
-        # float16 has no room for the gradients of a mean over many positions, and what scales the loss up (a
-        # GradScaler) is not known yet.
-        scale = float(1 << len(hidden).bit_length()) if hidden.dtype == torch.float16 else 1.0
         mean = objective.label_smoothing > 0
         sums = LossTerms(*(hidden.new_zeros((), dtype=compute_dtype(hidden.dtype)) for _ in range(3)))
         for block, logits in _blocks(hidden, head, rows):
@@ -180,14 +181,14 @@ class _SumOfBlocks(torch.autograd.Function):
             for total, part in zip(sums, (loss, terms.ce.sum(), terms.ntl.sum()), strict=True):
                 total += part.detach()
             if gradients.wanted:
-                grads = torch.autograd.grad(
-                    loss, leaves, torch.full_like(loss, scale), allow_unused=True, materialize_grads=True
-                )
+                grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+                scale = _largest(grads) if scaled else None
+                grads = grads if scale is None else tuple(grad / scale for grad in grads)
                 log_normalizer = leaves.log_normalizer.detach()
                 head.write_gradient(logits, overwrite, here.labels, tables.token_ids, log_normalizer, grads)
-                gradients.add(block, logits)
+                gradients.add(block, logits, scale)
         ctx.dtype = hidden.dtype
-        ctx.gradients, ctx.scale = gradients.finish(), scale
+        ctx.gradients = gradients.finish()
         ctx.mark_non_differentiable(sums.ce, sums.ntl)
         return tuple(sums)
 
@@ -200,9 +201,8 @@ class _SumOfBlocks(torch.autograd.Function):
                 "the loss again; or pass reduction='none', which recomputes logits, and reduce it yourself."
             )
         gradients, ctx.gradients = ctx.gradients, None
-        factor = grad_loss / ctx.scale
         return (
-            *(None if grad is None else grad.mul_(factor).to(ctx.dtype) for grad in gradients),
+            *(None if grad is None else grad.mul_(grad_loss).to(ctx.dtype) for grad in gradients),
             *[None] * 7,
         )
 
@@ -234,7 +234,7 @@ class _ReadHidden(torch.autograd.Function):
         refuse_double_backward()
         hidden, weight_of_head, bias, labels, token_ids, log_normalizer = ctx.saved_tensors
         head = Head(weight_of_head, bias, ctx.transform, ctx.shard)
-        gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3])
+        gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3], scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
             # The mean logit's gradient is empty where it was not asked for; so is every block of it.
             here = tuple(grad[block] for grad in grads)
@@ -261,35 +261,49 @@ def _blocks(hidden: Tensor, head: Head, rows: int) -> Iterator[tuple[slice, Tens
         yield block, logits
 
 
+def _largest(grads: tuple[Tensor, ...]) -> Tensor:
+    """The largest magnitude, 1 where there is none but zero."""
+    largest = torch.cat([grad.flatten() for grad in grads] + [grads[0].new_zeros(1)]).abs().amax()
+    return torch.where(largest == 0, 1.0, largest)
+
+
 class _Gradients:
     """Gradients of hidden states, head and bias, added up block by block; those that are needed."""
 
-    def __init__(self, hidden: Tensor, head: Head, needed: tuple[bool, ...]) -> None:
+    def __init__(self, hidden: Tensor, head: Head, needed: tuple[bool, ...], scaled: bool) -> None:
         self.head = head
         self.inputs = hidden
         self.wanted = any(needed)
-        # Those of the head are sums over many blocks: in float32 at least.
+        # In float32 at least: those of the head, sums over many blocks, and all where blocks have scales.
         dtype = compute_dtype(hidden.dtype)
-        self.hidden = torch.empty_like(hidden) if needed[0] else None
+        self.hidden = torch.empty_like(hidden, dtype=dtype if scaled else None) if needed[0] else None
         self.weight = torch.zeros_like(head.weight, dtype=dtype) if needed[1] else None
         self.bias = None
         if needed[2] and head.bias is not None:
             self.bias = torch.zeros_like(head.bias, dtype=dtype)
 
-    def add(self, block: slice, grad_logits: Tensor) -> None:
+    def add(self, block: slice, grad_logits: Tensor, scale: Tensor | None = None) -> None:
+        """Add those of a block, whose logits' gradients were divided by `scale`."""
         if self.hidden is not None:
-            torch.mm(grad_logits, self.head.weight, out=self.hidden[block])
+            if scale is None:
+                torch.mm(grad_logits, self.head.weight, out=self.hidden[block])
+            else:
+                self.hidden[block] = _scaled(grad_logits @ self.head.weight, scale)
         if self.weight is not None:
             if self.weight.dtype == grad_logits.dtype:
                 self.weight.addmm_(grad_logits.t(), self.inputs[block])
             else:
-                self.weight.add_(grad_logits.t() @ self.inputs[block])
+                self.weight.add_(_scaled(grad_logits.t() @ self.inputs[block], scale))
         if self.bias is not None:
-            self.bias.add_(grad_logits.sum(0, dtype=self.bias.dtype))
+            self.bias.add_(_scaled(grad_logits.sum(0, dtype=self.bias.dtype), scale))
 
     def finish(self) -> list[Tensor | None]:
-        """The gradients; those of the head in float32 at least, for the caller to scale and convert."""
+        """The gradients, for the caller to scale and convert."""
         if self.hidden is not None and self.head.shard is not None:
             # Each rank has gone back through its own rows of the head.
             dist.all_reduce(self.hidden, group=self.head.shard.group)
         return [self.hidden, self.weight, self.bias]
+
+
+def _scaled(grad: Tensor, scale: Tensor | None) -> Tensor:
+    return grad if scale is None else grad.to(scale.dtype) * scale
