@@ -17,6 +17,7 @@ import other_tokenizers
 import pytest
 import tiny_tokenizers
 from tiny_tokenizers import DIGITS
+from tokenizers import normalizers
 
 import ntloss
 from ntloss import NumberVocabulary
@@ -218,6 +219,22 @@ class TestWhatIsNotCounted:
         inspection = inspect_tokenizer(tiny_tokenizers.qwen_like(), "4 and ٣٤")
         assert (inspection.digits, inspection.other_digits) == (1, 2)
         assert any("other scripts" in note and ": 2." in note for note in inspection.notes)
+
+    @pytest.mark.parametrize("make", ["fast", "pieces"])
+    def test_digits_that_the_tokenizer_makes_ascii_are_counted_as_it_sees_them(
+        self, make: str, tmp_path: Path
+    ) -> None:
+        if make == "fast":
+            tokenizer: Any = tiny_tokenizers.sentence_piece()
+            tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+        else:
+            sentencepiece = pytest.importorskip("sentencepiece")
+            path = other_tokenizers.sentence_piece_file(tmp_path)
+            tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        inspection = inspect_tokenizer(tokenizer, "4 ４５ m² and ٣")
+        assert (inspection.digits, inspection.other_digits) == (4, 1)
+        assert shares(inspection)[False, True] == 1
+        assert not any("No reading sees" in note for note in inspection.notes)
 
     def test_tokens_that_are_numbers_and_more(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "4 4a 4a 1,000 5")
