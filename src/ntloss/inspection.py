@@ -183,7 +183,7 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         readings=readings,
         unseen=dict(unseen.most_common(_SAMPLES)),
         recommendation=recommendation,
-        notes=tuple(_notes(readings, digits, other_digits, unseen, recommendation)),
+        notes=tuple(_notes(tokens, readings, digits, other_digits, unseen, recommendation)),
     )
 
 
@@ -322,6 +322,7 @@ def _recommend(tokens: Sequence[NumberToken], used: Mapping[int, int], digits: i
 
 
 def _notes(
+    tokens: Sequence[NumberToken],
     readings: Sequence[Reading],
     digits: int,
     other_digits: int,
@@ -344,6 +345,13 @@ def _notes(
         notes.append(f"Digits of other scripts in the text, which no reading counts: {other_digits:,}.")
     if recommendation is None:
         notes.append("No reading sees a single digit: a number token loss would be zero.")
-    elif not recommendation.digit_level and by_digit.problem is None:
+    elif not recommendation.digit_level:
+        values = [token.value for token in tokens]
+        notes.append(
+            f"The default criterion is in units of the values, here {min(values):,.0f} to "
+            f"{max(values):,.0f}, and as large: it would outweigh cross-entropy. Give one on a "
+            "scale of its own, such as criterion=NumberLevel()."
+        )
+    if recommendation is not None and not recommendation.digit_level and by_digit.problem is None:
         notes.append("Or split numbers into digits when tokenizing: then digit_level=True sees them all.")
     return notes

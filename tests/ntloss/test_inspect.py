@@ -16,11 +16,12 @@ from typing import Any
 import other_tokenizers
 import pytest
 import tiny_tokenizers
+import torch
 from tiny_tokenizers import DIGITS
 from tokenizers import normalizers
 
 import ntloss
-from ntloss import NumberVocabulary
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.cli import describe, main
 from ntloss.inspection import SENTENCE, Inspection, inspect_tokenizer
 
@@ -287,6 +288,19 @@ class TestAdvice:
         without = inspect_tokenizer(tiny_tokenizers.llama_like()).recommendation
         assert without is not None
         assert "space_prefixed changes nothing" in without.reason
+
+    def test_a_criterion_is_advised_where_values_are_large(self) -> None:
+        tokenizer = tiny_tokenizers.llama_3_like()
+        inspection = inspect_tokenizer(tokenizer, "2019 is 365 days")
+        assert any("0 to 999" in note and "criterion=NumberLevel()" in note for note in inspection.notes)
+        vocabulary = code_runs(inspection, tokenizer)
+        logits, labels = torch.zeros(1, 1, vocabulary.vocab_size), torch.tensor([[vocabulary.token_ids[-1]]])
+        terms = {
+            criterion: NTLCrossEntropyLoss(vocabulary, criterion, return_terms=True)(logits, labels)
+            for criterion in (None, ntloss.NumberLevel())
+        }
+        assert [float(ntl) > 10 * float(ce) for _, ce, ntl in terms.values()] == [True, False]
+        assert not any("criterion=" in note for note in inspect_tokenizer(tokenizer, "1 2 3").notes)
 
     def test_a_text_without_digits_is_said_and_replaced_by_the_sentence(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.llama_3_like(), "no number here")
