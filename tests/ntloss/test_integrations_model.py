@@ -499,6 +499,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         "expected shift=False",
     ),
     "no model": (lambda: make_number_aware(DIGITS, cases.llama()), "given NumberVocabulary"),
+    "a model's name": (
+        lambda: make_number_aware("gpt2", DIGITS),
+        "expected a model of transformers, given str",
+    ),
     "no head": (lambda: make_number_aware(cases.llama().model, DIGITS), "no head found"),
     "inline and causal": (
         lambda: make_number_aware(transformers.BartForCausalLM(make("Bart").config), DIGITS),
@@ -522,6 +526,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "an option that is the model's": (
         lambda: make_number_aware(cases.llama(), DIGITS, softcap=3.0),
         "softcap: expected some of",
+    ),
+    "a reading of the tokenizer": (
+        lambda: make_number_aware(cases.llama(), DIGITS, digit_level=False),
+        r"give NumberVocabulary.from_tokenizer\(tokenizer, digit_level=False",
     ),
     "a chunk size without chunks": (
         lambda: make_number_aware(cases.llama(), DIGITS, chunk_size=8),
