@@ -545,6 +545,17 @@ def test_what_does_not_fit_is_said(wrong: str) -> None:
         act()
 
 
+def test_the_terms_of_accumulated_batches_are_their_shares() -> None:
+    model = cases.llama()
+    handle = make_number_aware(model, DIGITS)
+    model(**batch(4))
+    whole, total = handle.terms, torch.zeros(3)
+    for part, counts in CountedBatches([batch(2), batch(2, 6)], handle, accumulate=2):
+        model(**part, **counts)
+        total += torch.stack(tuple(handle.terms)) / 2
+    torch.testing.assert_close(total, torch.stack(tuple(whole)))
+
+
 def test_twice_is_an_error() -> None:
     model = cases.llama()
     handle = make_number_aware(model, DIGITS)

@@ -49,7 +49,8 @@ class NumberAwareModel:
             weight, in evaluation too.
         shift: whether the model is causal: position i predicts label i + 1.
         chunked: whether the loss of a training batch is computed from hidden states.
-        terms: `LossTerms` of the last batch, detached; None before the first.
+        terms: `LossTerms` of the last batch, detached; None before the first. Divided as its loss was: of a
+            batch that is one of several accumulated, a share of theirs.
     """
 
     # A Trainer hands on its count of labels itself, or does not, where its own compute_loss calls the model.

@@ -41,7 +41,8 @@ class NumberAwareLoss:
 
     Attributes:
         loss: the loss.
-        terms: `LossTerms` of the last batch, detached; None before the first.
+        terms: `LossTerms` of the last batch, detached; None before the first. Divided as its loss was: of a
+            batch that is one of several accumulated, a share of theirs.
     """
 
     def __init__(
