@@ -344,6 +344,15 @@ class TestTheCommand:
         )  # its name before version 5
         assert out in readme.read_text(encoding="utf-8")
 
+    def test_its_help_tells_an_import_that_works(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            main(["inspect", "--help"])
+        line = re.search(r"^  from .* import \w+$", capsys.readouterr().out, flags=re.MULTILINE)
+        assert line is not None
+        imported: dict[str, Any] = {}
+        exec(line[0].strip(), imported)
+        assert imported["inspect_tokenizer"] is inspect_tokenizer
+
     def test_json_holds_the_inspection(
         self, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
