@@ -19,6 +19,7 @@ import tiny_tokenizers
 import torch
 from tiny_tokenizers import DIGITS
 from tokenizers import normalizers
+from transformers import BertGenerationTokenizer
 
 import ntloss
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
@@ -221,7 +222,7 @@ class TestWhatIsNotCounted:
         assert (inspection.digits, inspection.other_digits) == (1, 2)
         assert any("other scripts" in note and ": 2." in note for note in inspection.notes)
 
-    @pytest.mark.parametrize("make", ["fast", "pieces"])
+    @pytest.mark.parametrize("make", ["fast", "pieces", "python"])
     def test_digits_that_the_tokenizer_makes_ascii_are_counted_as_it_sees_them(
         self, make: str, tmp_path: Path
     ) -> None:
@@ -230,8 +231,10 @@ class TestWhatIsNotCounted:
             tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
         else:
             sentencepiece = pytest.importorskip("sentencepiece")
-            path = other_tokenizers.sentence_piece_file(tmp_path)
-            tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(path))
+            path = str(other_tokenizers.sentence_piece_file(tmp_path))
+            tokenizer = sentencepiece.SentencePieceProcessor(model_file=path)
+            if make == "python":  # around such a processor
+                tokenizer = BertGenerationTokenizer(path)
         inspection = inspect_tokenizer(tokenizer, "4 ４５ m² and ٣")
         assert (inspection.digits, inspection.other_digits) == (4, 1)
         assert shares(inspection)[False, True] == 1
