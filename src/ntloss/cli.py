@@ -35,7 +35,9 @@ examples:
   ntloss inspect path/to/checkpoint --text train.jsonl
   head -n 1000 corpus.txt | ntloss inspect tiktoken:cl100k_base --text - --json
 
-The same from Python: ntloss.inspection.inspect_tokenizer(tokenizer, texts).
+The same from Python:
+  from ntloss.inspection import inspect_tokenizer
+  inspect_tokenizer(tokenizer, texts)
 The exit code is 0 where there is a report, 2 where something asked for cannot be done."""
 
 # A file of JSON may be one line: it is cut before a space, where no number is cut, since a line is encoded

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ntloss.token_texts import TokenTexts, count_tokens, texts_of_tokenizer
+from ntloss.token_texts import TokenTexts, as_encoded, count_tokens, texts_of_tokenizer
 from ntloss.vocabulary import (
     READINGS,
     NumberToken,
@@ -99,8 +99,8 @@ class Inspection:
             marker ("plain": none; "after a space": `▁4`, `Ġ4`; "inside a word": `##4`); pairs that occur.
         other_scripts: tokens that are digits of other scripts, by script; no reading counts them.
         mixed: tokens that hold ASCII digits and something else (`"4th"`, `"1,000"`); no reading counts them.
-        digits: ASCII digit characters in the text.
-        other_digits: digit characters of other scripts in the text.
+        digits: ASCII digit characters in the text, as the tokenizer normalises it: `４²` may be `42` to it.
+        other_digits: digit characters of other scripts in the same.
         readings: the four readings.
         unseen: text of a token to the digits of the text that no reading sees because they lie in it, the
             most first, at most five.
@@ -160,10 +160,11 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
             "NumberVocabulary.from_mapping."
         )
     used = count_tokens(found.encode, texts)
-    digits = sum(map(count_digits, texts))
+    normalized = list(as_encoded(found.normalize, texts))
+    digits = sum(map(count_digits, normalized))
     readings = _readings(tokens, used)
     unseen = _unseen(found, tokens, used)
-    other_digits = sum(_is_other_digit(character) for text in texts for character in text)
+    other_digits = sum(_is_other_digit(character) for text in normalized for character in text)
     if digits:
         recommendation = _recommend(tokens, used, digits)
     else:
@@ -182,7 +183,7 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         readings=readings,
         unseen=dict(unseen.most_common(_SAMPLES)),
         recommendation=recommendation,
-        notes=tuple(_notes(readings, digits, other_digits, unseen, recommendation)),
+        notes=tuple(_notes(tokens, readings, digits, other_digits, unseen, recommendation)),
     )
 
 
@@ -321,6 +322,7 @@ def _recommend(tokens: Sequence[NumberToken], used: Mapping[int, int], digits: i
 
 
 def _notes(
+    tokens: Sequence[NumberToken],
     readings: Sequence[Reading],
     digits: int,
     other_digits: int,
@@ -343,6 +345,13 @@ def _notes(
         notes.append(f"Digits of other scripts in the text, which no reading counts: {other_digits:,}.")
     if recommendation is None:
         notes.append("No reading sees a single digit: a number token loss would be zero.")
-    elif not recommendation.digit_level and by_digit.problem is None:
+    elif not recommendation.digit_level:
+        values = [token.value for token in tokens]
+        notes.append(
+            f"The default criterion is in units of the values, here {min(values):,.0f} to "
+            f"{max(values):,.0f}, and as large: it would outweigh cross-entropy. Give one on a "
+            "scale of its own, such as criterion=NumberLevel()."
+        )
+    if recommendation is not None and not recommendation.digit_level and by_digit.problem is None:
         notes.append("Or split numbers into digits when tokenizing: then digit_level=True sees them all.")
     return notes

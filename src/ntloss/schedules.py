@@ -247,8 +247,8 @@ class WeightScheduler:
         if not (is_scalar or isinstance(current, (int, float))):
             raise TypeError(
                 f"{type(loss).__name__}.weight is {type(current).__name__}: expected a float or a scalar "
-                "tensor. NTLCrossEntropyLoss and NTLLinearCrossEntropyLoss have one; with a number loss of "
-                "its own, multiply it with weight * schedule(step) yourself."
+                "tensor. NTLCrossEntropyLoss and NTLLinearCrossEntropyLoss have one, such as a handle's "
+                ".loss; with a number loss of its own, multiply it with weight * schedule(step) yourself."
             )
         if not callable(schedule):
             raise TypeError(

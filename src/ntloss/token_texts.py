@@ -10,7 +10,7 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,12 +31,14 @@ class TokenTexts:
         bare: token id to whether the token's own string is that text, without a marker of the tokenizer.
         vocab_size: one more than the largest id.
         encode: texts to rows of token ids.
+        normalize: a text to what of it is cut into tokens: to T5's tokenizer `４²` is `42`.
     """
 
     decoded: Mapping[int, str]
     bare: Mapping[int, bool]
     vocab_size: int
     encode: Callable[[list[str]], Sequence[Sequence[int]]]
+    normalize: Callable[[str], str]
 
 
 def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts:
@@ -54,6 +56,7 @@ def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts
         TypeError: it is no tokenizer.
     """
     tokenizer = _inner(tokenizer)
+    normalize: Callable[[str], str] = str  # as it is
     if _has(tokenizer, "get_vocab", "convert_tokens_to_string"):
         return _texts_of_hugging_face(tokenizer, every_script)
     if _has(tokenizer, "decode_single_token_bytes", "encode_ordinary", "n_vocab"):
@@ -65,6 +68,7 @@ def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts
     elif _has(tokenizer, "id_to_piece", "is_control", "vocab_size"):
         size, texts = tokenizer.vocab_size(), _texts_of_pieces(tokenizer)
         encode = functools.partial(_encode_with_pieces, tokenizer)
+        normalize = tokenizer.normalize
     else:
         raise TypeError(
             f"expected a tokenizer or a NumberVocabulary, given {type(tokenizer).__name__}. Load one with "
@@ -74,7 +78,7 @@ def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts
         )
     decoded = {i: text for i, text in texts if _matters(text, every_script)}
     bare = {i: not text.startswith(" ") for i, text in decoded.items()}
-    return TokenTexts(decoded, bare, size, encode)
+    return TokenTexts(decoded, bare, size, encode, normalize)
 
 
 def count_tokens(encode: Callable[[list[str]], Sequence[Sequence[int]]], texts: list[str]) -> Counter[int]:
@@ -91,6 +95,19 @@ def count_tokens(encode: Callable[[list[str]], Sequence[Sequence[int]]], texts: 
     for start in range(0, len(texts), _AT_ONCE):
         used.update(itertools.chain.from_iterable(encode(texts[start : start + _AT_ONCE])))
     return used
+
+
+def as_encoded(normalize: Callable[[str], str], texts: Iterable[str]) -> Iterator[str]:
+    """The texts as a tokenizer cuts them, in which its tokens' digits can be counted.
+
+    Args:
+        normalize: of `TokenTexts`.
+        texts: the texts.
+
+    Returns:
+        The texts, one by one; those in ASCII as they are, to whose digits nothing is done.
+    """
+    return (text if text.isascii() else normalize(text) for text in texts)
 
 
 def _has(tokenizer: Any, *names: str) -> bool:
@@ -128,7 +145,11 @@ def _texts_of_hugging_face(tokenizer: Any, every_script: bool) -> TokenTexts:
                 decoded[token_id] = text
                 bare[token_id] = raw == text.removeprefix(" ")
     size = max(len(tokenizer), 1 + max(vocab.values(), default=-1))
-    return TokenTexts(decoded, bare, size, functools.partial(_encode_with, tokenizer))
+    encode, normalize = (
+        functools.partial(_encode_with, tokenizer),
+        functools.partial(_normalize_with, tokenizer),
+    )
+    return TokenTexts(decoded, bare, size, encode, normalize)
 
 
 def _texts_of_tiktoken(encoding: Any) -> Iterator[tuple[int, str]]:
@@ -173,6 +194,14 @@ def _encode_with(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
     if backend is not None and padding is not None:
         backend.enable_padding(**padding)
     return ids
+
+
+def _normalize_with(tokenizer: Any, text: str) -> str:
+    normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    if normalizer is not None:
+        return str(normalizer.normalize_str(text))
+    pieces = getattr(tokenizer, "sp_model", None)  # of a tokenizer in Python, around SentencePiece
+    return text if pieces is None else str(pieces.normalize(text))
 
 
 def _encode_with_tiktoken(encoding: Any, texts: list[str]) -> Sequence[Sequence[int]]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.token_texts import count_tokens, texts_of_tokenizer
+from ntloss.token_texts import as_encoded, count_tokens, texts_of_tokenizer
 
 # ASCII on purpose: Python's float() also reads "1_000", "nan" and other scripts' digits.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -68,7 +68,7 @@ class Coverage:
     """How many of the digit characters of a text a number token loss sees.
 
     Args:
-        digits: ASCII digit characters in the text.
+        digits: ASCII digit characters in the text, as the tokenizer normalises it: `４²` may be `42` to it.
         seen: those that lie in tokens which the vocabulary counts as numbers.
         seen_by_reading: the same for each reading of the tokenizer, by `(digit_level, space_prefixed)`.
     """
@@ -119,6 +119,7 @@ class NumberVocabulary:
     sign_ids: Mapping[int, int] = field(default_factory=dict)
     separator_ids: tuple[int, ...] = ()
     _encode: Callable[[list[str]], Sequence[Sequence[int]]] | None = field(default=None, repr=False)
+    _normalize: Callable[[str], str] = field(default=str, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.vocab_size, int) or isinstance(self.vocab_size, bool):
@@ -196,7 +197,9 @@ class NumberVocabulary:
         """
         texts = texts_of_tokenizer(tokenizer)
         size = texts.vocab_size if vocab_size is None else vocab_size
-        return cls._read(texts.decoded, texts.bare, size, digit_level, space_prefixed, texts.encode)
+        return cls._read(
+            texts.decoded, texts.bare, size, digit_level, space_prefixed, texts.encode, texts.normalize
+        )
 
     @classmethod
     def from_mapping(
@@ -248,6 +251,7 @@ class NumberVocabulary:
         digit_level: bool,
         space_prefixed: bool,
         encode: Callable[[list[str]], Sequence[Sequence[int]]] | None,
+        normalize: Callable[[str], str] = str,
     ) -> NumberVocabulary:
         kept, left_out = split_by_reading(number_tokens(decoded, bare), digit_level, space_prefixed)
         if digit_level:
@@ -271,6 +275,7 @@ class NumberVocabulary:
             },
             separator_ids=tuple(i for comma in _SEPARATORS for i in by_text.get(comma, ())),
             _encode=encode,
+            _normalize=normalize,
         )
 
     def coverage(self, texts: str | Iterable[str]) -> Coverage:
@@ -308,7 +313,8 @@ class NumberVocabulary:
             )
             for reading in READINGS
         }
-        return Coverage(sum(map(count_digits, texts)), seen, by_reading)
+        digits = sum(map(count_digits, as_encoded(self._normalize, texts)))
+        return Coverage(digits, seen, by_reading)
 
 
 def as_vocabulary(given: Any) -> NumberVocabulary:

@@ -16,10 +16,13 @@ from typing import Any
 import other_tokenizers
 import pytest
 import tiny_tokenizers
+import torch
 from tiny_tokenizers import DIGITS
+from tokenizers import normalizers
+from transformers import BertGenerationTokenizer
 
 import ntloss
-from ntloss import NumberVocabulary
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.cli import describe, main
 from ntloss.inspection import SENTENCE, Inspection, inspect_tokenizer
 
@@ -219,6 +222,24 @@ class TestWhatIsNotCounted:
         assert (inspection.digits, inspection.other_digits) == (1, 2)
         assert any("other scripts" in note and ": 2." in note for note in inspection.notes)
 
+    @pytest.mark.parametrize("make", ["fast", "pieces", "python"])
+    def test_digits_that_the_tokenizer_makes_ascii_are_counted_as_it_sees_them(
+        self, make: str, tmp_path: Path
+    ) -> None:
+        if make == "fast":
+            tokenizer: Any = tiny_tokenizers.sentence_piece()
+            tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+        else:
+            sentencepiece = pytest.importorskip("sentencepiece")
+            path = str(other_tokenizers.sentence_piece_file(tmp_path))
+            tokenizer = sentencepiece.SentencePieceProcessor(model_file=path)
+            if make == "python":  # around such a processor
+                tokenizer = BertGenerationTokenizer(path)
+        inspection = inspect_tokenizer(tokenizer, "4 ４５ m² and ٣")
+        assert (inspection.digits, inspection.other_digits) == (4, 1)
+        assert shares(inspection)[False, True] == 1
+        assert not any("No reading sees" in note for note in inspection.notes)
+
     def test_tokens_that_are_numbers_and_more(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "4 4a 4a 1,000 5")
         assert inspection.unseen == {"1,000": 4, "4a": 2}
@@ -271,6 +292,19 @@ class TestAdvice:
         assert without is not None
         assert "space_prefixed changes nothing" in without.reason
 
+    def test_a_criterion_is_advised_where_values_are_large(self) -> None:
+        tokenizer = tiny_tokenizers.llama_3_like()
+        inspection = inspect_tokenizer(tokenizer, "2019 is 365 days")
+        assert any("0 to 999" in note and "criterion=NumberLevel()" in note for note in inspection.notes)
+        vocabulary = code_runs(inspection, tokenizer)
+        logits, labels = torch.zeros(1, 1, vocabulary.vocab_size), torch.tensor([[vocabulary.token_ids[-1]]])
+        terms = {
+            criterion: NTLCrossEntropyLoss(vocabulary, criterion, return_terms=True)(logits, labels)
+            for criterion in (None, ntloss.NumberLevel())
+        }
+        assert [float(ntl) > 10 * float(ce) for _, ce, ntl in terms.values()] == [True, False]
+        assert not any("criterion=" in note for note in inspect_tokenizer(tokenizer, "1 2 3").notes)
+
     def test_a_text_without_digits_is_said_and_replaced_by_the_sentence(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.llama_3_like(), "no number here")
         assert inspection.digits == 0
@@ -312,6 +346,15 @@ class TestTheCommand:
             "GPT2TokenizerFast", "GPT2Tokenizer"
         )  # its name before version 5
         assert out in readme.read_text(encoding="utf-8")
+
+    def test_its_help_tells_an_import_that_works(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            main(["inspect", "--help"])
+        line = re.search(r"^  from .* import \w+$", capsys.readouterr().out, flags=re.MULTILINE)
+        assert line is not None
+        imported: dict[str, Any] = {}
+        exec(line[0].strip(), imported)
+        assert imported["inspect_tokenizer"] is inspect_tokenizer
 
     def test_json_holds_the_inspection(
         self, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

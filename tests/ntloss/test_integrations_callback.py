@@ -320,7 +320,12 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
     trainer = trainer_for(cases.llama(), tmp_path)
     with pytest.raises(ValueError, match="no number-aware loss to listen to"):
         NumberMetricsCallback().attach(trainer)
-    make_trainer_number_aware(trainer, DIGITS)
+    with pytest.raises(TypeError, match="expected a Trainer, given LlamaForCausalLM"):
+        NumberMetricsCallback().attach(trainer.model)
+    handle = make_trainer_number_aware(trainer, DIGITS)
+    for given in (trainer, handle, "wasserstein"):
+        with pytest.raises(TypeError, match=rf"\({type(given).__name__}\): expected .*attach\(trainer\)"):
+            NumberMetricsCallback(given)  # type: ignore[arg-type]
     callback = NumberMetricsCallback().attach(trainer)
     with pytest.raises(ValueError, match="attached already"):
         callback.attach(trainer)

@@ -172,6 +172,33 @@ def test_the_loss_stays_on_its_device() -> None:
     assert loss_fn.tables.values.device.type == "meta"
 
 
+def test_a_compiled_loss_counts_as_the_loss_does() -> None:
+    loss_fn = NTLCrossEntropyLoss(DIGITS)
+    batches = [{"input_ids": torch.tensor([[0, 3]]), "labels": torch.tensor([[3, 11]])}]
+    compiled = torch.compile(loss_fn, backend="eager")
+    assert list(CountedBatches(batches, compiled)) == list(CountedBatches(batches, loss_fn))
+
+
+@pytest.mark.parametrize(
+    ("batch", "given"),
+    [
+        ({"input_ids": torch.tensor([1])}, r"a dict with \['input_ids'\]"),
+        ((torch.tensor([1]), torch.tensor([1])), "a tuple:"),
+    ],
+    ids=["no such name", "pair"],
+)
+@pytest.mark.parametrize("of_model", [False, True], ids=["loss", "handle"])
+def test_a_batch_without_labels_is_told(batch: object, given: str, of_model: bool) -> None:
+    counting = NTLCrossEntropyLoss(DIGITS)
+    if of_model:
+        cases = pytest.importorskip("integration_cases")
+        from ntloss.integrations.transformers import make_number_aware
+
+        counting = make_number_aware(cases.llama(), cases.DIGITS)
+    with pytest.raises(ValueError, match=rf"no labels found in a batch, {given}.*labels=lambda batch"):
+        list(CountedBatches([batch], counting))
+
+
 @pytest.mark.parametrize("accumulate", [0, 1.5, "2"])
 def test_what_is_no_count_of_micro_batches_is_told(accumulate: object) -> None:
     with pytest.raises(ValueError, match=r"accumulate=.*expected 1 or more"):

@@ -499,6 +499,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         "expected shift=False",
     ),
     "no model": (lambda: make_number_aware(DIGITS, cases.llama()), "given NumberVocabulary"),
+    "a model's name": (
+        lambda: make_number_aware("gpt2", DIGITS),
+        "expected a model of transformers, given str",
+    ),
     "no head": (lambda: make_number_aware(cases.llama().model, DIGITS), "no head found"),
     "inline and causal": (
         lambda: make_number_aware(transformers.BartForCausalLM(make("Bart").config), DIGITS),
@@ -523,6 +527,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: make_number_aware(cases.llama(), DIGITS, softcap=3.0),
         "softcap: expected some of",
     ),
+    "a reading of the tokenizer": (
+        lambda: make_number_aware(cases.llama(), DIGITS, digit_level=False),
+        r"give NumberVocabulary.from_tokenizer\(tokenizer, digit_level=False",
+    ),
     "a chunk size without chunks": (
         lambda: make_number_aware(cases.llama(), DIGITS, chunk_size=8),
         "go with chunked=True",
@@ -535,6 +543,17 @@ def test_what_does_not_fit_is_said(wrong: str) -> None:
     act, message = WRONG[wrong]
     with pytest.raises((ValueError, TypeError), match=message):
         act()
+
+
+def test_the_terms_of_accumulated_batches_are_their_shares() -> None:
+    model = cases.llama()
+    handle = make_number_aware(model, DIGITS)
+    model(**batch(4))
+    whole, total = handle.terms, torch.zeros(3)
+    for part, counts in CountedBatches([batch(2), batch(2, 6)], handle, accumulate=2):
+        model(**part, **counts)
+        total += torch.stack(tuple(handle.terms)) / 2
+    torch.testing.assert_close(total, torch.stack(tuple(whole)))
 
 
 def test_twice_is_an_error() -> None:

@@ -401,6 +401,12 @@ def test_a_model_that_is_made_for_each_training_can_be_number_aware(
     assert_same(Trained(losses, dict(trainer.model.state_dict())), one["llama"])
 
 
+@pytest.mark.parametrize("line", [make_trainer_number_aware, count_numbers])
+def test_a_model_where_a_trainer_is_expected_is_told(line: Any) -> None:
+    with pytest.raises(TypeError, match="expected a Trainer, given LlamaForCausalLM"):
+        line(cases.llama())
+
+
 def test_a_trainer_without_a_number_loss_has_nothing_to_count(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no number-aware loss whose numbers"):
         count_numbers(trainer_for(cases.llama(), tmp_path))

@@ -236,6 +236,8 @@ def test_metrics_that_are_not_wanted_are_not_made_up(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="make_trainer_number_aware"):
         make_sft_number_aware(cases.trainer_for(cases.llama(), tmp_path))
+    with pytest.raises(TypeError, match=r"chunked=True: .*leave chunked away"):
+        make_sft_number_aware(sft(tmp_path), chunked=True)
     with pytest.raises(ValueError, match="expected 'nll'"):
         make_sft_number_aware(sft(tmp_path, loss_type="dft"))
     with pytest.raises(ValueError, match="make_sft_number_aware"):

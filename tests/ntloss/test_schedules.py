@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 from typing import Any
 
 import pytest
@@ -108,6 +109,8 @@ def test_what_is_no_schedule_is_refused() -> None:
         WeightScheduler(loss(), 0.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="NTLCrossEntropyLoss"):
         WeightScheduler(torch.nn.CrossEntropyLoss(), Constant())
+    with pytest.raises(TypeError, match=r"such as a handle's \.loss"):
+        WeightScheduler(types.SimpleNamespace(loss=loss()), Constant())
 
 
 def test_own_schedules_are_found_by_name() -> None:

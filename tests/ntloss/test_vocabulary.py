@@ -20,6 +20,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tiny_tokenizers import DIGITS, NOT_NUMBERS, NUMBERS, NUMBERS_UP_TO_999
+from tokenizers import normalizers
 
 from ntloss import NTLoss, NTLossDotProduct, NumberTokensLeftOut, NumberVocabulary
 
@@ -499,6 +500,13 @@ class TestCoverage:
         coverage = vocabulary.coverage(text)
         assert coverage.digits == sum(c in "0123456789" for c in text)
         assert coverage.seen == coverage.digits
+
+    def test_is_a_share_where_the_tokenizer_makes_other_digits_ascii(self) -> None:
+        tokenizer = tiny_tokenizers.llama_like()
+        tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+        vocabulary = pickle.loads(pickle.dumps(NumberVocabulary.from_tokenizer(tokenizer)))
+        coverage = vocabulary.coverage("4 ４５ a²")
+        assert (coverage.digits, coverage.share) == (4, 1.0)
 
     def test_sees_all_digits_of_a_token_with_an_exponent(self) -> None:
         vocabulary = NumberVocabulary.from_mapping({0: "1e3"}, vocab_size=1, encode=lambda _: [0])

@@ -15,6 +15,7 @@ from ntloss.engine.readout import IDENTITY
 from ntloss.engine.terms import LossTerms, shift_left
 from ntloss.integrations.counts import Loss
 from ntloss.integrations.transformers import NumberAwareLoss, handle_of
+from ntloss.integrations.transformers.trainer import check_is_trainer
 from ntloss.metrics import gather
 from ntloss.numbers import find_numbers, token_kinds
 from ntloss.token_metrics import TokenMetrics
@@ -65,6 +66,7 @@ class NumberMetricsCallback(TrainerCallback):
         places: places of digits to tell apart. Default: from hundredths to ten thousands.
 
     Raises:
+        TypeError: `loss` is not a combined loss.
         ValueError: `train_every` is not 1 or more; `places` are not consecutive.
     """
 
@@ -73,6 +75,12 @@ class NumberMetricsCallback(TrainerCallback):
     ) -> None:
         if train_every is not None and train_every < 1:
             raise ValueError(f"train_every={train_every!r}: expected 1 or more steps, or None for never")
+        if loss is not None and not (isinstance(loss, torch.nn.Module) and hasattr(loss, "normalizers")):
+            raise TypeError(
+                f"NumberMetricsCallback({type(loss).__name__}): expected an NTLCrossEntropyLoss or "
+                "NTLLinearCrossEntropyLoss, such as a handle's .loss, or nothing. The trainer is for attach: "
+                "NumberMetricsCallback().attach(trainer)."
+            )
         self.loss = loss
         self.train_every = train_every
         self.places = places
@@ -91,8 +99,10 @@ class NumberMetricsCallback(TrainerCallback):
             Itself.
 
         Raises:
+            TypeError: not a Trainer.
             ValueError: attached already; no number-aware loss.
         """
+        check_is_trainer(trainer)
         if self._trainer is not None:
             raise ValueError("attached already: expected one callback for each trainer")
         losses = _losses_of(trainer) if self.loss is None else (self.loss,)

@@ -59,7 +59,7 @@ class CountedBatches:
 
     Raises:
         TypeError: `loss` counts nothing.
-        ValueError: `accumulate` is not a whole number of 1 or more.
+        ValueError: `accumulate` is not a whole number of 1 or more; while iterating, a batch without labels.
 
     Example:
         >>> import torch
@@ -87,6 +87,7 @@ class CountedBatches:
             raise ValueError(
                 f"accumulate={accumulate!r}: expected 1 or more micro-batches per optimizer step"
             )
+        loss = getattr(loss, "_orig_mod", loss)  # of torch.compile
         if not hasattr(loss, "normalizers"):
             raise TypeError(
                 f"{type(loss).__name__} counts no numbers: expected NTLCrossEntropyLoss, "
@@ -96,7 +97,7 @@ class CountedBatches:
         self.accumulate = accumulate
         self._counter: Counter
         if isinstance(loss, Loss):
-            self._counter, self.labels = counter_of(loss), labels or (lambda batch: batch["labels"])
+            self._counter, self.labels = counter_of(loss), labels or _labels_of
         else:
             self._counter, self.labels = loss, labels or (lambda batch: batch)
         self.group = group
@@ -125,7 +126,21 @@ class CountedBatches:
 
     def _inputs(self, batch: Any) -> Mapping[str, Tensor]:
         found = self.labels(batch)
-        return found if isinstance(found, Mapping) else {"labels": found}
+        inputs = found if isinstance(found, Mapping) else {"labels": found}
+        if not isinstance(inputs.get("labels"), Tensor):
+            names = f" with {sorted(batch)}" if isinstance(batch, Mapping) else ""
+            raise ValueError(
+                f"no labels found in a batch, a {type(batch).__name__}{names}: expected a tensor in "
+                "batch['labels']. Where they are elsewhere, say so: CountedBatches(..., labels=lambda batch: "
+                "batch[1])."
+            )
+        return inputs
+
+
+def _labels_of(batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return batch.get("labels")
+    return None if isinstance(batch, (tuple, list)) else batch["labels"]
 
 
 def _sum_over_ranks(total: Tensor, group: dist.ProcessGroup | None) -> Tensor:

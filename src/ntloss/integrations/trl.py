@@ -136,7 +136,7 @@ def make_sft_number_aware(
         The handle: its `loss`, and `undo`, after which the trainer trains with its own loss.
 
     Raises:
-        TypeError: not an `SFTTrainer`.
+        TypeError: not an `SFTTrainer`; `chunked`, which is the trainer's choice.
         ValueError: another loss type, or an option that puts another loss in its place; `metrics=False`
             where the trainer has logits; the tokenizer is another model's.
     """
@@ -144,6 +144,11 @@ def make_sft_number_aware(
         raise TypeError(
             f"expected an SFTTrainer, given {type(trainer).__name__}. A Trainer of transformers: "
             "ntloss.integrations.transformers.make_trainer_number_aware(trainer)."
+        )
+    if "chunked" in options:
+        raise TypeError(
+            f"chunked={options['chunked']!r}: an SFTTrainer computes its loss without logits by itself "
+            "(before TRL 1.15 with loss_type='chunked_nll'), and so is ours: leave chunked away"
         )
     kind = _kind_of_handle(trainer.args, metrics)
     tokenizer = tokenizer_of(trainer, numbers)

@@ -49,7 +49,8 @@ class NumberAwareModel:
             weight, in evaluation too.
         shift: whether the model is causal: position i predicts label i + 1.
         chunked: whether the loss of a training batch is computed from hidden states.
-        terms: `LossTerms` of the last batch, detached; None before the first.
+        terms: `LossTerms` of the last batch, detached; None before the first. Divided as its loss was: of a
+            batch that is one of several accumulated, a share of theirs.
     """
 
     # A Trainer hands on its count of labels itself, or does not, where its own compute_loss calls the model.
@@ -345,6 +346,7 @@ def make_handle(
 ) -> Handle:
     """`make_number_aware`, with a handle of some class."""
     model = without_wrappers(model)
+    rows = rows_of(find_head(model))
     if isinstance(vars(model).get(_STATE), NumberAwareModel) and vars(model)[_STATE].active:
         raise ValueError(
             f"this {type(model).__name__} is number-aware already: call undo() of its handle first. Two "
@@ -356,7 +358,7 @@ def make_handle(
             "NTLCrossEntropyLoss in your own, or give the model its own back"
         )
     check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
-    vocabulary = vocabulary_for(numbers, rows_of(find_head(model)))
+    vocabulary = vocabulary_for(numbers, rows)
     check_inline_loss(model)
     made = NTLLinearCrossEntropyLoss if chunked else NTLCrossEntropyLoss
     if chunked:
@@ -372,7 +374,9 @@ def check_options(options: dict[str, Any], expected: set[str]) -> None:
     if unknown := set(options) - expected:
         raise TypeError(
             f"{', '.join(sorted(unknown))}: expected some of {', '.join(sorted(expected))}. Shift, reduction "
-            "and the logits' transform are the model's; chunk_size and drop_ignored go with chunked=True."
+            "and the logits' transform are the model's; chunk_size and drop_ignored go with chunked=True; "
+            "digit_level and space_prefixed are of the vocabulary: give NumberVocabulary.from_tokenizer("
+            "tokenizer, digit_level=False, vocab_size=model.config.vocab_size) in the tokenizer's place."
         )
 
 

@@ -41,7 +41,8 @@ class NumberAwareLoss:
 
     Attributes:
         loss: the loss.
-        terms: `LossTerms` of the last batch, detached; None before the first.
+        terms: `LossTerms` of the last batch, detached; None before the first. Divided as its loss was: of a
+            batch that is one of several accumulated, a share of theirs.
     """
 
     def __init__(
@@ -184,8 +185,10 @@ def count_numbers(trainer: Any) -> None:
         trainer: a `Trainer` or `Seq2SeqTrainer`.
 
     Raises:
+        TypeError: not a Trainer.
         ValueError: it has no number-aware loss, or two; it has an option that puts another loss in its place.
     """
+    check_is_trainer(trainer)
     _check_trainer(trainer)
     if not isinstance(trainer, NumberCountingMixin):
         own = type(trainer)
@@ -206,8 +209,10 @@ def make_trainer_number_aware(
         The handle: its `loss`, and `undo`, after which the trainer trains with the stock loss.
 
     Raises:
+        TypeError: not a Trainer.
         ValueError: no tokenizer; see `make_number_aware` and `count_numbers`.
     """
+    check_is_trainer(trainer)
     if any(parent.__module__.startswith("trl.") for parent in type(trainer).__mro__):
         raise ValueError(
             f"{type(trainer).__name__} is one of TRL's, which do not use the model's own loss: expected "
@@ -221,6 +226,15 @@ def make_trainer_number_aware(
         handle.undo()
         raise
     return handle
+
+
+def check_is_trainer(trainer: Any) -> None:
+    """Raise where something else is given, such as the model."""
+    if not hasattr(trainer, "compute_loss_func"):
+        raise TypeError(
+            f"expected a Trainer, given {type(trainer).__name__}. A model in a loop of your own: "
+            "make_number_aware(model, tokenizer) and CountedBatches(loader, handle)."
+        )
 
 
 def tokenizer_of(trainer: Any, numbers: NumberVocabulary | Any | None) -> Any:
