@@ -34,8 +34,8 @@ from ntloss.vocabulary import NumberVocabulary
 _STATE = "_number_aware"
 _OURS = "_is_number_aware"
 _OPTIONS = {"mode", "label_smoothing", "z_loss", "validate", "ignore_index"}
-Handle = TypeVar("Handle", bound="NumberAwareModel")
 _OPTIONS_OF_CHUNKS = {"chunk_size", "drop_ignored"}
+Handle = TypeVar("Handle", bound="NumberAwareModel")
 
 
 class NumberAwareModel:
