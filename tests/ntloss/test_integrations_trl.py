@@ -21,7 +21,9 @@ from transformers import PrinterCallback
 from ntloss import NTLCrossEntropyLoss, NumberLevel
 from ntloss.integrations.transformers import (
     WeightScheduleCallback,
+    count_numbers,
     handle_of,
+    make_number_aware,
     make_trainer_number_aware,
 )
 from ntloss.numbers import sequence_ids_of
@@ -271,6 +273,43 @@ def test_evaluation_has_its_metrics_and_undo_the_trainers_own_loss(tmp_path: Pat
     handle.undo()
     assert handle_of(trainer.model) is None
     assert trainer.evaluate()["eval_loss"] == stock["eval_loss"]
+
+
+@pytest.mark.parametrize("undone", ["before", "after"])
+def test_a_second_stage_on_the_same_model_is_number_aware(undone: str, tmp_path: Path) -> None:
+    model = cases.llama(vocab_size=VOCAB)
+    first = sft(tmp_path, model=model, bf16=True)  # accelerate wraps the forward, and leaves it so
+    handle = make_sft_number_aware(first)
+    first.train()
+    weights = {key: weight.clone() for key, weight in model.state_dict().items()}
+    if undone == "before":
+        handle.undo()
+    second = sft(tmp_path, model=model, bf16=True)
+    if undone == "after":
+        handle.undo()
+    make_sft_number_aware(second)
+    found, _ = trained(second)
+    fresh = cases.llama(vocab_size=VOCAB)
+    fresh.load_state_dict(weights)
+    alone = sft(tmp_path, model=fresh, bf16=True)
+    make_sft_number_aware(alone)
+    expected, _ = trained(alone)
+    assert furthest(found, expected) < 1e-6
+
+
+@pytest.mark.skipif(TorchVersion(trl.__version__) < TorchVersion("1.15"), reason="asks for the model's loss")
+@pytest.mark.parametrize("patched", ["before", "after"])
+def test_a_trainer_that_does_not_ask_for_the_models_loss_is_an_error(patched: str, tmp_path: Path) -> None:
+    model = cases.llama(vocab_size=VOCAB)
+    tokenizer = tiny_tokenizers.llama_like()
+    if patched == "before":
+        make_number_aware(model, tokenizer)
+    trainer = sft(tmp_path, model=model)
+    if patched == "after":
+        make_number_aware(model, tokenizer)
+    count_numbers(trainer)
+    with pytest.raises(ValueError, match=r"call handle.undo\(\), and then .*make_sft_number_aware"):
+        trainer.train()
 
 
 def test_metrics_that_are_not_wanted_are_not_made_up(tmp_path: Path) -> None:
