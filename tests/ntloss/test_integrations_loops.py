@@ -105,8 +105,8 @@ def test_lightning_trains_the_weights_of_one_batch(
     expected: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lightning = pytest.importorskip("lightning")
-    loss_fn = NTLCrossEntropyLoss(DIGITS)
-    schedule = WeightScheduler(loss_fn, LinearWarmup(steps=0))
+    loss_fn = NTLCrossEntropyLoss(DIGITS, weight=7.0)  # the schedule sets another, that of `expected`
+    schedule = WeightScheduler(loss_fn, LinearWarmup(steps=0), weight=0.3)
     steps_seen = []
 
     class Module(lightning.LightningModule):

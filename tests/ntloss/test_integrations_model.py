@@ -407,6 +407,22 @@ def test_a_model_that_accelerate_has_spread_is_number_aware(chunked: bool) -> No
     assert torch.equal(model(**inputs).loss, expected)
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_undo_leaves_the_hooks_of_a_model_that_is_spread_afterwards(chunked: bool) -> None:
+    model, inputs = cases.llama(), batch()
+    stock = model(**inputs).loss
+    handle = make_number_aware(model, DIGITS, chunked=chunked)
+    loss = model(**inputs).loss
+    model = accelerate.dispatch_model(model, {"model": "cpu", "lm_head": "cpu"}, "cpu", force_hooks=True)
+    hooked = model.forward
+    assert torch.equal(model(**inputs).loss, loss)
+    handle.undo()
+    assert model.forward is hooked
+    torch.testing.assert_close(model(**inputs).loss, stock)
+    with make_number_aware(model, DIGITS, chunked=chunked):
+        assert torch.equal(model(**inputs).loss, loss)
+
+
 def test_a_model_that_multiplies_with_its_heads_weight_itself_is_an_error_from_hidden_states() -> None:
     sizes = {"hidden_size": 16, "embedding_size": 8, "intermediate_size": 16, "true_hidden_size": 16}
     config = transformers.MobileBertConfig(

@@ -17,6 +17,7 @@ from ntloss.integrations.transformers import (
     NumberCountingMixin,
     WeightScheduleCallback,
     count_numbers,
+    handle_of,
     make_number_aware,
     make_trainer_number_aware,
 )
@@ -362,6 +363,42 @@ def test_a_trainer_that_would_not_use_the_models_loss_is_an_error(
     with pytest.raises(ValueError, match=message):
         make_trainer_number_aware(trainer, cases.DIGITS)
     make_number_aware(trainer.model, cases.DIGITS)  # the error has left it as it was
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("use_liger_kernel", True, "chunked=True computes the loss without logits"),
+        ("_n_gpu", 2, "sees 2 GPUs and would copy the model"),
+    ],
+)
+def test_what_would_put_the_stock_loss_back_into_the_model_is_an_error(
+    name: str, value: Any, message: str, tmp_path: Path
+) -> None:
+    trainer = trainer_for(cases.llama(), tmp_path)
+    setattr(trainer.args, name, value)  # a trainer that is made so needs the library, or the GPUs
+    with pytest.raises(ValueError, match=message):
+        make_trainer_number_aware(trainer, cases.DIGITS)
+    assert handle_of(trainer.model) is None
+
+
+@pytest.mark.parametrize("way", cases.WAYS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_without_any_label_trains_nothing(name: str, way: str, tmp_path: Path) -> None:
+    model = MODELS[name]()
+    before = {key: weight.clone() for key, weight in model.state_dict().items()}
+    function = NumberAwareLoss(model, cases.DIGITS) if way == "compute_loss_func" else None
+    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "max_steps": 1}
+    trainer = trainer_for(model, tmp_path, compute_loss_func=function, **options)
+    for row in trainer.train_dataset:
+        row["labels"][:] = -100
+    if function is None:
+        make_trainer_number_aware(trainer, cases.DIGITS, chunked=way == "chunked")
+    else:
+        count_numbers(trainer)
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == 0.0
+    assert all(torch.equal(weight, before[key]) for key, weight in model.state_dict().items())
 
 
 def test_label_smoothing_that_compute_loss_func_would_ignore_is_an_error(tmp_path: Path) -> None:

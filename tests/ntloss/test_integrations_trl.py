@@ -19,7 +19,13 @@ from torch.torch_version import TorchVersion
 from transformers import PrinterCallback
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel
-from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
+from ntloss.integrations.transformers import (
+    WeightScheduleCallback,
+    count_numbers,
+    handle_of,
+    make_number_aware,
+    make_trainer_number_aware,
+)
 from ntloss.numbers import sequence_ids_of
 
 trl = pytest.importorskip("trl")
@@ -213,6 +219,50 @@ def test_only_adapters_are_trained(tmp_path: Path) -> None:
     assert changed == {key for key in after if "lora_" in key}
 
 
+OF_THE_HEAD: dict[str, dict[str, Any]] = {
+    "around it": {"target_modules": ["q_proj", "lm_head"]},
+    "trained whole": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+    "some tokens": {"target_modules": ["q_proj"], "trainable_token_indices": {"lm_head": [40, 260, 261]}},
+}
+
+
+@pytest.mark.parametrize("adapter", OF_THE_HEAD)
+def test_an_adapter_of_the_head_trains_as_from_logits(adapter: str, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    if adapter == "some tokens" and TorchVersion(peft.__version__) < TorchVersion("0.18"):
+        pytest.skip("before PEFT 0.18 only an embedding's tokens can be trained")
+    config = peft.LoraConfig(r=2, task_type="CAUSAL_LM", init_lora_weights=False, **OF_THE_HEAD[adapter])
+    try:
+        trainer = sft(tmp_path, peft_config=config)
+    except ValueError as error:
+        if "adapter to `lm_head` is not supported" not in str(error):
+            raise
+        pytest.skip("this trainer refuses it")
+    model, inputs = trainer.model.train(), next(iter(trainer.get_train_dataloader()))
+    logits = model(**{key: value for key, value in inputs.items() if key != "labels"}).logits
+    handle = make_sft_number_aware(trainer, weight=0.7)
+    loss = NTLCrossEntropyLoss(handle.loss.vocabulary, weight=0.7, shift=True)(logits, inputs["labels"])
+    adapters = [weight for weight in model.parameters() if weight.requires_grad]
+    expected = torch.autograd.grad(loss, adapters)
+    found = torch.autograd.grad(trainer.compute_loss(model, dict(inputs)), adapters)
+    for gradient, wanted in zip(found, expected, strict=True):
+        assert wanted.abs().max() > 0
+        torch.testing.assert_close(gradient, wanted, atol=1e-6, rtol=1e-4)
+
+
+def test_a_schedule_sets_the_weight_before_each_step(tmp_path: Path) -> None:
+    losses = []
+    for scheduled in (True, False):
+        trainer = sft(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+        handle = make_sft_number_aware(trainer, weight=0.7 if scheduled else 0.0)
+        if scheduled:
+            trainer.add_callback(WeightScheduleCallback(handle.loss, lambda step: float(step > 1)))
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert losses[0][:2] == losses[1][:2]
+    assert losses[0][2] > losses[1][2] + 1.0
+
+
 def test_evaluation_has_its_metrics_and_undo_the_trainers_own_loss(tmp_path: Path) -> None:
     trainer = sft(tmp_path)
     stock = trainer.evaluate()
@@ -223,6 +273,43 @@ def test_evaluation_has_its_metrics_and_undo_the_trainers_own_loss(tmp_path: Pat
     handle.undo()
     assert handle_of(trainer.model) is None
     assert trainer.evaluate()["eval_loss"] == stock["eval_loss"]
+
+
+@pytest.mark.parametrize("undone", ["before", "after"])
+def test_a_second_stage_on_the_same_model_is_number_aware(undone: str, tmp_path: Path) -> None:
+    model = cases.llama(vocab_size=VOCAB)
+    first = sft(tmp_path, model=model, bf16=True)  # accelerate wraps the forward, and leaves it so
+    handle = make_sft_number_aware(first)
+    first.train()
+    weights = {key: weight.clone() for key, weight in model.state_dict().items()}
+    if undone == "before":
+        handle.undo()
+    second = sft(tmp_path, model=model, bf16=True)
+    if undone == "after":
+        handle.undo()
+    make_sft_number_aware(second)
+    found, _ = trained(second)
+    fresh = cases.llama(vocab_size=VOCAB)
+    fresh.load_state_dict(weights)
+    alone = sft(tmp_path, model=fresh, bf16=True)
+    make_sft_number_aware(alone)
+    expected, _ = trained(alone)
+    assert furthest(found, expected) < 1e-6
+
+
+@pytest.mark.skipif(TorchVersion(trl.__version__) < TorchVersion("1.15"), reason="asks for the model's loss")
+@pytest.mark.parametrize("patched", ["before", "after"])
+def test_a_trainer_that_does_not_ask_for_the_models_loss_is_an_error(patched: str, tmp_path: Path) -> None:
+    model = cases.llama(vocab_size=VOCAB)
+    tokenizer = tiny_tokenizers.llama_like()
+    if patched == "before":
+        make_number_aware(model, tokenizer)
+    trainer = sft(tmp_path, model=model)
+    if patched == "after":
+        make_number_aware(model, tokenizer)
+    count_numbers(trainer)
+    with pytest.raises(ValueError, match=r"call handle.undo\(\), and then .*make_sft_number_aware"):
+        trainer.train()
 
 
 def test_metrics_that_are_not_wanted_are_not_made_up(tmp_path: Path) -> None:

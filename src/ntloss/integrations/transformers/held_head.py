@@ -18,6 +18,7 @@ from ntloss.integrations.transformers.head import (
     head_tensors,
     probe_of,
 )
+from ntloss.integrations.transformers.introspection import leads_to
 
 _STATE = "_held_head"
 
@@ -49,9 +50,14 @@ class HeldHead:
         if head is self.head:
             return
         self.release()
-        self.head, self._previous = head, vars(head).get("forward")
+        before, forward = vars(head).get(_STATE), vars(head).get("forward")
+        self.head = head
         setattr(head, _STATE, self)
-        head.forward = types.MethodType(_forward, head)
+        if before is not None and leads_to(forward, _forward):  # let go of, and still called by what wraps it
+            self._previous = before._previous
+        else:
+            self._previous = forward
+            head.forward = types.MethodType(_forward, head)
 
     def release(self) -> None:
         """Let go of it; where something was put around its forward since, that calls on."""

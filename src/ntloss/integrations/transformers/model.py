@@ -20,6 +20,7 @@ from ntloss.integrations.transformers.introspection import (
     calls_loss_function,
     check_inline_loss,
     decoder_inputs_of,
+    leads_to,
     shifts_labels,
     without_wrappers,
 )
@@ -32,10 +33,9 @@ from ntloss.integrations.transformers.targets import (
 from ntloss.vocabulary import NumberVocabulary
 
 _STATE = "_number_aware"
-_OURS = "_is_number_aware"
 _OPTIONS = {"mode", "label_smoothing", "z_loss", "validate", "ignore_index"}
-Handle = TypeVar("Handle", bound="NumberAwareModel")
 _OPTIONS_OF_CHUNKS = {"chunk_size", "drop_ignored"}
+Handle = TypeVar("Handle", bound="NumberAwareModel")
 
 
 class NumberAwareModel:
@@ -67,7 +67,10 @@ class NumberAwareModel:
         self._loss_of_logits = loss if isinstance(loss, NTLCrossEntropyLoss) else _logits_twin(loss)
         self._names = tuple(inspect.signature(model.forward).parameters)
         self._calls_loss_function = calls_loss_function(type(model))
+        self._entry: Callable[..., Any] | None = None
         self._previous: Callable[..., Any] | None = None
+        self._before: NumberAwareModel | None = None
+        self._depth = 0
         self._replaced: dict[str, Any] = {}
         self._head = HeldHead(model, loss.objective.transform) if self.chunked else None
         self._targets: Targets | None = None
@@ -107,11 +110,13 @@ class NumberAwareModel:
             if value is not None:
                 setattr(self.model, name, value)
         # What has been wrapped around us since, such as autocast, calls us: we then pass everything on.
-        if hasattr(vars(self.model).get("forward"), _OURS):
+        if getattr(vars(self.model).get("forward"), "__func__", None) is self._entry:
             del self.model.forward
             if self._previous is not None:
                 self.model.forward = self._previous
             delattr(self.model, _STATE)
+            if self._before is not None:
+                setattr(self.model, _STATE, self._before)
 
     def __enter__(self) -> NumberAwareModel:
         return self
@@ -135,12 +140,17 @@ class NumberAwareModel:
 
     def install(self) -> None:
         """Put this loss in the model's place of its own."""
-        tombstone = vars(self.model).get(_STATE)
-        if tombstone is None:
-            self._previous = vars(self.model).get("forward")
-            self.model.forward = types.MethodType(_make_forward(self.model), self.model)
+        # One that was undone may still be called by what has wrapped it. We take its place, unless
+        # something lies between that may answer by itself, as the forward that an SFTTrainer puts there.
+        before, forward = vars(self.model).get(_STATE), vars(self.model).get("forward")
+        if before is not None and leads_to(forward, before._entry):
+            self._entry, self._previous = before._entry, before._previous
+            self._before, self._depth = before._before, before._depth
         else:
-            self._previous = tombstone._previous
+            self._previous, self._before = forward, before
+            self._depth = 0 if before is None else before._depth + 1
+            self._entry = _make_forward(self.model, self._depth)
+            self.model.forward = types.MethodType(self._entry, self.model)
         setattr(self.model, _STATE, self)
         self._replace("accepts_loss_kwargs", True)  # so that a trainer gives us its counts
         if self._calls_loss_function:
@@ -158,6 +168,11 @@ class NumberAwareModel:
         if not self.active or kwargs.get("labels") is None:
             kwargs.pop("num_numbers_in_batch", None)
             return self._call(**kwargs)
+        if kwargs.get("fused_lm_head"):
+            raise ValueError(
+                "an SFTTrainer asks this model for more than its own loss: call handle.undo(), and then "
+                "ntloss.integrations.trl.make_sft_number_aware(trainer)"
+            )
         return_dict = kwargs.pop("return_dict", None)
         as_tuple = (self.model.config.return_dict if return_dict is None else return_dict) is False
         targets, kwargs = self.read(kwargs)
@@ -403,13 +418,15 @@ def _logits_twin(loss: NTLLinearCrossEntropyLoss) -> NTLCrossEntropyLoss:
     )
 
 
-def _make_forward(model: nn.Module) -> Callable[..., Any]:
+def _make_forward(model: nn.Module, depth: int) -> Callable[..., Any]:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self, _STATE).forward(*args, **kwargs)
+        handle = getattr(self, _STATE)
+        while handle._depth > depth:
+            handle = handle._before
+        return handle.forward(*args, **kwargs)
 
     # Trainers read the signature. Not `functools.wraps`: who unwraps what others put around us would go on to
     # the stock forward.
     forward.__signature__ = inspect.signature(type(model).forward)  # type: ignore[attr-defined]
     forward.__doc__ = type(model).forward.__doc__
-    setattr(forward, _OURS, True)
     return forward

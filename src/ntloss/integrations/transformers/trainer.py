@@ -167,13 +167,21 @@ class NumberCountingMixin:
                 inputs["decoder_input_ids"] = decoder_inputs_of(model_itself, inputs["labels"])
         elif handle is not None and num_numbers is not None:
             inputs = {**inputs, **{name: counts[name] for name in handle.counts_beside_the_trainers}}
+        terms = None if handle is None else handle.terms
         try:
-            return super().compute_loss(  # type: ignore[misc]
+            computed = super().compute_loss(  # type: ignore[misc]
                 model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
             )
         finally:
             if isinstance(function, NumberAwareLoss):
                 function.inputs = None
+        if handle is not None and num_numbers is not None and handle.terms is terms:
+            raise ValueError(
+                f"this {type(self).__name__} did not ask the number-aware model for the loss, or something "
+                "was put around the model's forward since that answers in its place, as an SFTTrainer does: "
+                "call handle.undo(), and then this trainer's own line, such as make_sft_number_aware(trainer)"
+            )
+        return computed
 
 
 def count_numbers(trainer: Any) -> None:
