@@ -55,7 +55,19 @@ def _run(arguments: Sequence[str]) -> int:
         print(USAGE)
         return 0
     if command in COMMANDS:
-        code: int = import_module(COMMANDS[command]).main(rest)
+        try:
+            module = import_module(COMMANDS[command])
+        except ModuleNotFoundError as error:
+            missing = (error.name or "ntl").partition(".")[0]
+            if missing in ("ntl", "ntloss"):  # no installation mends it
+                raise
+            print(
+                f"ntl: {missing} is not installed; the library does without it, the lab does not. "
+                f"In this repository: pip install '.[lab]'.",
+                file=sys.stderr,
+            )
+            return 2
+        code: int = module.main(rest)
         return code
     print(
         f"ntl: {command!r} is unknown; expected one of: {', '.join(COMMANDS)}. See `ntl --help`.",

@@ -36,3 +36,25 @@ def test_a_broken_pipe_of_a_training_is_not_swallowed(monkeypatch):
     monkeypatch.setattr(cli, "_run", run)
     with pytest.raises(BrokenPipeError, match="tracker"):
         cli.main(["train"])
+
+
+@pytest.mark.parametrize(("command", "missing"), [("compare", "rich"), ("train", "hydra")])
+def test_without_the_labs_libraries_the_install_line_is_named(command, missing):
+    block = f"import sys; sys.modules[{missing!r}] = None"  # as where it is not installed
+    done = subprocess.run(
+        [sys.executable, "-c", f"{block}; from ntl.cli import main; raise SystemExit(main([{command!r}]))"],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(Path(ntl.__file__).parents[1])},
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"ntl: {missing} is not installed")
+    assert "pip install '.[lab]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_module_of_our_own_is_not_taken_for_an_installation(monkeypatch):
+    monkeypatch.setitem(cli.COMMANDS, "compare", "ntl.nowhere")
+    with pytest.raises(ModuleNotFoundError, match=r"ntl\.nowhere"):
+        cli.main(["compare"])
