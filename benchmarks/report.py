@@ -166,8 +166,8 @@ def _integrations(measured: Sequence[Measurement]) -> str:
     found = _of(measured, table="integrations")
     if not found:
         return ""
-    text = "Forward, backward and AdamW; time (that of the fastest rounds) and peak memory over the stock "
-    text += "model's:\n\n"
+    text = "Forward, backward and AdamW, over the stock model's; with the callback, a step that it measures, "
+    text += "of which by default there is one in ten:\n\n"
     return text + _markdown(*training.table(found))
 
 
