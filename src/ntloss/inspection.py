@@ -352,6 +352,6 @@ def _notes(
             f"{max(values):,.0f}, and as large: it would outweigh cross-entropy. Give one on a "
             "scale of its own, such as criterion=NumberLevel()."
         )
-    if recommendation is not None and not recommendation.digit_level and by_digit.problem is None:
-        notes.append("Or split numbers into digits when tokenizing: then digit_level=True sees them all.")
+        if by_digit.problem is None:
+            notes.append("Or split numbers into digits when tokenizing: then digit_level=True sees them all.")
     return notes

@@ -56,9 +56,9 @@ def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts
         TypeError: it is no tokenizer.
     """
     tokenizer = _inner(tokenizer)
-    normalize: Callable[[str], str] = str  # as it is
     if _has(tokenizer, "get_vocab", "convert_tokens_to_string"):
         return _texts_of_hugging_face(tokenizer, every_script)
+    normalize: Callable[[str], str] = str  # as it is
     if _has(tokenizer, "decode_single_token_bytes", "encode_ordinary", "n_vocab"):
         size, texts = tokenizer.n_vocab, _texts_of_tiktoken(tokenizer)
         encode = functools.partial(_encode_with_tiktoken, tokenizer)
@@ -145,10 +145,8 @@ def _texts_of_hugging_face(tokenizer: Any, every_script: bool) -> TokenTexts:
                 decoded[token_id] = text
                 bare[token_id] = raw == text.removeprefix(" ")
     size = max(len(tokenizer), 1 + max(vocab.values(), default=-1))
-    encode, normalize = (
-        functools.partial(_encode_with, tokenizer),
-        functools.partial(_normalize_with, tokenizer),
-    )
+    encode = functools.partial(_encode_with, tokenizer)
+    normalize = functools.partial(_normalize_with, tokenizer)
     return TokenTexts(decoded, bare, size, encode, normalize)
 
 

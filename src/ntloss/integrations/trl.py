@@ -21,7 +21,7 @@ from ntloss.criteria import Criterion
 from ntloss.engine.linear import rows_for
 from ntloss.integrations.transformers.head import HeadTensors
 from ntloss.integrations.transformers.model import NumberAwareModel, make_handle
-from ntloss.integrations.transformers.trainer import count_numbers, tokenizer_of
+from ntloss.integrations.transformers.trainer import count_numbers_or_undo, tokenizer_of
 from ntloss.vocabulary import NumberVocabulary
 
 _ASKS_FOR_LOG_PROBS = hasattr(trl.trainer.utils, "FusedCausalLMOutput")  # TRL >= 1.15
@@ -158,11 +158,7 @@ def make_sft_number_aware(
     )
     if isinstance(handle, _SFTModel):
         handle.metrics = metrics
-    try:
-        count_numbers(trainer)
-    except ValueError:
-        handle.undo()
-        raise
+    count_numbers_or_undo(trainer, handle)
     return handle
 
 

@@ -362,7 +362,7 @@ def make_handle(
     """`make_number_aware`, with a handle of some class."""
     model = without_wrappers(model)
     rows = rows_of(find_head(model))
-    if isinstance(vars(model).get(_STATE), NumberAwareModel) and vars(model)[_STATE].active:
+    if handle_of(model) is not None:
         raise ValueError(
             f"this {type(model).__name__} is number-aware already: call undo() of its handle first. Two "
             "number terms are one criterion: WeightedSum."

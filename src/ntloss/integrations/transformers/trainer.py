@@ -228,12 +228,17 @@ def make_trainer_number_aware(
             "objectives of their own"
         )
     handle = make_number_aware(trainer.model, tokenizer_of(trainer, numbers), *args, **options)
+    count_numbers_or_undo(trainer, handle)
+    return handle
+
+
+def count_numbers_or_undo(trainer: Any, handle: NumberAwareModel) -> None:
+    """`count_numbers`, which leaves the model as it was where the trainer cannot count."""
     try:
         count_numbers(trainer)
     except ValueError:
         handle.undo()
         raise
-    return handle
 
 
 def check_is_trainer(trainer: Any) -> None:
