@@ -192,6 +192,13 @@ class Trained:
         return torch.tensor(losses).max().item(), torch.stack(weights).max().item()
 
 
+def train_with(trainer: Any) -> Trained:
+    """Train, and say what came of it."""
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return Trained(losses, {key: w.detach().clone() for key, w in trainer.model.state_dict().items()})
+
+
 def train(name: str, setting: Setting, folder: str | Path) -> Trained:
     """Train as the setting says; in each of its processes."""
     model = MODELS[name]()
@@ -210,9 +217,7 @@ def train(name: str, setting: Setting, folder: str | Path) -> Trained:
         make_trainer_number_aware(trainer, DIGITS, chunked=setting.way == "chunked")
     elif function is not None:
         count_numbers(trainer)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return Trained(losses, {key: w.detach().clone() for key, w in model.state_dict().items()})
+    return train_with(trainer)
 
 
 def _shard(name: str, model: Any, setting: Setting) -> None:
@@ -264,12 +269,18 @@ def _whole(weight: Tensor) -> Tensor:
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight.clone()
 
 
-def train_together(rank: int, port: int, trainings: list[tuple[str, Setting]], folder: str) -> None:
-    """What each of two processes runs; the first writes down what came of it."""
+def join_two(rank: int, folder: str | Path, seconds: float = 60) -> None:
+    """Become one of two gloo processes, which meet in a folder; with what trainers read of torchrun."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
+    meeting = f"file://{folder}/rendezvous"
+    dist.init_process_group("gloo", meeting, timedelta(seconds=seconds), rank=rank, world_size=2)
+
+
+def train_together(rank: int, trainings: list[tuple[str, Setting]], folder: str) -> None:
+    """What each of two processes runs; the first writes down what came of it."""
+    join_two(rank, folder)
     trained = {}
     for name, setting in trainings:
         try:
@@ -288,10 +299,10 @@ def possible(name: str, setting: Setting) -> bool:
     return AVERAGES_SHARDS or setting.sharded not in ("model", "head")
 
 
-def trained_together(folder: Path, port: int) -> dict[tuple[str, Setting], Trained]:
+def trained_together(folder: Path) -> dict[tuple[str, Setting], Trained]:
     """All trainings of two processes, in one job: starting it takes longer than they do."""
     trainings = [(name, setting) for setting in TOGETHER for name in MODELS if possible(name, setting)]
-    job = torch.multiprocessing.spawn(train_together, (port, trainings, str(folder)), nprocs=2, join=False)
+    job = torch.multiprocessing.spawn(train_together, (trainings, str(folder)), nprocs=2, join=False)
     deadline = time.monotonic() + TIMEOUT
     try:
         while not job.join(timeout=1.0):
@@ -304,19 +315,10 @@ def trained_together(folder: Path, port: int) -> dict[tuple[str, Setting], Train
     return torch.load(folder / "trained.pt", weights_only=False)
 
 
-def free_port() -> int:
-    """A port that nothing listens on."""
-    import socket
-
-    with socket.socket() as some:
-        some.bind(("localhost", 0))
-        return int(some.getsockname()[1])
-
-
 def main(write: Callable[[str], Any] = print) -> None:
     """Print the table."""
     with tempfile.TemporaryDirectory() as folder:
-        together = trained_together(Path(folder), free_port())
+        together = trained_together(Path(folder))
         write("| setting | Llama: loss | Llama: weights | T5: loss | T5: weights |")
         write("| --- | --- | --- | --- | --- |")
         ours = {name: train(name, Setting(), folder) for name in MODELS}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -281,12 +279,7 @@ def test_terms_are_the_losses_own(options: dict[str, Any], tmp_path: Path) -> No
 
 def on_two(rank: int, folder: str) -> None:
     """What each of two processes evaluates: 10 rows, so that the last batch repeats some."""
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
-    dist.init_process_group(
-        "gloo", f"file://{folder}/rendezvous", timedelta(seconds=60), rank=rank, world_size=2
-    )
+    cases.join_two(rank, folder)
     results = {}
     for chunked in (False, True):
         model = cases.llama()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from pathlib import Path
 
 import integration_cases as cases
@@ -69,12 +68,8 @@ def by_model(rank: int, stage: int) -> dict[str, Tensor]:
 
 
 def work(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "DS_ACCELERATOR": "cpu"}
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
-    dist.init_process_group(
-        "gloo", f"file://{folder}/rendezvous", timedelta(seconds=300), rank=rank, world_size=2
-    )
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    cases.join_two(rank, folder, seconds=300)
     import deepspeed
 
     deepspeed.init_distributed("gloo")

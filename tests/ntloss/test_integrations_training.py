@@ -8,7 +8,7 @@ from typing import Any
 import integration_cases as cases
 import pytest
 import torch
-from integration_cases import ALONE, MODELS, ROWS, TOGETHER, Setting, Trained, train, trainer_for
+from integration_cases import ALONE, MODELS, ROWS, TOGETHER, Setting, Trained, train, train_with, trainer_for
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
 from ntloss import NumberLevel
@@ -37,7 +37,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Setting], T
     """What two processes made of every setting."""
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("needs gloo")
-    return cases.trained_together(tmp_path_factory.mktemp("two"), cases.free_port())
+    return cases.trained_together(tmp_path_factory.mktemp("two"))
 
 
 def assert_same(trained: Trained, expected: Trained) -> None:
@@ -135,9 +135,7 @@ def test_a_batch_that_is_not_split_needs_no_counting(
     else:
         function = NumberAwareLoss(model, cases.DIGITS)
     trainer = trainer_for(model, tmp_path, compute_loss_func=function)
-    trainer.train()
-    trained = Trained([e["loss"] for e in trainer.state.log_history if "loss" in e], dict(model.state_dict()))
-    assert_same(trained, one["llama"])
+    assert_same(train_with(trainer), one["llama"])
 
 
 def test_the_mixin_serves_a_trainer_of_ones_own(one: dict[str, Trained], tmp_path: Path) -> None:
@@ -194,9 +192,7 @@ def test_a_trainer_that_calls_the_model_itself_trains_the_same(
     }  # fmt: skip
     trainer = trainer_for(model, tmp_path, cls=kind, **options)
     make_trainer_number_aware(trainer, cases.DIGITS)
-    trainer.train()
-    trained = Trained([e["loss"] for e in trainer.state.log_history if "loss" in e], dict(model.state_dict()))
-    assert_same(trained, one["llama"])
+    assert_same(train_with(trainer), one["llama"])
 
 
 @pytest.mark.parametrize("mode", ["add", "replace"])
@@ -433,9 +429,7 @@ def test_a_model_that_is_made_for_each_training_can_be_number_aware(
         lambda _, *args, **kw: CountingTrainer(None, *args, model_init=model_init, **kw),
         **options,
     )
-    trainer.train()
-    losses = [e["loss"] for e in trainer.state.log_history if "loss" in e]
-    assert_same(Trained(losses, dict(trainer.model.state_dict())), one["llama"])
+    assert_same(train_with(trainer), one["llama"])
 
 
 @pytest.mark.parametrize("line", [make_trainer_number_aware, count_numbers])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -154,12 +152,7 @@ UNEVEN = [{**row, "completion": " a. a"} if i % 8 > 3 else row for i, row in enu
 
 def on_two(rank: int, folder: str) -> None:
     """What each of two processes trains."""
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
-    dist.init_process_group(
-        "gloo", f"file://{folder}/rendezvous", timedelta(seconds=60), rank=rank, world_size=2
-    )
+    cases.join_two(rank, folder)
     trainer = sft(Path(folder), rows=UNEVEN, per_device_train_batch_size=4, ddp_backend="gloo")
     make_sft_number_aware(trainer, weight=0.7)
     results = trained(trainer)
