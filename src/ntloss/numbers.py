@@ -6,8 +6,9 @@ its place, need to know where a number starts, ends and has its point. The rules
 - Consecutive number tokens form one number; a token of several digits counts with its length.
 - A token that begins with a space or a sign (` 12`, `-3`) starts a new number.
 - Signs are not read: numbers are magnitudes, of `-3` as of `-`, `3`.
-- With `decimals`, a single point between two digits belongs to the number. In `1.2.3` both points do, and
-  places are counted from the first.
+- With `decimals`, a single point between two digits belongs to the number, but a number has one at most: it
+  ends before a second point, behind which a new number starts. `12.3.4` is 12.3 and 4, and `1.2.3.4` is 1.2
+  and 3.4, as `parse_numbers` reads them. Without `decimals`, every point ends a number: 12, 3 and 4.
 - Thousands separators and exponents end a number: `1,234` is 1 and 234, `2e5` is 2 and 5. Write numbers
   without them where that matters.
 - A token that is a number with a point or an exponent of its own (`3.14`, `1e3`) is a whole number by itself.
@@ -103,7 +104,7 @@ def find_numbers(
         kinds: `[vocab]`, `token_kinds` of the vocabulary, on the labels' device.
         sequence_ids: `[..., seq]`, int: positions side by side with the same id are of one sequence. Default:
             each row is one.
-        decimals: whether a single point between two digits belongs to a number.
+        decimals: whether the first single point between two digits belongs to a number.
         ignore_index: label of positions that do not count.
 
     Returns:
@@ -130,7 +131,8 @@ def find_numbers(
     open_to_left = is_number & (kind & _STARTS == 0)
     point = torch.zeros_like(is_number)
     if decimals:
-        point = (kind == _POINT) & going_on & _next(open_to_left & with_previous)
+        between = (kind == _POINT) & going_on & _next(open_to_left & with_previous)
+        point = _every_other(between, is_number & ~(open_to_left & (going_on | _previous(between))))
     continues = open_to_left & (going_on | _previous(point))
     starts = is_number & ~continues
     after = going_on & counted & ~continues & ~point
@@ -157,6 +159,13 @@ def _measure(digits: Tensor, point: Tensor, starts: Tensor, after: Tensor) -> Nu
     number = torch.where(is_number, number, 0)
     columns = (number, digits, place, place_from_end, starts, after)
     return NumberSpans(*(column.reshape(shape) for column in columns))
+
+
+def _every_other(points: Tensor, starts: Tensor) -> Tensor:
+    """The first, third, ... of the points behind each start; the second of two ends a number."""
+    count = points.cumsum(-1)
+    before = torch.where(starts, count, 0).cummax(-1).values
+    return points & ((count - before) % 2 == 1)
 
 
 def _previous(flags: Tensor) -> Tensor:

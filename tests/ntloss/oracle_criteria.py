@@ -53,6 +53,7 @@ class Reader:
                 and same
                 and next_joins
                 and texts[t - 1] != "."
+                and not points
             ):
                 points.append(sum(len(s.strip(" +-")) for _, s in current))
                 continue

@@ -143,6 +143,36 @@ def record(probs, values, target):
     )
 
 
+# --- numbers --------------------------------------------------------------------------------------
+
+WITH_DECIMALS = {
+    "digit_entropy": DigitEntropy(place_weighted=True),
+    "place_weighted decimal": PlaceWeighted(Wasserstein(), "decimal"),
+    "place_weighted exponential": PlaceWeighted(Wasserstein(), decimals=True),
+    "number_level": NumberLevel(decimals=True),
+    "relative_error": RelativeError(decimals=True),
+    "magnitude": Magnitude(decimals=True),
+    "per_number": PerNumber(Wasserstein(), decimals=True),
+    "ntil": ntil(decimals=True),
+}
+
+
+@pytest.mark.parametrize("name", WITH_DECIMALS)
+def test_a_number_ends_before_its_second_point(name):
+    """12.3.4 is 12.3 and 4: the second point counts as text does."""
+    point, text = TEXTS.index("."), TEXTS.index(None)
+    labels = torch.tensor([[1, 2, point, 3, point, 4]])
+    logits = batch()[:1, :6]
+    loss = NumberTokenLoss(VOCABULARY, WITH_DECIMALS[name], reweigh=False)
+    given = loss(logits, labels, reduction="none")
+    as_text = torch.tensor([[1, 2, point, 3, text, 4]])
+    torch.testing.assert_close(given, loss(logits, as_text, reduction="none"))
+    assert given[0, 5] > 0
+    torch.testing.assert_close(given[0, 5], loss(logits[:, 5:], labels[:, 5:], reduction="none")[0, 0])
+    joined = torch.tensor([[1, 2, point, 3, 4]])
+    assert not torch.isclose(given.sum(), loss(logits[:, [0, 1, 2, 3, 5]], joined, reduction="sum"))
+
+
 # --- against the oracle ---------------------------------------------------------------------------
 
 

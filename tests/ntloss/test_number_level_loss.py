@@ -3,6 +3,7 @@
 import inspect
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ from ntloss import (
 
 TEXTS = [*"0123456789", ".", "a", "b", None]
 VOCABULARY = NumberVocabulary.from_mapping(
-    {i: t for i, t in enumerate(TEXTS) if t}, vocab_size=len(TEXTS), digit_level=True
+    {i: t for i, t in enumerate(TEXTS[:11])}, vocab_size=len(TEXTS), digit_level=True
 )
 PUBLISHED = Path(os.environ.get("NTLOSS_PUBLISHED") or Path(__file__).parents[2] / ".published")
 
@@ -64,6 +65,13 @@ def texts_to_labels(*rows):
     return torch.tensor([[TEXTS.index(c) if c != "x" else -100 for c in row] for row in rows])
 
 
+def one_point_each(labels):
+    """Put text in place of a second point: 0.3.2 reads 12.3.4 as 1234."""
+    named = [[TEXTS[i] or "b" if i >= 0 else "x" for i in row] for row in labels.tolist()]
+    rows = [re.sub(r"(?<=[0-9])\.([0-9]+)\.(?=[0-9])", r".\1a", "".join(row)) for row in named]
+    return texts_to_labels(*rows)
+
+
 def published_cases():
     """Random batches, all options, numbers of 1 to 20 digits."""
     generator = torch.Generator().manual_seed(0)
@@ -74,7 +82,8 @@ def published_cases():
                 labels = torch.randint(0, 14, (4, 24), generator=generator)
                 labels[labels == 13] = -100
                 if float_level:
-                    labels[0, :9] = texts_to_labels("1.2.3..4.")[0]
+                    labels[0, :9] = texts_to_labels("1.25..4.5")[0]
+                    labels = one_point_each(labels)
                 call = {"reduction": reduction}
                 if reduction == "mean":
                     call["loss_weights"] = torch.rand(4, 24, generator=generator)
@@ -175,6 +184,14 @@ def test_one_term_for_each_number_at_its_first_digit():
     torch.testing.assert_close(mean, at.sum() / 4)
 
 
+def test_a_second_point_ends_a_number():
+    labels = texts_to_labels("12.3.4")
+    at = NumberLevelLoss(VOCABULARY, float_level=True)(
+        torch.randn(1, 6, len(TEXTS)), labels, reduction="none"
+    )
+    assert (at != 0).nonzero().tolist() == [[0, 0], [0, 5]]
+
+
 def test_a_point_does_not_change_the_relative_error():
     logits = torch.randn(1, 5, len(TEXTS))
     with_point = NumberLevelLoss(VOCABULARY, float_level=True)(logits, texts_to_labels("12.34"))
@@ -193,7 +210,8 @@ def test_same_as_its_criterion_in_the_combined_loss():
 @pytest.mark.parametrize("reweigh", [True, False])
 def test_length_weight_adds_the_probability_of_going_on(reweigh):
     texts = [*TEXTS, " 4"]
-    vocabulary = NumberVocabulary.from_mapping({i: t for i, t in enumerate(texts) if t}, vocab_size=15)
+    named = {i: t for i, t in enumerate(texts) if t and t not in "ab"}
+    vocabulary = NumberVocabulary.from_mapping(named, vocab_size=15)
     labels = torch.cat([texts_to_labels("12a3x4", "5.6b78"), torch.tensor([[14], [11]])], -1)
     logits = torch.randn(2, 7, 15, dtype=torch.float64, requires_grad=True)
     weights = torch.rand(2, 7, dtype=torch.float64)

@@ -24,6 +24,7 @@ from ntloss import (
     get_criterion,
 )
 from ntloss.numbers import find_numbers, log_ratio, sequence_ids_of, token_kinds
+from ntloss.parsing import parse_numbers
 
 TEXTS = [*"0123456789", ".", ",", "-", None, " 4", "12", " 345", "007", "3.14", "-8", "1e3", ".5"]
 TEXT = TEXTS.index(None)
@@ -72,7 +73,13 @@ def places_of(row, **options):
         ("1.", True, [[0]]),
         ("1._2", True, [[0], [0]]),
         ("1.x", True, [[0]]),
-        ("1.2.3", True, [[0, -1, -2]]),
+        ("12.3.4", True, [[1, 0, -1], [0]]),
+        ("12.3.4", False, [[1, 0], [0], [0]]),
+        ("1.2.34.5", True, [[0, -1], [1, 0, -1]]),
+        ("1.2.3.4.5_6.7", True, [[0, -1], [0, -1], [0], [0, -1]]),
+        ("1.2..3.4", True, [[0, -1], [0, -1]]),
+        ("1.2.x3.4", True, [[0, -1], [0, -1]]),
+        (["1", ".", "2", ".", " 4", ".", "5"], True, [[0, -1], [0, -1]]),
         ("1,234", False, [[0], [2, 1, 0]]),
         ("-12", False, [[1, 0]]),
         (["1", "2", " 4"], False, [[1, 0], [0]]),
@@ -104,7 +111,18 @@ def test_the_position_behind_a_number():
     assert behind("1.2_") == [1, 3]
     assert behind("1.2_", decimals=True) == [3]
     assert behind("1._", decimals=True) == [1]
+    assert behind("1.2.3_", decimals=True) == [3, 5]
     assert behind(["3.14", "_"]) == []  # nothing can go on there
+
+
+@given(st.lists(st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,2}){0,5}", fullmatch=True), min_size=1, max_size=3))
+def test_points_are_read_as_in_generated_texts(texts):
+    text = "_".join(texts)
+    spans = find_numbers(labels_of(text), KINDS, decimals=True)
+    read = dict.fromkeys(spans.number[spans.digits > 0].tolist(), 0.0)
+    for t in (spans.digits[0] > 0).nonzero().flatten().tolist():
+        read[int(spans.number[0, t])] += int(text[t]) * 10.0 ** int(spans.place[0, t])
+    assert list(read.values()) == pytest.approx(parse_numbers(text.replace("_", " ")))
 
 
 def test_rows_and_packed_sequences_do_not_merge():
@@ -113,6 +131,8 @@ def test_rows_and_packed_sequences_do_not_merge():
     packed = torch.tensor([[0, 0, 1], [5, 7, 7]])
     found, _ = numbers_of(labels, sequence_ids=packed)
     assert [[len(number) for number in row] for row in found] == [[1, 1], [1, 2]]
+    cut, _ = numbers_of(labels_of("1.23.4"), sequence_ids=torch.tensor([[0, 0, 0, 1, 1, 1]]), decimals=True)
+    assert [[place for _, place, _ in number] for number in cut[0]] == [[0, -1], [0, -1]]
     decimals, _ = numbers_of(labels_of("1.2"), sequence_ids=torch.tensor([[0, 1, 1]]), decimals=True)
     assert [len(number) for number in decimals[0]] == [1, 1]
 
