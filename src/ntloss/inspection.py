@@ -183,7 +183,10 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         readings=readings,
         unseen=dict(unseen.most_common(_SAMPLES)),
         recommendation=recommendation,
-        notes=tuple(_notes(tokens, readings, digits, other_digits, unseen, recommendation)),
+        notes=(
+            *_notes(tokens, readings, digits, other_digits, unseen, recommendation),
+            *_notes_on_spaces(found, tokens),
+        ),
     )
 
 
@@ -355,3 +358,18 @@ def _notes(
         if by_digit.problem is None:
             notes.append("Or split numbers into digits when tokenizing: then digit_level=True sees them all.")
     return notes
+
+
+def _notes_on_spaces(found: TokenTexts, tokens: Iterable[NumberToken]) -> list[str]:
+    texts = {token.token_id: token.text.removeprefix(" ") for token in tokens}
+    for length in range(2, 11):  # short ones may be single tokens
+        number = "1234567890"[:length]
+        (ids,) = found.encode([number])
+        pieces = [texts[i] for i in ids if i in texts]
+        spaced = " ".join(pieces)
+        if len(pieces) > 1 and "".join(pieces) == number and list(found.encode([spaced])[0]) == list(ids):
+            return [
+                f"The tokenizer cannot tell {number!r} from {spaced!r}: both have the same ids. Digits side "
+                "by side are read as one number, so separate numbers by more than a space, such as a comma."
+            ]
+    return []

@@ -18,6 +18,7 @@ from typing import Any
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 # Tokens that these characters are not part of can be skipped without decoding them.
 _CANDIDATE = re.compile(r"[0-9.,+-]")
+_DIGITS = re.compile(r" ?([0-9]+)")
 _SPACE_MARKERS = "▁Ġ"
 _AT_ONCE = 1000  # texts
 
@@ -27,7 +28,8 @@ class TokenTexts:
     """What a tokenizer says of the tokens that may be numbers, or signs and points of numbers.
 
     Args:
-        decoded: token id to text, in the middle of a text, a leading space included.
+        decoded: token id to text, in the middle of a text. A leading space is included where it is one of the
+            text, and left out where only the decoder puts it there.
         bare: token id to whether the token's own string is that text, without a marker of the tokenizer.
         vocab_size: one more than the largest id.
         encode: texts to rows of token ids.
@@ -45,8 +47,9 @@ def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts
     """Decode every token that may matter; the tokenizer stays as it is.
 
     Args:
-        tokenizer: of Hugging Face (anything with `get_vocab()` and `convert_tokens_to_string(tokens)`), a
-            `tiktoken.Encoding`, one of mistral-common, or a `sentencepiece.SentencePieceProcessor`.
+        tokenizer: of Hugging Face (anything with `get_vocab()` and `convert_tokens_to_string(tokens)`; if
+            some tokens decode with a leading space and it can be called, it is called on a string of digits),
+            a `tiktoken.Encoding`, one of mistral-common, or a `sentencepiece.SentencePieceProcessor`.
         every_script: also tell the tokens with digits of other scripts, which are no numbers to a loss.
 
     Returns:
@@ -146,8 +149,34 @@ def _texts_of_hugging_face(tokenizer: Any, every_script: bool) -> TokenTexts:
                 bare[token_id] = raw == text.removeprefix(" ")
     size = max(len(tokenizer), 1 + max(vocab.values(), default=-1))
     encode = functools.partial(_encode_with, tokenizer)
+    if callable(tokenizer):
+        decoded = _without_spaces_of_decoder(decoded, bare, encode)
     normalize = functools.partial(_normalize_with, tokenizer)
     return TokenTexts(decoded, bare, size, encode, normalize)
+
+
+def _without_spaces_of_decoder(
+    decoded: dict[int, str], bare: Mapping[int, bool], encode: Callable[[list[str]], Sequence[Sequence[int]]]
+) -> dict[int, str]:
+    """Drop leading spaces that do not stand for a space in the text.
+
+    A tokenizer without a decoder joins all tokens with spaces, and `12` comes back as `1 2`. The encoder
+    knows better: a token behind the first of a string of digits has no space before it. Where all of these
+    decode with one, the space is the decoder's, and tokens of their kind, with a marker or without, lose it.
+    BERT's keep it: there `12` is one token or continues with `##2`, and `2` begins a word.
+    """
+    matches = [match for text in decoded.values() if (match := _DIGITS.fullmatch(text))]
+    if not any(match[0].startswith(" ") for match in matches):
+        return decoded
+    # Of texts that the vocabulary has, the shortest first; twice, because one token may hold all digits.
+    texts = sorted({match[1] for match in matches}, key=lambda text: (len(text), text))
+    (ids,) = encode(["".join(texts[:10]) * 2])
+    behind_first = [i for i in ids if i in decoded][1:]
+    # Only some of them: behind an added token, which cuts a word, BERT's "2" begins another one.
+    if not all(decoded[i].startswith(" ") for i in behind_first):
+        return decoded
+    kinds = {bare[i] for i in behind_first}
+    return {i: text.removeprefix(" ") if bare[i] in kinds else text for i, text in decoded.items()}
 
 
 def _texts_of_tiktoken(encoding: Any) -> Iterator[tuple[int, str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_tokenizers
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,15 +26,15 @@ from ntloss import (
 
 TEXTS = [*"0123456789", ".", "a", "b", None]
 VOCABULARY = NumberVocabulary.from_mapping(
-    {i: t for i, t in enumerate(TEXTS[:11])}, vocab_size=len(TEXTS), digit_level=True
+    dict(enumerate(TEXTS[:11])), vocab_size=len(TEXTS), digit_level=True
 )
 PUBLISHED = Path(os.environ.get("NTLOSS_PUBLISHED") or Path(__file__).parents[2] / ".published")
 
 # Runs beside an `ntloss` of another make, so in a process of its own.
 PUBLISHED_SCRIPT = """
 import sys, torch
-sys.path.insert(0, sys.argv[1])
-import ntloss
+sys.path[:0] = [sys.argv[1], sys.argv[4]]
+import ntloss, tiny_tokenizers
 assert ntloss.__file__.startswith(sys.argv[1]), ntloss.__file__
 from ntloss import NumberLevelLoss
 
@@ -53,7 +54,8 @@ class Tokenizer:
 results = []
 for case in torch.load(sys.argv[2]):
     logits = case["logits"].requires_grad_()
-    loss_fn = NumberLevelLoss(Tokenizer(logits.shape[-1]), **case["options"])
+    make = tiny_tokenizers.HOME_MADE.get(case.get("make"), lambda: Tokenizer(logits.shape[-1]))
+    loss_fn = NumberLevelLoss(make(), **case["options"])
     loss = loss_fn(logits, case["labels"], **case["call"])
     loss.sum().backward()
     results.append((loss.detach(), logits.grad))
@@ -101,6 +103,24 @@ def published_cases():
     return made
 
 
+def home_made_cases():
+    """What tokenizers of one's own make of a text, whose decoders put spaces between digits."""
+    generator = torch.Generator().manual_seed(1)
+    texts = ["12", "a12,-2019a7.04.", "12 7 1 9.5"]
+    cases = []
+    for make in tiny_tokenizers.HOME_MADE:
+        tokenizer = tiny_tokenizers.HOME_MADE[make]()
+        for text in texts:
+            labels = torch.tensor([tokenizer(text)["input_ids"]])
+            for float_level in (False, True):
+                logits = 3 * torch.randn(*labels.shape, len(tokenizer), generator=generator)
+                options = {"float_level": float_level}
+                call = {"reduction": "none"}
+                case = {"logits": logits, "labels": labels, "options": options, "call": call, "make": make}
+                cases.append(case)
+    return cases
+
+
 @pytest.mark.skipif(
     not (PUBLISHED / "ntloss").is_dir(),
     reason=f"the published package is not in {PUBLISHED}: `make published` puts it there",
@@ -109,15 +129,17 @@ def test_equal_to_the_published_loss_in_value_and_gradient(tmp_path):
     pytest.importorskip("transformers", reason="the published package imports transformers")
     if not (PUBLISHED / "loguru").is_dir():
         pytest.importorskip("loguru", reason="the published package imports loguru")
-    cases = published_cases()
+    cases = [*published_cases(), *home_made_cases()]
     torch.save(cases, tmp_path / "cases")
-    arguments = [str(PUBLISHED), str(tmp_path / "cases"), str(tmp_path / "results")]
+    here = Path(__file__).parent
+    arguments = [str(PUBLISHED), str(tmp_path / "cases"), str(tmp_path / "results"), str(here)]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     subprocess.run([sys.executable, "-c", PUBLISHED_SCRIPT, *arguments], check=True, env=environment)
     largest = 0.0
     for case, (value, grad) in zip(cases, torch.load(tmp_path / "results"), strict=True):
         logits = case["logits"].detach().clone().requires_grad_()
-        loss = NumberLevelLoss(VOCABULARY, **case["options"])(logits, case["labels"], **case["call"])
+        tokenizer = tiny_tokenizers.HOME_MADE[case["make"]]() if "make" in case else VOCABULARY
+        loss = NumberLevelLoss(tokenizer, **case["options"])(logits, case["labels"], **case["call"])
         loss.sum().backward()
         torch.testing.assert_close(loss, value, rtol=1e-5, atol=2e-6)
         torch.testing.assert_close(logits.grad, grad, rtol=1e-4, atol=2e-6)

@@ -19,10 +19,23 @@ import tiny_tokenizers
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tiny_tokenizers import DIGITS, NOT_NUMBERS, NUMBERS, NUMBERS_UP_TO_999
-from tokenizers import normalizers
+from tiny_tokenizers import DIGITS, HOME_MADE, NOT_NUMBERS, NUMBERS, NUMBERS_UP_TO_999, saved_bytes
+from tokenizers import normalizers, pre_tokenizers
 
-from ntloss import NTLoss, NTLossDotProduct, NumberTokensLeftOut, NumberVocabulary
+from ntloss import (
+    DigitEntropy,
+    NTLoss,
+    NTLossDotProduct,
+    NumberLevel,
+    NumberLevelLoss,
+    NumberTokenLoss,
+    NumberTokensLeftOut,
+    NumberVocabulary,
+    PlaceWeighted,
+    Wasserstein,
+    ntil,
+)
+from ntloss.numbers import find_numbers, token_kinds
 
 SENTENCE = "The answer is 42, or 3.14 in 2019."
 
@@ -38,11 +51,6 @@ def raw_values(tokenizer: Any, vocabulary: NumberVocabulary) -> dict[str, float]
 def token_of(tokenizer: Any, vocabulary: NumberVocabulary, raw: str) -> Any:
     token_id = tokenizer.convert_tokens_to_ids(raw)
     return next(token for token in vocabulary.tokens if token.token_id == token_id)
-
-
-def saved_bytes(tokenizer: Any, folder: Path) -> dict[str, bytes]:
-    tokenizer.save_pretrained(folder)
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def quietly_left_out(call: Any) -> list[str]:
@@ -163,6 +171,125 @@ class TestTinyTokenizers:
         tokenizer = tiny_tokenizers.llama_like()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
         assert tokenizer.convert_tokens_to_ids("<0x34>") not in vocabulary.token_ids
+
+
+def numbers_read(tokenizer: Any, text: str) -> list[list[int]]:
+    """Places of the digits of each number that is found in a text."""
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+    ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+    spans = find_numbers(ids, token_kinds(vocabulary), decimals=True)
+    numbers: dict[int, list[int]] = {}
+    for number, place, digits in zip(
+        spans.number[0].tolist(), spans.place[0].tolist(), spans.digits[0].tolist(), strict=True
+    ):
+        if digits:
+            numbers.setdefault(number, []).append(place)
+    return list(numbers.values())
+
+
+class TestDecodersThatPutSpacesBetweenTokens:
+    @pytest.mark.parametrize("make", HOME_MADE)
+    def test_a_digit_behind_a_digit_continues_the_number(self, make: str) -> None:
+        tokenizer = HOME_MADE[make]()
+        assert tokenizer.convert_tokens_to_string(["1", "2"]) == "1 2"
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
+        assert [token.text for token in vocabulary.tokens] == DIGITS
+        assert not any(vocabulary.starts_number)
+        ids = tokenizer.convert_tokens_to_ids
+        assert vocabulary.point_ids == (ids("."),)
+        assert vocabulary.separator_ids == (ids(","),)
+        assert dict(vocabulary.sign_ids) == {ids("-"): -1, ids("+"): 1}
+        assert numbers_read(tokenizer, "12") == [[1, 0]]
+        assert numbers_read(tokenizer, "3.14,-2019") == [[0, -1, -2], [3, 2, 1, 0]]
+
+    @pytest.mark.parametrize("make", HOME_MADE)
+    def test_a_space_parts_numbers_where_it_is_a_token(self, make: str) -> None:
+        tokenizer = HOME_MADE[make]()
+        dropped = tokenizer("12 7")["input_ids"] == tokenizer("127")["input_ids"]
+        assert dropped == (make == "quick_tour")
+        assert numbers_read(tokenizer, "12 7") == ([[2, 1, 0]] if dropped else [[1, 0], [0]])
+
+    @pytest.mark.parametrize("make", HOME_MADE)
+    def test_number_level_loss_compares_whole_numbers(self, make: str) -> None:
+        tokenizer = HOME_MADE[make]()
+        (labels,) = torch.tensor([tokenizer(["12"])["input_ids"]])
+        logits = torch.full((1, 2, len(tokenizer)), -1e4)
+        logits[0, range(2), tokenizer("36")["input_ids"]] = 0.0
+        loss = NumberLevelLoss(tokenizer, reweigh=False)(logits, labels, reduction="none")
+        torch.testing.assert_close(loss, torch.tensor([[(36 - 12) / (36 + 12), 0.0]]))
+
+    @pytest.mark.parametrize("make", HOME_MADE)
+    @pytest.mark.parametrize(
+        "criterion",
+        [NumberLevel(decimals=True), PlaceWeighted(Wasserstein()), DigitEntropy(True), ntil(decimals=True)],
+        ids=lambda criterion: type(criterion).__name__,
+    )
+    def test_losses_are_those_of_the_digits_named_by_hand(
+        self, make: str, criterion: Any, batch: Any
+    ) -> None:
+        tokenizer = HOME_MADE[make]()
+        ids = {text: tokenizer.convert_tokens_to_ids(text) for text in [*DIGITS, *".,-+"]}
+        by_hand = NumberVocabulary.from_mapping({i: text for text, i in ids.items()}, len(tokenizer))
+        labels = torch.tensor([[ids.get(c, 0) for c in "a12.5,-2019a7.04.1"]])
+        logits, _ = batch(len(tokenizer), *labels.shape)
+        given, expected = (
+            NumberTokenLoss(vocabulary, criterion, reweigh=False)(logits, labels, reduction="none")
+            for vocabulary in (NumberVocabulary.from_tokenizer(tokenizer), by_hand)
+        )
+        torch.testing.assert_close(given, expected)
+
+    def test_tokens_of_several_digits_continue_too(self) -> None:
+        tokenizer = tiny_tokenizers.quick_tour(individual_digits=False)
+        assert tokenizer.tokenize("142") == ["14", "2"]
+        assert numbers_read(tokenizer, "142") == [[1, 0]]
+        assert numbers_read(tokenizer, "3.1420") == [[0, -2, -3, -4]]
+
+    def test_a_space_put_before_each_digit_when_encoding(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=True)]
+        )
+        assert tokenizer.tokenize("12") == ["Ġ1", "Ġ2"]
+        assert numbers_read(tokenizer, "12 7") == [[1, 0], [0]]
+
+    def test_bert_begins_words_with_plain_digits_and_continues_them_with_marked_ones(self) -> None:
+        tokenizer = tiny_tokenizers.word_piece()
+        assert tokenizer.tokenize("127 3") == ["1", "##2", "##7", "3"]
+        assert numbers_read(tokenizer, "127 3") == [[2, 1, 0], [0]]
+
+    def test_bert_that_splits_digits_before_cutting_words(self) -> None:
+        tokenizer = tiny_tokenizers.word_piece()
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=True)]
+        )
+        assert tokenizer.tokenize("12") == ["1", "2"]
+        assert numbers_read(tokenizer, "12") == [[1, 0]]
+
+    @pytest.mark.parametrize("make", ["word_piece", "sentence_piece"])
+    def test_an_added_token_that_cuts_words_changes_nothing_else(self, make: str) -> None:
+        before = tiny_tokenizers.MAKES[make]()
+        tokenizer = tiny_tokenizers.MAKES[make]()
+        tokenizer.add_tokens(["0"])
+        texts, expected = (
+            {token.token_id: token.text for token in NumberVocabulary.from_tokenizer(t, False).tokens}
+            for t in (tokenizer, before)
+        )
+        assert texts == expected
+        assert any(text.startswith(" ") for text in texts.values())
+
+    def test_words_that_are_numbers_stay_apart(self) -> None:
+        assert numbers_read(tiny_tokenizers.word_level(), "42 7 1") == [[0], [0], [0]]
+
+    def test_what_cannot_encode_is_read_as_it_decodes(self) -> None:
+        words = tiny_tokenizers.split_words()
+
+        class Words:
+            get_vocab, convert_tokens_to_string = words.get_vocab, words.convert_tokens_to_string
+
+            def __len__(self) -> int:
+                return len(words)
+
+        assert all(NumberVocabulary.from_tokenizer(Words()).starts_number)
 
 
 class TestRealTokenizers:

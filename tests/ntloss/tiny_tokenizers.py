@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
 DIGITS = [str(d) for d in range(10)]
 # Text and the number it is, in the reading of digit_level=False.
@@ -136,7 +140,75 @@ def gemma_like() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
 
 
+CHARACTERS = ["<unk>", *DIGITS, *".,-+a"]
+
+
+def split_words() -> PreTrainedTokenizerFast:
+    """Each character a word, spaces unknown ones, and no decoder."""
+    vocab = {text: i for i, text in enumerate(CHARACTERS)}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+
+
+def quick_tour(individual_digits: bool = True) -> PreTrainedTokenizerFast:
+    """That of the tokenizers library's quick tour, without a decoder: spaces are dropped.
+
+    Args:
+        individual_digits: False leaves whole numbers to the merges, of which there are `14` and `42`.
+    """
+    merges = [] if individual_digits else [("1", "4"), ("4", "2")]
+    texts = [*CHARACTERS, *("".join(pair) for pair in merges)]
+    tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(texts)}, merges, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=individual_digits)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+
+
+class PythonCharacters(PreTrainedTokenizer):
+    """Each character a token, the space one too; the default `convert_tokens_to_string`."""
+
+    def __init__(self, **options: Any) -> None:
+        self.ids = {text: i for i, text in enumerate([*CHARACTERS, " "])}
+        super().__init__(**{"unk_token": "<unk>", **options})
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.ids)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {**self.ids, **self.added_tokens_encoder}
+
+    def _tokenize(self, text: str, **options: Any) -> list[str]:
+        return list(text)
+
+    def _convert_token_to_id(self, token: str) -> int:
+        return self.ids.get(token, 0)
+
+    def _convert_id_to_token(self, index: int) -> str:
+        return list(self.ids)[index]
+
+    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str]:
+        path = Path(save_directory) / f"{filename_prefix or ''}vocab.json"
+        path.write_text(json.dumps(self.ids), encoding="utf-8")
+        return (str(path),)
+
+
+def saved_bytes(tokenizer: Any, folder: Path) -> dict[str, bytes]:
+    """Content of each file that the tokenizer is saved to."""
+    tokenizer.save_pretrained(folder)
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+# Their decoders put a space before each token.
+HOME_MADE = {
+    "split_words": split_words,
+    "quick_tour": quick_tour,
+    "python_characters": PythonCharacters,
+}
 MAKES = {
+    **HOME_MADE,
     "word_level": word_level,
     "word_piece": word_piece,
     "sentence_piece": sentence_piece,
