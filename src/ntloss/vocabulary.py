@@ -26,8 +26,10 @@ _DIGIT = re.compile(r"[0-9]")
 _LARGEST = torch.finfo(torch.float32).max  # losses are computed in float32
 _DIGITS = "0123456789"
 _POINTS = (".",)
-_SIGNS = {"-": -1, "+": 1}
+# A sign may follow a space (" -3"); a point or a separator inside a number may not.
+_SIGNS = {"-": -1, " -": -1, "+": 1, " +": 1}
 _SEPARATORS = (",",)
+_MARKS = (*_POINTS, *_SIGNS, *_SEPARATORS)
 # (digit_level, space_prefixed)
 READINGS = ((True, False), (True, True), (False, False), (False, True))
 
@@ -214,8 +216,8 @@ class NumberVocabulary:
         """Name the number tokens directly; for tokenizers of any make.
 
         Args:
-            mapping: token id to value, or to the token's text as decoded (`"4"`, `" 4"`, `"."`). Texts that
-                are not numbers are passed over, so a whole vocabulary may be given.
+            mapping: token id to value, or to the token's text as decoded: an ASCII number (`"4"`, `" 4"`,
+                `"-3"`), a decimal point, a sign or a comma. Leave the other tokens of a vocabulary out.
             vocab_size: width of the model's logits.
             digit_level: True keeps single digits alone, and then asks for all ten.
             space_prefixed: False leaves out texts that begin with a space.
@@ -226,7 +228,8 @@ class NumberVocabulary:
 
         Raises:
             TypeError: a token id is not an int, or a value neither a number nor a text.
-            ValueError: no number at all, an id outside of `vocab_size`, or a value that is not finite.
+            ValueError: no number at all, an id outside of `vocab_size`, a text that is no number, or a value
+                that is not finite.
 
         Example:
             >>> NumberVocabulary.from_mapping({7: 0.5, 8: "12"}, vocab_size=10).values
@@ -238,7 +241,7 @@ class NumberVocabulary:
         for token_id, given in mapping.items():
             if not isinstance(token_id, int) or isinstance(token_id, bool):
                 raise TypeError(f"token ids are ints; given {token_id!r} as a key of the mapping")
-            decoded[token_id] = given if isinstance(given, str) else _text_of_value(token_id, given)
+            decoded[token_id] = _text_of_value(token_id, given)
         bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
         batch_encode = None if encode is None else functools.partial(_encode_each, encode)
         return cls._read(decoded, bare, vocab_size, digit_level, space_prefixed, batch_encode)
@@ -267,13 +270,7 @@ class NumberVocabulary:
             tokens=tuple(kept),
             left_out=tuple(left_out),
             point_ids=tuple(i for point in _POINTS for i in by_text.get(point, ())),
-            # A sign may follow a space (" -3"); a point or a separator inside a number may not.
-            sign_ids={
-                i: factor
-                for sign, factor in _SIGNS.items()
-                for text in (sign, " " + sign)
-                for i in by_text.get(text, ())
-            },
+            sign_ids={i: factor for sign, factor in _SIGNS.items() for i in by_text.get(sign, ())},
             separator_ids=tuple(i for comma in _SEPARATORS for i in by_text.get(comma, ())),
             _encode=encode,
             _normalize=normalize,
@@ -337,6 +334,14 @@ def _value_of(text: str) -> float | None:
 
 
 def _text_of_value(token_id: int, given: Any) -> str:
+    if isinstance(given, str):
+        if _value_of(given) is None and given not in _MARKS:
+            raise ValueError(
+                f"token {token_id}: the text {given!r} is no number. Expected an ASCII number that float32 "
+                f"can hold, such as '4', ' 4' or '3.14', or one of {', '.join(map(repr, _MARKS))}. Give the "
+                "value instead of the text, or leave the token out of the mapping."
+            )
+        return given
     if isinstance(given, bool) or not isinstance(given, numbers.Real):
         raise TypeError(
             f"token {token_id}: expected a number or a text, given {type(given).__name__} {given!r}"

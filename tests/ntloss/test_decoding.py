@@ -267,7 +267,7 @@ def test_invalid_candidates_are_counted_and_not_chosen(tokenizer: Any) -> None:
 
 
 def test_a_vocabulary_reads_signs_points_and_separators_and_text_ends_a_number() -> None:
-    texts = {0: "a", 1: "1", 2: " 2", 3: "345", 4: "-", 5: ".", 6: ",", 7: " -"}
+    texts = {1: "1", 2: " 2", 3: "345", 4: "-", 5: ".", 6: ",", 7: " -"}
     vocabulary = NumberVocabulary.from_mapping(texts, vocab_size=9)
     rows = torch.tensor([[4, 1, 5, 3], [1, 6, 3, 8], [1, 0, 1, 0], [1, 2, 8, 8], [0, 8, 0, 8]])
     read = read_generation(rows, vocabulary, prompt_length=0)

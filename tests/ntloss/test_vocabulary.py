@@ -6,6 +6,7 @@ import enum
 import math
 import os
 import pickle
+import re
 import time
 import types
 import warnings
@@ -533,7 +534,7 @@ class TestMissingDigits:
     def test_a_vocabulary_without_any_number(self) -> None:
         for digit_level in (True, False):
             with pytest.raises(ValueError, match=r"digits 0, 1|no number token among 3"):
-                NumberVocabulary.from_mapping({0: "a", 1: "nan"}, vocab_size=3, digit_level=digit_level)
+                NumberVocabulary.from_mapping({0: ".", 1: "-"}, vocab_size=3, digit_level=digit_level)
 
 
 class TestVocabSize:
@@ -646,35 +647,15 @@ class TestCoverage:
 
 class TestFromMapping:
     def test_values_and_texts(self) -> None:
-        vocabulary = NumberVocabulary.from_mapping(
-            {7: 0.5, 3: "12", 5: " 12", 9: -3, 1: "text", 2: "."}, vocab_size=10
-        )
+        vocabulary = NumberVocabulary.from_mapping({7: 0.5, 3: "12", 5: " 12", 9: -3, 2: "."}, vocab_size=10)
         assert vocabulary.token_ids == (3, 5, 7, 9)
         assert vocabulary.values == (12.0, 12.0, 0.5, -3.0)
         assert vocabulary.starts_number == (False, True, False, True)
         assert vocabulary.distinct_values == (-3.0, 0.5, 12.0)
         assert vocabulary.point_ids == (2,)
 
-    def test_a_whole_vocabulary_of_a_mistral_like_tokenizer(self) -> None:
-        texts = [
-            "<s>",
-            "the",
-            *DIGITS,
-            " 4",
-            "\n4",
-            "4\n",
-            " ",
-            "",
-            "- ",
-            "-",
-            " -",
-            "+",
-            ".",
-            " .",
-            ",",
-            "１",
-            "²",
-        ]
+    def test_texts_with_points_signs_and_separators(self) -> None:
+        texts = [*DIGITS, " 4", "-", " -", "+", ".", ","]
         vocabulary = NumberVocabulary.from_mapping(dict(enumerate(texts)), len(texts), digit_level=True)
         assert [token.text for token in vocabulary.tokens] == [*DIGITS, " 4"]
         assert vocabulary.point_ids == (texts.index("."),)
@@ -682,22 +663,36 @@ class TestFromMapping:
             texts.index("-"): -1, texts.index(" -"): -1, texts.index("+"): 1,
         }  # fmt: skip
 
+    @pytest.mark.parametrize(
+        "text", ["abc", "", " ", "\n4", "4\n", "- ", " .", "１", "²", "nan", "inf", "1e400", "1_000", "1,000"]
+    )
+    def test_a_text_that_is_no_number_is_an_error(self, text: str) -> None:
+        with pytest.raises(
+            ValueError, match=rf"token 1: .*{re.escape(repr(text))} is no number.*leave"
+        ) as told:
+            NumberVocabulary.from_mapping({0: "4", 1: text}, vocab_size=2)
+        assert "'.', '-'" in str(told.value)
+
     @given(text=st.text(alphabet="0123456789+-.eE_naif", min_size=1, max_size=6))
     def test_a_text_is_a_number_where_float_reads_it_as_finite_in_float32(self, text: str) -> None:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        vocabulary = NumberVocabulary.from_mapping({0: text, 1: "1"}, vocab_size=2)
+        mapping = {0: text, 1: "1"}
         if abs(value) <= torch.finfo(torch.float32).max and "_" not in text:
-            assert vocabulary.values == (value, 1.0)
+            assert NumberVocabulary.from_mapping(mapping, vocab_size=2).values == (value, 1.0)
+        elif text in (".", "-", "+"):
+            assert NumberVocabulary.from_mapping(mapping, vocab_size=2).values == (1.0,)
         else:
-            assert vocabulary.values == (1.0,)
+            with pytest.raises(ValueError, match="token 0"):
+                NumberVocabulary.from_mapping(mapping, vocab_size=2)
 
     @given(text=st.text(min_size=1, max_size=3))
     def test_other_scripts_are_no_numbers(self, text: str) -> None:
         assume(not text.isascii())
-        assert NumberVocabulary.from_mapping({0: text, 1: "1"}, vocab_size=2).values == (1.0,)
+        with pytest.raises(ValueError, match="token 0"):
+            NumberVocabulary.from_mapping({0: text, 1: "1"}, vocab_size=2)
 
     def test_minus_zero_is_zero(self) -> None:
         vocabulary = NumberVocabulary.from_mapping({0: -0.0, 1: "-0", 2: 0}, vocab_size=3)
@@ -737,7 +732,8 @@ class TestFromMapping:
             ({-1: 4.0}, ValueError, "token id -1.*10 tokens.*vocab_size"),
             ({10: 4.0}, ValueError, "token id 10.*10 tokens.*vocab_size"),
             ({}, ValueError, "no number token among 10"),
-            ({4: "four"}, ValueError, "no number token among 10"),
+            ({4: "four"}, ValueError, "token 4: the text 'four' is no number"),
+            ({4: "."}, ValueError, "no number token among 10"),
             (["4"], TypeError, "mapping.*list"),
         ],
         ids=lambda x: f"{x!s:.20}" if isinstance(x, (dict, list)) else None,
