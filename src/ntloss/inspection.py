@@ -361,13 +361,14 @@ def _notes(
 
 
 def _notes_on_spaces(found: TokenTexts, tokens: Iterable[NumberToken]) -> list[str]:
-    texts = {token.token_id: token.text.removeprefix(" ") for token in tokens}
+    texts = {token.token_id: token.text for token in tokens}
     for length in range(2, 11):  # short ones may be single tokens
         number = "1234567890"[:length]
         (ids,) = found.encode([number])
         pieces = [texts[i] for i in ids if i in texts]
-        spaced = " ".join(pieces)
-        if len(pieces) > 1 and "".join(pieces) == number and list(found.encode([spaced])[0]) == list(ids):
+        spaced = " ".join(pieces).removeprefix(" ")
+        is_one = len(pieces) > 1 and "".join(pieces).removeprefix(" ") == number
+        if is_one and list(found.encode([spaced])[0]) == list(ids):
             return [
                 f"The tokenizer cannot tell {number!r} from {spaced!r}: both have the same ids. Digits side "
                 "by side are read as one number, so separate numbers by more than a space, such as a comma."

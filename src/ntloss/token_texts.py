@@ -47,9 +47,9 @@ def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts
     """Decode every token that may matter; the tokenizer stays as it is.
 
     Args:
-        tokenizer: of Hugging Face (anything with `get_vocab()` and `convert_tokens_to_string(tokens)`; if
-            some tokens decode with a leading space and it can be called, it is called on a string of digits),
-            a `tiktoken.Encoding`, one of mistral-common, or a `sentencepiece.SentencePieceProcessor`.
+        tokenizer: of Hugging Face (anything with `get_vocab()` and `convert_tokens_to_string(tokens)`; what
+            can also `tokenize` shows which leading spaces are its decoder's alone), a `tiktoken.Encoding`,
+            one of mistral-common, or a `sentencepiece.SentencePieceProcessor`.
         every_script: also tell the tokens with digits of other scripts, which are no numbers to a loss.
 
     Returns:
@@ -149,14 +149,13 @@ def _texts_of_hugging_face(tokenizer: Any, every_script: bool) -> TokenTexts:
                 bare[token_id] = raw == text.removeprefix(" ")
     size = max(len(tokenizer), 1 + max(vocab.values(), default=-1))
     encode = functools.partial(_encode_with, tokenizer)
-    if callable(tokenizer):
-        decoded = _without_spaces_of_decoder(decoded, bare, encode)
+    decoded = _without_spaces_of_decoder(tokenizer, decoded, bare)
     normalize = functools.partial(_normalize_with, tokenizer)
     return TokenTexts(decoded, bare, size, encode, normalize)
 
 
 def _without_spaces_of_decoder(
-    decoded: dict[int, str], bare: Mapping[int, bool], encode: Callable[[list[str]], Sequence[Sequence[int]]]
+    tokenizer: Any, decoded: dict[int, str], bare: Mapping[int, bool]
 ) -> dict[int, str]:
     """Drop leading spaces that do not stand for a space in the text.
 
@@ -170,13 +169,24 @@ def _without_spaces_of_decoder(
         return decoded
     # Of texts that the vocabulary has, the shortest first; twice, because one token may hold all digits.
     texts = sorted({match[1] for match in matches}, key=lambda text: (len(text), text))
-    (ids,) = encode(["".join(texts[:10]) * 2])
+    ids = _encode_alone(tokenizer, "".join(texts[:10]) * 2)
     behind_first = [i for i in ids if i in decoded][1:]
     # Only some of them: behind an added token, which cuts a word, BERT's "2" begins another one.
     if not all(decoded[i].startswith(" ") for i in behind_first):
         return decoded
     kinds = {bare[i] for i in behind_first}
     return {i: text.removeprefix(" ") if bare[i] in kinds else text for i, text in decoded.items()}
+
+
+def _encode_alone(tokenizer: Any, text: str) -> Sequence[int]:
+    # Without calling the tokenizer: some need a table or boxes beside a text.
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    ids: Sequence[int] = ()
+    if backend is not None:
+        ids = backend.encode(text, add_special_tokens=False).ids
+    elif _has(tokenizer, "tokenize", "convert_tokens_to_ids"):
+        ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
+    return ids
 
 
 def _texts_of_tiktoken(encoding: Any) -> Iterator[tuple[int, str]]:

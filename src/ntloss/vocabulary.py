@@ -182,8 +182,8 @@ class NumberVocabulary:
 
         Args:
             tokenizer: of Hugging Face (anything with `get_vocab()` and `convert_tokens_to_string(tokens)`;
-                where it can be called, spaces that only its decoder puts between digits are told from those
-                of the text, and `coverage` works), a `tiktoken.Encoding`, a tokenizer of mistral-common, or a
+                what can also `tokenize` shows which leading spaces are its decoder's alone, and `coverage`
+                calls it on texts), a `tiktoken.Encoding`, a tokenizer of mistral-common, or a
                 `sentencepiece.SentencePieceProcessor`.
             digit_level: True keeps the ten ASCII digits; False keeps every token whose text is an ASCII
                 number (`42`, `-3`, `3.14`, `3.`, `.5`, `1e3`, `007`).

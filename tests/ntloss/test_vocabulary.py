@@ -281,6 +281,17 @@ class TestDecodersThatPutSpacesBetweenTokens:
     def test_words_that_are_numbers_stay_apart(self) -> None:
         assert numbers_read(tiny_tokenizers.word_level(), "42 7 1") == [[0], [0], [0]]
 
+    @pytest.mark.parametrize("make", HOME_MADE)
+    def test_tokenizers_that_take_more_than_a_text_are_read_too(
+        self, make: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def needs_boxes(self: Any, text: Any, boxes: Any, **options: Any) -> None:
+            raise AssertionError
+
+        tokenizer = HOME_MADE[make]()
+        monkeypatch.setattr(type(tokenizer), "__call__", needs_boxes)
+        assert not any(NumberVocabulary.from_tokenizer(tokenizer).starts_number)
+
     def test_what_cannot_encode_is_read_as_it_decodes(self) -> None:
         words = tiny_tokenizers.split_words()
 
