@@ -19,7 +19,7 @@ from torch import nn
 
 from ntl.approaches import Approach
 from ntl.errors import UserError
-from ntl.metrics import defined, final_answer_accuracy, number_scores, text_scores
+from ntl.metrics import defined, final_answer_scores, number_scores, text_scores
 from ntl.run_folder import Metrics, Prediction, RunFolder
 from ntl.settings import GenerationSettings
 from ntl.tasks import Example, TaskData, fingerprint
@@ -225,7 +225,7 @@ def _result(
         metrics |= number_scores(texts, answers)
     metrics |= text_scores(texts, answers)
     if data.final_answer_marker is not None:
-        metrics["final_answer_accuracy"] = final_answer_accuracy(texts, answers, data.final_answer_marker)
+        metrics |= final_answer_scores(texts, answers, data.final_answer_marker)
     predictions = []
     for example, text in zip(examples, texts, strict=True):
         pair = [_number(side) if data.number_metrics else None for side in (text, example.answer)]

@@ -193,7 +193,7 @@ def open_folder(experiment: Experiment, approach: Approach) -> None:
     training = experiment.config["training_args"]
     if experiment.only_evaluate:
         if not folder.holds_run():
-            folder.write_record(_evaluated_record(experiment))
+            folder.write_record(evaluated_record(experiment))
         return
     if training["overwrite_output_dir"] and not experiment.resume and folder.holds_run():
         shutil.rmtree(folder.path)
@@ -202,15 +202,19 @@ def open_folder(experiment: Experiment, approach: Approach) -> None:
         folder.write_record(replace(experiment.record(), parameters=parameters))
 
 
-def _evaluated_record(experiment: Experiment) -> RunRecord:
-    """The record of an evaluation: that of the run whose model or checkpoint it is, where there is one."""
+def evaluated_record(experiment: Experiment) -> RunRecord:
+    """The record of an evaluation: that of the run whose model or checkpoint it is, where there is one.
+
+    Its configuration says by `evaluated` which folder or hub name the model came from.
+    """
     record = experiment.record()
     path = Path(str(experiment.model.checkpoint))
     is_checkpoint = path.name.startswith("checkpoint-") and RunFolder(path.parent).holds_run()
     trained = RunFolder(path.parent if is_checkpoint else path)
-    if not trained.holds_run():
-        return record
     answered = {key: record.config[key] for key in ("dataset_args", "evaluation")}
+    answered["evaluated"] = experiment.model.checkpoint
+    if not trained.holds_run():
+        return replace(record, config={**record.config, **answered})
     source = trained.record()
     steps = int(path.name.rpartition("-")[2]) if is_checkpoint else source.steps
     config = {**source.config, **answered}

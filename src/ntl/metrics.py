@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
 
 import numpy as np
 
 from ntloss import NumericMetrics
-from ntloss.parsing import parse_number, parse_numbers
+from ntloss.parsing import find_numbers, parse_number
 
-METRICS = ("mae", "rmse", "r2", "pearson", "accuracy", "invalid")
+METRICS = ("exact", "mae", "rmse", "r2", "pearson", "accuracy", "invalid")
 
 
 def read_answer(text: str) -> float | None:
@@ -32,14 +33,16 @@ def score(predictions: Sequence[float | None], targets: Sequence[float]) -> dict
         targets: The true numbers.
 
     Returns:
-        `mae`, `rmse`, `r2`, `pearson` and `accuracy` over the valid predictions, as `ntloss.NumericMetrics`
-        defines them (`accuracy_of_valid` there), None where they are not defined, and `invalid`, the count
-        of the others.
+        `exact`, the share of all predictions that equal their target (as float64; an invalid one does not),
+        `mae`, `rmse`, `r2`, `pearson` and `accuracy` (`np.isclose`) over the valid predictions, as
+        `ntloss.NumericMetrics` defines them (`accuracy_of_valid` there), None where they are not defined, and
+        `invalid`, the count of the others.
 
     Raises:
         ValueError: The lengths differ.
     """
-    names = ["accuracy_of_valid" if name == "accuracy" else name for name in METRICS]
+    names_there = {"exact": "exact_match", "accuracy": "accuracy_of_valid"}
+    names = [names_there.get(name, name) for name in METRICS]
     found = NumericMetrics(metrics=names).update(predictions, targets).compute()
     return dict(zip(METRICS, (defined(found[name]) for name in names), strict=True))
 
@@ -52,10 +55,45 @@ def number_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, flo
         answers: What it should have written.
 
     Returns:
-        All metrics of `ntloss.NumericMetrics`; None where one is not defined.
+        `exact_number` (see `exact_share`), and all metrics of `ntloss.NumericMetrics`; None where one is not
+        defined.
     """
+    exact = exact_share(*([_at(find_numbers(text), -1) for text in side] for side in (texts, answers)))
     found = NumericMetrics().update(texts, answers).compute()
-    return {name: defined(value) for name, value in found.items()}
+    return {"exact_number": exact, **{name: defined(value) for name, value in found.items()}}
+
+
+def exact_share(predicted: Sequence[str | None], true: Sequence[str | None]) -> float | None:
+    """The share of numbers that are exactly the true ones, with every digit that is written.
+
+    `1000001` is not `1000000`, and `1e401` is not `1e400`; `1.50` is `1.5`. Nothing is rounded to a float and
+    nothing is clipped.
+
+    Args:
+        predicted: Numbers from `ntloss.parsing.find_numbers`; None for none, which is wrong.
+        true: The same; pairs with None do not count.
+
+    Returns:
+        The share, 0 to 1; None where no pair counts.
+
+    Example:
+        >>> exact_share(["1000001", "1.50", None, "3"], ["1000000", "1.5", "2", None])
+        0.3333333333333333
+    """
+    pairs = [(p, t) for p, t in zip(predicted, true, strict=True) if t is not None]
+    equal = sum(p is not None and _exactly(p) == _exactly(t) for p, t in pairs)
+    return equal / len(pairs) if pairs else None
+
+
+def _exactly(number: str) -> Decimal | str:
+    try:
+        return Decimal(number)
+    except InvalidOperation:  # an exponent of more than eighteen digits: equal to what is written alike
+        return number
+
+
+def _at(numbers: Sequence[str], place: int) -> str | None:
+    return numbers[place] if numbers else None
 
 
 def text_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float | None]:
@@ -84,26 +122,26 @@ def text_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float
     }
 
 
-def final_answer(text: str, marker: str) -> float | None:
-    """Read the number behind a marker.
+def final_answer(text: str, marker: str) -> str | None:
+    """Find the number behind a marker.
 
     Args:
         text: A solution with its final answer behind the marker.
         marker: `####` in GSM8K.
 
     Returns:
-        The first number behind the first marker; None where there is no marker, or no number behind it.
+        The first number behind the first marker, see `ntloss.parsing.find_numbers`; None where there is no
+        marker, or no number behind it.
 
     Example:
         >>> final_answer("2 + 3 = 5 #### 1,005 apples", "####"), final_answer("so 5", "####")
-        (1005.0, None)
+        ('1005', None)
     """
-    numbers = parse_numbers(text.partition(marker)[2])
-    return numbers[0] if numbers else None
+    return _at(find_numbers(text.partition(marker)[2]), 0)
 
 
-def final_answer_accuracy(texts: Sequence[str], answers: Sequence[str], marker: str) -> float | None:
-    """The share of texts whose final answer is right (`np.isclose`); one without marker or number is wrong.
+def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: str) -> dict[str, float | None]:
+    """Compare the final answers of texts; one without marker or number is wrong.
 
     Args:
         texts: What the model wrote.
@@ -111,10 +149,13 @@ def final_answer_accuracy(texts: Sequence[str], answers: Sequence[str], marker: 
         marker: What stands before the final answer.
 
     Returns:
-        The share, 0 to 1; None where no solution has a final answer.
+        `exact_final_answer` (see `exact_share`) and `final_answer_accuracy` (share that is right by
+        `np.isclose`); None where no solution has a final answer.
     """
     predicted, true = ([final_answer(text, marker) for text in side] for side in (texts, answers))
-    return defined(NumericMetrics(metrics=["accuracy"]).update(predicted, true).compute()["accuracy"])
+    numbers = [[None if number is None else float(number) for number in side] for side in (predicted, true)]
+    close = NumericMetrics(metrics=["accuracy"]).update(*numbers).compute()["accuracy"]
+    return {"exact_final_answer": exact_share(predicted, true), "final_answer_accuracy": defined(close)}
 
 
 def mean_and_error(values: Sequence[float | None]) -> tuple[float | None, float | None]:

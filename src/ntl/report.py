@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,21 +14,28 @@ from typing import NamedTuple
 from ntl.errors import UserError
 from ntl.records import write_whole
 from ntl.report_groups import (
+    FinishedRun,
     Group,
     by_dataset,
     differing_questions,
+    evaluation_lines,
     group_runs,
     load_finished,
     test_sets,
+    without_predictions,
+    without_repetitions,
 )
 from ntl.tables import Columns, csv_table, latex_table, markdown_table
 
 NOTHING = "n/a"
+REPORT = "report.json"
+UNFINISHED = ".unfinished-"
 TESTS_PER_TABLE = 2
 NOTE = (
     "Mean ± half-width of the 95 % confidence interval over seeds (Student's t; n/a for one seed); bold: the "
-    "best mean. MAE and R² of sign(x)·log10(|x| + 1), as in the paper, over valid predictions; invalid: "
-    "share of answers without a number."
+    "best mean. Exact: share of answers whose number is the true one, every digit compared; accuracy: "
+    "np.isclose, as in the paper. MAE and R² of sign(x)·log10(|x| + 1), as in the paper, over valid "
+    "predictions; invalid: share of answers without a number."
 )
 
 
@@ -45,12 +54,16 @@ class Column(NamedTuple):
 
 
 NUMBER_COLUMNS = (
+    Column("exact_number", "exact", "max"),
     Column("accuracy", "accuracy", "max"),
     Column("log_mae", "MAE", "min"),
     Column("log_r2", "R²", "max"),
     Column("invalid_rate", "invalid", "min"),
 )
-FINAL_ANSWER = Column("final_answer_accuracy", "final answer", "max")
+FINAL_ANSWER = (
+    Column("exact_final_answer", "exact final answer", "max"),
+    Column("final_answer_accuracy", "final answer", "max"),
+)
 TEXT_COLUMNS = (
     Column("exact_match", "exact match", "max"),
     Column("bleu", "BLEU", "max"),
@@ -96,44 +109,79 @@ def report(folders: Sequence[Path], output: Path, overwrite: bool = False) -> No
     Raises:
         UserError: There are no finished runs, or the output folder holds something.
     """
-    from ntl.report_figures import draw_dataset
-
     before = _check_output(output, overwrite)
     runs, left_out = load_finished(folders)
+    runs, repeated = without_repetitions(runs)
+    for line in repeated:
+        print(f"ntl report: warning: {line}", file=sys.stderr)
+    left_out += repeated
     datasets = by_dataset(group_runs(runs))
     text = markdown_report(datasets, left_out)
-    print(text)
+    is_new = not output.exists()
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for name in before:
-            (output / name).unlink(missing_ok=True)
-        write_whole(output / "table.md", text)
-        write_whole(output / "table.csv", wide_csv(datasets))
-        write_whole(output / "table.tex", latex_report(datasets))
-        write_whole(output / "metrics.csv", long_csv(datasets))
-        figures = [name for name, groups in datasets.items() for name in draw_dataset(name, groups, output)]
-        written = ["table.md", "table.csv", "table.tex", "metrics.csv", *figures]
-        folders_of_runs = [str(run.folder) for run in runs]
-        write_whole(
-            output / "report.json",
-            json.dumps({"files": written, "runs": folders_of_runs, "left_out": left_out}, indent=1) + "\n",
-        )
+        # Inside of the output folder, so that moving a file is renaming it.
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=output) as unfinished:
+            files = _write_report(Path(unfinished), datasets, text, runs, left_out)
+            _replace(output, before, Path(unfinished), files)
     except OSError as error:
         raise UserError(
             f"{output} cannot be written ({error.strerror}); expected a folder that can be. Pass another "
             "--output."
         ) from None
-    print(f"{'Replaced' if before else 'Written'}: {', '.join(written)} in {output}")
+    finally:
+        if is_new and output.is_dir() and not any(output.iterdir()):
+            output.rmdir()
+    print(text)
+    print(f"{'Replaced' if before else 'Written'}: {', '.join(files)} in {output}")
+
+
+def _write_report(
+    folder: Path,
+    datasets: dict[str, list[Group]],
+    text: str,
+    runs: Sequence[FinishedRun],
+    left_out: Sequence[str],
+) -> list[str]:
+    """Write the report with its report.json, and return the names of the other files."""
+    from ntl.report_figures import draw_dataset
+
+    write_whole(folder / "table.md", text)
+    write_whole(folder / "table.csv", wide_csv(datasets))
+    write_whole(folder / "table.tex", latex_report(datasets))
+    write_whole(folder / "metrics.csv", long_csv(datasets))
+    figures = [name for name, groups in datasets.items() for name in draw_dataset(name, groups, folder)]
+    files = ["table.md", "table.csv", "table.tex", "metrics.csv", *figures]
+    content = {
+        "files": files,
+        "runs": [str(run.folder) for run in runs],
+        "not_shown": [str(evaluation) for run in runs for evaluation in run.folder.evaluations()],
+        "left_out": left_out,
+    }
+    write_whole(folder / REPORT, json.dumps(content, indent=1) + "\n")
+    return files
+
+
+def _replace(output: Path, before: Sequence[str], finished: Path, files: Sequence[str]) -> None:
+    """Move a finished report to its place, and delete what the one before had more."""
+    # If it stops half-way, all files are known as a report's, which can be replaced.
+    write_whole(output / REPORT, json.dumps({"files": sorted({*before, *files})}) + "\n")
+    for name in files:
+        os.replace(finished / name, output / name)
+    for name in {*before} - {*files}:
+        (output / name).unlink(missing_ok=True)
+    os.replace(finished / REPORT, output / REPORT)
 
 
 def _check_output(output: Path, overwrite: bool) -> list[str]:
     """The files of the report that is to be replaced."""
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+    if not output.exists():
+        return []
+    # A folder that a killed report left is in nobody's way.
+    if output.is_dir() and all(path.name.startswith(UNFINISHED) for path in output.iterdir()):
         return []
     try:
-        files = [
-            name for name in json.loads((output / "report.json").read_text())["files"] if "/" not in name
-        ]
+        files = [name for name in json.loads((output / REPORT).read_text())["files"] if "/" not in name]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
             f"--output {output} holds other things than a report; expected an empty or a new folder. "
@@ -164,6 +212,10 @@ def markdown_report(datasets: dict[str, list[Group]], left_out: Sequence[str] = 
             columns = _columns(groups, tests)
             headings = [f"{group.title} {heading}".strip() for group in columns for heading in group.headings]
             lines += [markdown_table(headings, _rows(groups, tests)), ""]
+        for line in evaluation_lines(groups):
+            lines += [line, ""]
+        if missing := without_predictions(groups):
+            lines += [f"No figures of errors, for want of predictions: {', '.join(missing)}.", ""]
         if differing := differing_questions(groups):
             lines += [
                 f"Not all runs were asked the same questions: {', '.join(differing)}. Rows may not compare.",
@@ -190,7 +242,7 @@ def wide_csv(datasets: dict[str, list[Group]]) -> str:
     columns = [
         (test, column)
         for test in dict.fromkeys(test for groups in datasets.values() for test in test_sets(groups))
-        for column in (*NUMBER_COLUMNS, FINAL_ANSWER, *TEXT_COLUMNS)
+        for column in (*FINAL_ANSWER, *NUMBER_COLUMNS, *TEXT_COLUMNS)
         if any(column in _metrics_of(groups, test) for groups in datasets.values())
     ]
     headings = ["dataset", "objective", "seeds"]
@@ -227,8 +279,8 @@ def _portions(tests: Sequence[str]) -> list[list[str]]:
 
 def _metrics_of(groups: Sequence[Group], test: str) -> list[Column]:
     names = {name for group in groups for run in group.runs for name in run.metrics.get(test, {})}
-    final = [FINAL_ANSWER] if FINAL_ANSWER.metric in names else []
-    return [*final, *(NUMBER_COLUMNS if "accuracy" in names else TEXT_COLUMNS)]
+    columns = (*FINAL_ANSWER, *(NUMBER_COLUMNS if "accuracy" in names else TEXT_COLUMNS))
+    return [column for column in columns if column.metric in names]
 
 
 def _columns(groups: Sequence[Group], tests: Sequence[str]) -> list[Columns]:

@@ -13,18 +13,25 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ntl.drawing import STYLE, look, new_figure, save_figure
-from ntl.report_groups import Group, test_sets
+from ntl.report_groups import FinishedRun, Group, test_sets, without_predictions
 from ntl.run_folder import Prediction
 
 # Key of a learning curve's points -> title, axis.
 CURVES = {
-    "eval_accuracy": ("accuracy", "share of right answers"),
+    "eval_exact_number": ("exact", "share of exactly right numbers"),
+    "eval_accuracy": ("accuracy", "share of close numbers"),
     "eval_log_mae": ("MAE, log scale", "mean error, log10"),
     "eval_ce": ("cross-entropy", "nats per token"),
 }
 FEWEST = 10  # answers of a seed in a bin of magnitude: fewer say nothing
 LARGEST_MAGNITUDE = 10  # digits; the protocol clips numbers there
 PLACES = ("units", "tens", "hundreds")
+# What the bars show: the first of these that all groups have, and what its axis says.
+BARS = {
+    "exact_number": "share of exactly right numbers",
+    "accuracy": "share of close numbers (np.isclose)",
+    "exact_match": "share of equal texts",
+}
 COLUMNS = 3
 
 Spread = Mapping[float, Sequence[float]]
@@ -41,20 +48,20 @@ def draw_dataset(dataset: str, groups: Sequence[Group], folder: Path) -> list[st
     Returns:
         The names of the files.
     """
-    tests = test_sets(groups)
-    numbers = [test for test in tests if any(None not in group.values(test, "accuracy") for group in groups)]
+    tests, unknown = test_sets(groups), without_predictions(groups)
+    of_numbers = {
+        test for group in groups for run in group.runs for test in run.metrics if _numbers(run, test)
+    }
+    numbers = [test for test in tests if test in of_numbers and test not in unknown]
     figures: dict[str, Figure | None] = {}
     with mpl.rc_context(STYLE):
-        figures["accuracy"] = _accuracy_bars(groups, tests, numbers)
+        figures["accuracy"] = _accuracy_bars(groups, tests)
         figures["learning_curves"] = _learning_curves(groups)
+        answers = {test: _answers(groups, test) for test in numbers}
         if numbers:
-            answers = {
-                test: [[run.folder.predictions(test) for run in group.runs] for group in groups]
-                for test in numbers
-            }
             figures["error_by_magnitude"] = _error_by_magnitude(groups, answers)
-            for test in numbers:
-                figures[f"digit_confusion_{test}"] = _digit_confusion(groups, test, answers[test])
+        for test in numbers:
+            figures[f"digit_confusion_{test}"] = _digit_confusion(groups, test, answers[test])
         written = []
         for kind, figure in figures.items():
             if figure is not None:
@@ -62,6 +69,15 @@ def draw_dataset(dataset: str, groups: Sequence[Group], folder: Path) -> list[st
                 save_figure(figure, folder / name)
                 written.append(name)
     return written
+
+
+def _numbers(run: FinishedRun, test: str) -> bool:
+    return run.metrics[test].get("accuracy") is not None
+
+
+def _answers(groups: Sequence[Group], test: str) -> list[list[list[Prediction]]]:
+    """The predictions of each group's runs; runs with other test sets have none."""
+    return [[r.folder.predictions(test) for r in group.runs if test in r.metrics] for group in groups]
 
 
 def error_by_digits(predictions: Sequence[Prediction], clip: float = 1e10) -> dict[float, float]:
@@ -110,13 +126,13 @@ def _digit(number: float, place: int) -> int | None:
     return int(digits[-1 - place]) if place < len(digits) else None
 
 
-def _accuracy_bars(groups: Sequence[Group], tests: Sequence[str], numbers: Sequence[str]) -> Figure:
+def _accuracy_bars(groups: Sequence[Group], tests: Sequence[str]) -> Figure:
     """Means with their confidence intervals, each seed as a dot."""
     rows = math.ceil(len(tests) / COLUMNS)
     columns = min(len(tests), COLUMNS)
     figure, axes = new_figure(columns, (3.6 * columns + 1.2, (0.34 * len(groups) + 1.2) * rows), rows=rows)
     for i, (ax, test) in enumerate(zip(axes, tests, strict=False)):
-        metric = "accuracy" if test in numbers else "exact_match"
+        metric = _leading_metric(groups, test)
         for y, group in enumerate(groups):
             mean, width = group.mean_and_interval(test, metric)
             seeds = [value for value in group.values(test, metric) if value is not None]
@@ -131,10 +147,15 @@ def _accuracy_bars(groups: Sequence[Group], tests: Sequence[str], numbers: Seque
         ax.set_xlim(left=0)
         ax.grid(axis="y", visible=False)
         ax.set_title(test)
-        ax.set_xlabel("share of right answers" if metric == "accuracy" else "share of equal texts")
+        ax.set_xlabel(BARS[metric])
     _hide(axes[len(tests) :])
     figure.supxlabel("bars: mean over seeds, with its 95 % confidence interval; dots: seeds", fontsize=8)
     return figure
+
+
+def _leading_metric(groups: Sequence[Group], test: str) -> str:
+    found = [run.metrics[test] for group in groups for run in group.runs if test in run.metrics]
+    return next((name for name in BARS if all(m.get(name) is not None for m in found)), "exact_match")
 
 
 def _learning_curves(groups: Sequence[Group]) -> Figure | None:
@@ -164,7 +185,7 @@ def _error_by_magnitude(
     rows, columns = math.ceil(len(answers) / COLUMNS), min(len(answers), COLUMNS)
     figure, axes = new_figure(columns, (4.2 * columns, 3.0 * rows + 0.4 + 0.18 * len(groups)), rows=rows)
     for ax, (test, by_group) in zip(axes, answers.items(), strict=False):
-        for i, runs in enumerate(by_group):
+        for i, runs in enumerate(by_group):  # a group without this test keeps its line in the legend
             _line(ax, i, groups[i].label, _common([error_by_digits(run) for run in runs]))
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set_ylim(bottom=0)
@@ -179,10 +200,11 @@ def _error_by_magnitude(
 def _digit_confusion(
     groups: Sequence[Group], test: str, runs: Sequence[Sequence[Sequence[Prediction]]]
 ) -> Figure:
-    rows = len(groups)
+    answered = [(group, own) for group, own in zip(groups, runs, strict=True) if own]
+    rows = len(answered)
     figure, axes = new_figure(len(PLACES), (2.7 * len(PLACES) + 0.6, 2.5 * rows + 0.6), rows=rows)
-    for i, group in enumerate(groups):
-        everything = [p for run in runs[i] for p in run]
+    for i, (group, own) in enumerate(answered):
+        everything = [p for run in own for p in run]
         for place, name in enumerate(PLACES):
             ax = axes[i * len(PLACES) + place]
             counts = digit_counts(everything, place)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ntl.errors import UserError
 from ntl.metrics import mean_and_interval
 from ntl.records import flatten
-from ntl.run_folder import Metrics, RunFolder, RunRecord, find_runs
+from ntl.run_folder import EVALUATIONS, Metrics, RunFolder, RunRecord, find_runs, shown
 
 PAPERS_ORDER = ("T5", "RT", "xVal")
 # fmt: off
 # Keys of a configuration (by their last part) that say where, how often and how fast, not what is run.
 NOT_TOLD_APART = (
     "seed", "data_seed", "name", "special_name", "trial", "output_dir", "data_dir", "run_name",
-    "cache_dir", "logging_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_only_eval",
+    "cache_dir", "evaluated", "logging_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_only_eval",
     "logging_steps", "logging_strategy", "eval_steps", "save_steps", "save_strategy",
     "save_total_limit", "report_to", "use_cpu", "per_device_eval_batch_size",
     "dataloader_num_workers", "dataloader_pin_memory", "samples_during_training", "disable_tqdm",
@@ -93,17 +93,36 @@ def load_finished(folders: Sequence[Path | str]) -> tuple[list[FinishedRun], lis
     return finished, left_out
 
 
+def without_repetitions(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]]:
+    """Keep the first of runs that differ in nothing, not even the seed.
+
+    Args:
+        runs: In the order of the folders that were asked for.
+
+    Returns:
+        The runs that are kept, and a line about each other one that names both folders.
+    """
+    kept: dict[str, FinishedRun] = {}
+    left_out = []
+    for run in runs:
+        record = run.record
+        key = repr((record.dataset, record.objective, record.seed, sorted(_settings(run).items())))
+        if (first := kept.setdefault(key, run)) is not run:
+            left_out.append(
+                f"{run.folder} repeats {first.folder} ({record.dataset}, {record.objective}, seed "
+                f"{record.seed}, the same settings but for names and paths); the first one is kept"
+            )
+    return list(kept.values()), left_out
+
+
 def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
     """Group runs by dataset, objective, and whatever else their configurations differ in.
 
     Args:
-        runs: Of any datasets.
+        runs: Of any datasets, from `without_repetitions`.
 
     Returns:
         Groups, those of a model together, each without a number loss first.
-
-    Raises:
-        UserError: Two runs differ in nothing, not even the seed.
     """
     named: dict[tuple[str, str], list[FinishedRun]] = {}
     for run in runs:
@@ -112,16 +131,11 @@ def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
     for (dataset, objective), alike in named.items():
         configs = [_settings(run) for run in alike]
         keys = sorted({key for config in configs for key in config})
-        differing = [key for key in keys if len({repr(config.get(key)) for config in configs}) > 1]
+        differing = [key for key in keys if len({config.get(key) for config in configs}) > 1]
         for run, config in zip(alike, configs, strict=True):
-            told = ", ".join(f"{_shortest(key, keys)}={_shown(config.get(key))}" for key in differing)
+            told = ", ".join(f"{_shortest(key, keys)}={shown(config.get(key))}" for key in differing)
             seeds = groups.setdefault((dataset, f"{objective} ({told})" if told else objective), {})
-            if (seed := run.record.seed) in seeds:
-                raise UserError(
-                    f"{seeds[seed].folder} and {run.folder} hold the same run ({dataset}, {objective}, seed "
-                    f"{seed}, with the same settings); expected one. Leave one of the folders out."
-                )
-            seeds[seed] = run
+            seeds[run.record.seed] = run
     return [
         Group(dataset, label, [seeds[seed] for seed in sorted(seeds)])
         for (dataset, label), seeds in sorted(groups.items(), key=lambda item: _place(*item[0]))
@@ -151,9 +165,57 @@ def differing_questions(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def _settings(run: FinishedRun) -> dict[str, Any]:
+def without_predictions(groups: Sequence[Group]) -> list[str]:
+    """The test sets whose answers are not there for all runs, as where only metrics were published."""
+    return [
+        test
+        for test in test_sets(groups)
+        if any(
+            test in run.metrics and not run.folder.predictions_path(test).exists()
+            for group in groups
+            for run in group.runs
+        )
+    ]
+
+
+def evaluation_lines(groups: Sequence[Group]) -> list[str]:
+    """Say with which settings the runs that are shown were evaluated, and which evaluations are not shown.
+
+    Args:
+        groups: Of one dataset.
+
+    Returns:
+        One line for the settings, and one for the other evaluations if there are some.
+    """
+    settings: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+    for run in (run for group in groups for run in group.runs):
+        asked = run.record.config.get("evaluation", {})
+        told = (f"{key}={shown(asked[key])}" for key in asked if key != "samples_during_training")
+        settings[", ".join(told) or "settings that were not written down"] += 1
+        others.update(evaluation.path.name for evaluation in run.folder.evaluations())
+    lines = ["Evaluated with " + "; ".join(_counted(settings, len(settings) > 1)) + "."]
+    if others:
+        lines.append(
+            f"Not shown: evaluations with {'; '.join(_counted(others, True))}, relative to the run's own. To "
+            f"report one, name its folder, RUN/{EVALUATIONS}/SETTINGS."
+        )
+    return lines
+
+
+def _counted(counts: Mapping[str, int], with_runs: bool) -> list[str]:
+    runs = {name: f" ({count} run{'s' if count > 1 else ''})" for name, count in counts.items()}
+    return [f"{name}{runs[name] if with_runs else ''}" for name in counts]
+
+
+def _settings(run: FinishedRun) -> dict[str, str]:
+    """What tells runs apart, as rows of a table show it; a key that is absent is one that is null."""
     flat = flatten(run.record.config)
-    return {key: value for key, value in flat.items() if key.rpartition(".")[2] not in NOT_TOLD_APART}
+    return {
+        key: shown(value)
+        for key, value in flat.items()
+        if value is not None and key.rpartition(".")[2] not in NOT_TOLD_APART
+    }
 
 
 def _place(dataset: str, label: str) -> tuple[str, int, str]:
@@ -165,7 +227,3 @@ def _shortest(key: str, keys: Sequence[str]) -> str:
     """The last part of a key, unless another key ends in it too."""
     last = key.rpartition(".")[2]
     return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -19,6 +19,7 @@ from ntl.approaches import Approach, build_approach
 from ntl.approaches.pretrained import check_model
 from ntl.errors import UserError
 from ntl.evaluation import evaluate, evaluate_tests
+from ntl.evaluation_place import place_evaluation
 from ntl.experiment import OWN_KEYS, Experiment, check_folder, open_folder
 from ntl.run_folder import Metrics
 from ntl.tasks import Example, TaskData, load_task
@@ -150,24 +151,23 @@ def answer_tests(
     model: nn.Module,
 ) -> dict[str, Metrics]:
     """Answer the validation and test sets, those that are not answered yet, and write the results."""
-    folder, samples = experiment.folder, experiment.config["evaluation"]["samples"]
+    samples = experiment.config["evaluation"]["samples"]
     parts = {"validation": data.validation, **data.tests}
     tests = {name: spread(part, samples) for name, part in parts.items()}
-    identity = {"steps": folder.record().steps, "checkpoint": experiment.model.checkpoint}
+    place = place_evaluation(experiment, tests)
+    if arguments.should_save and not place.folder.holds_run():
+        place.folder.write_record(place.record)
 
     def show(test: str, metrics: Metrics, is_new: bool) -> None:
         if arguments.should_log:
             _show(test, metrics)
 
     results = evaluate_tests(
-        approach, replace(data, tests=tests), experiment.generation, folder, identity, model, show
+        approach, replace(data, tests=tests), experiment.generation, place.folder, place.model, model, show
     )
     if arguments.should_save:
-        record = folder.record()
-        # A run may be answered again with other beams or samples: the record says what its metrics are of.
-        config = {**record.config, "evaluation": experiment.config["evaluation"]}
-        folder.write_record(replace(record, status="finished", config=config))
-        print(f"Metrics and predictions are in {folder}")
+        place.folder.write_record(replace(place.record, status="finished"))
+        print(f"Metrics and predictions are in {place.folder}")
     return results
 
 
@@ -187,6 +187,9 @@ def spread(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
 
 
 def _show(test: str, metrics: Metrics) -> None:
-    names = ("accuracy", "log_mae", "log_r2", "invalid_rate", "final_answer_accuracy", "rougeL", "loss")
+    names = (
+        "exact_final_answer", "final_answer_accuracy", "exact_number", "accuracy", "log_mae", "log_r2",
+        "invalid_rate", "rougeL", "loss",
+    )  # fmt: skip
     shown = (f"{name} {metrics[name]:.4f}" for name in names if metrics.get(name) is not None)
     print(f"{test}: {', '.join(shown)}")

@@ -5,12 +5,14 @@
     evaluation.json           test set -> what was evaluated and how: a result is used again only for the same
     predictions_<test>.jsonl  one question a line: question, answer, text, predicted, true
     learning_curve.jsonl      one evaluation during training a line: step, eval_loss, eval_mae, ...
+    evaluations/<settings>/   an evaluation with other settings than the run's own: the first four files again
 
 Whatever is read again is written whole: a run that is killed leaves the file before or the file after.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -22,6 +24,8 @@ from ntl.errors import UserError
 from ntl.records import write_whole
 
 FORMAT = 1
+EVALUATIONS = "evaluations"
+LONGEST_NAME = 120  # of a folder, before a hash takes the rest's place
 
 Metrics = dict[str, float | None]
 
@@ -114,6 +118,22 @@ class RunFolder:
     def holds_run(self) -> bool:
         """Whether a run was started here."""
         return self.record_path.exists()
+
+    def evaluation(self, settings: Mapping[str, Any]) -> RunFolder:
+        """The folder of an evaluation with other settings than the run's own; it need not exist.
+
+        Args:
+            settings: What differs, by name; different settings have different folders.
+        """
+        name = ",".join(f"{key}={shown(settings[key])}" for key in sorted(settings))
+        name = quote(name, safe="=,")
+        if len(name) > LONGEST_NAME:
+            name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        return RunFolder(self.path / EVALUATIONS / name)
+
+    def evaluations(self) -> list[RunFolder]:
+        """The evaluations with other settings that are here, by name."""
+        return [RunFolder(path.parent) for path in sorted((self.path / EVALUATIONS).glob("*/run.json"))]
 
     def record(self) -> RunRecord:
         """Read what was run.
@@ -236,7 +256,8 @@ def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
         folders: Runs themselves, or what holds them; some may be without.
 
     Returns:
-        Each run once, in the order of the folders, by path within one; without the checkpoints of runs.
+        Each run once, in the order of the folders, by path within one. Evaluations and checkpoints in a run's
+        folder count only where the folder asked for lies inside of that run.
 
     Raises:
         UserError: A folder does not exist, or none holds a run.
@@ -246,9 +267,8 @@ def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
         if not folder.exists():
             raise UserError(f"{folder} does not exist; expected the folder of a run, or one that holds some.")
         for record in sorted(folder.rglob("run.json")):
-            # A checkpoint that was evaluated is a run for itself where it is asked for, not beside its run.
-            inside = record.parent != folder and (record.parent.parent / "run.json").exists()
-            if inside and record.parent.name.startswith("checkpoint-"):
+            outer = _outer_run(record.parent)
+            if outer is not None and outer.is_relative_to(folder):
                 continue
             found.setdefault(record.parent.resolve(), RunFolder(record.parent))
     if not found:
@@ -257,6 +277,18 @@ def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
             "of training."
         )
     return list(found.values())
+
+
+def shown(value: Any) -> str:
+    """A setting as its user writes it: `null`, `true`, `0.3`."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _outer_run(path: Path) -> Path | None:
+    """The run that an evaluation or a checkpoint belongs to; None for a run of its own."""
+    outer = path.parent.parent if path.parent.name == EVALUATIONS else path.parent
+    belongs = path.parent.name == EVALUATIONS or path.name.startswith("checkpoint-")
+    return outer if belongs and (outer / "run.json").exists() else None
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -44,7 +44,24 @@ def parse_numbers(text: str) -> list[float]:
         >>> parse_numbers("From -1,234.5 to 2e3: 7-3, .5 and 10%.")
         [-1234.5, 2000.0, 7.0, 3.0, 0.5, 10.0]
     """
-    return [_value(match.group()) for match in _NUMBER.finditer(text)]
+    return [_value(number) for number in find_numbers(text)]
+
+
+def find_numbers(text: str) -> list[str]:
+    """Find all numbers of a text as they are written, with every digit.
+
+    Args:
+        text: any text.
+
+    Returns:
+        What `parse_numbers` reads, without thousands separators and with `-` for U+2212: `float` and
+        `decimal.Decimal` take them.
+
+    Example:
+        >>> find_numbers("1,000,000 and 1000001.0, not 1e400")
+        ['1000000', '1000001.0', '1e400']
+    """
+    return [_plain(match.group()) for match in _NUMBER.finditer(text)]
 
 
 def parse_number(text: str, which: Which = "last") -> float | None:
@@ -71,12 +88,16 @@ def parse_number(text: str, which: Which = "last") -> float | None:
         return which(text)
     if which == "whole":
         match = _WHOLE.fullmatch(text.strip())
-        return _value(match.group()) if match else None
+        return _value(_plain(match.group())) if match else None
     if which not in ("last", "first"):
         raise ValueError(f"which={which!r}: expected 'last', 'first', 'whole', or a function of the text")
     numbers = parse_numbers(text)
     return numbers[-1 if which == "last" else 0] if numbers else None
 
 
+def _plain(number: str) -> str:
+    return number.replace(",", "").replace("\u2212", "-")
+
+
 def _value(number: str) -> float:
-    return float(number.replace(",", "").replace("\u2212", "-")) + 0.0  # -0.0 and 0.0 are one value
+    return float(number) + 0.0  # -0.0 and 0.0 are one value

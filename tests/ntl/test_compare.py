@@ -41,7 +41,9 @@ def test_a_comparison_writes_table_results_figures_and_runs_and_a_second_call_co
     assert [(run["objective"], run["seed"]) for run in results["runs"]] == [("ce", 0), ("ntl_was", 0)]
     for run in results["runs"]:
         assert [point["step"] for point in run["curve"]] == [2, 4]
-        assert set(run["metrics"]["test"]) == {"mae", "rmse", "r2", "pearson", "accuracy", "invalid"}
+        assert set(run["metrics"]["test"]) == {
+            "exact", "mae", "rmse", "r2", "pearson", "accuracy", "invalid",
+        }  # fmt: skip
         assert run["config"]["training"]["steps"] == 4
         assert run["versions"]["torch"]
     assert str(folder.parent) not in json.dumps(results)

@@ -9,7 +9,15 @@ from ntl.tasks import Example
 
 
 def record(objective, seed, mae):
-    metrics = {"mae": mae, "rmse": 1.0, "r2": 0.5, "pearson": 0.9, "accuracy": 0.1, "invalid": 0}
+    metrics = {
+        "mae": mae,
+        "rmse": 1.0,
+        "r2": 0.5,
+        "pearson": 0.9,
+        "exact": 0.2,
+        "accuracy": 0.1,
+        "invalid": 0,
+    }
     return {"objective": objective, "seed": seed, "metrics": {"test": metrics}}
 
 
@@ -38,8 +46,16 @@ def test_without_a_baseline_or_a_defined_metric_the_table_says_so():
         {"test": {"noise_floor": None, "constant_guess": 4.0}},
         [],
     )
-    assert "| CE + NTL-WAS | 1 | n/a | 1.00 |" in table
+    assert "| CE + NTL-WAS | 1 | 0.200 | n/a | 1.00 |" in table
     assert "training median: MAE 4.00." in table
+
+
+def test_runs_of_before_exact_numbers_were_counted_can_be_reported():
+    records = [record(name, 0, 1.0) for name in ("ce", "ntl_was")]
+    for old in records:
+        del old["metrics"]["test"]["exact"]
+    table = markdown_tables(summarise(records), {"test": {"noise_floor": None, "constant_guess": 4.0}}, [])
+    assert "| CE | 1 | n/a | 1.00 | 1.00 |" in table
 
 
 def test_references_equal_values_computed_by_hand():

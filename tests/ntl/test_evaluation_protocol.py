@@ -39,6 +39,7 @@ def test_the_papers_metrics_of_numbers_equal_values_computed_by_hand():
     metrics = evaluate(approach_to(), EXAMPLES, NUMBERS, DECODING).metrics
     assert metrics["count"] == 5
     assert (metrics["invalid"], metrics["invalid_rate"]) == (1, 0.2)
+    assert metrics["exact_number"] == 2 / 5
     assert metrics["accuracy"] == 2 / 5  # the last number of a text counts, and an invalid one is wrong
     # The last pair is clipped to 1e10 on both sides, after accuracy.
     assert metrics["mae"] == pytest.approx(900 / 4)
@@ -102,7 +103,7 @@ def test_answers_that_are_texts_get_no_metrics_of_numbers():
     asked = [("q1", "the 2 cats | a dog", "the 2 cats | a dog"), ("q2 longer", "nobody", "nobody 7")]
     examples = [Example(question, answer) for question, answer, _ in asked]
     result = evaluate(approach_to(asked), examples, TEXTS, DECODING)
-    assert {"accuracy", "mae", "invalid"}.isdisjoint(result.metrics)
+    assert {"exact_number", "accuracy", "mae", "invalid"}.isdisjoint(result.metrics)
     assert result.metrics["exact_match"] == 0.5
     assert result.metrics["rouge1"] == pytest.approx((1 + 2 / 3) / 2)
     assert result.metrics["rouge2"] == pytest.approx(0.5)
@@ -120,7 +121,7 @@ def test_a_right_number_that_is_not_marked_is_no_right_final_answer():
     ]
     examples = [Example(question, answer) for question, answer, _ in asked]
     metrics = evaluate(approach_to(asked), examples, SOLUTIONS, DECODING).metrics
-    assert metrics["final_answer_accuracy"] == 0.5
+    assert metrics["exact_final_answer"] == metrics["final_answer_accuracy"] == 0.5
     assert metrics["accuracy"] == 0.5  # of last numbers: 5 and 7
 
 

@@ -160,13 +160,33 @@ def test_answers_to_another_dataset_are_not_mixed_with_those_of_a_run(tmp_path, 
     assert (record.dataset, record.steps, record.parameters) == ("arithmetic", 2, trained.parameters)
 
 
-def test_a_run_says_how_it_was_answered_last(tmp_path):
+def test_an_evaluation_with_other_settings_stands_beside_the_runs_own(tmp_path, capsys):
     assert main(small(tmp_path)) == 0
-    model = f"model_args.model_name_or_path={tmp_path}/run"
-    assert main(small(tmp_path, "training_args=eval", model, "evaluation.beams=1")) == 0
+    own = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
+    before = {path: path.read_bytes() for path in own}
+    evaluate = ["training_args=eval", f"model_args.model_name_or_path={tmp_path}/run"]
+    capsys.readouterr()
+    assert main(small(tmp_path, *evaluate, "evaluation.samples=2", "evaluation.beams=1")) == 0
+    assert f"{tmp_path}/run/evaluations/beams=1,samples=2" in capsys.readouterr().out
+    # A finished run that is "resumed" with other settings is answered again, too.
+    assert main(small(tmp_path, "training_args.resume_from_checkpoint=true", "evaluation.samples=3")) == 0
+    assert {path: path.read_bytes() for path in own} == before
     folder = RunFolder(tmp_path / "run")
-    assert folder.record().config["evaluation"]["beams"] == 1
-    assert folder.record().config["training_args"]["do_only_eval"] is False
+    few, resumed = folder.evaluations()
+    assert {m["count"] for m in folder.metrics().values()} == {6}
+    assert {m["count"] for m in few.metrics().values()} == {2}
+    assert {m["count"] for m in resumed.metrics().values()} == {3}
+    assert len(few.predictions("interpolate")) == 2
+    assert (few.record().status, few.record().config["evaluation"]["samples"]) == ("finished", 2)
+
+
+def test_the_runs_own_evaluation_is_not_made_again(tmp_path):
+    assert main(small(tmp_path)) == 0
+    folder = RunFolder(tmp_path / "run")
+    before = folder.metrics_path.stat().st_mtime_ns
+    assert main(small(tmp_path, "training_args=eval", f"model_args.model_name_or_path={folder}")) == 0
+    assert folder.metrics_path.stat().st_mtime_ns == before
+    assert not folder.evaluations()
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path):

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from ntl.metrics import mean_and_interval
 from ntl.run_folder import Prediction, RunFolder, RunRecord
 from ntl.tables import Columns, latex_table
 
+PUBLISHED = Path(__file__).parents[2] / "results/miniature/runs"
 NUMBERS = {
     "log_mae": 0.5,
     "log_r2": 0.25,
@@ -102,13 +105,108 @@ def test_runs_of_one_name_with_other_settings_are_rows_of_their_own(tmp_path):
     ]
 
 
-def test_the_same_run_twice_is_told(tmp_path, capsys):
+def test_of_two_runs_with_the_same_settings_the_first_is_kept_and_both_are_named(tmp_path, capsys):
+    make_run(tmp_path / "runs/a", "T5", 0, 0.25)
+    make_run(tmp_path / "runs/b", "T5", 0, 0.75)
+    assert report(tmp_path) == 0
+    warning = f"{tmp_path}/runs/b repeats {tmp_path}/runs/a (arithmetic, T5, seed 0"
+    assert warning in capsys.readouterr().err
+    assert warning in (tmp_path / "out/table.md").read_text()
+    assert [row["interpolate accuracy"] for row in rows_of(tmp_path)] == ["0.25"]
+    # The order of the folders decides.
+    folders = [str(tmp_path / "runs" / name) for name in "ba"]
+    assert main(["report", *folders, "--output", str(tmp_path / "out"), "--overwrite"]) == 0
+    assert [row["interpolate accuracy"] for row in rows_of(tmp_path)] == ["0.75"]
+
+
+def test_runs_of_one_dataset_with_other_test_sets_stand_side_by_side(tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0)
-    make_run(tmp_path / "runs/b", "T5", 0)
-    assert report(tmp_path) == 2
-    error = capsys.readouterr().err
-    assert "runs/a" in error
-    assert "runs/b hold the same run (arithmetic, T5, seed 0" in error
+    config = {"dataset_args": {"mode": "dataset_comparison"}}
+    make_run(tmp_path / "runs/b", "T5", 0, 0.75, test="arithmetic__mul", config=config)
+    assert report(tmp_path) == 0
+    one, other = rows_of(tmp_path)
+    assert (one["interpolate accuracy"], one["arithmetic__mul accuracy"]) == ("", "0.75")
+    assert (other["interpolate accuracy"], other["arithmetic__mul accuracy"]) == ("0.5", "")
+    for test in ("interpolate", "arithmetic__mul"):
+        assert (tmp_path / f"out/arithmetic_digit_confusion_{test}.png").exists()
+
+
+def test_exact_numbers_come_first_and_a_run_that_has_none_has_no_mean(tmp_path):
+    make_run(tmp_path / "runs/a", "T5", 0, metrics={"exact_number": 0.25, "accuracy": 0.5, **NUMBERS})
+    make_run(tmp_path / "runs/b", "RT", 0)
+    assert report(tmp_path) == 0
+    text = (tmp_path / "out/table.md").read_text()
+    assert "| objective | seeds | interpolate exact | interpolate accuracy |" in text
+    assert "| T5 | 1 | 0.2500 ± n/a | 0.5000 ± n/a |" in text
+    assert "| RT | 1 | n/a | 0.5000 ± n/a |" in text
+
+
+def test_the_report_says_which_evaluation_it_shows_and_which_it_does_not(tmp_path):
+    config = {"evaluation": {"beams": 4, "samples": None, "samples_during_training": 50}}
+    run = make_run(tmp_path / "runs/a", "T5", 0, config=config)
+    few = run.evaluation({"samples": 20})
+    make_run(few.path, "T5", 0, 0.9, config={"evaluation": {**config["evaluation"], "samples": 20}})
+    assert report(tmp_path) == 0
+    assert [row["interpolate accuracy"] for row in rows_of(tmp_path)] == ["0.5"]
+    text = (tmp_path / "out/table.md").read_text()
+    assert "Evaluated with beams=4, samples=null." in text
+    assert "Not shown: evaluations with samples=20 (1 run)" in text
+    assert json.loads((tmp_path / "out/report.json").read_text())["not_shown"] == [str(few)]
+    assert main(["report", str(few), "--output", str(tmp_path / "few")]) == 0
+    text = (tmp_path / "few/table.md").read_text()
+    assert "Evaluated with beams=4, samples=20." in text
+    assert "| T5 | 1 | 0.9000 ± n/a |" in text
+
+
+def test_published_runs_without_predictions_are_read_and_have_fewer_figures(tmp_path):
+    folders = [str(PUBLISHED / "arithmetic/seed0" / name) for name in ("vanilla_t5", "vanilla_t5_ntl")]
+    assert main(["report", *folders, "--output", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out/table.md").read_text()
+    assert "for want of predictions: validation, interpolate, extrapolate." in text
+    assert "| T5 | 1 | **0.0410 ± n/a** |" in text
+    figures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
+    assert figures == ["arithmetic_accuracy.png", "arithmetic_learning_curves.png"]
+
+
+def test_a_report_that_fails_leaves_nothing_behind_and_can_be_repeated(tmp_path, monkeypatch, capsys):
+    make_run(tmp_path / "runs/a", "T5", 0)
+
+    def fail(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ntl.report_figures.draw_dataset", fail)
+        with pytest.raises(KeyboardInterrupt):
+            report(tmp_path)
+        assert not (tmp_path / "out").exists()
+    assert report(tmp_path) == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    make_run(tmp_path / "runs/a", "T5", 0, 0.75)
+    with monkeypatch.context() as patched:
+        patched.setattr("ntl.report_figures.draw_dataset", fail)
+        with pytest.raises(KeyboardInterrupt):
+            report(tmp_path, "--overwrite")
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_report_that_is_killed_is_not_in_the_way(tmp_path, monkeypatch):
+    make_run(tmp_path / "runs/a", "T5", 0)
+    (tmp_path / "out/.unfinished-abc").mkdir(parents=True)  # killed while drawing
+    assert report(tmp_path) == 0
+    replace_file = os.replace
+
+    def replace_one(source, target):  # killed while moving
+        if Path(target).name == "table.csv":
+            raise KeyboardInterrupt
+        replace_file(source, target)
+
+    make_run(tmp_path / "runs/a", "T5", 0, 0.75)
+    with monkeypatch.context() as patched:
+        patched.setattr("ntl.report.os.replace", replace_one)
+        with pytest.raises(KeyboardInterrupt):
+            report(tmp_path, "--overwrite")
+    assert report(tmp_path, "--overwrite") == 0
+    assert rows_of(tmp_path)[0]["interpolate accuracy"] == "0.75"
 
 
 def test_unfinished_runs_are_listed_and_left_out(tmp_path):

@@ -70,6 +70,24 @@ def test_a_checkpoint_that_was_evaluated_is_no_second_run_beside_its_run(tmp_pat
     assert [run.path for run in find_runs([tmp_path / "run/checkpoint-5"])] == [tmp_path / "run/checkpoint-5"]
 
 
+def test_evaluations_with_other_settings_are_found_only_where_they_are_asked_for(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    few, greedy = run.evaluation({"samples": 20}), run.evaluation({"samples": None, "beams": 1})
+    for folder in (run, few, greedy):
+        folder.write_record(RECORD)
+    assert [folder.path.name for folder in run.evaluations()] == ["beams=1,samples=null", "samples=20"]
+    assert [found.path for found in find_runs([tmp_path])] == [run.path]
+    assert [found.path for found in find_runs([few.path])] == [few.path]
+    assert [found.path for found in find_runs([run.path / "evaluations"])] == [greedy.path, few.path]
+
+
+def test_long_and_strange_settings_have_folders_of_their_own(tmp_path):
+    paths = ["a/" * 200 + end for end in "xy"]
+    folders = [RunFolder(tmp_path).evaluation({"model": path}).path for path in paths]
+    assert folders[0] != folders[1]
+    assert all(folder.parent == tmp_path / "evaluations" and len(folder.name) < 200 for folder in folders)
+
+
 def test_folders_without_runs_are_told(tmp_path):
     with pytest.raises(UserError, match="no run there or below"):
         find_runs([tmp_path])

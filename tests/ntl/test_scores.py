@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ntl.metrics import mean_and_error, read_answer, score
+from ntl.metrics import exact_share, final_answer_scores, mean_and_error, number_scores, read_answer, score
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,53 @@ def test_metrics_equal_values_computed_by_hand():
     # Deviations of the predictions from their mean 8/3: -5/3, 4/3, 1/3; with -2, -1, 3: 3 / sqrt(14/3 * 14).
     assert result["pearson"] == pytest.approx(3 / math.sqrt(14 / 3 * 14))
     assert result["accuracy"] == pytest.approx(1 / 3)
+    assert result["exact"] == 1 / 4  # of all
     assert result["invalid"] == 1
+
+
+def test_a_close_number_is_accurate_but_not_exact():
+    scores = number_scores(["1000001", "about 1,000,000"], ["1000000", "1000000"])
+    assert (scores["exact_number"], scores["accuracy"], scores["exact_match"]) == (0.5, 1.0, 0.0)
+    assert next(iter(scores)) == "exact_number"
+    assert score([1000001.0], [1000000.0])["exact"] == 0
+    assert score([1000001.0], [1000000.0])["accuracy"] == 1
+
+
+@pytest.mark.parametrize(
+    ("predicted", "true", "exact", "accurate"),
+    [
+        ("1.50", "1.5", 1, 1),
+        ("1e3", "1,000", 1, 1),
+        ("-0", "0", 1, 1),
+        ("123456789012345678901", "123456789012345678902", 0, 1),  # one float64
+        ("20000000000", "20000000000", 1, 1),  # beyond the clip, which neither sees
+        ("20000000000", "30000000000", 0, 0),
+        ("1e400", "1e400", 1, 0),  # infinite as a float: exact, never close
+        ("1e400", "1e401", 0, 0),
+        ("1e99999999999999999999", "1e99999999999999999999", 1, 0),
+        ("1e99999999999999999999", "1e99999999999999999998", 0, 0),
+        ("none", "0", 0, 0),
+    ],
+)
+def test_what_counts_as_exact_and_what_as_accurate(predicted, true, exact, accurate):
+    scores = number_scores([predicted], [true])
+    assert (scores["exact_number"], scores["accuracy"]) == (exact, accurate)
+
+
+def test_answers_without_a_number_do_not_count_as_exact_or_not():
+    assert exact_share(["1", "2"], ["1", None]) == 1
+    assert exact_share(["1"], [None]) is None
+
+
+def test_a_close_final_answer_is_not_an_exact_one():
+    answers = ["so #### 1000000"] * 2 + ["without one 5"]
+    scores = final_answer_scores(["#### 1,000,001", "#### 1,000,000", "#### 5"], answers, "####")
+    assert scores == {"exact_final_answer": 0.5, "final_answer_accuracy": 1.0}
 
 
 def test_without_a_valid_prediction_only_the_count_is_defined():
     assert score([None, None], [1.0, 2.0]) == {
-        "mae": None, "rmse": None, "r2": None, "pearson": None, "accuracy": None, "invalid": 2,
+        "exact": 0.0, "mae": None, "rmse": None, "r2": None, "pearson": None, "accuracy": None, "invalid": 2,
     }  # fmt: skip
 
 

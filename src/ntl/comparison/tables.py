@@ -14,7 +14,9 @@ from ntl.tasks import Example, TaskData
 
 BASELINE = "ce"
 NOTHING = "n/a"
-HEADINGS = ("objective", "seeds", "MAE", "RMSE", "R²", "Pearson", "exact", "invalid", "MAE vs CE")
+HEADINGS = (
+    "objective", "seeds", "exact", "MAE", "RMSE", "R²", "Pearson", "accuracy", "invalid", "MAE vs CE",
+)  # fmt: skip
 NAMES = {
     "ce": "CE",
     "ntl_was": "CE + NTL-WAS",
@@ -56,9 +58,10 @@ def _aggregate(name: str, scores: Mapping[str, Mapping[int, Mapping[str, Any]]])
     entry: dict[str, Any] = {"seeds": sorted(mine)}
     versus: dict[str, Any] = {}
     for metric in METRICS:
-        mean, error = mean_and_error([mine[seed][metric] for seed in sorted(mine)])
+        # Runs of before `exact` was measured have none.
+        mean, error = mean_and_error([mine[seed].get(metric) for seed in sorted(mine)])
         entry[metric] = {"mean": mean, "error": error}
-        pairs = [(mine[seed][metric], baseline[seed][metric]) for seed in shared]
+        pairs = [(mine[seed].get(metric), baseline[seed].get(metric)) for seed in shared]
         differences = [None if None in pair else pair[0] - pair[1] for pair in pairs]
         mean, error = mean_and_error(differences)
         lower = sum(d is not None and d < 0 for d in differences)
@@ -134,7 +137,7 @@ def table_rows(summary: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     rows = []
     for name, entry in summary.items():
         row = [display_name(name), str(len(entry["seeds"]))]
-        for metric, digits in zip(METRICS, (2, 2, 3, 3, 3, 1), strict=True):
+        for metric, digits in zip(METRICS, (3, 2, 2, 3, 3, 3, 1), strict=True):
             row.append(_plus_minus(entry[metric], digits))
         versus = entry.get("versus_ce", {}).get("mae")
         if versus is None:
