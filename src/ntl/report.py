@@ -21,6 +21,7 @@ from ntl.report_groups import (
     evaluation_lines,
     group_runs,
     load_finished,
+    not_shown,
     test_sets,
     without_predictions,
     without_repetitions,
@@ -155,7 +156,7 @@ def _write_report(
     content = {
         "files": files,
         "runs": [str(run.folder) for run in runs],
-        "not_shown": [str(evaluation) for run in runs for evaluation in run.folder.evaluations()],
+        "not_shown": [str(evaluation) for evaluation in not_shown(runs)],
         "left_out": left_out,
     }
     write_whole(folder / REPORT, json.dumps(content, indent=1) + "\n")

@@ -178,6 +178,13 @@ def without_predictions(groups: Sequence[Group]) -> list[str]:
     ]
 
 
+def not_shown(runs: Sequence[FinishedRun]) -> list[RunFolder]:
+    """The evaluations beside the runs' own that are not among the runs."""
+    known = {run.folder.path.resolve() for run in runs}
+    found = [evaluation for run in runs for evaluation in run.folder.evaluations()]
+    return [evaluation for evaluation in found if evaluation.path.resolve() not in known]
+
+
 def evaluation_lines(groups: Sequence[Group]) -> list[str]:
     """Say with which settings the runs that are shown were evaluated, and which evaluations are not shown.
 
@@ -188,14 +195,13 @@ def evaluation_lines(groups: Sequence[Group]) -> list[str]:
         One line for the settings, and one for the other evaluations if there are some.
     """
     settings: Counter[str] = Counter()
-    others: Counter[str] = Counter()
-    for run in (run for group in groups for run in group.runs):
+    runs = [run for group in groups for run in group.runs]
+    for run in runs:
         asked = run.record.config.get("evaluation", {})
         told = (f"{key}={shown(asked[key])}" for key in asked if key != "samples_during_training")
         settings[", ".join(told) or "settings that were not written down"] += 1
-        others.update(evaluation.path.name for evaluation in run.folder.evaluations())
     lines = ["Evaluated with " + "; ".join(_counted(settings, len(settings) > 1)) + "."]
-    if others:
+    if others := Counter(evaluation.path.name for evaluation in not_shown(runs)):
         lines.append(
             f"Not shown: evaluations with {'; '.join(_counted(others, True))}, relative to the run's own. To "
             f"report one, name its folder, RUN/{EVALUATIONS}/SETTINGS."

@@ -156,6 +156,11 @@ def test_the_report_says_which_evaluation_it_shows_and_which_it_does_not(tmp_pat
     text = (tmp_path / "few/table.md").read_text()
     assert "Evaluated with beams=4, samples=20." in text
     assert "| T5 | 1 | 0.9000 ± n/a |" in text
+    assert main(["report", str(run), str(few), "--output", str(tmp_path / "both")]) == 0
+    text = (tmp_path / "both/table.md").read_text()
+    assert "Evaluated with beams=4, samples=20 (1 run); beams=4, samples=null (1 run)." in text
+    assert "| T5 (samples=20) | 1 | **0.9000 ± n/a** |" in text
+    assert "Not shown" not in text
 
 
 def test_published_runs_without_predictions_are_read_and_have_fewer_figures(tmp_path):
