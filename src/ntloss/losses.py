@@ -16,7 +16,7 @@ from ntloss.criteria import (
     worst_cost,
 )
 from ntloss.engine.checks import check_head, check_labels, check_logits, check_sequence_ids, check_values
-from ntloss.engine.readout import Transform, compute_dtype, read_logits, without_autocast
+from ntloss.engine.readout import LogNormalizer, Transform, compute_dtype, read_logits, without_autocast
 from ntloss.engine.record import make_record
 from ntloss.engine.reduction import reduce
 from ntloss.engine.spans import spans_of_labels
@@ -139,7 +139,8 @@ class NumberTokenLoss(nn.Module):
         log_normalizer = None
         if self.reads_mass:
             readout = read_logits(rows, targets.some_label, self.tables.token_ids)
-            number_logits, log_normalizer = readout.number_logits, targets.only(readout.log_normalizer)
+            number_logits = readout.number_logits
+            log_normalizer = LogNormalizer(*map(targets.only, readout.log_normalizer))
         else:
             # gather: the backward pass of index_select along the last dimension takes thrice the time.
             number_logits = rows.gather(-1, self.tables.token_ids.expand(rows.shape[0], -1))
@@ -207,11 +208,12 @@ class NumberTokenLoss(nn.Module):
         number_bias = None if bias is None else bias[self.tables.token_ids]
         number_logits = F.linear(hidden_states.reshape(-1, hidden_states.shape[-1]), rows, number_bias)
         number_logits = Transform(logit_scale, softcap).apply(number_logits.to(compute_dtype(rows.dtype)))
-        log_sum = None
+        whole = None
         if self.reads_mass and log_normalizer is not None:
             log_sum = targets.only(log_normalizer.reshape(-1).to(number_logits.dtype))
+            whole = LogNormalizer(torch.zeros_like(log_sum), log_sum)
         number_logits = targets.only(number_logits)
-        return self._reduce(number_logits, log_sum, targets, loss_weights, reduction, labels.shape)
+        return self._reduce(number_logits, whole, targets, loss_weights, reduction, labels.shape)
 
     def _read_labels(
         self,
@@ -238,7 +240,7 @@ class NumberTokenLoss(nn.Module):
     def _reduce(
         self,
         number_logits: Tensor,
-        log_normalizer: Tensor | None,
+        log_normalizer: LogNormalizer | None,
         targets: Targets,
         loss_weights: Tensor | None,
         reduction: str,
