@@ -14,7 +14,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ntloss import ExpectedValue, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+from ntloss import (
+    ExpectedValue,
+    NTLCrossEntropyLoss,
+    NTLLinearCrossEntropyLoss,
+    NumberTokenLoss,
+    NumberVocabulary,
+)
 from ntloss.engine import readout, terms
 from ntloss.functional import cross_entropy_ntl
 
@@ -130,6 +136,17 @@ class TestLogitsSizedBuffers:
     def test_none_without_a_gradient(self) -> None:
         for options in ({}, {"softcap": 5.0}):
             assert self.count(torch.float32, backward=False, **options)[0] == 0
+
+    def test_a_number_loss_without_a_gradient_reads_number_labels_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(readout, "_CHUNK", 1 << 22)
+        hidden, weight, labels = wide_batch(tokens=400)
+        labels[20:] = 11  # text
+        loss_fn = NumberTokenLoss(WIDE)
+        with Watch() as watch, torch.no_grad():
+            loss_fn(logits := hidden @ weight.T, labels)
+        assert watch.buffers(logits.numel() * 4 / 10) == 1  # the logits themselves
 
     def test_no_more_than_one_where_rows_are_read_all_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(readout, "_CHUNK", 1 << 22)

@@ -241,6 +241,7 @@ def read_block(
     transform: Transform,
     mean: bool,
     softmax: Tensor | None,
+    positions: Tensor | None = None,
 ) -> Readout:
     """Read logits without a graph.
 
@@ -252,14 +253,17 @@ def read_block(
         mean: also read the mean logit.
         softmax: `[positions, vocab]`, float32 or float64: where to write the softmax; the logits themselves
             may be overwritten. Or None.
+        positions: `[some]`, the only ones to read, without a softmax. Default: all.
 
     Returns:
         The readout.
     """
     rows = _rows_at_a_time(logits, whole=softmax is not None and transform == IDENTITY)
     parts = []
-    for start in range(0, len(logits), rows):
-        block = slice(start, start + rows)
+    for start in range(0, len(logits) if positions is None else len(positions), rows):
+        block: slice | Tensor = slice(start, start + rows)
+        if positions is not None:
+            block = positions[block]
         part = transform.apply(logits[block].to(compute_dtype(logits.dtype)))
         label_logit = part.gather(-1, labels[block].unsqueeze(-1)).squeeze(-1)
         number_logits = part.index_select(-1, token_ids)
@@ -275,7 +279,7 @@ def read_block(
             log_normalizer = _of_softmax(part, softmax[block], labels[block], label_logit)
         parts.append((*log_normalizer, label_logit, number_logits, part_mean))
     if not parts:
-        return _empty_readout(logits, labels, token_ids, mean)
+        return _empty_readout(logits[:0], labels[:0], token_ids, mean)
     return Readout(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
