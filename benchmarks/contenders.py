@@ -184,7 +184,7 @@ def _destroying(run: Callable[..., object], inputs: Inputs) -> Contender:
 
 
 def _cross_entropy_alone(readout: Any, positions: Any, *_: object) -> ntloss.LossTerms:
-    ce = (readout.log_normalizer - readout.label_logit) * positions.ce
+    ce = readout.log_normalizer.negative_log_prob(readout.label_logit) * positions.ce
     return ntloss.LossTerms(ce, ce.detach(), ce.detach())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch.distributed as dist
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, Wasserstein, worst_cost
 from ntloss.engine import combined
+from ntloss.engine.checks import check_weight
 from ntloss.engine.combined import Batch, loss_from_logits
 from ntloss.engine.readout import Transform
 from ntloss.engine.tables import NumberTables
@@ -54,16 +54,21 @@ class _CombinedLoss(nn.Module):
             transform=Transform(logit_scale, softcap),
             reduction=reduction,
         )
+        self.validate = validate
         self.weight: float | Tensor
         if isinstance(weight, Tensor):  # so that it moves with the loss
             self.register_buffer("weight", weight, persistent=False)
         else:
-            self.weight = _DEFAULT_WEIGHT[mode] if weight is None else _checked_weight(weight)
+            self.weight = _DEFAULT_WEIGHT[mode] if weight is None else weight
         self.shift = shift
         self.return_terms = return_terms
         self.group = group
-        self.validate = validate
         self.tables = NumberTables(vocabulary, criterion=criterion)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight":
+            check_weight(value, self.validate)
+        super().__setattr__(name, value)
 
     @property
     def vocabulary(self) -> NumberVocabulary:
@@ -119,12 +124,6 @@ class _CombinedLoss(nn.Module):
 
     def _finish(self, terms: LossTerms) -> Tensor | LossTerms:
         return terms if self.return_terms else terms.loss
-
-
-def _checked_weight(weight: Any) -> float:
-    if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
-        raise ValueError(f"weight={weight!r}: expected a finite number of 0 or more, or a tensor of one")
-    return weight
 
 
 class NTLCrossEntropyLoss(_CombinedLoss):
@@ -213,6 +212,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             ValueError: shapes, devices, labels or weights that do not fit; one count without the other.
         """
         self.tables.follow(logits)
+        check_weight(self.weight, self.validate)
         batch = self._batch(labels, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids)
         terms = loss_from_logits(
             logits, batch, self.tables, self.objective, self.weight, self.inplace_backward, self.group
@@ -304,6 +304,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             ValueError: shapes, devices, labels or weights that do not fit; one count without the other.
         """
         self.tables.follow(hidden_states)
+        check_weight(self.weight, self.validate)
         batch = self._batch(labels, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids)
         terms = combined.loss_from_hidden(
             hidden_states,

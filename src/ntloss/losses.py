@@ -16,7 +16,15 @@ from ntloss.criteria import (
     worst_cost,
 )
 from ntloss.engine.checks import check_head, check_labels, check_logits, check_sequence_ids, check_values
-from ntloss.engine.readout import Transform, compute_dtype, read_logits, without_autocast
+from ntloss.engine.readout import (
+    IDENTITY,
+    LogNormalizer,
+    Transform,
+    compute_dtype,
+    read_block,
+    read_logits,
+    without_autocast,
+)
 from ntloss.engine.record import make_record
 from ntloss.engine.reduction import reduce
 from ntloss.engine.spans import spans_of_labels
@@ -45,6 +53,11 @@ class Targets(NamedTuple):
     def only(self, read: Tensor) -> Tensor:
         """What was read of the logits, `[positions, ...]`, with zeros where they may be anything, NaN too."""
         return torch.where(self.counted if read.dim() == 1 else self.counted.unsqueeze(-1), read, 0)
+
+    def select(self, rows: Tensor) -> Targets:
+        """The same of some positions, without spans."""
+        value, has_term, counted, some_label = (column[rows] for column in self[:4])
+        return Targets(value, has_term, counted, some_label, None)
 
 
 class NumberTokenLoss(nn.Module):
@@ -138,8 +151,11 @@ class NumberTokenLoss(nn.Module):
         )
         log_normalizer = None
         if self.reads_mass:
+            if (chosen := self._rows_to_read(rows, targets)) is not None:
+                return self._of_chosen(rows, targets, chosen, loss_weights, reduction, labels.shape)
             readout = read_logits(rows, targets.some_label, self.tables.token_ids)
-            number_logits, log_normalizer = readout.number_logits, targets.only(readout.log_normalizer)
+            number_logits = readout.number_logits
+            log_normalizer = LogNormalizer(*map(targets.only, readout.log_normalizer))
         else:
             # gather: the backward pass of index_select along the last dimension takes thrice the time.
             number_logits = rows.gather(-1, self.tables.token_ids.expand(rows.shape[0], -1))
@@ -207,11 +223,12 @@ class NumberTokenLoss(nn.Module):
         number_bias = None if bias is None else bias[self.tables.token_ids]
         number_logits = F.linear(hidden_states.reshape(-1, hidden_states.shape[-1]), rows, number_bias)
         number_logits = Transform(logit_scale, softcap).apply(number_logits.to(compute_dtype(rows.dtype)))
-        log_sum = None
+        whole = None
         if self.reads_mass and log_normalizer is not None:
             log_sum = targets.only(log_normalizer.reshape(-1).to(number_logits.dtype))
+            whole = LogNormalizer(torch.zeros_like(log_sum), log_sum)
         number_logits = targets.only(number_logits)
-        return self._reduce(number_logits, log_sum, targets, loss_weights, reduction, labels.shape)
+        return self._reduce(number_logits, whole, targets, loss_weights, reduction, labels.shape)
 
     def _read_labels(
         self,
@@ -235,10 +252,48 @@ class NumberTokenLoss(nn.Module):
         counted = labels != ignore_index
         return Targets(value, has_term, counted, torch.where(counted, labels, 0), spans)
 
+    def _rows_to_read(self, rows: Tensor, targets: Targets) -> Tensor | None:
+        """Positions of the number labels, where it is enough and cheaper to read no others."""
+        # A gradient is as wide as the logits anyway. A criterion that looks at several positions, or at whole
+        # numbers, is given them all; and only on the CPU their count costs no synchronisation.
+        if torch.is_grad_enabled() and rows.requires_grad:
+            return None
+        if rows.device.type != "cpu" or torch.compiler.is_compiling():
+            return None
+        if targets.spans is not None or needs_of(self.criterion).across_positions:
+            return None
+        chosen = targets.has_term.nonzero().squeeze(-1)
+        return chosen if 2 * len(chosen) < len(rows) else None  # they are copied
+
+    def _of_chosen(
+        self,
+        rows: Tensor,
+        targets: Targets,
+        chosen: Tensor,
+        loss_weights: Tensor | None,
+        reduction: str,
+        shape: torch.Size,
+    ) -> Tensor:
+        readout = read_block(
+            rows, targets.some_label, self.tables.token_ids, IDENTITY, False, softmax=None, positions=chosen
+        )
+        weights = None if loss_weights is None else loss_weights.reshape(-1)[chosen]
+        loss = self._reduce(
+            readout.number_logits,
+            readout.log_normalizer,
+            targets.select(chosen),
+            weights,
+            reduction,
+            chosen.shape,
+        )
+        if reduction != "none":
+            return loss
+        return loss.new_zeros(len(rows)).index_copy(0, chosen, loss).reshape(shape)
+
     def _reduce(
         self,
         number_logits: Tensor,
-        log_normalizer: Tensor | None,
+        log_normalizer: LogNormalizer | None,
         targets: Targets,
         loss_weights: Tensor | None,
         reduction: str,

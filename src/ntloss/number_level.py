@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.criteria import NumberLevel, needs_of
+from ntloss.engine.readout import LogNormalizer
 from ntloss.losses import Targets
 from ntloss.numbers import starting_tokens
 from ntloss.published import NTLossDotProduct, TokenizerLoss
@@ -94,7 +95,7 @@ class NumberLevelLoss(NTLossDotProduct):
     def _reduce(
         self,
         number_logits: Tensor,
-        log_normalizer: Tensor | None,
+        log_normalizer: LogNormalizer | None,
         targets: Targets,
         loss_weights: Tensor | None,
         reduction: str,
@@ -116,8 +117,8 @@ class NumberLevelLoss(NTLossDotProduct):
         divisor = torch.where(targets.has_term, weights, 0).sum()
         return loss + behind.sum() / torch.where(divisor > 0, divisor, 1)
 
-    def _probability_of_going_on(self, number_logits: Tensor, log_normalizer: Tensor) -> Tensor:
+    def _probability_of_going_on(self, number_logits: Tensor, log_normalizer: LogNormalizer) -> Tensor:
         assert self.tables.kinds is not None
         starts = starting_tokens(self.tables.kinds[self.tables.token_ids])
-        log_probs = number_logits.to(log_normalizer.dtype) - log_normalizer.unsqueeze(-1)
+        log_probs = -log_normalizer.negative_log_prob(number_logits.to(log_normalizer.log_sum.dtype))
         return torch.where(starts, 0, log_probs.exp()).sum(-1)

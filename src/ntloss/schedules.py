@@ -20,6 +20,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from ntloss.engine.checks import check_weight
+
 
 class Schedule(Protocol):
     """Anything that gives a factor for a step: any function of one int serves."""
@@ -271,9 +273,10 @@ class WeightScheduler:
             The weight that was set.
 
         Raises:
-            ValueError: `step` is negative.
+            ValueError: `step` is negative, or the schedule's factor is negative or not finite.
         """
         weight = self.weight * self.schedule(step)
+        check_weight(weight)
         if isinstance(self.loss.weight, Tensor):
             self.loss.weight.data.fill_(weight)
         else:

@@ -146,7 +146,7 @@ class TokenMetrics:
         record = make_record(readout.number_logits, tables, target, readout.log_normalizer)
         assert record.log_mass is not None, "it is read wherever the log-normalizer is given"
         mass = record.log_mass.exp()
-        cross_entropy = readout.log_normalizer - readout.label_logit
+        cross_entropy = readout.log_normalizer.negative_log_prob(readout.label_logit)
         distance = (record.values - record.target_values.unsqueeze(-1)).abs()
         of_numbers = (
             torch.ones_like(mass),

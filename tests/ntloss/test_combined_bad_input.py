@@ -60,6 +60,20 @@ def test_a_weight_of_the_number_term_that_is_none(kind: Any, weight: Any) -> Non
         kind(NUMBERS, weight=weight)
 
 
+@pytest.mark.parametrize("which", ["logits", "linear"])
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_a_weight_that_is_changed_to_none(which: str, weight: float) -> None:
+    kind = {"logits": NTLCrossEntropyLoss, "linear": NTLLinearCrossEntropyLoss}[which]
+    loss_fn = kind(NUMBERS)
+    with pytest.raises(ValueError, match=r"weight=.*expected"):
+        loss_fn.weight = weight
+    assert loss_fn.weight == 0.3
+    tensor = torch.tensor(0.3)
+    with pytest.raises(ValueError, match=r"weight=.*expected"):
+        call(which, {"weight": tensor.fill_(weight)})
+    call(which, {"weight": tensor, "validate": False})  # nothing is read then, as on an accelerator
+
+
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("criterion", ["wasserstein", 3, torch.nn.functional.mse_loss])
 def test_something_that_is_no_criterion(kind: Any, criterion: Any) -> None:

@@ -14,7 +14,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ntloss import ExpectedValue, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+from ntloss import (
+    ExpectedValue,
+    NTLCrossEntropyLoss,
+    NTLLinearCrossEntropyLoss,
+    NumberTokenLoss,
+    NumberVocabulary,
+)
 from ntloss.engine import readout, terms
 from ntloss.functional import cross_entropy_ntl
 
@@ -130,6 +136,17 @@ class TestLogitsSizedBuffers:
     def test_none_without_a_gradient(self) -> None:
         for options in ({}, {"softcap": 5.0}):
             assert self.count(torch.float32, backward=False, **options)[0] == 0
+
+    def test_a_number_loss_without_a_gradient_reads_number_labels_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(readout, "_CHUNK", 1 << 22)
+        hidden, weight, labels = wide_batch(tokens=400)
+        labels[20:] = 11  # text
+        loss_fn = NumberTokenLoss(WIDE)
+        with Watch() as watch, torch.no_grad():
+            loss_fn(logits := hidden @ weight.T, labels)
+        assert watch.buffers(logits.numel() * 4 / 10) == 1  # the logits themselves
 
     def test_no_more_than_one_where_rows_are_read_all_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(readout, "_CHUNK", 1 << 22)
@@ -403,8 +420,9 @@ class TestCompile:
                 for read in (readout._read_plainly, readout.read_logits):
                     logits = case.logits(dtype).requires_grad_()
                     read_out = read(logits, *arguments)
-                    sum((part.square() * 0.01).sum() for part in read_out).backward()
-                    results.append([*read_out, logits.grad])
+                    parts = [read_out.log_normalizer.total, *read_out[2:]]
+                    sum((part.square() * 0.01).sum() for part in parts).backward()
+                    results.append([*parts, logits.grad])
                 for plain, ours in zip(*results, strict=True):
                     assert plain.dtype == ours.dtype
                     assert_close(ours, plain, 2.0**-8 if plain.dtype == torch.bfloat16 else 1e-6)
@@ -427,7 +445,7 @@ class TestReadBlock:
         given = logits.clone()
         softmax = {"none": None, "new": torch.empty_like(given), "over the logits": given}[target]
         read = readout.read_block(given, labels, torch.tensor([3, 5]), transform, True, softmax)
-        assert_close(read.log_normalizer, wanted.logsumexp(-1), 1e-6)
+        assert_close(read.log_normalizer.total, wanted.logsumexp(-1), 1e-6)
         assert_close(read.label_logit, wanted.gather(-1, labels[:, None])[:, 0], 1e-6)
         assert_close(read.number_logits, wanted[:, [3, 5]], 1e-6)
         assert_close(read.mean_logit, wanted.mean(-1), 1e-6)

@@ -12,7 +12,13 @@ import oracle
 import pytest
 import torch
 import torch.nn.functional as F
-from comparing import GRADIENT_TOLERANCE, VALUE_TOLERANCE, assert_matches_oracle, assert_near
+from comparing import (
+    GRADIENT_TOLERANCE,
+    SAME_COMPUTATION,
+    VALUE_TOLERANCE,
+    assert_matches_oracle,
+    assert_near,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -473,6 +479,36 @@ class TestBatches:
         NTLoss(digits)(logits, labels, weights).backward()
         for tensor, copy_ in zip((logits.detach(), labels, weights), before, strict=True):
             assert torch.equal(tensor, copy_)
+
+
+class TestWithoutGradients:
+    """On the CPU the logits of number labels alone are read then, where they are few."""
+
+    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+    @pytest.mark.parametrize("weighted", [False, True])
+    @pytest.mark.parametrize("share", [0.0, 0.1, 0.4, 1.0])
+    def test_the_loss_is_the_same(
+        self, share: float, weighted: bool, reduction: str, irregular: NumberVocabulary
+    ) -> None:
+        generator = torch.Generator().manual_seed(0)
+        shape = (3, 40)
+        logits = torch.randn(*shape, irregular.vocab_size, generator=generator)
+        texts = [i for i in range(irregular.vocab_size) if i not in irregular.token_ids]
+        pick = torch.rand(shape, generator=generator) < share
+        numbers, text = (
+            torch.tensor(ids)[torch.randint(len(ids), shape, generator=generator)]
+            for ids in (irregular.token_ids, texts)
+        )
+        labels = torch.where(pick, numbers, text)
+        labels[0, :3] = -100
+        weights = torch.rand(shape, generator=generator) if weighted else None
+        loss_fn = NTLoss(irregular)
+        wanted = loss_fn(logits.clone().requires_grad_(), labels, weights, reduction)
+        with torch.no_grad():
+            got = loss_fn(logits.clone().requires_grad_(), labels, weights, reduction)
+        for loss in (got, loss_fn(logits, labels, weights, reduction)):
+            assert not loss.requires_grad
+            assert_near(loss, wanted.detach(), SAME_COMPUTATION)
 
 
 class TestModule:

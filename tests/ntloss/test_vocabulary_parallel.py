@@ -245,7 +245,7 @@ def test_a_vocabulary_too_small_for_its_ranks_works_or_is_refused_by_all_of_them
             parallel.read_shard(logits, labels, ids, IDENTITY, True, softmax, shard)
         grads = (torch.ones(3), torch.ones(3), torch.ones(3, 2), torch.ones(3))
         parallel.write_shard_gradient(
-            logits, False, logits, labels, ids, torch.zeros(3), IDENTITY, grads, shard
+            logits, False, logits, labels, ids, torch.zeros(3), torch.zeros(3), IDENTITY, grads, shard
         )
         outcomes.append("worked")
     assert len(set(outcomes)) == 1

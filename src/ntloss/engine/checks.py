@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -58,6 +60,21 @@ def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | Non
                 f"hidden_states are on {hidden_states.device}, {name} on {parameter.device}: move one to the "
                 "other"
             )
+
+
+def check_weight(weight: object, validate: bool | None = None) -> None:
+    """Raise unless the number term's weight is a finite number of 0 or more, or a tensor of one.
+
+    By default (`validate=None`) a tensor is read on the CPU only, and never inside `torch.compile`.
+    """
+    if isinstance(weight, Tensor) and weight.numel() == 1:
+        if torch.compiler.is_compiling():
+            return
+        if not (weight.device.type == "cpu" if validate is None else validate):
+            return
+        weight = weight.item()
+    if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
+        raise ValueError(f"weight={weight!r}: expected a finite number of 0 or more, or a tensor of one")
 
 
 def check_normalizers(num_items: object, num_numbers: object, mode: str, reduction: str) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ntloss.engine.parallel import Shard, read_shard, write_shard_gradient
 from ntloss.engine.readout import (
+    LogNormalizer,
     Readout,
     Transform,
     compute_dtype,
@@ -70,11 +71,11 @@ class Head(NamedTuple):
         is_softmax: bool,
         labels: Tensor,
         token_ids: Tensor,
-        log_normalizer: Tensor,
+        log_normalizer: LogNormalizer,
         grads: tuple[Tensor, ...],
     ) -> None:
         """Put the gradient of a block's logits in their (or their softmax's) place."""
-        arguments = (logits, is_softmax, logits, labels, token_ids, log_normalizer)
+        arguments = (logits, is_softmax, logits, labels, token_ids, *log_normalizer)
         if self.shard is None:
             write_gradient(*arguments, *self.transform, *grads)
         else:
@@ -174,9 +175,11 @@ class _SumOfBlocks(torch.autograd.Function):
         for block, logits in _blocks(hidden, head, rows):
             here = positions.select(block)
             readout = head.read(logits, here.labels, tables.token_ids, mean, overwrite)
-            leaves = Readout(*(tensor.requires_grad_(gradients.wanted) for tensor in readout))
+            leaves = readout[1:]  # all but the level
+            for leaf in leaves:
+                leaf.requires_grad_(gradients.wanted)
             with torch.set_grad_enabled(gradients.wanted):
-                terms = position_terms(leaves, here, tables, objective, weight)
+                terms = position_terms(readout, here, tables, objective, weight)
                 loss = terms.loss.sum()
             for total, part in zip(sums, (loss, terms.ce.sum(), terms.ntl.sum()), strict=True):
                 total += part.detach()
@@ -184,7 +187,7 @@ class _SumOfBlocks(torch.autograd.Function):
                 grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
                 scale = _largest(grads) if scaled else None
                 grads = grads if scale is None else tuple(grad / scale for grad in grads)
-                log_normalizer = leaves.log_normalizer.detach()
+                log_normalizer = LogNormalizer(readout.level, readout.log_sum.detach())
                 head.write_gradient(logits, overwrite, here.labels, tables.token_ids, log_normalizer, grads)
                 gradients.add(block, logits, scale)
         ctx.dtype = hidden.dtype
@@ -225,20 +228,22 @@ class _ReadHidden(torch.autograd.Function):
             for block, logits in _blocks(hidden, head, rows)
         ]
         readout = Readout(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
-        ctx.save_for_backward(hidden, weight_of_head, bias, labels, token_ids, readout.log_normalizer)
+        ctx.save_for_backward(hidden, weight_of_head, bias, labels, token_ids, *readout.log_normalizer)
+        ctx.mark_non_differentiable(readout.level)
         ctx.transform, ctx.shard, ctx.rows = head.transform, head.shard, rows
         return tuple(readout)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        hidden, weight_of_head, bias, labels, token_ids, log_normalizer = ctx.saved_tensors
+        hidden, weight_of_head, bias, labels, token_ids, level, log_sum = ctx.saved_tensors
         head = Head(weight_of_head, bias, ctx.transform, ctx.shard)
         gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3], scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
             # The mean logit's gradient is empty where it was not asked for; so is every block of it.
-            here = tuple(grad[block] for grad in grads)
-            head.write_gradient(logits, False, labels[block], token_ids, log_normalizer[block], here)
+            here = tuple(grad[block] for grad in grads[1:])
+            log_normalizer = LogNormalizer(level[block], log_sum[block])
+            head.write_gradient(logits, False, labels[block], token_ids, log_normalizer, here)
             gradients.add(block, logits)
         return (
             *(None if grad is None else grad.to(hidden.dtype) for grad in gradients.finish()),

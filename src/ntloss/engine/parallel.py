@@ -198,7 +198,7 @@ def read_shard(
     if softmax is not None:
         torch.div(exponentials, total.unsqueeze(-1), out=softmax)
     mean_logit = together[:, -1].clone() if mean else part.new_empty(0)
-    return Readout(highest + total.log(), label_logit.clone(), number_logits.clone(), mean_logit)
+    return Readout(highest, total.log(), label_logit.clone(), number_logits.clone(), mean_logit)
 
 
 def write_shard_gradient(
@@ -207,13 +207,14 @@ def write_shard_gradient(
     logits: Tensor,
     labels: Tensor,
     token_ids: Tensor,
-    log_normalizer: Tensor,
+    level: Tensor,
+    log_sum: Tensor,
     transform: Transform,
     grads: tuple[Tensor, ...],
     shard: Shard,
 ) -> None:
     """Write the gradient of this rank's columns; like `readout.write_gradient`, with global token ids."""
-    grad_log_normalizer, grad_label_logit, grad_number_logits, grad_mean_logit = grads
+    grad_log_sum, grad_label_logit, grad_number_logits, grad_mean_logit = grads
     local_labels, held = shard.locate(labels)
     grad_label_logit = torch.where(held, grad_label_logit, 0)
     local_ids, held = shard.locate(token_ids)
@@ -224,9 +225,10 @@ def write_shard_gradient(
         logits,
         local_labels,
         local_ids,
-        log_normalizer,
+        level,
+        log_sum,
         *transform,
-        grad_log_normalizer,
+        grad_log_sum,
         grad_label_logit,
         grad_number_logits,
         # write_gradient takes the mean over the columns that it sees.
@@ -270,16 +272,17 @@ class _ReadShard(torch.autograd.Function):
         mean: bool,
     ) -> tuple[Tensor, ...]:
         readout = read_shard(logits, labels, token_ids, transform, mean, None, shard)
-        ctx.save_for_backward(logits, labels, token_ids, readout.log_normalizer)
+        ctx.save_for_backward(logits, labels, token_ids, *readout.log_normalizer)
+        ctx.mark_non_differentiable(readout.level)
         ctx.shard, ctx.transform = shard, transform
         return tuple(readout)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        logits, labels, token_ids, log_normalizer = ctx.saved_tensors
+        logits, labels, token_ids, level, log_sum = ctx.saved_tensors
         grad = torch.empty_like(logits)
         write_shard_gradient(
-            grad, False, logits, labels, token_ids, log_normalizer, ctx.transform, grads, ctx.shard
+            grad, False, logits, labels, token_ids, level, log_sum, ctx.transform, grads[1:], ctx.shard
         )
         return grad, None, None, None, None, None

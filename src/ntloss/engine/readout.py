@@ -25,20 +25,50 @@ _CHUNK = 1 << 20
 _SAFE_PROBABILITY = 1e-20
 
 
-class Readout(NamedTuple):
-    """What is read of each position's logits, differentiable, in float32 or float64.
+class LogNormalizer(NamedTuple):
+    """The logsumexp of each row of logits, `[positions]`, as a sum of two terms.
+
+    Large logits have a large logsumexp, and one float32 would round off the digits that a probability needs.
 
     Args:
-        log_normalizer: `[positions]`, logsumexp over the vocabulary.
+        level: a logit of the row, the largest or a likely one; it has no gradient.
+        log_sum: `log(sum_j exp(z_j - level))`, which carries the gradient of the logsumexp.
+    """
+
+    level: Tensor
+    log_sum: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """`[positions]`, the logsumexp itself."""
+        return self.level + self.log_sum
+
+    def negative_log_prob(self, logits: Tensor) -> Tensor:
+        """`-log p` of the tokens with these logits, `[positions]` or `[positions, tokens]`."""
+        level, log_sum = self if logits.dim() == 1 else (part.unsqueeze(-1) for part in self)
+        return (level - logits) + log_sum
+
+
+class Readout(NamedTuple):
+    """What is read of each position's logits, in float32 or float64; all but `level` is differentiable.
+
+    Args:
+        level, log_sum: `[positions]`, see `LogNormalizer`; over the vocabulary.
         label_logit: `[positions]`.
         number_logits: `[positions, number tokens]`, in the order of the token ids asked for.
         mean_logit: `[positions]`, mean over the vocabulary; empty unless asked for.
     """
 
-    log_normalizer: Tensor
+    level: Tensor
+    log_sum: Tensor
     label_logit: Tensor
     number_logits: Tensor
     mean_logit: Tensor
+
+    @property
+    def log_normalizer(self) -> LogNormalizer:
+        """Logsumexp over the vocabulary."""
+        return LogNormalizer(self.level, self.log_sum)
 
     def only(self, counted: Tensor) -> Readout:
         """The same with zeros at positions that do not count, whose logits may be anything, NaN too.
@@ -49,7 +79,8 @@ class Readout(NamedTuple):
             counted: `[positions]`, bool.
         """
         return Readout(
-            torch.where(counted, self.log_normalizer, 0),
+            torch.where(counted, self.level, 0),
+            torch.where(counted, self.log_sum, 0),
             torch.where(counted, self.label_logit, 0),
             self.number_logits,
             torch.where(counted, self.mean_logit, 0) if self.mean_logit.shape[0] else self.mean_logit,
@@ -152,7 +183,7 @@ def _read_plainly(
 ) -> Readout:
     transformed = transform.apply(logits.to(compute_dtype(logits.dtype)))
     return Readout(
-        torch.logsumexp(transformed, -1),
+        *_log_normalizer(transformed),
         transformed.gather(-1, labels.unsqueeze(-1)).squeeze(-1),
         transformed.index_select(-1, token_ids),
         transformed.mean(-1) if mean else transformed.new_empty(0),
@@ -175,14 +206,16 @@ class _ReadLogits(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         keep_softmax = keep and not inplace and logits.dtype == compute_dtype(logits.dtype)
         *read, softmax = _read_logits(logits, labels, token_ids, *transform, mean, keep_softmax)
-        ctx.save_for_backward(logits, labels, token_ids, read[0], softmax)
+        level, log_sum = read[:2]
+        ctx.save_for_backward(logits, labels, token_ids, level, log_sum, softmax)
+        ctx.mark_non_differentiable(level)
         ctx.transform, ctx.inplace, ctx.softmax_spent = transform, inplace, False
         return tuple(read)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        logits, labels, token_ids, log_normalizer, softmax = ctx.saved_tensors
+        logits, labels, token_ids, level, log_sum, softmax = ctx.saved_tensors
         if ctx.inplace and ctx.softmax_spent:
             raise RuntimeError(
                 "backward was called a second time through logits over which the first wrote their gradient. "
@@ -195,7 +228,9 @@ class _ReadLogits(torch.autograd.Function):
             # `.data`: what follows is no change of a saved tensor that autograd should refuse.
             grad = softmax.data if is_softmax else logits.data if ctx.inplace else torch.empty_like(logits)
         ctx.softmax_spent = True
-        write_gradient(grad, is_softmax, logits, labels, token_ids, log_normalizer, *ctx.transform, *grads)
+        write_gradient(
+            grad, is_softmax, logits, labels, token_ids, level, log_sum, *ctx.transform, *grads[1:]
+        )
         return grad, None, None, None, None, None, None
 
 
@@ -206,6 +241,7 @@ def read_block(
     transform: Transform,
     mean: bool,
     softmax: Tensor | None,
+    positions: Tensor | None = None,
 ) -> Readout:
     """Read logits without a graph.
 
@@ -217,49 +253,59 @@ def read_block(
         mean: also read the mean logit.
         softmax: `[positions, vocab]`, float32 or float64: where to write the softmax; the logits themselves
             may be overwritten. Or None.
+        positions: `[some]`, the only ones to read, without a softmax. Default: all.
 
     Returns:
         The readout.
     """
     rows = _rows_at_a_time(logits, whole=softmax is not None and transform == IDENTITY)
     parts = []
-    for start in range(0, len(logits), rows):
-        block = slice(start, start + rows)
+    for start in range(0, len(logits) if positions is None else len(positions), rows):
+        block: slice | Tensor = slice(start, start + rows)
+        if positions is not None:
+            block = positions[block]
         part = transform.apply(logits[block].to(compute_dtype(logits.dtype)))
         label_logit = part.gather(-1, labels[block].unsqueeze(-1)).squeeze(-1)
         number_logits = part.index_select(-1, token_ids)
         part_mean = part.mean(-1) if mean else part.new_empty(0)
         if softmax is None:
-            log_normalizer = torch.logsumexp(part, -1)
+            log_normalizer = _log_normalizer(part)
         elif softmax is logits and transform == IDENTITY:
             highest = part.amax(-1)
             torch.softmax(part, -1, out=part)  # row by row, so it may write where it reads
             log_normalizer = _of_highest(highest, part)
         else:
             torch.softmax(part, -1, out=softmax[block])
-            log_normalizer = _log_normalizer(part, softmax[block], labels[block], label_logit)
-        parts.append((log_normalizer, label_logit, number_logits, part_mean))
+            log_normalizer = _of_softmax(part, softmax[block], labels[block], label_logit)
+        parts.append((*log_normalizer, label_logit, number_logits, part_mean))
     if not parts:
-        return _empty_readout(logits, labels, token_ids, mean)
+        return _empty_readout(logits[:0], labels[:0], token_ids, mean)
     return Readout(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
-def _log_normalizer(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tensor) -> Tensor:
+def _log_normalizer(logits: Tensor) -> LogNormalizer:
+    # A row of -inf everywhere has no maximum to subtract.
+    highest = logits.detach().amax(-1).clamp(min=torch.finfo(logits.dtype).min)
+    return LogNormalizer(highest, (logits - highest.unsqueeze(-1)).exp_().sum(-1).log())
+
+
+def _of_softmax(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tensor) -> LogNormalizer:
     # lse = z_j - log p_j for any j. The label's column is at hand; where its probability has vanished, the
     # largest one takes two passes more. Asking costs no synchronisation on the CPU.
     if part.device.type != "cpu":
         return _of_highest(part.amax(-1), softmax)
     label_prob = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     safe = label_prob > _SAFE_PROBABILITY
-    log_normalizer = label_logit - label_prob.log()
+    of_label = LogNormalizer(label_logit, -label_prob.log())
     if bool(safe.all()):
-        return log_normalizer
-    return torch.where(safe, log_normalizer, _of_highest(part.amax(-1), softmax))
+        return of_label
+    of_highest = _of_highest(part.amax(-1), softmax)
+    return LogNormalizer(*(torch.where(safe, a, b) for a, b in zip(of_label, of_highest, strict=True)))
 
 
-def _of_highest(highest: Tensor, softmax: Tensor) -> Tensor:
+def _of_highest(highest: Tensor, softmax: Tensor) -> LogNormalizer:
     # The softmax of a row of -inf is NaN, its log-normalizer is not.
-    return torch.where(highest.isneginf(), highest, highest - softmax.amax(-1).log_())
+    return LogNormalizer(highest, torch.where(highest.isneginf(), 0, -softmax.amax(-1).log_()))
 
 
 # Custom operators, so that torch.compile on the CPU takes them as they are: they beat what it makes of the
@@ -273,7 +319,7 @@ def _read_logits(
     softcap: float | None,
     mean: bool,
     keep_softmax: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     softmax = torch.empty_like(logits) if keep_softmax else None
     readout = read_block(logits, labels, token_ids, Transform(scale, softcap), mean, softmax)
     return (*readout, logits.new_empty(0) if softmax is None else softmax)
@@ -288,7 +334,7 @@ def _(
     softcap: float | None,
     mean: bool,
     keep_softmax: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     softmax = torch.empty_like(logits) if keep_softmax else logits.new_empty(0)
     return (*_empty_readout(logits, labels, token_ids, mean), softmax)
 
@@ -297,7 +343,7 @@ def _empty_readout(logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool
     like = torch.empty_like(labels, dtype=compute_dtype(logits.dtype))
     numbers = like.new_empty(logits.shape[0], token_ids.shape[0])
     means = torch.empty_like(like) if mean else like.new_empty(0)
-    return Readout(like, torch.empty_like(like), numbers, means)
+    return Readout(like, torch.empty_like(like), torch.empty_like(like), numbers, means)
 
 
 @torch.library.custom_op("ntloss::write_gradient", mutates_args=("grad",))
@@ -307,10 +353,11 @@ def write_gradient(
     logits: Tensor,
     labels: Tensor,
     token_ids: Tensor,
-    log_normalizer: Tensor,
+    level: Tensor,
+    log_sum: Tensor,
     scale: float,
     softcap: float | None,
-    grad_log_normalizer: Tensor,
+    grad_log_sum: Tensor,
     grad_label_logit: Tensor,
     grad_number_logits: Tensor,
     grad_mean_logit: Tensor,
@@ -322,10 +369,15 @@ def write_gradient(
         block = slice(start, start + rows)
         part = None
         if not is_softmax or softcap is not None:
-            part = transform.apply(logits[block].to(log_normalizer.dtype))
-        work = grad[block] if part is None or is_softmax else (part - log_normalizer[block, None]).exp_()
-        work.mul_(grad_log_normalizer[block, None])
-        _silence(work, grad_log_normalizer[block], log_normalizer[block])
+            part = transform.apply(logits[block].to(log_sum.dtype))
+        factor = grad_log_sum[block]
+        if part is None or is_softmax:
+            work = grad[block]
+        else:
+            work = (part - level[block, None]).exp_()
+            factor = factor * torch.exp(-log_sum[block])
+        work.mul_(factor.unsqueeze(-1))
+        _silence(work, grad_log_sum[block], level[block] + log_sum[block])
         if len(grad_mean_logit):
             work.add_(grad_mean_logit[block, None] / logits.shape[-1])
         work.scatter_add_(-1, labels[block, None], grad_label_logit[block, None])
@@ -336,14 +388,14 @@ def write_gradient(
             grad[block] = work
 
 
-def _silence(work: Tensor, grad_log_normalizer: Tensor, log_normalizer: Tensor) -> None:
+def _silence(work: Tensor, grad_log_sum: Tensor, log_normalizer: Tensor) -> None:
     """Clear rows that do not count where padding has made them NaN, because 0 times NaN is NaN.
 
     On the CPU, where asking for such rows costs no synchronisation. Elsewhere they get the NaN that
     `F.cross_entropy` gives them, too.
     """
     if work.device.type == "cpu":
-        broken = (grad_log_normalizer == 0) & ~log_normalizer.isfinite()
+        broken = (grad_log_sum == 0) & ~log_normalizer.isfinite()
         if bool(broken.any()):
             work.masked_fill_(broken.unsqueeze(-1), 0)
 

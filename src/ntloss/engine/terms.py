@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.criteria import Criterion, Needs, needs_of, reweighed
-from ntloss.engine.readout import IDENTITY, Readout, Transform, without_autocast
+from ntloss.engine.readout import IDENTITY, LogNormalizer, Readout, Transform, without_autocast
 from ntloss.engine.record import make_record
 from ntloss.engine.reduction import REDUCTIONS
 from ntloss.engine.tables import NumberTables
@@ -196,15 +196,15 @@ def position_terms(
     """
     readout = readout.only(positions.z != 0)
     log_normalizer = readout.log_normalizer
-    ce = log_normalizer - readout.label_logit
+    ce = log_normalizer.negative_log_prob(readout.label_logit)
     if objective.label_smoothing:
-        smooth = log_normalizer - readout.mean_logit
+        smooth = log_normalizer.negative_log_prob(readout.mean_logit)
         ce = (1 - objective.label_smoothing) * ce + objective.label_smoothing * smooth
     ce = _scale(ce, positions.ce)
     ntl = _number_term(readout, positions, tables, objective)
     loss = ce + (weight.detach() if isinstance(weight, Tensor) else weight) * ntl
     if objective.z_loss:
-        loss = loss + objective.z_loss * _scale(log_normalizer.square(), positions.z)
+        loss = loss + objective.z_loss * _scale(log_normalizer.total.square(), positions.z)
     return LossTerms(loss, ce.detach(), ntl.detach())
 
 
@@ -212,12 +212,11 @@ def _number_term(
     readout: Readout, positions: Positions, tables: NumberTables, objective: Objective
 ) -> Tensor:
     number_logits, log_normalizer = readout.number_logits, readout.log_normalizer
-    with without_autocast(log_normalizer.device):
-        if _may_select(positions, objective, log_normalizer.device):
+    with without_autocast(number_logits.device):
+        if _may_select(positions, objective, number_logits.device):
             rows = (positions.ntl != 0).nonzero().squeeze(-1)
-            record = make_record(
-                number_logits.index_select(0, rows), tables, positions.target[rows], log_normalizer[rows]
-            )
+            here = LogNormalizer(*(part[rows] for part in log_normalizer))
+            record = make_record(number_logits.index_select(0, rows), tables, positions.target[rows], here)
             term = reweighed(objective.criterion, record, objective.worst) * positions.ntl[rows]
             return term.new_zeros(positions.ntl.shape).index_copy(0, rows, term)
         number_logits = torch.where((positions.z != 0).unsqueeze(-1), number_logits, 0)

@@ -1,0 +1,102 @@
+"""Logits far from zero keep the digits that probabilities need, as in torch's own cross-entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ntloss import (
+    ExpectedValue,
+    NTLCrossEntropyLoss,
+    NTLLinearCrossEntropyLoss,
+    NumberTokenLoss,
+    NumberVocabulary,
+)
+from ntloss.engine import combined, parallel, readout
+
+VOCAB, POSITIONS, LARGEST = 400, 256, 299
+# Numbers of several digits, some in two forms.
+HUNDREDS = NumberVocabulary.from_mapping(
+    {**{v: str(v) for v in range(LARGEST + 1)}, **{LARGEST + 1 + v: f" {v}" for v in range(50)}}, VOCAB
+)
+SCALES = [1.0, 30.0, 300.0, 3000.0]
+LOGITS = {
+    "logits": {},
+    "inplace": {"inplace_backward": True},
+    "scaled": {"logit_scale": 0.5},
+    "compiled for an accelerator": {},
+    "sharded": {"group": "alone"},
+}
+HIDDEN = {"linear": {}, "linear, each position": {"reduction": "none"}}
+OPTIONS = [{}, {"reweigh": False}, {"criterion": ExpectedValue()}, {"label_smoothing": 0.1, "z_loss": 1e-4}]
+# Of a value, and of a gradient in units of the largest that a position can have. Torch's own cross-entropy,
+# which is measured beside it, is off by about 1e-7.
+ROUNDING = 1e-6
+
+
+def make_batch(scale: float) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    logits = scale * torch.randn(POSITIONS, VOCAB, generator=generator)
+    labels = torch.randint(VOCAB, (POSITIONS,), generator=generator)
+    labels[::2] = logits[::2].topk(2).indices[:, 1]
+    return logits, labels
+
+
+def compute(path: str, logits: Tensor, labels: Tensor, **options: Any) -> Tensor:
+    options = {**(LOGITS | HIDDEN)[path], **options}
+    if path in HIDDEN:
+        # A head of ones and zeros rounds nothing itself.
+        loss = NTLLinearCrossEntropyLoss(HUNDREDS, **options)(logits, torch.eye(VOCAB).to(logits), labels)
+    else:
+        loss = NTLCrossEntropyLoss(HUNDREDS, **options)(logits * 1, labels)
+    return loss.mean()
+
+
+def error_of(loss_fn: Callable[[Tensor], Tensor], logits: Tensor, size: float = 0.0) -> float:
+    """Error of a float32 gradient, relative to the largest of the batch, or to `size`."""
+    gradients = []
+    for leaf in (logits.clone(), logits.double()):
+        (gradient,) = torch.autograd.grad(loss_fn(leaf.requires_grad_()), leaf)
+        gradients.append(gradient.double())
+    got, wanted = gradients
+    return float((got - wanted).abs().max() / wanted.abs().max().clamp(min=size))
+
+
+@pytest.fixture(autouse=True)
+def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel.dist, "all_reduce", lambda *_, **__: None)
+    monkeypatch.setattr(parallel.dist, "get_world_size", lambda _: 1)
+    monkeypatch.setattr(parallel.dist, "get_rank", lambda _: 0)
+    monkeypatch.setattr(combined, "check_same_labels", lambda *_: None)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("path", [*LOGITS, *HIDDEN])
+def test_gradients_are_as_exact_as_those_of_cross_entropy(
+    path: str, scale: float, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if path == "compiled for an accelerator":
+        monkeypatch.setattr(combined, "read_logits", lambda *given: readout._read_plainly(*given[:5]))
+    logits, labels = make_batch(scale)
+    worst = LARGEST**2 if "criterion" in options else LARGEST
+    torchs = error_of(lambda z: F.cross_entropy(z, labels), logits)
+    ours = error_of(lambda z: compute(path, z, labels, **options), logits, 0.3 * worst / POSITIONS)
+    assert ours < max(ROUNDING, 4 * torchs)
+    exact = compute(path, logits.double(), labels, **options)
+    for requires_grad in (False, True):
+        value = compute(path, logits.clone().requires_grad_(requires_grad), labels, **options)
+        assert abs(value.item() / exact.item() - 1) < ROUNDING
+
+
+@pytest.mark.parametrize("reweigh", [False, True])
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_number_loss_alone_is_as_exact(scale: float, reweigh: bool) -> None:
+    logits, labels = make_batch(scale)
+    loss_fn = NumberTokenLoss(HUNDREDS, reweigh=reweigh)
+    assert error_of(lambda z: loss_fn(z, labels), logits, LARGEST / POSITIONS) < ROUNDING
