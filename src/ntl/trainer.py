@@ -335,8 +335,8 @@ def _writing(folder: Path | str) -> Iterator[None]:
     except (OSError, RuntimeError, SafetensorError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise UserError(
-            f"{folder} cannot be written ({type(error).__name__}: {reason}); expected a disk with "
-            "room for the model and its optimizer. Free some, and continue from the last whole checkpoint with "
+            f"{folder} cannot be written ({type(error).__name__}: {reason}); expected a disk with room for "
+            "the model and its optimizer. Free some, and continue from the last whole checkpoint with "
             "training_args.resume_from_checkpoint=true."
         ) from error
 
