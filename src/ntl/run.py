@@ -111,21 +111,23 @@ def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
             f"training_args cannot be used: {error}. Its keys are those of transformers' "
             "Seq2SeqTrainingArguments; correct or leave out the one that is named."
         ) from None
-    _check_trackers(arguments.report_to)
+    for name in arguments.report_to:
+        _check_tracker(name)
     return arguments
 
 
-def _check_trackers(names: Sequence[str]) -> None:
-    """Check that trackers are installed, which transformers would find out when all is loaded."""
-    for name in names:
+def _check_tracker(name: str) -> None:
+    """Check that a tracker is installed, which transformers would find out when all is loaded."""
+    try:
         (tracker,) = get_reporting_integration_callbacks([name])
-        try:
-            tracker()
-        except (ImportError, RuntimeError) as error:
-            raise UserError(
-                f"training_args.report_to={name} needs {name}, which cannot be used here "
-                f"({str(error).splitlines()[0]}). Run pip install {name}, or leave report_to out."
-            ) from None
+        tracker()
+    except ValueError as error:
+        raise UserError(f"training_args.report_to={name} is unknown: {error} Correct it.") from None
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"training_args.report_to={name} needs {name}, which cannot be used here "
+            f"({str(error).splitlines()[0]}). Run pip install {name}, or leave report_to out."
+        ) from None
 
 
 def train(
