@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -14,14 +14,19 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ntl.errors import UserError
 
+KnownKeys = Callable[[Mapping[str, Any]], Mapping[str, Collection[str]]]
 
-def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[str, Any]:
+
+def compose_config(
+    root: str, overrides: Sequence[str], program: str, known: KnownKeys | None = None
+) -> dict[str, Any]:
     """Compose a configuration by Hydra, with errors that list what can be chosen.
 
     Args:
         root: The name of the main file in `ntl.config`.
         overrides: Hydra overrides.
         program: What the user typed, for the messages.
+        known: Gives the keys that `+` may add, by section. Default: those of the files alone.
 
     Returns:
         The configuration as plain dicts, lists, numbers and strings.
@@ -41,7 +46,7 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
             f"around special characters, \"output_dir='a b=c'\". `{program} --help` lists the keys."
         ) from None
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(_unknown_key(error, root, overrides, program)) from None
+        raise _key_error(error, root, overrides, program, known) from None
 
 
 def _unknown_choice(error: MissingConfigException) -> str:
@@ -58,7 +63,51 @@ def _unknown_choice(error: MissingConfigException) -> str:
     )
 
 
-def _unknown_key(error: Exception, root: str, overrides: Sequence[str], program: str) -> str:
+def check_section(
+    section: str, given: Collection[str], known: Collection[str], needed: Collection[str] = ()
+) -> None:
+    """Check the keys of one section of a composed configuration.
+
+    Args:
+        section: Its name; "" for the top.
+        given: Its keys.
+        known: Those that it may have.
+        needed: Those that it must have.
+
+    Raises:
+        UserError: A key is unknown, or was taken out.
+    """
+    for key in given:
+        if key not in known:
+            raise unknown_key(section, str(key), known)
+    if missing := [key for key in needed if key not in given]:
+        name = f"{section}.{missing[0]}" if section else missing[0]
+        raise UserError(
+            f"{name} is missing; expected a value. Do not take it out (~{name}), and choose files by their "
+            "group, such as dataset_args=gsm8k or loss=ntl_was."
+        )
+
+
+def unknown_key(section: str, key: str, known: Collection[str]) -> UserError:
+    """Make the error of a key that does not exist.
+
+    Args:
+        section: That the key was given in; "" for the top.
+        key: The key.
+        known: The keys of the section; the message suggests the nearest one, or lists all where none is near.
+
+    Returns:
+        The error, to be raised.
+    """
+    dot = f"{section}." if section else ""
+    if near := difflib.get_close_matches(key, known, n=1):
+        return UserError(f"{dot}{key} is unknown. Did you mean {dot}{near[0]}?")
+    return UserError(f"{dot}{key} is unknown; expected one of: {', '.join(known)}. Correct the name.")
+
+
+def _key_error(
+    error: Exception, root: str, overrides: Sequence[str], program: str, known: KnownKeys | None
+) -> UserError:
     """Say which override names an unknown key, and what could have been meant."""
     with initialize_config_module("ntl.config", version_base="1.3"):
         chosen = [o for o in overrides if "." not in o.partition("=")[0] and _is_group(o)]
@@ -67,15 +116,16 @@ def _unknown_key(error: Exception, root: str, overrides: Sequence[str], program:
         key = override.partition("=")[0].lstrip("~")
         if key.startswith("+") or _is_group(override):
             continue
-        if OmegaConf.select(defaults, key, default=_unknown_key) is not _unknown_key:
+        if OmegaConf.select(defaults, key, default=_key_error) is not _key_error:
             continue
         parent, _, name = key.rpartition(".")
         section = OmegaConf.select(defaults, parent) if parent else defaults
-        known = [str(k) for k in section] if OmegaConf.is_dict(section) else list(defaults)
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean {'.'.join(filter(None, [parent, near[0]]))}?" if near else "Correct the name."
-        return f"{key} is unknown; expected one of: {', '.join(known)}. {hint}"
-    return f"{str(error).splitlines()[0]} `{program} --help` lists the keys; correct the override."
+        keys = [str(k) for k in (section if OmegaConf.is_dict(section) else defaults)]
+        more = known(OmegaConf.to_container(defaults, resolve=True)).get(parent, ()) if known else ()
+        if name in more:
+            return UserError(f"{key} is in no file of the configuration; add it with +. Pass +{override}.")
+        return unknown_key(parent, name, list(dict.fromkeys([*keys, *more])))
+    return UserError(f"{str(error).splitlines()[0]} `{program} --help` lists the keys; correct the override.")
 
 
 def _is_group(override: str) -> bool:

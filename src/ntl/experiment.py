@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,9 +14,11 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from ntl.approaches import Approach
 from ntl.errors import UserError
+from ntl.known_keys import check_keys
 from ntl.published_names import (
     check_training_args,
     generation_settings,
+    loss_name,
     loss_settings,
     model_settings,
     objective_name,
@@ -23,6 +26,7 @@ from ntl.published_names import (
 from ntl.records import flatten, installed_versions
 from ntl.run_folder import RunFolder, RunRecord
 from ntl.settings import GenerationSettings, LossSettings, ModelSettings
+from ntl.trainer import last_complete_checkpoint
 
 # Keys of training_args that are the lab's own; the others are transformers'.
 OWN_KEYS = ("trial", "special_name", "do_only_eval", "overwrite_output_dir", "resume_from_checkpoint")
@@ -74,9 +78,11 @@ class Experiment:
         Raises:
             UserError: A value cannot be used.
         """
+        check_keys(config)
         training = config["training_args"]
         check_training_args(training)
         model = model_settings(config["model_args"], training["seed"])
+        loss = loss_settings(config["model_args"], config["loss"])
         resume = training["resume_from_checkpoint"]
         if training["do_only_eval"] and model.checkpoint is None:
             raise UserError(
@@ -92,9 +98,9 @@ class Experiment:
         return cls(
             config=config,
             model=model,
-            loss=loss_settings(config["model_args"], config["loss"]),
+            loss=loss,
             generation=generation_settings(config["evaluation"], training["per_device_eval_batch_size"]),
-            folder=RunFolder(_output_dir(config, sweep)),
+            folder=RunFolder(_output_dir(config, loss, sweep)),
             only_evaluate=training["do_only_eval"],
             resume=bool(resume),
             checkpoint=Path(resume) if isinstance(resume, str) else None,
@@ -119,6 +125,8 @@ def check_folder(experiment: Experiment) -> None:
         UserError: It holds a run, or something else, that is neither to be resumed nor evaluated.
     """
     folder, training = experiment.folder, experiment.config["training_args"]
+    if experiment.resume and experiment.checkpoint is None and not experiment.only_evaluate:
+        _require_checkpoint(folder)
     if not folder.path.is_dir():
         _require_writable(folder.path)
         return
@@ -140,6 +148,19 @@ def check_folder(experiment: Experiment) -> None:
             "training_args.resume_from_checkpoint=true to continue it, another training_args.output_dir or "
             "special_name to keep both, or training_args.overwrite_output_dir=true to delete it."
         )
+
+
+def _require_checkpoint(folder: RunFolder) -> None:
+    """Check that there is something to continue: training from the start was not asked for."""
+    if last_complete_checkpoint(folder.path) is not None:
+        return
+    anew = "with training_args.overwrite_output_dir=true in place of" if folder.holds_run() else "without"
+    raise UserError(
+        f"training_args.resume_from_checkpoint=true, but {folder} has no whole checkpoint (checkpoint-* "
+        f"with {TRAINER_STATE_NAME}); expected the training_args.output_dir of the run that is continued. "
+        "Correct training_args.output_dir (or the keys that its default is made of), or train from the start "
+        f"{anew} resume_from_checkpoint."
+    )
 
 
 def _require_writable(path: Path) -> None:
@@ -175,7 +196,7 @@ def _require_same_run(experiment: Experiment) -> None:
             )
 
 
-def _output_dir(config: Mapping[str, Any], sweep: str) -> Path:
+def _output_dir(config: Mapping[str, Any], loss: LossSettings, sweep: str) -> Path:
     """Where the run is written, as its configuration says or by default."""
     training, model = config["training_args"], config["model_args"]
     if training["output_dir"] is not None:
@@ -183,7 +204,8 @@ def _output_dir(config: Mapping[str, Any], sweep: str) -> Path:
     if training["do_only_eval"] and Path(str(model["model_name_or_path"])).is_dir():
         return Path(model["model_name_or_path"])
     parts = (config["dataset_args"]["dataset_name"], training["trial"])
-    name = "_".join(str(part) for part in (model["name"], training["special_name"]) if part)
+    added = re.sub(r"[^\w.-]+", "-", loss_name(loss))  # a name of a folder, without spaces
+    name = "_".join(str(part) for part in (model["name"], added, training["special_name"]) if part)
     return Path("outputs", *(str(part) for part in parts if part), name, sweep.replace("/", "_"))
 
 

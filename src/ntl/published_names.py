@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from ntl.configuration import is_whole, require, require_number
 from ntl.errors import UserError
@@ -225,6 +226,11 @@ def check_training_args(training: Mapping[str, Any]) -> None:
             is_whole(training[key], 1), f"training_args.{key}", training[key],
             "a whole number of at least 1", 8,
         )  # fmt: skip
+    _check_types(training)
+    for key, example in (("learning_rate", 1e-4), ("weight_decay", 0.01), ("max_grad_norm", 1.0)):
+        require_number(training, f"training_args.{key}", least=0, example=example)
+    for key in ("warmup_steps", "logging_steps", "save_steps"):
+        require_number(training, f"training_args.{key}", least=0, example=100)
     steps, seed = training["max_steps"], training["seed"]
     require(
         is_whole(steps, 1) or steps == -1, "training_args.max_steps", steps,
@@ -235,15 +241,34 @@ def check_training_args(training: Mapping[str, Any]) -> None:
     )
 
 
+def _check_types(training: Mapping[str, Any]) -> None:
+    """Check what transformers declares as a number or a boolean, and takes whatever it is."""
+    from transformers import Seq2SeqTrainingArguments
+
+    words = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
+    examples = {int: 8, float: 0.1, bool: "true"}
+    for key, hint in get_type_hints(Seq2SeqTrainingArguments).items():
+        kinds = get_args(hint) or (hint,)
+        if key not in training or not {*kinds} <= {*words}:
+            continue
+        value = training[key]
+        fits = any(type(value) is kind or (kind is float and type(value) is int) for kind in kinds)
+        expected = " or ".join(words[kind] for kind in kinds)
+        require(fits, f"training_args.{key}", value, expected, examples[kinds[0]])
+
+
 def objective_name(model: ModelSettings, loss: LossSettings) -> str:
     """How tables call a run: `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE`, `xVal`, `T5 regression head`, `Llama`."""
     name = {"t5": "T5"}.get(model.family) or str(model.config.get("model_type", "decoder")).capitalize()
     name = _ENCODING_NAMES.get(model.encoding, name)
     if model.head == "regression":
         return f"{name} regression head"
-    if loss.criterion is None:
-        return name
-    return f"{name} + {_criterion_name(loss.criterion, loss.options)}"
+    return " + ".join(filter(None, (name, loss_name(loss))))
+
+
+def loss_name(loss: LossSettings) -> str:
+    """How tables call what is added to cross-entropy: `NTL-WAS`, `SMMD`; "" for nothing."""
+    return _criterion_name(loss.criterion, loss.options) if loss.criterion is not None else ""
 
 
 def _criterion_name(criterion: str, options: Mapping[str, Any]) -> str:

@@ -19,8 +19,12 @@ def write_whole(path: Path, text: str) -> None:
         text: Its content.
     """
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -24,7 +24,13 @@ from ntl.experiment import OWN_KEYS, Experiment, check_folder, open_folder
 from ntl.run_folder import Metrics
 from ntl.tasks import Example, TaskData, load_task
 from ntl.tokenized import tokenize
-from ntl.trainer import ApproachTrainer, RunRecorder, check_checkpoint, last_complete_checkpoint
+from ntl.trainer import (
+    ApproachTrainer,
+    RunRecorder,
+    check_checkpoint,
+    delete_incomplete_checkpoints,
+    last_complete_checkpoint,
+)
 
 PLATEAU = {"factor": 0.5, "patience": 5}  # of the published schedule
 
@@ -94,16 +100,34 @@ def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
         given["lr_scheduler_kwargs"] = {"mode": mode, **(given["lr_scheduler_kwargs"] or PLATEAU)}
     try:
         arguments = Seq2SeqTrainingArguments(**given)
-        # What transformers would find out when all is loaded: a tracker that is not installed, for one.
-        for tracker in get_reporting_integration_callbacks(arguments.report_to):
-            tracker()
-        schedule = arguments.lr_scheduler_type, torch.optim.SGD([torch.zeros(1)]), 1, 2
+        # What transformers would find out when all is loaded: an optimizer's arguments, for one.
+        optimizer: torch.optim.Optimizer = torch.optim.SGD([torch.zeros(1)])
+        if arguments.optim_target_modules is None:  # those need the model itself
+            kind, options = ApproachTrainer.get_optimizer_cls_and_kwargs(arguments, nn.Linear(1, 1))
+            optimizer = kind([torch.zeros(1)], **options)
+        schedule = arguments.lr_scheduler_type, optimizer, 1, 2
         get_scheduler(*schedule, scheduler_specific_kwargs=arguments.lr_scheduler_kwargs)
-        return arguments
     except (TypeError, ValueError, ImportError, RuntimeError) as error:
         raise UserError(
             f"training_args cannot be used: {error}. Its keys are those of transformers' "
             "Seq2SeqTrainingArguments; correct or leave out the one that is named."
+        ) from None
+    for name in arguments.report_to:
+        _check_tracker(name)
+    return arguments
+
+
+def _check_tracker(name: str) -> None:
+    """Check that a tracker is installed, which transformers would find out when all is loaded."""
+    try:
+        (tracker,) = get_reporting_integration_callbacks([name])
+        tracker()
+    except ValueError as error:
+        raise UserError(f"training_args.report_to={name} is unknown: {error} Correct it.") from None
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"training_args.report_to={name} needs {name}, which cannot be used here "
+            f"({str(error).splitlines()[0]}). Run pip install {name}, or leave report_to out."
         ) from None
 
 
@@ -138,6 +162,7 @@ def train(
     checkpoint = experiment.checkpoint
     if checkpoint is None and experiment.resume:
         checkpoint = last_complete_checkpoint(folder.path)
+        delete_incomplete_checkpoints(folder.path)
     trainer.train_from(checkpoint)
     trainer.save_model()
     return trainer.model_wrapped

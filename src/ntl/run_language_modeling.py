@@ -28,7 +28,7 @@ from hydra.main import get_args_parser
 from omegaconf import DictConfig, OmegaConf
 
 from ntl.configuration import compose_config
-from ntl.errors import UserError
+from ntl.errors import UserError, disk_full
 
 CONFIG = "run_language_modeling"
 # With one of these, Hydra answers without running anything, or reads other folders than ours.
@@ -96,6 +96,7 @@ def check(overrides: Sequence[str], multirun: bool) -> list[str]:
         UserError: The configuration cannot be used.
     """
     from ntl.experiment import Experiment
+    from ntl.known_keys import check_effect, known_keys
 
     given, swept = list(overrides), {}
     if multirun:
@@ -105,9 +106,12 @@ def check(overrides: Sequence[str], multirun: bool) -> list[str]:
                 swept[i] = [f"{key}={value}" for value in override.sweep_string_iterator()]
                 given[i] = swept[i][0]
     others = [[*given[:i], value, *given[i + 1 :]] for i, values in swept.items() for value in values[1:]]
+    configs = []
     for one in (given, *others):
-        config = compose_config(CONFIG, [o for o in one if not o.startswith("hydra")], "ntl-train")
-        Experiment.from_config(config)
+        ours = [o for o in one if not o.startswith("hydra")]
+        configs.append(compose_config(CONFIG, ours, "ntl-train", known_keys))
+        Experiment.from_config(configs[-1])
+    check_effect([o.partition("=")[0].lstrip("+") for o in given], configs)
     return [values[0].partition("=")[0] for values in swept.values()]
 
 
@@ -124,6 +128,13 @@ def run_job(config: DictConfig, swept: Sequence[str]) -> None:
     except UserError as error:
         # Hydra would print a traceback.
         raise SystemExit(_refuse(error)) from None
+    except OSError as error:
+        told = disk_full(
+            error, "training_args.resume_from_checkpoint=true continues from the last checkpoint."
+        )
+        if told is None:
+            raise
+        raise SystemExit(_refuse(told)) from None
 
 
 def _refuse(error: UserError) -> int:

@@ -6,7 +6,8 @@ import json
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -81,7 +82,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         """
         if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
             shard(self.model, self.accelerator.state.fsdp_plugin)
-        state = {} if checkpoint is None else json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
+        state = {} if checkpoint is None else _read_state(checkpoint)
         # Of the checkpoint where this run counts epochs.
         last = self.args.max_steps if self.args.max_steps > 0 else state.get("max_steps")
         if checkpoint is None or state["global_step"] < last:
@@ -93,8 +94,40 @@ class ApproachTrainer(Seq2SeqTrainer):
             str(checkpoint if best is None else checkpoint.with_name(f"{PREFIX_CHECKPOINT_DIR}-{best}"))
         )
 
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+        with _reading(resume_from_checkpoint, "the weights"):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        if checkpoint is not None and not self.is_deepspeed_enabled:  # which has files of its own
+            _require_files(checkpoint, "*optimizer*", "scheduler.pt")
+        with _reading(checkpoint, "the state of the optimizer or of the schedule"):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint):
+        if checkpoint is not None:
+            _require_files(checkpoint, "rng_state*.pth")
+        with _reading(checkpoint, "the random state"):
+            super()._load_rng_state(checkpoint)
+
+    def _load_best_model(self):
+        with _reading(self.state.best_model_checkpoint, "the weights of the best model"):
+            super()._load_best_model()
+
+    def _save_checkpoint(self, model, trial):
+        with _writing(self.args.output_dir):
+            super()._save_checkpoint(model, trial)
+
     def save_model(self, output_dir=None, _internal_call=False):
-        """Save whole weights; of a sharded model every process gathers each of them, the tied ones once."""
+        """Save whole weights; of a sharded model every process gathers each of them, the tied ones once.
+
+        Raises:
+            UserError: They cannot be written.
+        """
+        with _writing(output_dir or self.args.output_dir):
+            self._save_whole(output_dir, _internal_call)
+
+    def _save_whole(self, output_dir, _internal_call):
         if not (self.is_fsdp_enabled and self.accelerator.is_fsdp2):
             super().save_model(output_dir, _internal_call)
             return
@@ -139,7 +172,12 @@ class ApproachTrainer(Seq2SeqTrainer):
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.log(metrics)
         chosen = f"{metric_key_prefix}_{(self.args.metric_for_best_model or 'loss').removeprefix('eval_')}"
-        if chosen in metrics and metrics[chosen] is None:
+        if chosen not in metrics:
+            raise UserError(
+                f"training_args.metric_for_best_model={self.args.metric_for_best_model} is not measured; "
+                f"expected one of: {', '.join(measured)}. Correct it."
+            )
+        if metrics[chosen] is None:
             raise UserError(
                 f"{chosen} is no finite number at step {self.state.global_step}: the training has diverged, "
                 "or metric_for_best_model names what is not defined here. Lower "
@@ -222,23 +260,85 @@ class RunRecorder(TrainerCallback):
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:
-    """Find the checkpoint to resume from; one that was being written when the run was killed is deleted.
+    """Find the checkpoint to resume from.
 
     Args:
-        folder: Of the run.
+        folder: Of the run; it need not exist.
 
     Returns:
         The latest whole one, or None.
     """
-    found = []
-    for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-        # transformers writes trainer_state.json last.
-        try:
-            found.append((json.loads((path / TRAINER_STATE_NAME).read_text())["global_step"], path))
-        except (OSError, ValueError, KeyError):
-            if is_main_process():
+    whole = {path: step for path, step in _steps_of_checkpoints(folder).items() if step is not None}
+    return max(whole, key=whole.__getitem__, default=None)
+
+
+def delete_incomplete_checkpoints(folder: Path) -> None:
+    """Delete the checkpoints that were being written when the run was killed."""
+    if is_main_process():
+        for path, step in _steps_of_checkpoints(folder).items():
+            if step is None:
                 shutil.rmtree(path, ignore_errors=True)
-    return max(found)[1] if found else None
+
+
+def _steps_of_checkpoints(folder: Path) -> dict[Path, int | None]:
+    """Every checkpoint of a run -> its steps; None where it is not whole."""
+    found: dict[Path, int | None] = {}
+    for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        try:
+            found[path] = _read_state(path)["global_step"]  # transformers writes this file last
+        except UserError:
+            found[path] = None
+    return found
+
+
+def _read_state(checkpoint: Path) -> dict[str, Any]:
+    with _reading(checkpoint, TRAINER_STATE_NAME):
+        state: dict[str, Any] = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        state["global_step"] + 0  # a number
+        return state
+
+
+def _require_files(checkpoint: Path | str, *patterns: str) -> None:
+    """Check that a checkpoint has all of its parts: transformers starts a missing one anew in silence."""
+    for pattern in patterns:
+        if not any(Path(checkpoint).glob(pattern)):
+            raise _unusable(checkpoint, f"it lacks {pattern.strip('*')}")
+
+
+@contextmanager
+def _reading(checkpoint: Path | str | None, part: str) -> Iterator[None]:
+    """Say which part of a checkpoint cannot be read; libraries raise many kinds of errors here."""
+    try:
+        yield
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise _unusable(checkpoint, f"{part} cannot be read ({type(error).__name__}: {reason})") from error
+
+
+def _unusable(checkpoint: Path | str | None, reason: str) -> UserError:
+    return UserError(
+        f"{checkpoint} is no whole checkpoint: {reason}; expected one as training writes it. Nothing was "
+        "changed. Continue from another one, training_args.resume_from_checkpoint=<folder>, or train from "
+        "the start with training_args.overwrite_output_dir=true in its place."
+    )
+
+
+@contextmanager
+def _writing(folder: Path | str) -> Iterator[None]:
+    """Say that something cannot be saved; the libraries that write raise many kinds for a full disk."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, dist.DistError):
+        raise
+    except (OSError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise UserError(
+            f"{folder} cannot be written ({type(error).__name__}: {reason}); expected a disk with room for "
+            "the model and its optimizer. Free some, and continue from the last whole checkpoint with "
+            "training_args.resume_from_checkpoint=true."
+        ) from error
 
 
 def check_checkpoint(model: PreTrainedModel, checkpoint: Path) -> None:

@@ -126,7 +126,10 @@ def test_a_row_that_is_too_long_for_the_model_is_named():
     [
         ({"encoding": "rt"}, "encoding=rt needs family=t5"),
         ({"config": {"model_type": "t5"}}, "is a t5; family=decoder_only"),
-        ({"config": {"model_type": "llama", "hidden_siz": 8}}, "llama has no argument hidden_siz"),
+        (
+            {"config": {"model_type": "llama", "hidden_siz": 8}},
+            "hidden_siz is unknown. Did you mean .*hidden_size",
+        ),
         ({"config": {"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4}}, "Correct it"),
     ],
 )

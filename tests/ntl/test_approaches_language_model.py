@@ -211,7 +211,7 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_refused(tmp_p
         (
             {"config": {"model_type": "t5", "d_modell": 8}},
             {},
-            "t5 has no argument d_modell; expected some of",
+            "config_overrides.d_modell is unknown. Did you mean model_args.config_overrides.d_model",
         ),
         ({"config": {"model_type": "t5", "feed_forward_proj": "wavy"}}, {}, "wavy"),
         ({"checkpoint": "/nowhere"}, {}, "model_name_or_path=/nowhere is no folder"),

@@ -25,6 +25,12 @@ def small(tmp_path, *more, steps=2):
     return [*scaled_down(tmp_path, steps), *more]
 
 
+def answer(tmp_path, checkpoint, *more):
+    """Evaluate a checkpoint, whose folder holds its configuration."""
+    options = [option for option in small(tmp_path) if "config_name" not in option]
+    return [*options, "training_args=eval", f"model_args.model_name_or_path={checkpoint}", *more]
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_trains_saves_and_answers(model, tmp_path, capsys):
     shape = ["model_args.config_name=llama-tiny"] if "decoder" in model else []
@@ -164,9 +170,8 @@ def test_an_evaluation_with_other_settings_stands_beside_the_runs_own(tmp_path, 
     assert main(small(tmp_path)) == 0
     own = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
     before = {path: path.read_bytes() for path in own}
-    evaluate = ["training_args=eval", f"model_args.model_name_or_path={tmp_path}/run"]
     capsys.readouterr()
-    assert main(small(tmp_path, *evaluate, "evaluation.samples=2", "evaluation.beams=1")) == 0
+    assert main(answer(tmp_path, f"{tmp_path}/run", "evaluation.samples=2", "evaluation.beams=1")) == 0
     assert f"{tmp_path}/run/evaluations/beams=1,samples=2" in capsys.readouterr().out
     # A finished run that is "resumed" with other settings is answered again, too.
     assert main(small(tmp_path, "training_args.resume_from_checkpoint=true", "evaluation.samples=3")) == 0
@@ -184,7 +189,7 @@ def test_the_runs_own_evaluation_is_not_made_again(tmp_path):
     assert main(small(tmp_path)) == 0
     folder = RunFolder(tmp_path / "run")
     before = folder.metrics_path.stat().st_mtime_ns
-    assert main(small(tmp_path, "training_args=eval", f"model_args.model_name_or_path={folder}")) == 0
+    assert main(answer(tmp_path, folder)) == 0
     assert folder.metrics_path.stat().st_mtime_ns == before
     assert not folder.evaluations()
 
@@ -209,6 +214,11 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path):
         (["training_args.per_device_eval_batch_size=0"], "a whole number of at least 1"),
         (["training_args.seed=-1"], "a whole number from 0"),
         (["training_args.max_steps=0"], "or -1 with +training_args.num_train_epochs"),
+        (["training_args.learning_rate=fast"], "learning_rate is 'fast'; expected a number"),
+        (["training_args.learning_rate=-1"], "learning_rate is -1; expected a number at least 0"),
+        (["training_args.bf16=maybe"], "bf16 is 'maybe'; expected true or false"),
+        (["training_args.save_total_limit=x"], "expected a whole number or null"),
+        (["+training_args.adam_beta1=2"], "Invalid beta parameter"),
         (["training_args.report_to=wandbb"], "wandbb is not supported"),
         (["training_args.lr_scheduler_kwargs={colour: red}"], "colour"),
         (["dataset_args.cache_dir=/dev/null/cache"], "cache_dir=/dev/null/cache cannot be written"),

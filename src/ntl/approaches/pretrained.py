@@ -20,6 +20,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ntl.approaches import CHECKPOINT_KEY
+from ntl.configuration import check_section
 from ntl.encodings.digits import load_tokenizer, split_digits
 from ntl.errors import UserError
 from ntl.hub import WEIGHTS, locate
@@ -77,7 +78,9 @@ def check_model(settings: ModelSettings) -> None:
     Raises:
         UserError: One cannot be had, is that of another approach, or has no digits where they are needed.
     """
-    read_config(settings, ["t5"] if settings.family == "t5" else list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
+    types = ["t5"] if settings.family == "t5" else list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    if read_config(settings, types) is None:
+        _check_architecture(settings, types)
     tokenizer = tokenizer_of(settings)
     if settings.encoding != "auto":
         split_digits(tokenizer)
@@ -99,22 +102,9 @@ def scratch_config(
     Raises:
         UserError: The architecture is unknown, is not for this approach, or has no such arguments.
     """
+    _check_architecture(settings, model_types)
     arguments = dict(settings.config)
-    model_type = arguments.pop("model_type", None)
-    if model_type is None:
-        raise UserError(
-            "a model from scratch needs an architecture; expected its arguments with model_type. Name a "
-            "shape (such as model_args.config_name=t5-tiny), or a checkpoint."
-        )
-    _check_type(model_type, settings, model_types)
-    config_class = type(AutoConfig.for_model(model_type))
-    known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
-    # transformers would keep what it does not know, and the model would not be the one that was asked for.
-    if unknown := sorted(set(arguments) - known):
-        raise UserError(
-            f"{model_type} has no argument {', '.join(unknown)}; expected some of "
-            f"{', '.join(sorted(known))}. Correct the name."
-        )
+    model_type = arguments.pop("model_type")
     tokens = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -124,9 +114,28 @@ def scratch_config(
     if model_type == "t5":
         tokens |= {"decoder_start_token_id": tokenizer.pad_token_id}
     try:
-        return config_class(**arguments, **tokens)
+        return type(AutoConfig.for_model(model_type))(**arguments, **tokens)
     except Exception as error:  # strict configurations raise their own kinds
         raise UserError(f"{model_type} cannot be made of {arguments}: {error}. Correct it.") from error
+
+
+def known_arguments(model_type: str) -> list[str]:
+    """The names of an architecture's arguments, sorted."""
+    config_class = type(AutoConfig.for_model(model_type))
+    return sorted({*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN})
+
+
+def _check_architecture(settings: ModelSettings, model_types: Sequence[str]) -> None:
+    model_type = settings.config.get("model_type")
+    if model_type is None:
+        raise UserError(
+            "a model from scratch needs an architecture; expected its arguments with model_type. Name a "
+            "shape (such as model_args.config_name=t5-tiny), or a checkpoint."
+        )
+    _check_type(model_type, settings, model_types)
+    given = [key for key in settings.config if key != "model_type"]
+    # transformers would keep what it does not know, and the model would not be the one that was asked for.
+    check_section("model_args.config_overrides", given, known_arguments(model_type))
 
 
 def describe(settings: ModelSettings) -> dict[str, Any]:

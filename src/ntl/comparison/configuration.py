@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ntl.configuration import compose_config, is_whole, require, require_number
+from ntl.configuration import check_section, compose_config, is_whole, require, require_number
 from ntl.tasks import TASKS
 
 HEADS = ("language", "regression")
@@ -28,6 +28,7 @@ def load_config(overrides: Sequence[str]) -> dict[str, Any]:
         UserError: An override is malformed, names something unknown, or has a value out of its range.
     """
     config = compose_config("compare", overrides, "ntl compare")
+    _check_keys(config, compose_config("compare", [f"task={config['task']['name']}"], "ntl compare"))
     _check(config)
     for section, key in ((config, "tokenizer"), (config, "output_dir"), (config["task"], "data_dir")):
         if section.get(key) is not None:
@@ -40,6 +41,19 @@ def describe_config() -> str:
     folder = resources.files("ntl.config")
     files = ["compare.yaml", *(f"task/{name}.yaml" for name in TASKS)]
     return "\n".join(f"--- {name}\n{(folder / name).read_text(encoding='utf-8')}" for name in files)
+
+
+def _check_keys(config: dict[str, Any], known: dict[str, Any]) -> None:
+    """Check that what was added with `+` exists; `objective` holds names that the user chooses."""
+    check_section("", config, known, known)
+    for section in ("task", "training"):
+        check_section(section, config[section], known[section], known[section])
+    arguments = known["model"]
+    if set(config["model"]) - set(arguments):
+        from ntl.approaches.pretrained import known_arguments  # imports transformers, which takes seconds
+
+        arguments = known_arguments("t5")
+    check_section("model", config["model"], arguments, known["model"])
 
 
 def _check(config: dict[str, Any]) -> None:

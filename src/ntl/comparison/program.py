@@ -27,7 +27,7 @@ from ntl.comparison.progress import ComparisonProgress
 from ntl.comparison.store import RunStore
 from ntl.comparison.tables import markdown_tables, reference_line, references, summarise, terminal_table
 from ntl.comparison.workers import Run, default_jobs, run_all, usable_cores
-from ntl.errors import UserError
+from ntl.errors import UserError, disk_full
 from ntl.records import installed_versions, write_whole
 from ntl.tasks import TaskData, load_task
 
@@ -65,6 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return compare(load_config(arguments), shlex.join(["ntl", "compare", *arguments]), _console())
     except UserError as error:
         print(f"ntl compare: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        told = disk_full(error, "the same command keeps the finished runs, and continues.")
+        if told is None:
+            raise
+        print(f"ntl compare: {told}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("ntl compare: interrupted; the same command continues", file=sys.stderr)

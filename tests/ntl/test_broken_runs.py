@@ -1,0 +1,116 @@
+"""What cannot be continued or written ends in one line that says what to do, and what is there stays."""
+
+import errno
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from published_commands import PROGRAM, scaled_down
+
+from ntl.comparison import program
+from ntl.run_language_modeling import main
+
+RESUME = "training_args.resume_from_checkpoint=true"
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def interrupted_run(tmp_path):
+    """A run of four steps that ends after two, and the command that continues it."""
+    command = [*scaled_down(tmp_path, 4), "training_args.save_steps=2", "training_args.eval_steps=2"]
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ntl.run.RunRecorder.on_save", die)
+        assert main(command) == 130
+    return tmp_path / "run", [*command, RESUME]
+
+
+@pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"])
+@pytest.mark.parametrize("damage", ["junk", "missing"])
+def test_a_damaged_checkpoint_is_told_and_left_alone(file, damage, tmp_path, capsys):
+    run, command = interrupted_run(tmp_path)
+    path = run / "checkpoint-2" / file
+    if damage == "junk":
+        path.write_bytes(b"junk" * 40)
+    else:
+        path.unlink()
+    before = contents(run)
+    capsys.readouterr()
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert "checkpoint-2 is no whole checkpoint" in told
+    assert "Traceback" not in told
+    assert contents(run) == before
+
+
+def test_a_run_whose_only_checkpoint_is_half_written_is_not_begun_anew_in_silence(tmp_path, capsys):
+    run, command = interrupted_run(tmp_path)
+    (run / "checkpoint-2/trainer_state.json").write_text("{")
+    before = contents(run)
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert f"{run} has no whole checkpoint" in told
+    assert "training_args.overwrite_output_dir=true" in told
+    assert contents(run) == before
+
+
+def test_to_continue_what_was_never_begun_is_an_error_that_says_where_it_looked(tmp_path, capsys):
+    assert main([*scaled_down(tmp_path), RESUME]) == 2
+    assert f"{tmp_path}/run has no whole checkpoint" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_disk_that_is_full_in_a_checkpoint_keeps_the_run(tmp_path):
+    command = [*scaled_down(tmp_path, 4), "training_args.save_steps=2", "training_args.eval_steps=2"]
+    first = [sys.executable, str(Path(__file__).parents[2] / PROGRAM), *command]
+    # Room for the weights of the tiny model (0.95 MB), and not for its optimizer (twice that).
+    limit = 1_200_000
+    done = subprocess.run(
+        first, capture_output=True, text=True, timeout=300, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "run/run.json").exists()
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_that_is_full_in_the_results_keeps_the_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("ntl.run_folder.RunFolder.write_results", full)
+    assert main(scaled_down(tmp_path)) == 2
+    told = capsys.readouterr().err
+    assert "the disk is full" in told
+    assert "Traceback" not in told
+    monkeypatch.undo()
+    assert main([*scaled_down(tmp_path), RESUME]) == 0
+
+
+def test_a_disk_that_is_full_in_the_figures_of_a_comparison_keeps_its_runs(tiny, monkeypatch, capsys):
+    monkeypatch.setattr("ntl.comparison.figures.save_figure", full)
+    assert program.main(tiny) == 2
+    told = capsys.readouterr().err
+    assert "the disk is full" in told
+    assert "the same command keeps the finished runs" in told
+    monkeypatch.undo()
+    assert program.main(tiny) == 0
+    assert "2 of 2 runs are finished already" in capsys.readouterr().out
+
+
+def test_a_failure_that_is_not_of_the_disk_keeps_its_traceback(tiny, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("ntl.comparison.figures.save_figure", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        program.main(tiny)
