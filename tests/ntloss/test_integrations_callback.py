@@ -288,9 +288,10 @@ def on_two(rank: int, folder: str) -> None:
             model, folder, per_device_eval_batch_size=3, logging_steps=STEPS, **options, **FROZEN
         )
         make_trainer_number_aware(trainer, DIGITS, chunked=chunked)
+        without_callback = trainer.evaluate(samples(10))
         NumberMetricsCallback(train_every=1).attach(trainer)
         trainer.train()
-        results[chunked] = (logged(trainer, "loss")[0], trainer.evaluate(samples(10)))
+        results[chunked] = (logged(trainer, "loss")[0], trainer.evaluate(samples(10)), without_callback)
     torch.save(results, Path(folder) / f"rank{rank}.pt")
     dist.destroy_process_group()
 
@@ -307,6 +308,8 @@ def test_two_processes_log_what_one_does(tmp_path: Path) -> None:
         assert_logged(results[True][0], {name: training[name] for name in ("ce", "ntl")})
         for chunked in (False, True):
             assert_logged(results[chunked][1], evaluation, "eval_")
+            terms = {name: evaluation[name] for name in ("ce", "ntl")}
+            assert_logged(results[chunked][2], terms, "eval_")
 
 
 def test_what_does_not_fit_is_told(tmp_path: Path) -> None:

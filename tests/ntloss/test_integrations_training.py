@@ -9,9 +9,10 @@ import integration_cases as cases
 import pytest
 import torch
 from integration_cases import ALONE, MODELS, ROWS, TOGETHER, Setting, Trained, train, train_with, trainer_for
+from torch import Tensor
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
-from ntloss import NumberLevel
+from ntloss import NTLCrossEntropyLoss, NumberLevel
 from ntloss.integrations.transformers import (
     NumberAwareLoss,
     NumberCountingMixin,
@@ -307,6 +308,53 @@ def test_evaluation_has_logits_and_the_loss_of_the_whole_set(
     assert handle.terms is not None
     logits = seen[0][0] if isinstance(seen[0], tuple) else seen[0]
     assert logits.shape[-1] == cases.VOCAB
+
+
+def terms_of(model: Any, rows: list[dict[str, Tensor]]) -> dict[str, Any]:
+    """Both terms of all rows in one batch."""
+    inputs = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+    loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=not model.config.is_encoder_decoder, return_terms=True)
+    with torch.no_grad():
+        terms = loss_fn(model.eval()(**inputs).logits, inputs["labels"])
+    return {"ce": pytest.approx(terms.ce.item(), rel=1e-5), "ntl": pytest.approx(terms.ntl.item(), rel=1e-5)}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("way", ["logits", "chunked", "compute_loss_func"])
+def test_evaluation_logs_both_terms_of_the_whole_set(name: str, way: str, tmp_path: Path) -> None:
+    model = MODELS[name]()
+    function = NumberAwareLoss(model, cases.DIGITS) if way == "compute_loss_func" else None
+    # Batches of 3, 3 and 1 rows, with different counts of labels and numbers.
+    trainer = trainer_for(model, tmp_path, per_device_eval_batch_size=3, compute_loss_func=function)
+    handle = None
+    if function is None:
+        handle = make_trainer_number_aware(trainer, cases.DIGITS, chunked=way == "chunked")
+    else:
+        count_numbers(trainer)
+    rows = cases.samples()
+    trainer.eval_dataset = {"short": rows[:7], "long": rows}
+    metrics = trainer.evaluate()
+    logged = {name: value for entry in trainer.state.log_history for name, value in entry.items()}
+    for dataset, part in (("short", rows[:7]), ("long", rows)):
+        for term, wanted in terms_of(model, part).items():
+            assert metrics[f"eval_{dataset}_{term}"] == logged[f"eval_{dataset}_{term}"] == wanted
+    predicted = trainer.predict(rows).metrics
+    assert {term: predicted[f"test_{term}"] for term in ("ce", "ntl")} == terms_of(model, rows)
+    unlabelled = [{key: value for key, value in row.items() if key != "labels"} for row in rows]
+    if not model.config.is_encoder_decoder:
+        assert "test_ce" not in trainer.predict(unlabelled).metrics
+    if handle is not None:
+        handle.undo()
+        assert "eval_ce" not in trainer.evaluate(rows)
+
+
+def test_a_metric_of_the_users_own_keeps_its_name(tmp_path: Path) -> None:
+    trainer = trainer_for(cases.llama(), tmp_path)
+    trainer.compute_metrics = lambda _: {"ce": -1.0}
+    make_trainer_number_aware(trainer, cases.DIGITS)
+    metrics = trainer.evaluate(cases.samples())
+    assert metrics["eval_ce"] == -1.0
+    assert metrics["eval_ntl"] > 0
 
 
 def test_evaluation_by_generating_has_the_number_term_too(tmp_path: Path) -> None:

@@ -263,9 +263,13 @@ def test_evaluation_has_its_metrics_and_undo_the_trainers_own_loss(tmp_path: Pat
     metrics = trainer.evaluate()
     assert metrics["eval_loss"] > stock["eval_loss"]
     assert metrics["eval_entropy"] == pytest.approx(stock["eval_entropy"], abs=1e-5)
+    assert metrics["eval_ce"] == pytest.approx(stock["eval_loss"], rel=1e-5)
+    assert metrics["eval_ce"] + 0.7 * metrics["eval_ntl"] == pytest.approx(metrics["eval_loss"], rel=1e-5)
     handle.undo()
     assert handle_of(trainer.model) is None
-    assert trainer.evaluate()["eval_loss"] == stock["eval_loss"]
+    again = trainer.evaluate()
+    assert again["eval_loss"] == stock["eval_loss"]
+    assert "eval_ce" not in again
 
 
 @pytest.mark.parametrize("undone", ["before", "after"])

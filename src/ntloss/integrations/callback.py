@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import torch
-from accelerate.state import GradientState  # type: ignore[import-untyped]
 from torch import Tensor
 from transformers import TrainerCallback
 
@@ -15,8 +14,8 @@ from ntloss.engine.readout import IDENTITY
 from ntloss.engine.terms import LossTerms, shift_left
 from ntloss.integrations.counts import Loss
 from ntloss.integrations.transformers import NumberAwareLoss, handle_of
+from ntloss.integrations.transformers.evaluation import TermSums, without_repeated_rows
 from ntloss.integrations.transformers.trainer import check_is_trainer
-from ntloss.metrics import gather
 from ntloss.numbers import find_numbers, token_kinds
 from ntloss.token_metrics import TokenMetrics
 
@@ -147,11 +146,9 @@ class NumberMetricsCallback(TrainerCallback):
     def _see(self, loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
         training = bool(self._trainer.model.training)
         window = self._windows[training]
-        if not training and (repeated := _repeated_rows(inputs["labels"])) is not None:
-            labels = inputs["labels"].masked_fill(repeated, loss.objective.ignore_index)
-            inputs |= {"labels": labels, "num_items_in_batch": None, "num_numbers_in_batch": None}
-            terms = loss.forward(**inputs)  # type: ignore[assignment]  # without calling this hook
-        window.add_terms(loss, inputs, terms)
+        if not training:
+            inputs, terms = without_repeated_rows(loss, inputs, terms)
+        window.terms.add(loss, inputs, terms)
         if "logits" in inputs:
             if self._measures or not training:
                 window.add_logits(loss, inputs)
@@ -201,23 +198,7 @@ class _Window:
             loss.vocabulary, ignore_index=loss.objective.ignore_index, places=places or None
         )
         self.kinds = token_kinds(loss.vocabulary)
-        self.sums: Tensor | None = None  # of both terms, and what each is divided by
-
-    def add_terms(self, loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
-        """Both terms of a batch, as sums again: means of parts are no mean of the whole."""
-        own = loss.normalizers(inputs["labels"], inputs["loss_weights"], inputs["sequence_ids"])
-        given = [inputs["num_items_in_batch"], inputs["num_numbers_in_batch"]]
-        if loss.objective.mode == "replace":  # there both are divided by the count of all
-            own, given = (own[0], own[0]), [given[0], given[0]]
-        sums = []
-        for term, count, over in zip((terms.ce, terms.ntl), own, given, strict=True):
-            factor = 1.0
-            if loss.objective.reduction == "mean":
-                factor = count if over is None else over  # type: ignore[assignment]
-            sums += [term.detach().sum() * factor, count]
-        dtype = loss.tables.values.dtype  # float64, where the device has it
-        stacked = torch.stack([torch.as_tensor(s, dtype=dtype, device=terms.ce.device) for s in sums])
-        self.sums = stacked if self.sums is None else self.sums.to(stacked) + stacked
+        self.terms = TermSums()
 
     def add_logits(self, loss: Loss, inputs: dict[str, Any]) -> None:
         """Number tokens of a batch; nothing where its vocabulary is sharded over processes."""
@@ -258,18 +239,13 @@ class _Window:
     def reset(self) -> None:
         """Begin anew."""
         self.tokens.reset()
-        self.sums = None
+        self.terms = TermSums()
 
     def pop(self) -> dict[str, float]:
         """The metrics over all processes, each of which calls this; then begin anew."""
-        nothing = torch.zeros(4, dtype=torch.float64)
-        own = nothing if self.sums is None else self.sums.to("cpu", torch.float64)
-        sums = torch.stack(gather(own, None)).sum(0).tolist()
+        metrics = self.terms.pop()
         tokens = self.tokens.gathered()
         self.reset()
-        metrics = {
-            name: total / count for name, total, count in (("ce", *sums[:2]), ("ntl", *sums[2:])) if count > 0
-        }
         totals = tokens.compute()
         if totals["number_tokens"] + totals["text_tokens"] == 0:
             return metrics
@@ -277,19 +253,6 @@ class _Window:
         for place, row in tokens.compute_by_place().items():
             metrics[f"number_error_place_{place}"] = row["expected_absolute_error"]
         return {name: value for name, value in metrics.items() if not math.isnan(value)}
-
-
-def _repeated_rows(labels: Tensor) -> Tensor | None:
-    """`[batch, 1]`, the rows of this process that fill up the last batch of an evaluation; None without."""
-    state = GradientState()
-    if not state.end_of_dataloader or state.remainder <= 0 or labels.dim() < 2:
-        return None
-    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-    if (rank + 1) * len(labels) <= state.remainder:
-        return None
-    rows = rank * len(labels) + torch.arange(len(labels), device=labels.device)
-    is_repeated: Tensor = rows >= state.remainder
-    return is_repeated.unsqueeze(-1)
 
 
 def _losses_of(trainer: Any) -> tuple[Loss, ...]:

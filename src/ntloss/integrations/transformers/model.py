@@ -14,6 +14,7 @@ from ntloss.criteria import Criterion
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.terms import LossTerms
 from ntloss.integrations.counts import Loss, counter_of
+from ntloss.integrations.transformers.evaluation import EvaluatedTerms
 from ntloss.integrations.transformers.head import HeadTensors, find_head, logit_transform, rows_of
 from ntloss.integrations.transformers.held_head import HeldHead
 from ntloss.integrations.transformers.introspection import (
@@ -62,6 +63,7 @@ class NumberAwareModel:
         self.shift = shift
         self.chunked = isinstance(loss, NTLLinearCrossEntropyLoss)
         self.terms: LossTerms | None = None
+        self.evaluated = EvaluatedTerms()  # a Trainer listens to it while it evaluates
         self.active = True
         self._counter = counter_of(loss)
         self._loss_of_logits = loss if isinstance(loss, NTLCrossEntropyLoss) else _logits_twin(loss)
@@ -281,16 +283,20 @@ class NumberAwareModel:
         assert self._targets is not None
         if self._loss_of_logits.weight is not self.loss.weight:
             self._loss_of_logits.weight = self.loss.weight
-        self._keep(self._loss_of_logits(logits, **self._targets.arguments(logits.device)))
+        self._compute(self._loss_of_logits, logits=logits, **self._targets.arguments(logits.device))
 
     def _compute_of_hidden(self, tensors: HeadTensors) -> None:
         assert self._targets is not None
         arguments = self._targets.arguments(tensors.hidden.device)
-        self._keep(self.loss(tensors.hidden, tensors.weight, bias=tensors.bias, **arguments))
+        tensors_by_name = dict(zip(("hidden_states", "lm_head_weight", "bias"), tensors, strict=True))
+        self._compute(self.loss, **tensors_by_name, **arguments)
 
-    def _keep(self, terms: LossTerms) -> None:
+    def _compute(self, loss: Loss, **inputs: Any) -> None:
+        terms: Any = loss(**inputs)
         self._computed = terms.loss
         self.terms = LossTerms(*(term.detach() for term in terms))
+        if self.evaluated.listening:
+            self.evaluated.see(loss, inputs, self.terms)
 
 
 def make_number_aware(

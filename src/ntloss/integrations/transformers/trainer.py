@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 
 from ntloss.criteria import needs_of
 from ntloss.cross_entropy import NTLCrossEntropyLoss
+from ntloss.integrations.transformers.evaluation import EvaluatedTerms
 from ntloss.integrations.transformers.head import find_head, rows_of
 from ntloss.integrations.transformers.introspection import (
     decoder_inputs_of,
@@ -65,6 +66,7 @@ class NumberAwareLoss:
         self.loss = loss
         self.shift = shifts_labels(model) if shift is None else shift
         self.terms: Any = None
+        self.evaluated = EvaluatedTerms()  # a Trainer listens to it while it evaluates
         self.needs_decoder_inputs = bool(model.config.is_encoder_decoder)
         # What a Trainer does not hand on: set by the mixin, around each call.
         self.inputs: dict[str, Any] | None = None
@@ -108,14 +110,19 @@ class NumberAwareLoss:
             num_items_in_batch,
             inputs.get("num_numbers_in_batch"),
         )
-        terms = self.loss(logits, **targets.arguments(logits.device))
+        arguments = targets.arguments(logits.device)
+        terms = self.loss(logits, **arguments)
         self.terms = type(terms)(*(term.detach() for term in terms))
+        if self.evaluated.listening:
+            self.evaluated.see(self.loss, {"logits": logits, **arguments}, self.terms)
         loss: Tensor = terms.loss
         return loss
 
 
 class NumberCountingMixin:
     """A Trainer that counts numbers as it counts labels: over the accumulated batch and the ranks.
+
+    Its evaluations have both terms of the loss among their metrics.
 
     `count_numbers(trainer)` gives it to a trainer that is there; `class MyTrainer(NumberCountingMixin,
     Trainer)` to a class. Without a number-aware loss, or once it is undone, the trainer is as ever.
@@ -183,11 +190,37 @@ class NumberCountingMixin:
             )
         return computed
 
+    def evaluation_loop(
+        self: Any,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        """As the Trainer's own, with both terms of the loss among the metrics: `eval_ce` and `eval_ntl`."""
+        arguments = (dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        counter = _counter_of(self)
+        if counter is None:
+            return super().evaluation_loop(*arguments)  # type: ignore[misc]
+        counter.evaluated.start()
+        try:
+            output = super().evaluation_loop(*arguments)  # type: ignore[misc]
+        finally:
+            counter.evaluated.stop()
+        for name, value in counter.evaluated.pop().items():
+            # What compute_metrics calls so keeps its name.
+            output.metrics.setdefault(f"{metric_key_prefix}_{name}", value)
+        return output
+
 
 def count_numbers(trainer: Any) -> None:
     """Have a Trainer count numbers over the accumulated batch and the ranks, as it counts labels.
 
     Call it before `trainer.train()`. The model is number-aware, or the trainer has a `NumberAwareLoss`.
+
+    Evaluations then log both terms of the loss, each as its mean over the whole evaluation: `eval_ce`, which
+    compares with the `eval_loss` of a model without the number term, and `eval_ntl`, before its weight.
 
     Args:
         trainer: a `Trainer` or `Seq2SeqTrainer`.
@@ -207,6 +240,8 @@ def make_trainer_number_aware(
     trainer: Any, numbers: NumberVocabulary | Any | None = None, *args: Any, **options: Any
 ) -> NumberAwareModel:
     """Make a Trainer's model number-aware, and have it count numbers: all that there is to do, in one line.
+
+    Evaluations log `eval_ce` and `eval_ntl` beside `eval_loss` (see `count_numbers`).
 
     Args:
         trainer: a `Trainer` or `Seq2SeqTrainer`, before `train()`.
