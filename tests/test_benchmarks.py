@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tolerances import assert_close
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -65,7 +66,7 @@ def test_peak_memory_counts_what_one_run_holds_at_once():
     )
     if done.stdout.strip() == "None":
         pytest.skip("this system does not tell a process's peak memory")
-    assert int(done.stdout) == pytest.approx(1 << 26, rel=0.1)
+    assert 0.9 < int(done.stdout) / (1 << 26) < 1.1
 
 
 def test_a_requirement_is_met_only_if_every_figure_is(benchmarks):
@@ -92,4 +93,4 @@ def test_all_measured_ways_compute_the_same_cross_entropy(benchmarks):
                 continue
         expected = gradients.pop(names[0])
         for found in gradients.values():
-            torch.testing.assert_close(found, expected)
+            assert_close(found, expected)

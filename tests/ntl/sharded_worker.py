@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch.distributed as dist
 from approach_cases import BEAMS, NTL, QUESTIONS, make, rows_of
+from tolerances import assert_close
 from torch.distributed.fsdp import fully_shard
 
 from ntl.settings import LossSettings
@@ -34,7 +35,7 @@ def main() -> None:
         batch = whole.collate(rows_of(whole))
         counts = whole.count(batch)
         share = sharded.loss(model, batch, counts)
-        assert abs(share.loss - whole.loss(whole.model, batch, counts).loss) < 1e-5
+        assert_close(share.loss, whole.loss(whole.model, batch, counts).loss)
         share.loss.backward()
         assert sharded.answer(model, questions, BEAMS) == answers
     dist.destroy_process_group()

@@ -18,6 +18,7 @@ from approach_cases import (
     saved,
 )
 from conftest import shared
+from tolerances import TWO_PATHS, assert_close, assert_identical
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ntl.approaches import IGNORE, build_approach
@@ -46,7 +47,9 @@ def causal(shape="llama-tiny", loss=NTL, **settings):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_update_does_not_depend_on_how_it_is_split(shape):
     approach = causal(shape)
-    assert_split_does_not_matter(approach, rows_of(approach))
+    # Mamba computes its scan in float32, whatever its weights are in.
+    tolerance = TWO_PATHS[torch.float32] if shape == "mamba-tiny" else TWO_PATHS
+    assert_split_does_not_matter(approach, rows_of(approach), tolerance)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -81,7 +84,7 @@ def test_the_loss_is_that_of_the_answer_alone(shape):
     counts = approach.count(batch)
     share = approach.loss(approach.model, batch, counts)
     ntl = NTLoss(approach.vocabulary, reweigh=False)(logits, labels)
-    torch.testing.assert_close(share.loss, F.cross_entropy(logits, labels) + 0.3 * ntl, rtol=1e-4, atol=1e-5)
+    assert_close(share.loss, F.cross_entropy(logits, labels) + 0.3 * ntl)
     assert counts.tolist() == [20, 12]
 
 
@@ -110,7 +113,7 @@ def test_pretrained_weights_are_taken_as_they_are(tmp_path):
     causal().tokenizer.save_pretrained(tmp_path)
     approach = build_approach(ModelSettings(family="decoder_only", checkpoint=str(tmp_path)), NTL)
     for key, value in pretrained.state_dict().items():
-        torch.testing.assert_close(approach.model.state_dict()[key], value, rtol=0, atol=0)
+        assert_identical(approach.model.state_dict()[key], value)
     gradient(approach, rows_of(approach), 6)
 
 

@@ -19,6 +19,7 @@ from approach_cases import (
     saved,
 )
 from conftest import shared
+from tolerances import HALF_PRECISION, assert_close
 from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import IGNORE, build_approach
@@ -58,8 +59,8 @@ def test_the_loss_is_mean_cross_entropy_plus_weighted_mean_number_loss():
     ntl = NTLoss(approach.vocabulary)(logits, batch["labels"])
     counts = approach.count(batch)
     share = approach.loss(approach.model, batch, counts)
-    torch.testing.assert_close(share.loss, ce + 0.3 * ntl)
-    torch.testing.assert_close(share.terms, {"ce": ce.detach(), "ntl": ntl.detach()})
+    assert_close(share.loss, ce + 0.3 * ntl)
+    assert_close(share.terms, {"ce": ce.detach(), "ntl": ntl.detach()})
     # "2 15 1.5 -15 0 9801": 12 digits, a sign and a point, and 6 end tokens.
     assert counts.tolist() == [20, 12]
 
@@ -88,13 +89,13 @@ def test_in_evaluation_cross_entropy_is_the_plain_one_of_all_labels_whatever_is_
         expected = plain.loss(plain.model, batch, counts)
         found = approach.loss(approach.model, batch, counts)
     assert found.loss != expected.loss
-    torch.testing.assert_close(found.terms["ce"], expected.terms["ce"])
+    assert_close(found.terms["ce"], expected.terms["ce"])
 
 
 def test_logits_without_labels_are_those_that_t5_computes_with_labels():
     approach = make()
     batch = approach.collate(rows_of(approach))
-    torch.testing.assert_close(approach.logits(approach.model, batch), approach.model(**batch).logits)
+    assert_close(approach.logits(approach.model, batch), approach.model(**batch).logits)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -130,7 +131,7 @@ def test_under_bfloat16_autocast_the_loss_is_in_float32():
     with torch.autocast("cpu", torch.bfloat16):
         share = approach.loss(approach.model, batch, counts)
     assert share.loss.dtype == torch.float32
-    torch.testing.assert_close(share.loss, exact, rtol=0.05, atol=0)
+    assert_close(share.loss, exact, HALF_PRECISION)
 
 
 def test_the_regression_transformer_adds_its_encodings_in_encoder_and_decoder():
@@ -140,9 +141,7 @@ def test_the_regression_transformer_adds_its_encodings_in_encoder_and_decoder():
     for stack in (model.encoder, model.decoder):
         added = stack.embed_tokens(tokens) - model.shared(tokens)
         assert not added[:2].any()
-        torch.testing.assert_close(
-            added[2:], stack.embed_tokens.make_encodings()[[8, 320]], atol=1e-5, rtol=0
-        )
+        assert_close(added[2:], stack.embed_tokens.make_encodings()[[8, 320]])
     assert not any("encodings" in key for key in model.state_dict())
 
 
@@ -169,7 +168,7 @@ def test_pretrained_weights_grow_by_the_tokens_of_the_encoding(tmp_path):
     pretrained.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     approach = build_approach(ModelSettings(checkpoint=str(tmp_path), encoding="rt"), NTL)
-    torch.testing.assert_close(approach.model.shared.weight[:98], pretrained.shared.weight[:98])
+    assert_close(approach.model.shared.weight[:98], pretrained.shared.weight[:98])
     assert approach.model.shared.weight is approach.model.decoder.embed_tokens.weight
     assert approach.model.get_output_embeddings().weight is approach.model.shared.weight
     assert len(approach.model.shared.weight) == 98 + 320

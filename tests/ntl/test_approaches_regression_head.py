@@ -15,6 +15,7 @@ from approach_cases import (
     rows_of,
     saved,
 )
+from tolerances import LEARNED, approx, assert_identical
 from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import build_approach
@@ -40,7 +41,7 @@ def test_the_update_does_not_depend_on_how_it_is_split(log_scale):
 def test_what_is_learned_by_heart_is_answered_and_survives_its_folder(tmp_path):
     approach = overfit(regression())
     answers = [float(text) for text in approach.answer(approach.model, QUESTIONS, GREEDY)]
-    assert answers == pytest.approx([float(a) for a in ANSWERS], rel=0.1, abs=0.1)
+    assert answers == approx([float(a) for a in ANSWERS], LEARNED, scale=1)
     other = saved(approach, tmp_path, {"head": "regression"}, CE)
     assert_the_same(approach, other, GREEDY)
     # Statistics of a finished run stay.
@@ -56,7 +57,7 @@ def test_answers_are_standardised_by_the_training_answers():
         approach.model.head.bias.fill_(0.5)
     assert approach.answer(approach.model, ["a"], GREEDY) == ["2.5"]
     share = approach.loss(approach.model, batch, approach.count(batch))
-    assert share.loss.item() == pytest.approx((1.5**2 + 0.5**2) / 2)
+    assert share.loss.item() == approx((1.5**2 + 0.5**2) / 2)
     assert share.terms["number"] == share.loss
 
 
@@ -77,7 +78,7 @@ def test_a_training_without_the_statistics_is_an_error():
 def test_one_seed_gives_every_head_the_same_body_and_another_seed_another():
     language = make(seed=3).model.state_dict()
     for key, value in regression(seed=3).model.transformer.state_dict().items():
-        torch.testing.assert_close(value, language[key], rtol=0, atol=0)
+        assert_identical(value, language[key])
     assert not torch.equal(make(seed=4).model.shared.weight, language["shared.weight"])
 
 
@@ -91,7 +92,7 @@ def test_pretrained_weights_get_a_regression_head(tmp_path):
     body = approach.model.transformer.state_dict()
     for key, value in pretrained.state_dict().items():
         if key != "lm_head.weight":
-            torch.testing.assert_close(body[key], value, rtol=0, atol=0)
+            assert_identical(body[key], value)
     assert 0.5 < approach.model.head.weight.std() * 64**0.5 < 2
 
 

@@ -16,6 +16,7 @@ from approach_cases import (
     rows_of,
     saved,
 )
+from tolerances import LEARNED, TRAINED_BY_ADAM, approx, assert_close
 from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import IGNORE, build_approach
@@ -44,7 +45,7 @@ def test_what_is_learned_by_heart_is_answered_and_survives_its_folder(tmp_path):
     approach = overfit(xval())
     answers = approach.answer(approach.model, QUESTIONS, GREEDY)
     for answer, true in zip(answers, ANSWERS, strict=True):
-        assert parse_number(answer, "whole") == pytest.approx(float(true), rel=0.1, abs=0.1)
+        assert parse_number(answer, "whole") == approx(float(true), LEARNED, scale=1)
     assert_the_same(approach, saved(approach, tmp_path, {"encoding": "xval"}, CE), GREEDY)
 
 
@@ -69,8 +70,8 @@ def test_the_loss_is_the_mean_of_cross_entropy_and_standardised_squared_error():
     ce = F.cross_entropy(output.logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORE)
     target = (values - values.mean()) / values.std(correction=0)
     number = F.mse_loss(output.numbers[:, 0], target)
-    torch.testing.assert_close(share.loss, (ce + number) / 2)
-    torch.testing.assert_close(share.terms, {"ce": ce.detach(), "number": number.detach()})
+    assert_close(share.loss, (ce + number) / 2)
+    assert_close(share.terms, {"ce": ce.detach(), "number": number.detach()})
     assert approach.count(batch).tolist() == [12, 6]
 
 
@@ -94,7 +95,7 @@ def test_a_batch_is_answered_as_its_questions_alone_are():
     together = approach.answer(approach.model, QUESTIONS, GREEDY)
     alone = [approach.answer(approach.model, [q], GREEDY)[0] for q in QUESTIONS]
     numbers = [[parse_number(text) for text in texts] for texts in (together, alone)]
-    assert numbers[0] == pytest.approx(numbers[1], rel=1e-3, abs=1e-3)
+    assert numbers[0] == approx(numbers[1], TRAINED_BY_ADAM, scale=1)
 
 
 def test_a_batch_without_numbers_or_labels_is_a_finite_loss_with_a_graph():
@@ -136,7 +137,7 @@ def test_pretrained_weights_get_a_number_head(tmp_path):
     pretrained.save_pretrained(tmp_path)
     make().tokenizer.save_pretrained(tmp_path)
     approach = build_approach(ModelSettings(checkpoint=str(tmp_path), encoding="xval"), CE)
-    torch.testing.assert_close(approach.model.shared.weight[:98], pretrained.shared.weight[:98])
+    assert_close(approach.model.shared.weight[:98], pretrained.shared.weight[:98])
     assert 0.5 < approach.model.number_head[0].weight.std() * 64**0.5 < 2
     approach.fit([])
     gradient(approach, rows_of(approach), 6)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-import pytest
+from tolerances import approx
 
 from ntl.comparison.tables import constant_guess, markdown_tables, noise_floor, summarise
 from ntl.tasks import Example
@@ -27,10 +27,10 @@ def test_the_difference_to_cross_entropy_is_paired_by_seed():
     records += [record("ntl_was", s, m) for s, m in enumerate([9.0, 18.0, 27.0])]
     summary = summarise(records)["test"]
     versus = summary["ntl_was"]["versus_ce"]["mae"]
-    assert versus["mean"] == pytest.approx(-2.0)
-    assert versus["error"] == pytest.approx(1 / math.sqrt(3))
+    assert versus["mean"] == approx(-2.0)
+    assert versus["error"] == approx(1 / math.sqrt(3))
     assert (versus["lower"], versus["seeds"]) == (3, 3)
-    assert summary["ce"]["mae"]["error"] == pytest.approx(10 / math.sqrt(3))
+    assert summary["ce"]["mae"]["error"] == approx(10 / math.sqrt(3))
     assert "versus_ce" not in summary["ce"]
 
 

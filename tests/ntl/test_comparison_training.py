@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, approx, assert_close, assert_identical
 
 from ntl.comparison.training import (
     EncodedExamples,
@@ -70,15 +71,15 @@ def test_gradient_accumulation_does_not_change_the_training(objective, tmp_path)
     whole = train(objective, 1, tmp_path)
     split = train(objective, 4, tmp_path)
     assert (whole - weights(started(objective))).abs().max() > 1e-3
-    torch.testing.assert_close(split, whole, rtol=1e-3, atol=1e-4)
+    assert_close(split, whole, TRAINED_BY_ADAM)
 
 
 def test_one_seed_pairs_all_objectives_and_another_seed_is_another_start():
     ce, ntl, regression = (started(name, seed=3).model for name in ("ce", "ntl_mse", "regression_head"))
     body = ce.state_dict()
-    torch.testing.assert_close(ntl.state_dict(), body, rtol=0, atol=0)
+    assert_identical(ntl.state_dict(), body)
     for key, value in regression.transformer.state_dict().items():
-        torch.testing.assert_close(value, body[key], rtol=0, atol=0)
+        assert_identical(value, body[key])
     assert not torch.equal(started("ce", seed=4).model.shared.weight, body["shared.weight"])
 
 
@@ -86,9 +87,9 @@ def test_held_out_losses_are_the_same_whatever_the_model_was_trained_with():
     was, mse = started("ntl_was"), started("ntl_mse")
     batch = was.collate(encode(was, EXAMPLES[:8]))
     losses = held_out_losses(mse, batch)
-    assert losses == held_out_losses(was, batch)
+    assert_close(losses, held_out_losses(was, batch), ONE_COMPUTATION)
     logits = was.logits(was.model, batch)
-    assert losses["ntl"] == pytest.approx(NTLoss(was.vocabulary)(logits, batch["labels"]).item(), rel=1e-5)
+    assert losses["ntl"] == approx(NTLoss(was.vocabulary)(logits, batch["labels"]).item())
     assert mse.model.training
 
 
@@ -106,7 +107,7 @@ def test_answers_are_in_the_order_of_the_questions():
     questions = [Example("1" * n, "0") for n in (9, 1, 5, 3)]
     generation = GenerationSettings(beams=1, batch_size=2)
     alone = [answer(approach, [question], generation)[0] for question in questions]
-    assert answer(approach, questions, generation) == pytest.approx(alone, rel=1e-4)
+    assert answer(approach, questions, generation) == approx(alone)
 
 
 def test_batches_cover_every_example_once_per_epoch_and_group_like_lengths():

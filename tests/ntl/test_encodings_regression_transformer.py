@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 from conftest import shared
+from tolerances import assert_close
 
 from ntl.encodings.digits import TextEncoding, character_tokenizer, load_tokenizer, split_digits
 from ntl.encodings.regression_transformer import (
@@ -104,9 +105,9 @@ def test_the_numerical_encodings_are_the_published_ones():
 
     linear, log = numerical_encodings(6, False), numerical_encodings(6, True)
     value = 3e9
-    torch.testing.assert_close(row(linear, 3, 9), torch.tensor([1, -1, 1 / 3, -1 / 3, 1 / 5, -1 / 5]) * 10)
+    assert_close(row(linear, 3, 9), torch.tensor([1, -1, 1 / 3, -1 / 3, 1 / 5, -1 / 5]) * 10)
     logs = [sign * math.log10(value / i + 1) / (math.log10(3e9) / 10) for i in (1, 3, 5) for sign in (1, -1)]
-    torch.testing.assert_close(row(log, 3, 9), torch.tensor(logs))
+    assert_close(row(log, 3, 9), torch.tensor(logs))
     assert not row(log, 0, 5).any()
     assert row(linear, 9, 19)[0] > 10
     assert row(log, 4, -2)[0] > row(log, 3, -2)[0] > 0

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from fake_approach import FakeApproach
+from tolerances import approx
 
 from ntl.errors import UserError
 from ntl.evaluation import batches_by_length, evaluate, evaluate_tests
@@ -42,16 +43,16 @@ def test_the_papers_metrics_of_numbers_equal_values_computed_by_hand():
     assert metrics["exact_number"] == 2 / 5
     assert metrics["accuracy"] == 2 / 5  # the last number of a text counts, and an invalid one is wrong
     # The last pair is clipped to 1e10 on both sides, after accuracy.
-    assert metrics["mae"] == pytest.approx(900 / 4)
+    assert metrics["mae"] == approx(900 / 4)
     assert metrics["median_ae"] == 0
-    assert metrics["rmse"] == pytest.approx(math.sqrt(900**2 / 4))
-    assert metrics["log_mae"] == pytest.approx(1 / 4)  # log10(1000) - log10(100)
+    assert metrics["rmse"] == approx(math.sqrt(900**2 / 4))
+    assert metrics["log_mae"] == approx(1 / 4)  # log10(1000) - log10(100)
     true = [math.log10(11), -2, math.log10(1.5), math.log10(1e10 + 1)]
     spread = sum((x - sum(true) / 4) ** 2 for x in true)
-    assert metrics["log_r2"] == pytest.approx(1 - 1 / spread)
-    assert metrics["spearman"] == pytest.approx(1.0)
+    assert metrics["log_r2"] == approx(1 - 1 / spread)
+    assert metrics["spearman"] == approx(1.0)
     assert metrics["exact_match"] == 1 / 5
-    assert metrics["pearson"] == pytest.approx(np.corrcoef([10, -999, 0.5, 1e10], [10, -99, 0.5, 1e10])[0, 1])
+    assert metrics["pearson"] == approx(np.corrcoef([10, -999, 0.5, 1e10], [10, -99, 0.5, 1e10])[0, 1])
     assert "final_answer_accuracy" not in metrics
 
 
@@ -85,9 +86,9 @@ def test_the_loss_is_that_of_all_examples_as_one_batch():
     metrics = evaluate(approach, EXAMPLES, NUMBERS, DECODING).metrics
     labels = "".join(e.answer for e in EXAMPLES)
     ce = labels.count("0") / len(labels)
-    assert metrics["ce"] == pytest.approx(ce)
-    assert metrics["loss"] == pytest.approx(2 * ce)
-    assert metrics["perplexity"] == pytest.approx(math.exp(ce))
+    assert metrics["ce"] == approx(ce)
+    assert metrics["loss"] == approx(2 * ce)
+    assert metrics["perplexity"] == approx(math.exp(ce))
 
 
 def test_the_model_trains_on_after_an_evaluation_even_one_that_fails():
@@ -105,10 +106,10 @@ def test_answers_that_are_texts_get_no_metrics_of_numbers():
     result = evaluate(approach_to(asked), examples, TEXTS, DECODING)
     assert {"exact_number", "accuracy", "mae", "invalid"}.isdisjoint(result.metrics)
     assert result.metrics["exact_match"] == 0.5
-    assert result.metrics["rouge1"] == pytest.approx((1 + 2 / 3) / 2)
-    assert result.metrics["rouge2"] == pytest.approx(0.5)
+    assert result.metrics["rouge1"] == approx((1 + 2 / 3) / 2)
+    assert result.metrics["rouge2"] == approx(0.5)
     precisions = [7 / 8, 5 / 6, 4 / 4, 3 / 3]  # of runs of one to four tokens, where | is one
-    assert result.metrics["bleu"] == pytest.approx(100 * math.prod(precisions) ** 0.25)
+    assert result.metrics["bleu"] == approx(100 * math.prod(precisions) ** 0.25)
     assert {(p.predicted, p.true) for p in result.predictions} == {(None, None)}
 
 
@@ -208,7 +209,7 @@ def test_two_processes_share_the_questions_and_get_the_results_of_one(tmp_path):
     assert results == other_results
     expected = evaluate_tests(approach_to(), two_tests(), DECODING, RunFolder(tmp_path / "one"), {})
     for test, metrics in expected.items():
-        assert results[test] == pytest.approx(metrics)
+        assert results[test] == approx(metrics)
     assert alone == other_alone == evaluate(approach_to(), EXAMPLES[:1], NUMBERS, DECODING).metrics
     written = RunFolder(tmp_path / "run")
     assert written.metrics() == results

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from published_commands import PROGRAM, scaled_down
 from safetensors.torch import load_file
+from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
 
 from ntl.run import spread
 from ntl.run_folder import RunFolder
@@ -42,7 +43,7 @@ def test_every_model_trains_saves_and_answers(model, tmp_path, capsys):
     again = [*small_eval, "training_args=eval", f"model_args.model_name_or_path={folder}"]
     again += [f"training_args.output_dir={tmp_path}/again"]
     assert main(again) == 0, capsys.readouterr().err
-    assert RunFolder(tmp_path / "again").metrics() == folder.metrics()
+    assert_close(RunFolder(tmp_path / "again").metrics(), folder.metrics(), ONE_COMPUTATION)
 
 
 @pytest.mark.parametrize("dataset", ["arithmetic", "gsm8k", "multiplication", "multirc", "rjokes"])
@@ -135,7 +136,7 @@ def test_a_run_that_counts_epochs_is_continued_to_its_last(tmp_path):
     epochs += ["+training_args.num_train_epochs=1", "training_args.resume_from_checkpoint=true"]
     assert main(small(tmp_path, *epochs)) == 0
     after = load_file(folder.path / "model.safetensors")
-    assert all((after[name] == before[name]).all() for name in before)
+    assert_identical(after, before)
 
 
 def test_terms_that_are_logged_after_a_resumption_are_of_the_updates_since(tmp_path):
@@ -151,7 +152,7 @@ def test_terms_that_are_logged_after_a_resumption_are_of_the_updates_since(tmp_p
     for step in (4, 6):
         shutil.rmtree(tmp_path / f"run/checkpoint-{step}")
     entry = logged("training_args.resume_from_checkpoint=true")
-    assert entry["ce"] == pytest.approx(entry["loss"], rel=0.5)
+    assert 0.5 < entry["ce"] / entry["loss"] < 1.5
 
 
 def test_answers_to_another_dataset_are_not_mixed_with_those_of_a_run(tmp_path, capsys):
@@ -200,7 +201,7 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path):
     metrics = RunFolder(tmp_path / "run").metrics()
     assert main(small(tmp_path, "training_args.resume_from_checkpoint=true")) == 0
     after = load_file(tmp_path / "run/model.safetensors")
-    assert all((after[name] == before[name]).all() for name in before)
+    assert_identical(after, before)
     assert RunFolder(tmp_path / "run").metrics() == metrics
 
 
@@ -290,9 +291,9 @@ def test_a_run_that_is_killed_continues_to_the_same_result(tmp_path):
     resumed = command(broken, "training_args.resume_from_checkpoint=true")
     subprocess.run(resumed, check=True, env=environment, capture_output=True)
     one, other = (load_file(folder / "model.safetensors") for folder in (whole, broken))
-    assert all((one[name] == other[name]).all() for name in one)
-    assert RunFolder(whole).metrics() == RunFolder(broken).metrics()
-    assert RunFolder(whole).curve() == RunFolder(broken).curve()
+    assert_close(other, one, TRAINED_BY_ADAM)
+    assert_close(RunFolder(broken).metrics(), RunFolder(whole).metrics(), TRAINED_BY_ADAM)
+    assert_close(RunFolder(broken).curve(), RunFolder(whole).curve(), TRAINED_BY_ADAM)
 
 
 def test_examples_are_chosen_at_equal_distances():

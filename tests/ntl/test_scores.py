@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from tolerances import approx
 
 from ntl.metrics import exact_share, final_answer_scores, mean_and_error, number_scores, read_answer, score
 
@@ -23,12 +24,12 @@ def test_a_text_that_is_not_one_number_is_invalid(text):
 def test_metrics_equal_values_computed_by_hand():
     # Errors 0, 2, -3 around true values 1, 2, 6 (mean 3, squared deviations 4 + 1 + 9 = 14).
     result = score([1.0, 4.0, 3.0, None], [1.0, 2.0, 6.0, 100.0])
-    assert result["mae"] == pytest.approx(5 / 3)
-    assert result["rmse"] == pytest.approx(math.sqrt(13 / 3))
-    assert result["r2"] == pytest.approx(1 - 13 / 14)
+    assert result["mae"] == approx(5 / 3)
+    assert result["rmse"] == approx(math.sqrt(13 / 3))
+    assert result["r2"] == approx(1 - 13 / 14)
     # Deviations of the predictions from their mean 8/3: -5/3, 4/3, 1/3; with -2, -1, 3: 3 / sqrt(14/3 * 14).
-    assert result["pearson"] == pytest.approx(3 / math.sqrt(14 / 3 * 14))
-    assert result["accuracy"] == pytest.approx(1 / 3)
+    assert result["pearson"] == approx(3 / math.sqrt(14 / 3 * 14))
+    assert result["accuracy"] == approx(1 / 3)
     assert result["exact"] == 1 / 4  # of all
     assert result["invalid"] == 1
 
@@ -82,7 +83,7 @@ def test_without_a_valid_prediction_only_the_count_is_defined():
 def test_constant_predictions_have_no_pearson_and_no_warning(recwarn):
     result = score([3.0, 3.0], [1.0, 2.0])
     assert result["pearson"] is None
-    assert result["r2"] == pytest.approx(1 - 5 / 0.5)
+    assert result["r2"] == approx(1 - 5 / 0.5)
     assert not recwarn
 
 
@@ -97,7 +98,7 @@ def test_unequal_lengths_are_an_error():
 
 def test_standard_error_is_the_sample_deviation_over_the_root_of_the_seeds():
     mean, error = mean_and_error([1.0, 2.0, 6.0])
-    assert mean == pytest.approx(3.0)
-    assert error == pytest.approx(math.sqrt(7 / 3))  # variance 14 / 2 = 7, over 3 seeds
+    assert mean == approx(3.0)
+    assert error == approx(math.sqrt(7 / 3))  # variance 14 / 2 = 7, over 3 seeds
     assert mean_and_error([5.0]) == (5.0, None)
     assert mean_and_error([1.0, None]) == (None, None)

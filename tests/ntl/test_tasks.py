@@ -48,7 +48,7 @@ def test_noisy_answers_scatter_around_the_weighted_sum_by_the_noise():
     weights = load_config(["task=noisy_regression"])["task"]["weights"]
     assert example.expected == sum(w * x for w, x in zip(weights, integers, strict=True))
     # E|N(0, 10)| = 10 * sqrt(2 / pi) = 7.98; its standard error here is 0.1.
-    assert noise_floor(data.tests["test"]) == pytest.approx(7.98, abs=0.5)
+    assert 7.48 < noise_floor(data.tests["test"]) < 8.48
 
 
 def test_generated_answers_are_what_python_makes_of_the_expression():

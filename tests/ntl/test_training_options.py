@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from published_commands import scaled_down
 from safetensors import safe_open
+from tolerances import HALF_PRECISION, approx
 
 from ntl.run_folder import RunFolder
 from ntl.run_language_modeling import main
@@ -32,7 +33,7 @@ def test_cosine_with_warm_up_rises_and_falls(run):
     )
     rates = [entry["learning_rate"] for entry in log]
     assert rates[:2] == sorted(rates[:2])
-    assert max(rates) == pytest.approx(0.1)
+    assert max(rates) == approx(0.1)
     assert rates[2:] == sorted(rates[2:], reverse=True)
     assert rates[-1] < 0.02
 
@@ -65,7 +66,7 @@ def test_bfloat16_changes_the_losses_a_little(tmp_path):
         state = json.loads((out / "run/checkpoint-2/trainer_state.json").read_text())
         losses.append([entry["loss"] for entry in state["log_history"] if "loss" in entry])
     assert losses[0] != losses[1]
-    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert losses[0] == approx(losses[1], HALF_PRECISION)
 
 
 def test_tensorboard_gets_the_loss_and_its_terms(run, monkeypatch, tmp_path):

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from tolerances import TRAINED, approx
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 from torch.torch_version import TorchVersion
@@ -119,6 +120,11 @@ def trainer_for(model: Any, folder: str | Path, cls: Any = Trainer, **options: A
     trainer = cls(model, arguments, train_dataset=samples(), compute_loss_func=function)
     trainer.remove_callback(PrinterCallback)
     return in_order(trainer)
+
+
+def logged(losses: Any) -> Any:
+    """What a trainer logs of the same training once more."""
+    return approx(losses, max(TRAINED[torch.float32], LOSS_ROUNDING), scale=1)
 
 
 def in_order(trainer: Any) -> Any:

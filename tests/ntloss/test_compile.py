@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
-from comparing import SAME_COMPUTATION, assert_near
+from tolerances import assert_close
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -77,8 +77,8 @@ def assert_compiles(objective: Any, batches: list[tuple[Tensor, ...]], dynamic: 
     compiled = torch.compile(objective, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     for batch in batches:
         (loss, gradient), (wanted, wanted_gradient) = run(compiled, *batch), run(objective, *batch)
-        assert_near(loss, wanted, SAME_COMPUTATION)
-        assert_near(gradient, wanted_gradient, SAME_COMPUTATION)
+        assert_close(loss, wanted)
+        assert_close(gradient, wanted_gradient)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -100,8 +100,8 @@ def test_one_graph_serves_batches_of_any_size(name: str, irregular: NumberVocabu
     for rows in (2, 3, 7, 16):
         batch = inputs(17, rows, seed=rows)
         (loss, gradient), (wanted, wanted_gradient) = run(compiled, *batch), run(objective, *batch)
-        assert_near(loss, wanted, SAME_COMPUTATION)
-        assert_near(gradient, wanted_gradient, SAME_COMPUTATION)
+        assert_close(loss, wanted)
+        assert_close(gradient, wanted_gradient)
     # The compiler may add a graph of no operation at all.
     assert sum(len(graph.graph.nodes) > 0 for graph in counter.graphs) == 1
 
@@ -111,7 +111,7 @@ def test_half_precision_compiles(irregular: NumberVocabulary) -> None:
     loss_fn = NTLoss(irregular)
     compiled = torch.compile(loss_fn, fullgraph=True, backend="aot_eager")
     half = logits.detach().bfloat16()
-    assert_near(compiled(half, labels, weights), loss_fn(half, labels, weights), SAME_COMPUTATION)
+    assert_close(compiled(half, labels, weights), loss_fn(half, labels, weights))
 
 
 def test_the_module_itself_compiles_in_place(irregular: NumberVocabulary) -> None:
@@ -119,7 +119,7 @@ def test_the_module_itself_compiles_in_place(irregular: NumberVocabulary) -> Non
     loss_fn = NTLoss(irregular)
     wanted = loss_fn(logits, labels)
     loss_fn.compile(fullgraph=True, backend="aot_eager")
-    assert_near(loss_fn(logits, labels), wanted, SAME_COMPUTATION)
+    assert_close(loss_fn(logits, labels), wanted)
 
 
 def test_predict_numbers_compiles(irregular: NumberVocabulary) -> None:
@@ -127,7 +127,7 @@ def test_predict_numbers_compiles(irregular: NumberVocabulary) -> None:
     logits, _, _ = inputs(17, 3)
     compiled = torch.compile(loss_fn.predict_numbers, fullgraph=True, backend="aot_eager")
     for ours, wanted in zip(compiled(logits), loss_fn.predict_numbers(logits), strict=True):
-        assert_near(ours, wanted, SAME_COMPUTATION)
+        assert_close(ours, wanted)
 
 
 @pytest.mark.parametrize("validate", [None, True, False])

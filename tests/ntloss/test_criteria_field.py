@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from tolerances import CANCELLATION, TWO_PATHS, approx, assert_close
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle_criteria as oracle
@@ -166,9 +167,9 @@ def test_a_number_ends_before_its_second_point(name):
     loss = NumberTokenLoss(VOCABULARY, WITH_DECIMALS[name], reweigh=False)
     given = loss(logits, labels, reduction="none")
     as_text = torch.tensor([[1, 2, point, 3, text, 4]])
-    torch.testing.assert_close(given, loss(logits, as_text, reduction="none"))
+    assert_close(given, loss(logits, as_text, reduction="none"))
     assert given[0, 5] > 0
-    torch.testing.assert_close(given[0, 5], loss(logits[:, 5:], labels[:, 5:], reduction="none")[0, 0])
+    assert_close(given[0, 5], loss(logits[:, 5:], labels[:, 5:], reduction="none")[0, 0])
     joined = torch.tensor([[1, 2, point, 3, 4]])
     assert not torch.isclose(given.sum(), loss(logits[:, [0, 1, 2, 3, 5]], joined, reduction="sum"))
 
@@ -177,8 +178,8 @@ def test_a_number_ends_before_its_second_point(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-10), (torch.float32, 2e-5)])
-def test_value_is_that_of_the_definition(name, dtype, rtol):
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_value_is_that_of_the_definition(name, dtype):
     _, function, options, decimals = CASES[name]
     logits = batch(dtype=dtype)
     loss = module(name)(logits, LABELS, reduction="none")
@@ -186,7 +187,7 @@ def test_value_is_that_of_the_definition(name, dtype, rtol):
         function, logits.double().numpy(), LABELS.numpy(), **options
     )
     assert (expected != 0).sum() >= 5
-    torch.testing.assert_close(loss.double(), torch.from_numpy(expected), rtol=rtol, atol=rtol)
+    assert_close(loss, expected)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -209,7 +210,7 @@ def test_gradient_is_that_of_the_definition(name):
         ]
         expected = (ends[0] - ends[1]) / (2 * step)
         given = float((logits.grad.numpy() * direction).sum())
-        assert given == pytest.approx(expected, rel=2e-5, abs=1e-7)
+        assert given == approx(expected)
 
 
 @pytest.mark.parametrize("name", SOFT)
@@ -217,7 +218,9 @@ def test_gradcheck(name):
     logits, labels = batch(2)[:, :5].clone().requires_grad_(), LABELS[:, :5]
     loss = module(name, reweigh=None)
     # A second backward pass starts from the logits instead of their softmax, and rounds differently.
-    assert torch.autograd.gradcheck(lambda z: loss(z, labels, reduction="none"), logits, nondet_tol=1e-12)
+    assert torch.autograd.gradcheck(
+        lambda z: loss(z, labels, reduction="none"), logits, nondet_tol=TWO_PATHS[torch.float64]
+    )
 
 
 @pytest.mark.parametrize("name", ["relative_error", "magnitude", "ntil"])
@@ -231,7 +234,7 @@ def test_straight_through_reads_the_argmax_and_has_gradients(name):
     close[0, range(3), [1, 2, 3]] = 1.0
     labels = torch.tensor([[1, 2, 4]])
     if name != "ntil":  # whose token term sees how sure the digits are
-        torch.testing.assert_close(module(name)(certain, labels), module(name)(close, labels))
+        assert_close(module(name)(certain, labels), module(name)(close, labels))
 
 
 # --- properties -----------------------------------------------------------------------------------
@@ -246,7 +249,7 @@ def test_a_constant_added_to_a_row_changes_nothing(name):
     if name.startswith("digit_entropy"):
         assert difference > 1e-6  # the one criterion that sees the logits' level
     else:
-        assert difference < 1e-10
+        assert difference < CANCELLATION
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -257,7 +260,7 @@ def test_each_row_of_the_gradient_sums_to_zero(name):
     if name.startswith("digit_entropy"):
         assert sums > 1e-6
     else:
-        assert sums < 1e-10
+        assert sums < CANCELLATION
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -265,7 +268,7 @@ def test_not_negative_and_nothing_from_text(name):
     criterion = CASES[name][0]
     logits = batch(6).requires_grad_()
     loss = module(name, reweigh=None)(logits, LABELS, reduction="none")
-    assert (loss >= -1e-12).all()
+    assert (loss >= -TWO_PATHS[torch.float64]).all()
     loss.sum().backward()
     is_text = (LABELS == -100) | (LABELS == 10) | (LABELS >= 13)
     assert loss[is_text].abs().sum() == 0
@@ -281,7 +284,7 @@ def test_probability_may_move_between_forms_of_one_value(name):
     both = torch.logaddexp(logits[..., 4], logits[..., 11])
     moved[..., 4], moved[..., 11] = both + math.log(0.9), both + math.log(0.1)
     loss = module(name, reweigh=None)
-    torch.testing.assert_close(loss(logits, LABELS), loss(moved, LABELS))
+    assert_close(loss(logits, LABELS), loss(moved, LABELS))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -314,7 +317,7 @@ def test_worst_is_the_largest_loss_of_one_value_for_another(name):
     if needs_of(criterion).across_positions:  # relative errors: 1 is the bound that numbers come near to
         assert 0.89 <= losses.max() <= worst
     else:
-        assert float(losses.max()) == pytest.approx(worst, rel=1e-9)
+        assert float(losses.max()) == approx(worst, CANCELLATION, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +340,7 @@ def test_worst_on_values_that_are_not_evenly_spaced(criterion, sign):
         for k in range(len(VALUES))
     ]
     worst = criterion.worst(torch.tensor(values, dtype=torch.float64))
-    assert max(losses) == pytest.approx(worst, rel=1e-9)
+    assert max(losses) == approx(worst, CANCELLATION, dtype=torch.float64)
 
 
 def test_with_reweigh_text_costs_more_than_the_worst_number():
@@ -346,7 +349,7 @@ def test_with_reweigh_text_costs_more_than_the_worst_number():
     for name in BOUNDED:
         criterion = CASES[name][0]
         loss = module(name, reweigh=None)(text, torch.tensor([[3, 4]]))
-        assert float(loss) == pytest.approx(1.01 * criterion.worst(VOCABULARY.value_tensor()))
+        assert float(loss) == approx(1.01 * criterion.worst(VOCABULARY.value_tensor()))
 
 
 def test_criteria_without_a_worst_cost_refuse_reweigh():
@@ -398,7 +401,7 @@ def test_smallest_exactly_at_its_target(name, k):
     generator = np.random.default_rng(k)
     lowest = float(criterion(record(target(k), VALUES, k)))
     if not name.startswith("gaussian"):
-        assert abs(lowest) < 1e-12
+        assert lowest == approx(0, dtype=torch.float64, scale=1)
     for p in somewhere(generator, 60):
         for nearness in (1.0, 0.1):
             q = (1 - nearness) * target(k) + nearness * p
@@ -444,7 +447,7 @@ def test_what_is_best_where_the_label_is_uncertain(name):
     if name.startswith("anything"):
         # Its mean is 2 * 7/12 + 7 * 5/12 = 4.08; mend it to 3.5.
         best = np.array([0, 0, 0.7, 0, 0.3])
-        assert best @ VALUES == pytest.approx(UNSURE @ VALUES)
+        assert best @ VALUES == approx(UNSURE @ VALUES)
 
     def expected(p):
         return sum(UNSURE[k] * float(criterion(record(p, VALUES, k))) for k in range(len(VALUES)))
@@ -452,7 +455,7 @@ def test_what_is_best_where_the_label_is_uncertain(name):
     lowest = expected(best)
     for p in somewhere(np.random.default_rng(0), 100):
         for nearness in (1.0, 0.05):
-            assert expected((1 - nearness) * best + nearness * p) >= lowest - 1e-12
+            assert expected((1 - nearness) * best + nearness * p) >= lowest - TWO_PATHS[torch.float64]
 
 
 def test_expected_value_and_number_level_are_zero_wherever_the_mean_is_right():
@@ -460,7 +463,7 @@ def test_expected_value_and_number_level_are_zero_wherever_the_mean_is_right():
     halves[..., 3] = halves[..., 5] = 0.0
     labels = torch.tensor([[4, 4]])
     for criterion in (ExpectedValue(), NumberLevel()):
-        assert NumberTokenLoss(DIGITS, criterion, reweigh=False)(halves, labels) < 1e-12
+        assert NumberTokenLoss(DIGITS, criterion, reweigh=False)(halves, labels) < TWO_PATHS[torch.float64]
     for criterion in (Wasserstein(), SMMD(), ntil()):
         assert NumberTokenLoss(DIGITS, criterion, reweigh=False)(halves, labels) > 0.1
 
@@ -470,7 +473,7 @@ def test_relative_error_and_magnitude_are_zero_wherever_the_most_likely_digits_a
     unsure[0, 0, 4], unsure[0, 1, 2] = 1.0, 0.1
     for criterion in (RelativeError(), Magnitude()):
         loss = NumberTokenLoss(DIGITS, criterion, reweigh=False)
-        assert loss(unsure, torch.tensor([[4, 2]])) < 1e-12
+        assert loss(unsure, torch.tensor([[4, 2]])) < TWO_PATHS[torch.float64]
         assert loss(unsure, torch.tensor([[4, 3]])) > 0.01
 
 
@@ -478,7 +481,7 @@ def test_ntil_is_zero_only_where_all_digits_are_certain_and_right():
     certain = torch.full((1, 2, 12), -1e4, dtype=torch.float64)
     certain[0, 0, 4] = certain[0, 1, 2] = 0.0
     loss = NumberTokenLoss(DIGITS, ntil())
-    assert loss(certain, torch.tensor([[4, 2]])) < 1e-12
+    assert loss(certain, torch.tensor([[4, 2]])) < TWO_PATHS[torch.float64]
     assert loss(certain / 2e3, torch.tensor([[4, 2]])) > 0.01
 
 
@@ -491,9 +494,9 @@ def test_digit_entropy_tends_to_zero_at_the_label_and_at_a_low_level():
         logits[0, digit] = level
         return float(digits(logits, label))
 
-    assert certain(4, 40.0, -40.0) < 1e-15
-    assert certain(3, 40.0, -40.0) == pytest.approx(0.01 * 40 / 10)
-    assert certain(3, -40.0, -1e4) < 1e-15  # the caveat in its docstring
+    assert certain(4, 40.0, -40.0) < TWO_PATHS[torch.float64]
+    assert certain(3, 40.0, -40.0) == approx(0.01 * 40 / 10)
+    assert certain(3, -40.0, -1e4) < TWO_PATHS[torch.float64]  # the caveat in its docstring
 
 
 # --- hyperparameters, registry --------------------------------------------------------------------
@@ -523,14 +526,14 @@ def test_limits_of_the_hyperparameters():
     logits = batch(9)
     plain = module("wasserstein")(logits, LABELS)
     narrow = NumberTokenLoss(VOCABULARY, SmoothedWasserstein(0.05), reweigh=False)(logits, LABELS)
-    torch.testing.assert_close(plain, narrow)
+    assert_close(plain, narrow)
     cold = NumberTokenLoss(VOCABULARY, Dist2(1e-3))(logits, LABELS, reduction="none")
     sharp = NumberTokenLoss(VOCABULARY, GaussianCrossEntropy(0.05))(logits, LABELS, reduction="none")
     log_probs = logits.log_softmax(-1)
     four = torch.logsumexp(log_probs[0, 7, [4, 11]], 0)
     numbers = torch.logsumexp(log_probs[0, 7, [*range(10), 11, 12]], 0)
-    torch.testing.assert_close(cold[0, 7], numbers - four)
-    torch.testing.assert_close(sharp[0, 7], -four)
+    assert_close(cold[0, 7], numbers - four)
+    assert_close(sharp[0, 7], -four)
 
 
 def test_several_bandwidths_are_averaged():
@@ -539,17 +542,17 @@ def test_several_bandwidths_are_averaged():
         NumberTokenLoss(VOCABULARY, SMMD(s, form="mmd"), reweigh=False)(logits, LABELS) for s in (1.0, 4.0)
     ]
     both = NumberTokenLoss(VOCABULARY, get_criterion("smmd", sigma=[1.0, 4.0], form="mmd"), reweigh=False)
-    torch.testing.assert_close(both(logits, LABELS), (parts[0] + parts[1]) / 2)
+    assert_close(both(logits, LABELS), (parts[0] + parts[1]) / 2)
 
 
 def test_a_weighted_sum_is_the_sum():
     logits = batch(11)
     one, other = module("smmd")(logits, LABELS), module("dist2")(logits, LABELS)
     both = get_criterion("weighted_sum", criteria=["smmd", {"name": "dist2", "tau": 1.0}], weights=[0.5, 2])
-    torch.testing.assert_close(NumberTokenLoss(VOCABULARY, both)(logits, LABELS), 0.5 * one + 2 * other)
+    assert_close(NumberTokenLoss(VOCABULARY, both)(logits, LABELS), 0.5 * one + 2 * other)
     bounded = WeightedSum([Wasserstein(), SMMD()], [2.0, 1.0])
     values = VOCABULARY.value_tensor()
-    assert bounded.worst(values) == pytest.approx(18 + SMMD().worst(values))
+    assert bounded.worst(values) == approx(18 + SMMD().worst(values))
 
 
 def test_per_number_is_the_mean_over_each_numbers_tokens():
@@ -558,9 +561,9 @@ def test_per_number_is_the_mean_over_each_numbers_tokens():
     numbers = NumberTokenLoss(VOCABULARY, PerNumber(Wasserstein()), reweigh=False)(
         logits, LABELS, reduction="none"
     )
-    torch.testing.assert_close(numbers[0, 0], tokens[0, :2].mean())
-    torch.testing.assert_close(numbers[0, 7], tokens[0, 7:9].mean())
-    torch.testing.assert_close(numbers[1, 8], tokens[1, 8:].mean())
+    assert_close(numbers[0, 0], tokens[0, :2].mean())
+    assert_close(numbers[0, 7], tokens[0, 7:9].mean())
+    assert_close(numbers[1, 8], tokens[1, 8:].mean())
     assert numbers[0, 1] == 0
 
 
@@ -659,7 +662,7 @@ def test_a_record_made_by_hand_needs_no_tables():
     for criterion in (SMMD(), Dist2(), SmoothedWasserstein(), GaussianCrossEntropy()):
         values = made.values.double()
         with_tables = dataclasses.replace(made, tables=tables_of(criterion, values))
-        torch.testing.assert_close(criterion(made), criterion(with_tables))
+        assert_close(criterion(made), criterion(with_tables))
 
 
 def test_a_users_criterion_needs_neither_needs_nor_tables():
@@ -672,7 +675,7 @@ def test_a_users_criterion_needs_neither_needs_nor_tables():
 
     hidden, head = torch.randn(2, 12, 6), torch.randn(len(TEXTS), 6)
     loss = NTLLinearCrossEntropyLoss(VOCABULARY, Mine())(hidden, head, LABELS)
-    torch.testing.assert_close(loss, NTLCrossEntropyLoss(VOCABULARY, Mine())(hidden @ head.T, LABELS))
+    assert_close(loss, NTLCrossEntropyLoss(VOCABULARY, Mine())(hidden @ head.T, LABELS))
 
 
 # --- the engine's paths ---------------------------------------------------------------------------
@@ -711,7 +714,7 @@ def test_logits_and_linear_paths_agree(name, mode, shift):
             given = grads_of(
                 linear(hidden, head, LABELS, loss_weights=weights, sequence_ids=sequence_ids), hidden, head
             )
-            torch.testing.assert_close(given, expected)
+            assert_close(given, expected)
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -721,7 +724,7 @@ def test_from_hidden_agrees_with_logits(name):
     expected = grads_of(loss(hidden @ head.T, LABELS), hidden, head)
     log_normalizer = (hidden @ head.T).logsumexp(-1)
     given = loss.from_hidden(hidden, head, LABELS, log_normalizer=log_normalizer, sparse_grad=False)
-    torch.testing.assert_close(grads_of(given, hidden, head), expected)
+    assert_close(grads_of(given, hidden, head), expected)
 
 
 def test_from_hidden_asks_for_the_normalizer_where_the_criterion_does():
@@ -736,8 +739,8 @@ def test_combined_loss_is_cross_entropy_plus_the_term(name):
     combined = NTLCrossEntropyLoss(VOCABULARY, CASES[name][0], weight=0.7, return_terms=True)(logits, LABELS)
     alone = module(name, reweigh=None)(logits, LABELS)
     ce = torch.nn.functional.cross_entropy(logits.flatten(0, 1), LABELS.flatten())
-    torch.testing.assert_close(combined.ntl, alone)
-    torch.testing.assert_close(combined.loss, ce + 0.7 * alone)
+    assert_close(combined.ntl, alone)
+    assert_close(combined.loss, ce + 0.7 * alone)
 
 
 @pytest.mark.parametrize("name", ["number_level", "ntil", "smmd"])
@@ -747,7 +750,7 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_split(name):
     (whole,) = torch.autograd.grad(loss(logits, LABELS), logits)
     items, numbers = loss.normalizers(LABELS)
     parts = sum(loss(logits[i : i + 1], LABELS[i : i + 1], None, items, numbers) for i in range(2))
-    torch.testing.assert_close(torch.autograd.grad(parts, logits)[0], whole)
+    assert_close(torch.autograd.grad(parts, logits)[0], whole)
 
 
 @pytest.mark.parametrize("name", PATHS)
@@ -770,7 +773,7 @@ def test_compiles_without_graph_breaks(name):
     loss = NTLCrossEntropyLoss(VOCABULARY, CASES[name][0], shift=True)
     expected = grads_of(loss(logits, LABELS), logits)
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(grads_of(compiled(logits, LABELS), logits), expected)
+    assert_close(grads_of(compiled(logits, LABELS), logits), expected)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -779,7 +782,7 @@ def test_bfloat16_logits_are_read_in_float32(name):
     loss = module(name, reweigh=None)
     given = loss(logits, LABELS)
     assert given.dtype == torch.float32
-    torch.testing.assert_close(given, loss(logits.float(), LABELS))
+    assert_close(given, loss(logits.float(), LABELS))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -789,7 +792,7 @@ def test_autocast_changes_nothing(name):
     expected = grads_of(loss(logits, LABELS), logits)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         given = loss(logits, LABELS)
-    torch.testing.assert_close(grads_of(given, logits), expected)
+    assert_close(grads_of(given, logits), expected)
 
 
 def _on_a_rank(rank, init_file, results):
@@ -834,9 +837,7 @@ def test_vocabulary_parallel_agrees_with_one_process(tmp_path):
         )
         for rank, columns in ((0, slice(0, 8)), (1, slice(8, None))):
             given = parts[rank][name]
-            torch.testing.assert_close(
-                given, [loss, grad[..., columns], expected[0], expected[1], expected[2][columns]]
-            )
+            assert_close(given, [loss, grad[..., columns], expected[0], expected[1], expected[2][columns]])
 
 
 def test_reweighing_acts_at_a_numbers_first_token():
@@ -846,4 +847,4 @@ def test_reweighing_acts_at_a_numbers_first_token():
     numbers = torch.tensor([*range(10), 11, 12])
     log_mass = logits.logsumexp(-1).neg() + logits[..., numbers].logsumexp(-1)
     expected = torch.where(plain != 0, reweigh_by_mass(plain, log_mass, 1.0), 0)
-    torch.testing.assert_close(given, expected)
+    assert_close(given, expected)

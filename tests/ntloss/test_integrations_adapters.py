@@ -9,6 +9,7 @@ import integration_cases as cases
 import pytest
 import torch
 from integration_cases import DIGITS, batch, trainer_for
+from tolerances import TRAINED, assert_close
 from torch.torch_version import TorchVersion
 
 from ntloss.integrations.transformers import make_number_aware, make_trainer_number_aware
@@ -61,13 +62,11 @@ def test_from_hidden_states_adapters_get_the_gradients_that_they_get_from_logits
         make_number_aware(model, DIGITS, chunked=True)
     for _ in range(2):
         found_loss, found = gradients(model)
-        torch.testing.assert_close(found_loss, loss)
-        assert found.keys() == expected.keys()
+        assert_close(found_loss, loss)
         assert all(expected[key].abs().max() > 0 for key in expected)
-        for key, gradient in expected.items():
-            torch.testing.assert_close(found[key], gradient, atol=1e-6, rtol=1e-4)
+        assert_close(found, expected)
     with model.disable_adapter():
-        torch.testing.assert_close(model(**batch()).loss, _plain_loss(name))
+        assert_close(model(**batch()).loss, _plain_loss(name))
     model.eval()
     assert model(**batch()).logits.shape[-1] == cases.VOCAB
 
@@ -85,7 +84,7 @@ def test_merged_adapters_are_in_the_heads_weight(chunked: bool) -> None:
     make_number_aware(model, DIGITS, chunked=chunked)
     loss = model(**batch()).loss
     model.merge_adapter()
-    torch.testing.assert_close(model(**batch()).loss, loss)
+    assert_close(model(**batch()).loss, loss)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:peft")
@@ -108,8 +107,7 @@ def test_only_adapters_are_trained(name: str, chunked: bool, tmp_path: Path) -> 
         changed = {key for key, weight in after.items() if not torch.equal(weight, before[key])}
         assert changed == {key for key in after if "lora_" in key}
         trained.append({key: after[key].clone() for key in changed})
-    for key, weight in trained[0].items():
-        torch.testing.assert_close(trained[1][key], weight, atol=1e-6, rtol=1e-5)
+    assert_close(trained[1], trained[0], TRAINED)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:peft")

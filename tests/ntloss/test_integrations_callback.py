@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from tolerances import TRAINED, approx, assert_close
 from torch import Tensor
 
 pytest.importorskip("transformers")
@@ -65,7 +66,7 @@ def expected(model: Any, rows: list[dict[str, Tensor]], shift: bool) -> dict[str
 
 
 def assert_logged(entry: dict[str, Any], metrics: dict[str, float], prefix: str = "") -> None:
-    assert {name: entry.get(prefix + name) for name in metrics} == pytest.approx(metrics, rel=1e-5)
+    assert {name: entry.get(prefix + name) for name in metrics} == approx(metrics)
 
 
 def logged(trainer: Any, name: str) -> list[dict[str, Any]]:
@@ -232,7 +233,7 @@ def test_a_trainer_that_calls_a_loss_of_its_own_gets_it_unchanged(kind: Any, tmp
         inputs = whole(samples(6))
         logits = 5.0 * torch.tanh(model(input_ids=inputs["input_ids"]).logits.detach() / 5.0)
         capped = TokenMetrics(DIGITS, shift=True).update(logits, inputs["labels"]).compute()
-        assert returned["eval_number_ce"] == pytest.approx(capped["cross_entropy"], rel=1e-5)
+        assert returned["eval_number_ce"] == approx(capped["cross_entropy"])
     callback.detach()
     assert not loss_fn.return_terms
     assert not loss_fn._forward_hooks
@@ -250,7 +251,7 @@ def test_training_is_what_it_is_without_it(tmp_path: Path) -> None:
             NumberMetricsCallback(train_every=1).attach(trainer)
         trainer.train()
         weights.append({name: w.clone() for name, w in model.state_dict().items()})
-    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
+    assert_close(weights[0], weights[1], TRAINED)
 
 
 @pytest.mark.parametrize("options", [{"mode": "replace"}, {"weight": 0.0}], ids=str)
@@ -362,5 +363,5 @@ def test_an_sft_trainer_logs_it_beside_its_own_metrics(tmp_path: Path) -> None:
     # What the trainer measures in its own way.
     shares = [numbers, (labels != -100).sum() - numbers]
     ce = (evaluation["eval_number_ce"] * shares[0] + evaluation["eval_text_ce"] * shares[1]) / sum(shares)
-    assert evaluation["eval_ce"] == pytest.approx(float(ce), rel=1e-5)
+    assert evaluation["eval_ce"] == approx(float(ce))
     assert {"eval_mean_token_accuracy", "eval_number_error_place_0"} <= set(evaluation)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 from loops_worker import BATCH, DIGITS
+from tolerances import TRAINED, assert_close
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss
@@ -99,6 +100,4 @@ def test_two_processes_train_the_weights_of_one(tmp_path: Path) -> None:
     torch.optim.SGD(model.parameters(), lr=RATE).step()
     expected["by_model"] = whole(model)
     for (way, stage), weights in torch.load(tmp_path / "trained.pt").items():
-        torch.testing.assert_close(
-            weights, expected[way], rtol=1e-5, atol=1e-6, msg=lambda m, w=way, s=stage: f"{w}, {s}: {m}"
-        )
+        assert_close(weights, expected[way], TRAINED, f"{way}, {stage}")

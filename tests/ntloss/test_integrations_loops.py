@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.multiprocessing
 from loops_worker import DIGITS, STEPS, Model
+from tolerances import assert_close
 from torch import Tensor
 
 from ntloss import LinearWarmup, NTLCrossEntropyLoss, NumberLevel, WeightScheduler
@@ -21,7 +22,7 @@ LONGEST = 120.0  # seconds, for the whole job
 
 
 def assert_same(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    torch.testing.assert_close(given, expected, rtol=1e-10, atol=1e-12)
+    assert_close(given, expected)
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +164,7 @@ def test_weights_and_packed_sequences_are_counted_as_the_loss_counts_them() -> N
     total = torch.zeros(())
     for i, (batch, counts) in enumerate(CountedBatches(rows, loss_fn, 2, labels=lambda batch: batch)):
         total += loss_fn(logits[i : i + 1], **batch, **counts) / 2
-    torch.testing.assert_close(total, expected)
+    assert_close(total, expected)
 
 
 def test_the_loss_stays_on_its_device() -> None:

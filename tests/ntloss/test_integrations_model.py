@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from integration_cases import DIGITS, VOCAB, batch
+from tolerances import HALF_PRECISION, ONE_COMPUTATION, approx, assert_close
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary, WeightScheduler
 from ntloss.integrations.counts import CountedBatches
@@ -109,14 +110,6 @@ def gradients(model: Any, **inputs: Any) -> tuple[Any, dict[str, torch.Tensor]]:
     return outputs, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-def assert_close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert found.keys() == expected.keys()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(
-            found[name], gradient, atol=1e-6, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
-        )
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_loss_is_the_models_own_plus_the_weighted_number_term(name: str) -> None:
     model, inputs = make(name), batch()
@@ -127,10 +120,10 @@ def test_loss_is_the_models_own_plus_the_weighted_number_term(name: str) -> None
     term = NumberTokenLoss(DIGITS)(stock.logits, labels)
     handle = make_number_aware(model, DIGITS, weight=0.7)
     outputs = model(**inputs)
-    torch.testing.assert_close(outputs.loss, stock.loss + 0.7 * term)
+    assert_close(outputs.loss, stock.loss + 0.7 * term)
     assert handle.terms is not None
-    torch.testing.assert_close(handle.terms.loss, handle.terms.ce + 0.7 * handle.terms.ntl)  # no router's
-    assert torch.equal(outputs.logits, stock.logits)
+    assert_close(handle.terms.loss, handle.terms.ce + 0.7 * handle.terms.ntl)  # no router's
+    assert_close(outputs.logits, stock.logits, ONE_COMPUTATION)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -142,10 +135,10 @@ def test_from_hidden_states_it_is_the_same_without_logits(name: str) -> None:
         for _ in range(2):  # the first call also checks the head
             outputs, found = gradients(model, **inputs)
             assert outputs.logits is None
-            torch.testing.assert_close(outputs.loss, dense.loss)
+            assert_close(outputs.loss, dense.loss)
             assert_close(found, expected)
         model.eval()
-        torch.testing.assert_close(model(**inputs).loss, dense.loss)
+        assert_close(model(**inputs).loss, dense.loss)
         assert model(**inputs).logits.shape == (*inputs["labels"].shape, VOCAB)
 
 
@@ -166,8 +159,8 @@ def test_undo_gives_back_exactly_what_was_there(name: str, chunked: bool) -> Non
     assert set(vars(model)) == own
     assert set(vars(model.lm_head)) == head
     again, found = gradients(model, **inputs)
-    assert torch.equal(again.loss, stock.loss)
-    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert_close(again.loss, stock.loss, ONE_COMPUTATION)
+    assert_close(found, expected, ONE_COMPUTATION)
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -185,7 +178,7 @@ def test_generation_and_saved_weights_are_those_of_the_stock_model(
     model.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path)
     assert loaded.config.architectures == [type(model).__name__]
-    assert torch.equal(loaded(**inputs).loss, stock_loss)
+    assert_close(loaded(**inputs).loss, stock_loss, ONE_COMPUTATION)
 
 
 @pytest.mark.parametrize(("name", "chunked"), [("llama", False), ("t5", True)])
@@ -199,7 +192,7 @@ def test_a_compiled_model_has_the_same_loss_and_gradients(name: str, chunked: bo
         model.zero_grad()
         loss = compiled(**inputs).loss
         loss.backward()
-        torch.testing.assert_close(loss, outputs.loss)
+        assert_close(loss, outputs.loss)
         assert_close({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, expected)
 
 
@@ -216,7 +209,7 @@ def test_low_precision_is_close(name: str, how: str, chunked: bool) -> None:
         loss = model(**inputs).loss
     assert loss.dtype == torch.float32
     loss.backward()
-    torch.testing.assert_close(loss, expected, atol=0.05, rtol=0.02)
+    assert_close(loss, expected, HALF_PRECISION)
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -228,7 +221,7 @@ def test_a_copy_is_number_aware_with_its_own_weights(chunked: bool) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    assert torch.equal(twin(**inputs).loss, loss)
+    assert_close(twin(**inputs).loss, loss, ONE_COMPUTATION)
     handle = handle_of(twin)
     assert handle is not None
     handle.undo()
@@ -248,13 +241,13 @@ def test_what_others_put_around_the_forward_stays_and_is_passed_on_to(chunked: b
     loss = model(**inputs).loss
     model._original_forward = model.forward  # as accelerate does for mixed precision
     model.forward = convert_outputs_to_fp32(model.forward.__func__).__get__(model)
-    assert torch.equal(model(**inputs).loss, loss)
+    assert_close(model(**inputs).loss, loss, ONE_COMPUTATION)
     handle.undo()
-    assert torch.equal(model(**inputs).loss, stock)
+    assert_close(model(**inputs).loss, stock, ONE_COMPUTATION)
     with make_number_aware(model, DIGITS, chunked=chunked):
-        assert torch.equal(model(**inputs).loss, loss)
+        assert_close(model(**inputs).loss, loss, ONE_COMPUTATION)
         extract_model_from_parallel(model, keep_fp32_wrapper=False)
-        assert torch.equal(model(**inputs).loss, loss)
+        assert_close(model(**inputs).loss, loss, ONE_COMPUTATION)
 
 
 @pytest.mark.parametrize("name", cases.MODELS)
@@ -263,9 +256,9 @@ def test_a_tuple_is_returned_where_one_is_asked_for(name: str, chunked: bool) ->
     model, inputs = cases.MODELS[name](), batch()
     make_number_aware(model, DIGITS, chunked=chunked)
     outputs = model(**inputs, return_dict=False)
-    assert torch.equal(outputs[0], model(**inputs).loss)
+    assert_close(outputs[0], model(**inputs).loss, ONE_COMPUTATION)
     positional = model(inputs["input_ids"], inputs["attention_mask"], labels=inputs["labels"])
-    assert torch.equal(positional.loss, outputs[0])
+    assert_close(positional.loss, outputs[0], ONE_COMPUTATION)
 
 
 @pytest.mark.parametrize("name", cases.MODELS)
@@ -310,7 +303,7 @@ def test_labels_that_are_shifted_already_are_not_shifted(chunked: bool) -> None:
     make_number_aware(model, DIGITS, chunked=chunked)
     shifted = F.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
     expected = model(**inputs).loss
-    assert torch.equal(model(**inputs, shift_labels=shifted).loss, expected)
+    assert_close(model(**inputs, shift_labels=shifted).loss, expected, ONE_COMPUTATION)
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -323,8 +316,8 @@ def test_numbers_of_packed_sequences_are_told_apart(chunked: bool) -> None:
     loss = model(**inputs).loss
     logits = model.eval()(**inputs).logits
     loss_fn = NTLCrossEntropyLoss(DIGITS, NumberLevel(), shift=True)
-    torch.testing.assert_close(loss, loss_fn(logits, ids, sequence_ids=sequence_ids_of(position_ids)))
-    assert not torch.isclose(loss, loss_fn(logits, ids))
+    assert_close(loss, loss_fn(logits, ids, sequence_ids=sequence_ids_of(position_ids)))
+    assert loss.item() != approx(loss_fn(logits, ids).item())
 
 
 def test_a_schedule_sets_the_weight_of_training_and_evaluation() -> None:
@@ -335,7 +328,7 @@ def test_a_schedule_sets_the_weight_of_training_and_evaluation() -> None:
     assert handle.terms is not None
     for mode in (True, False):
         loss = model.train(mode)(**inputs).loss
-        torch.testing.assert_close(loss, full - 0.5 * handle.terms.ntl)
+        assert_close(loss, full - 0.5 * handle.terms.ntl)
 
 
 def test_a_masked_model_is_not_shifted() -> None:
@@ -346,7 +339,7 @@ def test_a_masked_model_is_not_shifted() -> None:
     stock = model(**inputs)
     make_number_aware(model, DIGITS)
     term = NumberTokenLoss(DIGITS)(stock.logits, inputs["labels"])
-    torch.testing.assert_close(model(**inputs).loss, stock.loss + 0.3 * term)
+    assert_close(model(**inputs).loss, stock.loss + 0.3 * term)
 
 
 class _Louder(transformers.LlamaForCausalLM):
@@ -378,7 +371,7 @@ def test_tokens_that_a_bias_switches_off_are_no_unknown_head(chunked: bool) -> N
     inputs["labels"][inputs["labels"] == VOCAB - 1] = -100
     expected = model(**inputs).loss
     handle = make_number_aware(model, DIGITS, weight=0.0, chunked=chunked)
-    torch.testing.assert_close(model(**inputs).loss, expected)
+    assert_close(model(**inputs).loss, expected)
     handle.undo()
     make_number_aware(model, DIGITS, chunked=chunked)
     with torch.no_grad():
@@ -402,9 +395,9 @@ def test_a_model_that_accelerate_has_spread_is_number_aware(chunked: bool) -> No
     model = accelerate.dispatch_model(model, {"model": "cpu", "lm_head": "cpu"}, "cpu", force_hooks=True)
     hooked = model.lm_head.forward
     with make_number_aware(model, DIGITS, weight=0.0, chunked=chunked):
-        torch.testing.assert_close(model(**inputs).loss, expected)
+        assert_close(model(**inputs).loss, expected)
     assert model.lm_head.forward is hooked
-    assert torch.equal(model(**inputs).loss, expected)
+    assert_close(model(**inputs).loss, expected, ONE_COMPUTATION)
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -415,12 +408,12 @@ def test_undo_leaves_the_hooks_of_a_model_that_is_spread_afterwards(chunked: boo
     loss = model(**inputs).loss
     model = accelerate.dispatch_model(model, {"model": "cpu", "lm_head": "cpu"}, "cpu", force_hooks=True)
     hooked = model.forward
-    assert torch.equal(model(**inputs).loss, loss)
+    assert_close(model(**inputs).loss, loss, ONE_COMPUTATION)
     handle.undo()
     assert model.forward is hooked
-    torch.testing.assert_close(model(**inputs).loss, stock)
+    assert_close(model(**inputs).loss, stock)
     with make_number_aware(model, DIGITS, chunked=chunked):
-        assert torch.equal(model(**inputs).loss, loss)
+        assert_close(model(**inputs).loss, loss, ONE_COMPUTATION)
 
 
 def test_a_model_that_multiplies_with_its_heads_weight_itself_is_an_error_from_hidden_states() -> None:
@@ -569,7 +562,7 @@ def test_the_terms_of_accumulated_batches_are_their_shares() -> None:
     for part, counts in CountedBatches([batch(2), batch(2, 6)], handle, accumulate=2):
         model(**part, **counts)
         total += torch.stack(tuple(handle.terms)) / 2
-    torch.testing.assert_close(total, torch.stack(tuple(whole)))
+    assert_close(total, torch.stack(tuple(whole)))
 
 
 def test_twice_is_an_error() -> None:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 import transformers
+from tolerances import ONE_COMPUTATION, TRAINED, approx, assert_close
 from torch.torch_version import TorchVersion
 from transformers import PrinterCallback
 
@@ -80,11 +81,6 @@ def trained(trainer: Any) -> tuple[dict[str, torch.Tensor], list[dict[str, float
     return weights, [entry for entry in trainer.state.log_history if "loss" in entry]
 
 
-def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    assert one.keys() == other.keys()
-    return max((one[key] - other[key]).abs().max().item() for key in one)
-
-
 WAYS: dict[str, dict[str, Any]] = {
     "nll": {"loss_type": "nll"},
     "chunked_nll": {"loss_type": "chunked_nll"},
@@ -104,10 +100,10 @@ def test_with_a_weight_of_zero_it_trains_and_logs_as_without(way: str, tmp_path:
     trainer = sft(tmp_path, **WAYS[way])
     make_sft_number_aware(trainer, weight=0.0)
     weights, logs = trained(trainer)
-    assert furthest(weights, expected) < 1e-6
+    assert_close(weights, expected, TRAINED)
     for found, stock in zip(logs, stock_logs, strict=True):
         for name in ("loss", "entropy", "mean_token_accuracy", "num_tokens"):
-            assert found[name] == pytest.approx(stock[name], abs=1e-5 + cases.LOSS_ROUNDING), name
+            assert found[name] == cases.logged(stock[name]), name
 
 
 def mixture() -> Any:
@@ -127,10 +123,10 @@ def test_a_routers_loss_is_added_once(accumulate: int, tmp_path: Path) -> None:
     trainer = sft(tmp_path, model=mixture(), **options)
     make_sft_number_aware(trainer, weight=0.0)
     weights, logs = trained(trainer)
-    assert furthest(weights, expected) < 1e-5
+    assert_close(weights, expected, TRAINED)
     for found, stock in zip(logs, stock_logs, strict=True):
         for name in ("loss", "aux_loss"):
-            assert found[name] == pytest.approx(stock[name], abs=1e-4), name
+            assert found[name] == cases.logged(stock[name]), name
 
 
 def test_micro_batches_train_the_same(tmp_path: Path) -> None:
@@ -141,9 +137,9 @@ def test_micro_batches_train_the_same(tmp_path: Path) -> None:
         make_sft_number_aware(trainer, weight=0.7)
         results.append(trained(trainer))
     (one, one_logs), (other, other_logs) = results
-    assert furthest(one, other) < 1e-6
+    assert_close(one, other, TRAINED)
     for found, stock in zip(one_logs, other_logs, strict=True):
-        assert found["loss"] == pytest.approx(stock["loss"], abs=1e-5 + cases.LOSS_ROUNDING)
+        assert found["loss"] == cases.logged(stock["loss"])
 
 
 # The second half of each batch, which is the second rank's, completes without a number.
@@ -169,9 +165,9 @@ def test_two_processes_train_the_same(tmp_path: Path) -> None:
     trainer = sft(tmp_path, rows=UNEVEN)
     make_sft_number_aware(trainer, weight=0.7)
     expected, expected_logs = trained(trainer)
-    assert furthest(weights, expected) < 1e-6
+    assert_close(weights, expected, TRAINED)
     for found, wanted in zip(logs, expected_logs, strict=True):
-        assert found["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
+        assert found["loss"] == cases.logged(wanted["loss"])
 
 
 def test_the_loss_is_cross_entropy_and_number_term_of_the_completions(tmp_path: Path) -> None:
@@ -182,7 +178,7 @@ def test_the_loss_is_cross_entropy_and_number_term_of_the_completions(tmp_path: 
     handle = make_sft_number_aware(trainer, weight=0.7)
     loss_fn = NTLCrossEntropyLoss(handle.loss.vocabulary, weight=0.7, shift=True)
     assert (inputs["labels"] == -100).any()
-    torch.testing.assert_close(trainer.compute_loss(model, dict(inputs)), loss_fn(logits, inputs["labels"]))
+    assert_close(trainer.compute_loss(model, dict(inputs)), loss_fn(logits, inputs["labels"]))
 
 
 def test_packed_sequences_are_told_apart(tmp_path: Path) -> None:
@@ -198,7 +194,7 @@ def test_packed_sequences_are_told_apart(tmp_path: Path) -> None:
     loss_fn = NTLCrossEntropyLoss(handle.loss.vocabulary, NumberLevel(), shift=True)
     sequence_ids = sequence_ids_of(inputs["position_ids"])
     expected = loss_fn(logits, inputs["labels"], sequence_ids=sequence_ids)
-    torch.testing.assert_close(trainer.compute_loss(model, dict(inputs)), expected)
+    assert_close(trainer.compute_loss(model, dict(inputs)), expected)
 
 
 def test_only_adapters_are_trained(tmp_path: Path) -> None:
@@ -240,7 +236,7 @@ def test_an_adapter_of_the_head_trains_as_from_logits(adapter: str, tmp_path: Pa
     found = torch.autograd.grad(trainer.compute_loss(model, dict(inputs)), adapters)
     for gradient, wanted in zip(found, expected, strict=True):
         assert wanted.abs().max() > 0
-        torch.testing.assert_close(gradient, wanted, atol=1e-6, rtol=1e-4)
+        assert_close(gradient, wanted)
 
 
 def test_a_schedule_sets_the_weight_before_each_step(tmp_path: Path) -> None:
@@ -252,7 +248,7 @@ def test_a_schedule_sets_the_weight_before_each_step(tmp_path: Path) -> None:
             trainer.add_callback(WeightScheduleCallback(handle.loss, lambda step: float(step > 1)))
         trainer.train()
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
-    assert losses[0][:2] == losses[1][:2]
+    assert losses[0][:2] == cases.logged(losses[1][:2])
     assert losses[0][2] > losses[1][2] + 1.0
 
 
@@ -262,13 +258,13 @@ def test_evaluation_has_its_metrics_and_undo_the_trainers_own_loss(tmp_path: Pat
     handle = make_sft_number_aware(trainer, weight=0.7)
     metrics = trainer.evaluate()
     assert metrics["eval_loss"] > stock["eval_loss"]
-    assert metrics["eval_entropy"] == pytest.approx(stock["eval_entropy"], abs=1e-5)
-    assert metrics["eval_ce"] == pytest.approx(stock["eval_loss"], rel=1e-5)
-    assert metrics["eval_ce"] + 0.7 * metrics["eval_ntl"] == pytest.approx(metrics["eval_loss"], rel=1e-5)
+    assert metrics["eval_entropy"] == approx(stock["eval_entropy"], ONE_COMPUTATION)
+    assert metrics["eval_ce"] == approx(stock["eval_loss"])
+    assert metrics["eval_ce"] + 0.7 * metrics["eval_ntl"] == approx(metrics["eval_loss"])
     handle.undo()
     assert handle_of(trainer.model) is None
     again = trainer.evaluate()
-    assert again["eval_loss"] == stock["eval_loss"]
+    assert again["eval_loss"] == approx(stock["eval_loss"], ONE_COMPUTATION)
     assert "eval_ce" not in again
 
 
@@ -291,7 +287,7 @@ def test_a_second_stage_on_the_same_model_is_number_aware(undone: str, tmp_path:
     alone = sft(tmp_path, model=fresh, bf16=True)
     make_sft_number_aware(alone)
     expected, _ = trained(alone)
-    assert furthest(found, expected) < 1e-6
+    assert_close(found, expected, TRAINED)
 
 
 @pytest.mark.skipif(TorchVersion(trl.__version__) < TorchVersion("1.15"), reason="asks for the model's loss")

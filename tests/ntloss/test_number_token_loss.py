@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,19 @@ import oracle
 import pytest
 import torch
 import torch.nn.functional as F
-from comparing import (
-    GRADIENT_TOLERANCE,
-    SAME_COMPUTATION,
-    VALUE_TOLERANCE,
-    assert_matches_oracle,
-    assert_near,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tolerances import (
+    CANCELLATION,
+    DIFFERENCE_IN_GRADIENT,
+    GRADIENT_TOLERANCE,
+    ONE_COMPUTATION,
+    VALUE_TOLERANCE,
+    approx,
+    assert_close,
+    assert_matches_oracle,
+    assert_repeats,
+)
 from torch import Tensor
 
 from ntloss import ExpectedValue, NTLoss, NTLossDotProduct, NumberTokenLoss, NumberVocabulary, Wasserstein
@@ -149,8 +154,8 @@ class TestAgainstTheOracle:
         no_number_left = np.isneginf(case["logits"][..., ids]).all(-1)
         if case["objective"].reweigh or not no_number_left.any():
             worst = worst_of(case["vocabulary"], case["objective"])
-            assert_near(loss, expected(case)[0], VALUE_TOLERANCE[torch.float64], worst)
-            assert_near(slope, expected(case)[1], GRADIENT_TOLERANCE[torch.float64], worst)
+            assert_close(loss, expected(case)[0], VALUE_TOLERANCE[torch.float64], scale=worst)
+            assert_close(slope, expected(case)[1], GRADIENT_TOLERANCE[torch.float64], scale=worst)
 
     @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
     def test_gradcheck(self, objective: oracle.Objective, irregular: NumberVocabulary, batch: Any) -> None:
@@ -174,7 +179,7 @@ class TestAgainstTheOracle:
                 reduction=reduction,
             )
             loss = number_token_loss(logits, labels, digits, reduction=reduction)
-            assert_near(loss, wanted[0], VALUE_TOLERANCE[dtype])
+            assert_close(loss, wanted[0], VALUE_TOLERANCE[dtype])
 
     @pytest.mark.parametrize("certainty", [5.0, 15.0, 20.0, 30.0])
     def test_gradient_of_a_model_that_is_certain_of_text(
@@ -188,7 +193,7 @@ class TestAgainstTheOracle:
         wanted = oracle.number_token_loss(
             logits.detach().double().numpy(), labels.numpy(), values_of(digits), oracle.Objective()
         )[1]
-        assert np.abs(slope.numpy() - wanted).max() <= 3e-5 * np.abs(wanted).max()
+        assert_close(slope, wanted, DIFFERENCE_IN_GRADIENT)
 
     def test_large_values_keep_their_difference_in_bfloat16(self) -> None:
         vocabulary = NumberVocabulary.from_mapping({0: 256, 1: 257, 2: 1001}, vocab_size=4)
@@ -203,15 +208,15 @@ class TestProperties:
         worst = worst_of(case["vocabulary"], case["objective"])
         loss, logits = ours(case)
         moved, moved_logits = ours(case, logits=case["logits"] + rows[..., None])
-        assert_near(moved, loss, 1e-9, worst)
-        assert_near(gradient(moved, moved_logits), gradient(loss, logits), 1e-9, worst)
+        assert_close(moved, loss, CANCELLATION, scale=worst)
+        assert_close(gradient(moved, moved_logits), gradient(loss, logits), CANCELLATION, scale=worst)
 
     @given(case=cases(minus_infinity=True))
     def test_each_row_of_the_gradient_sums_to_zero(self, case: dict[str, Any]) -> None:
         loss, logits = ours(case)
         sums = gradient(loss, logits).sum(-1)
         worst = worst_of(case["vocabulary"], case["objective"])
-        assert_near(sums, torch.zeros_like(sums), 1e-11, worst)
+        assert_close(sums, torch.zeros_like(sums), scale=worst)
 
     @given(case=cases(minus_infinity=True))
     def test_the_loss_is_never_negative(self, case: dict[str, Any]) -> None:
@@ -231,7 +236,7 @@ class TestProperties:
             "weights": None,
             "options": {"reduction": "mean", "ignore_index": -100},
         }
-        assert ours(certain)[0].item() == pytest.approx(0, abs=1e-12)
+        assert ours(certain)[0].item() == approx(0, dtype=torch.float64, scale=1)
         other = next(t for t in vocabulary.tokens if t.value != token.value)
         logits[0, other.token_id] = 0.0
         assert ours(certain)[0].item() > 1e-3
@@ -254,7 +259,7 @@ class TestProperties:
             "weights": None,
             "options": {"reduction": "mean", "ignore_index": -100},
         }
-        assert ours(certain)[0].item() == pytest.approx(1.01 * worst)
+        assert ours(certain)[0].item() == approx(1.01 * worst)
 
     @given(case=cases())
     def test_positions_without_a_number_contribute_exactly_nothing(self, case: dict[str, Any]) -> None:
@@ -265,11 +270,12 @@ class TestProperties:
         if case["weights"] is not None:
             counts &= np.asarray(case["weights"]) > 0
         assert (slope[torch.from_numpy(np.asarray(~counts))] == 0).all()
-        # Other logits there, however wild, change nothing to the last bit.
+        # Other logits there, however wild, change nothing.
         wild = np.where(counts[..., None], case["logits"], 77.0 * np.sin(np.arange(case["logits"].shape[-1])))
         moved, moved_logits = ours(case, logits=wild)
-        assert torch.equal(moved, loss)
-        assert torch.equal(gradient(moved, moved_logits), slope)
+        worst = worst_of(case["vocabulary"], case["objective"])
+        assert_close(moved, loss, ONE_COMPUTATION, scale=worst)
+        assert_close(gradient(moved, moved_logits), slope, ONE_COMPUTATION, scale=worst)
 
     @given(case=cases(minus_infinity=True), seed=st.integers(0, 1000))
     def test_permuting_the_vocabulary_changes_nothing(self, case: dict[str, Any], seed: int) -> None:
@@ -290,9 +296,9 @@ class TestProperties:
             options={**case["options"], "ignore_index": -100},
         )
         worst = worst_of(vocabulary, case["objective"])
-        assert_near(moved, loss, 1e-11, worst)
+        assert_close(moved, loss, scale=worst)
         back = gradient(moved, moved_logits)[..., torch.from_numpy(new_id)]
-        assert_near(back, gradient(loss, logits), 1e-11, worst)
+        assert_close(back, gradient(loss, logits), scale=worst)
 
     @given(share=st.floats(0.0, 1.0), label=st.sampled_from([1, 2, 4]), seed=st.integers(0, 999))
     @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
@@ -307,7 +313,7 @@ class TestProperties:
         probs = logits.detach().softmax(-1)
         both = probs[0, 1] + probs[0, 2]
         probs[0, 1], probs[0, 2] = share * both, (1 - share) * both
-        assert_near(loss(probs.log(), torch.tensor([label])), before, 1e-11, loss.worst or 1.0)
+        assert_close(loss(probs.log(), torch.tensor([label])), before, scale=loss.worst or 1.0)
 
     @given(case=cases(), at=st.integers(0, 5))
     def test_the_gradient_does_not_depend_on_how_a_batch_is_split(
@@ -328,8 +334,8 @@ class TestProperties:
             part = ours(flat, logits=flat["logits"][cut], labels=flat["labels"][cut], weights=weights)
             parts.append((part[0], gradient(*part)))
         worst = worst_of(case["vocabulary"], case["objective"])
-        assert_near(parts[0][0] + parts[1][0], whole, 1e-12, worst)
-        assert_near(torch.cat([parts[0][1], parts[1][1]]), gradient(whole, logits), 1e-12, worst)
+        assert_close(parts[0][0] + parts[1][0], whole, scale=worst)
+        assert_close(torch.cat([parts[0][1], parts[1][1]]), gradient(whole, logits), scale=worst)
 
     @given(case=cases())
     def test_mean_is_the_sum_over_the_weights_of_number_labels(self, case: dict[str, Any]) -> None:
@@ -338,12 +344,12 @@ class TestProperties:
             for name in REDUCTIONS
         }
         assert by_name["none"].shape == case["labels"].shape
-        assert_near(by_name["none"].sum(), by_name["sum"], 1e-12)
+        assert_close(by_name["none"].sum(), by_name["sum"])
         counts = np.isin(case["labels"], case["vocabulary"].token_ids)
         counts &= case["labels"] != case["options"]["ignore_index"]
         weights = 1.0 if case["weights"] is None else np.asarray(case["weights"], dtype=float)
         total = float((counts * weights).sum())
-        assert_near(by_name["mean"], by_name["sum"].numpy() / total if total else 0.0, 1e-12)
+        assert_close(by_name["mean"], by_name["sum"].numpy() / total if total else 0.0)
 
 
 class TestBatches:
@@ -452,24 +458,24 @@ class TestBatches:
         }
         for name, (strided, its_labels, wanted) in layouts.items():
             assert not strided.is_contiguous(), name
-            assert_near(NumberTokenLoss(irregular)(strided, its_labels, reduction="none"), wanted, 1e-12)
+            assert_close(NumberTokenLoss(irregular)(strided, its_labels, reduction="none"), wanted)
 
     def test_ignore_index_may_be_a_number_token(self, digits: NumberVocabulary, batch: Any) -> None:
         logits, _ = batch(12, 3)
         labels = torch.tensor([0, 4, 0])
         kept = NTLoss(digits)(logits[1:2], labels[1:2])
-        assert_near(NTLoss(digits)(logits, labels, ignore_index=0), kept, 1e-12)
+        assert_close(NTLoss(digits)(logits, labels, ignore_index=0), kept)
 
     def test_labels_may_be_int32(self, digits: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(12, 6)
-        assert torch.equal(NTLoss(digits)(logits, labels.int()), NTLoss(digits)(logits, labels))
+        assert_close(NTLoss(digits)(logits, labels.int()), NTLoss(digits)(logits, labels), ONE_COMPUTATION)
 
     def test_weights_of_any_real_dtype(self, digits: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(12, 6)
         weights = torch.tensor([0, 1, 1, 0, 1, 1])
         reference = NTLoss(digits)(logits, labels, weights.double())
         for dtype in (torch.bool, torch.int64, torch.float16, torch.bfloat16, torch.float32):
-            assert torch.equal(NTLoss(digits)(logits, labels, weights.to(dtype)), reference)
+            assert_close(NTLoss(digits)(logits, labels, weights.to(dtype)), reference, ONE_COMPUTATION)
 
     def test_the_inputs_stay_as_they_are(self, digits: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(12, 6)
@@ -508,7 +514,7 @@ class TestWithoutGradients:
             got = loss_fn(logits.clone().requires_grad_(), labels, weights, reduction)
         for loss in (got, loss_fn(logits, labels, weights, reduction)):
             assert not loss.requires_grad
-            assert_near(loss, wanted.detach(), SAME_COMPUTATION)
+            assert_close(loss, wanted.detach())
 
 
 class TestModule:
@@ -530,7 +536,7 @@ class TestModule:
         logits, labels = batch(irregular.vocab_size, 5)
         for loss in self.losses(irregular):
             for clone in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
-                assert torch.equal(clone(logits, labels), loss(logits, labels))
+                assert_repeats(partial(loss, logits, labels), partial(clone, logits, labels))
 
     @pytest.mark.parametrize("make", ["sentence_piece", "byte_level"])
     def test_pickles_when_made_of_a_tokenizer(self, make: str, batch: Any) -> None:
@@ -542,7 +548,7 @@ class TestModule:
             loss = NTLoss(tiny_tokenizers.MAKES[make]())
         logits, labels = batch(loss.vocab_size, 5)
         clone = pickle.loads(pickle.dumps(loss))
-        assert torch.equal(clone(logits, labels), loss(logits, labels))
+        assert_repeats(partial(loss, logits, labels), partial(clone, logits, labels))
 
     def test_keeps_its_tables_exact_under_half(self, irregular: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(irregular.vocab_size, 5)
@@ -553,7 +559,7 @@ class TestModule:
             for change in (model.half, model.bfloat16, model.double, model.float):
                 change()
                 assert {name: buffer.dtype for name, buffer in loss.named_buffers()} == before
-                assert torch.equal(loss(logits, labels), reference)
+                assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
     def test_goes_to_another_device_and_back(self, irregular: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(irregular.vocab_size, 5)
@@ -563,9 +569,9 @@ class TestModule:
             assert {buffer.device.type for buffer in loss.buffers()} == {"meta"}
             assert loss(logits.to("meta"), labels.to("meta")).device.type == "meta"
             loss.to("cpu")
-            assert torch.equal(loss(logits, labels), reference)
+            assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
             loss.to("meta").to_empty(device="cpu")  # how sharded training brings modules to life
-            assert torch.equal(loss(logits, labels), reference)
+            assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
     def test_follows_the_logits(self, irregular: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(irregular.vocab_size, 5)
@@ -578,7 +584,7 @@ class TestModule:
         reference = NTLoss(irregular)(logits, labels)
         with torch.device("meta"):
             loss = NTLoss(irregular)
-        assert torch.equal(loss(logits, labels), reference)
+        assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
     def test_trains_after_an_evaluation_in_inference_mode(self, batch: Any) -> None:
         # Tables that are built in inference mode cannot be saved for backward.
@@ -602,8 +608,8 @@ class TestModule:
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 cast = loss(logits, labels)
             assert cast.dtype == torch.float32
-            assert torch.equal(cast, plain)
-            assert torch.equal(gradient(cast, logits), gradient(plain, logits))
+            assert_close(cast, plain, ONE_COMPUTATION)
+            assert_close(gradient(cast, logits), gradient(plain, logits), ONE_COMPUTATION)
 
     def test_default_dtype_of_the_process_changes_nothing(
         self, irregular: NumberVocabulary, batch: Any
@@ -615,11 +621,13 @@ class TestModule:
             changed = [loss(logits, labels) for loss in self.losses(irregular)]
         finally:
             torch.set_default_dtype(torch.float32)
-        assert all(torch.equal(a, b) for a, b in zip(plain, changed, strict=True))
+        assert_close(changed, plain, ONE_COMPUTATION)
 
     def test_function_and_module_agree(self, irregular: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(irregular.vocab_size, 5)
-        assert torch.equal(NTLoss(irregular)(logits, labels), number_token_loss(logits, labels, irregular))
+        assert_close(
+            NTLoss(irregular)(logits, labels), number_token_loss(logits, labels, irregular), ONE_COMPUTATION
+        )
 
     def test_says_what_it_is_when_printed(self, digits: NumberVocabulary) -> None:
         assert "vocab_size=12" in repr(NTLoss(digits))
@@ -637,8 +645,8 @@ class TestPredictNumbers:
         full /= full.sum(-1, keepdims=True)
         on_numbers = full[..., list(irregular.token_ids)]
         wanted = (on_numbers * np.array(irregular.values)).sum(-1) / on_numbers.sum(-1)
-        assert_near(prediction, wanted, VALUE_TOLERANCE[dtype])
-        assert_near(mass, on_numbers.sum(-1), VALUE_TOLERANCE[dtype])
+        assert_close(prediction, wanted, VALUE_TOLERANCE[dtype])
+        assert_close(mass, on_numbers.sum(-1), VALUE_TOLERANCE[dtype])
 
     def test_passes_gradients(self, digits: NumberVocabulary, batch: Any) -> None:
         logits, _ = batch(12, 3)
@@ -768,7 +776,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match=r"reweigh=True.*worst"):
             number_token_loss(logits, labels, digits, Boundless(), reweigh=True)
         assert not NumberTokenLoss(digits, Boundless()).reweigh
-        assert NumberTokenLoss(digits, Boundless())(logits, labels).item() == pytest.approx(np.log(10))
+        assert NumberTokenLoss(digits, Boundless())(logits, labels).item() == approx(np.log(10))
 
     @pytest.mark.parametrize("largest", [1e39, 1e300])
     def test_values_beyond_float32_are_refused_or_harmless(self, largest: float) -> None:

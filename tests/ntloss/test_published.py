@@ -18,7 +18,7 @@ import published_side
 import pytest
 import tiny_tokenizers
 import torch
-from comparing import DIFFERENCE_IN_GRADIENT, SAME_COMPUTATION
+from tolerances import DIFFERENCE_IN_GRADIENT, TWO_PATHS, approx, assert_close, assert_identical
 
 import ntloss
 from ntloss import NTLoss, NTLossDotProduct
@@ -92,7 +92,10 @@ def test_same_value_and_gradient(
         # Otherwise the gradient is a difference of almost equal costs (the model is certain of one token, or
         # nearly every value costs the same once squashed), and each side rounds it in its own way.
         well_conditioned = request["scale"] <= ORDINARY_LOGITS and request["settings"]["reweigh"]
-        for name, tolerance in {"value": SAME_COMPUTATION, "gradient": DIFFERENCE_IN_GRADIENT}.items():
+        for name, tolerance in {
+            "value": TWO_PATHS[torch.float32],
+            "gradient": DIFFERENCE_IN_GRADIENT,
+        }.items():
             assert ours[name].dtype == theirs[name].dtype == torch.float32
             assert ours[name].shape == theirs[name].shape
             reference = float(theirs[name].abs().max())
@@ -117,13 +120,9 @@ def test_same_attributes(both: list[Any]) -> None:
         for name in published_side.ATTRIBUTES[request["kind"]]:
             assert ours[name].shape == theirs[name].shape, name
             if name in ("dist_lookup", "max_dist"):  # rounded in another order when squashed
-                torch.testing.assert_close(
-                    ours[name], theirs[name], rtol=1e-5, atol=1e-5, check_dtype=True, msg=f"{name} {request}"
-                )
+                assert_close(ours[name], theirs[name], TWO_PATHS, f"{name} {request}")
             else:
-                torch.testing.assert_close(
-                    ours[name], theirs[name], rtol=0, atol=0, equal_nan=True, msg=f"{name} {request}"
-                )
+                assert_identical(ours[name], theirs[name], f"{name} {request}")
 
 
 def test_same_predicted_numbers(both: list[Any]) -> None:
@@ -133,7 +132,7 @@ def test_same_predicted_numbers(both: list[Any]) -> None:
             for name in ("yhat", "nt_mass"):
                 assert ours[name].shape == theirs[name].shape
                 scale = theirs[name].abs().max()
-                assert (ours[name] - theirs[name]).abs().max() <= SAME_COMPUTATION * scale, request
+                assert (ours[name] - theirs[name]).abs().max() <= TWO_PATHS[torch.float32] * scale, request
                 compared += 1
     assert compared
 
@@ -175,7 +174,7 @@ class TestWhatIsBetterOnPurpose:
         for dtype in (torch.bfloat16, torch.float16):
             half = logits.to(dtype)
             exact = loss_fn(half.double(), labels)
-            assert loss_fn(half, labels).item() == pytest.approx(exact.item(), rel=SAME_COMPUTATION)
+            assert loss_fn(half, labels).item() == approx(exact.item())
             assert loss_fn(half, labels).dtype == torch.float32
 
     def test_6_numbers_are_ascii_and_what_is_left_out_is_said(self) -> None:
@@ -195,7 +194,7 @@ class TestWhatIsBetterOnPurpose:
         logits = torch.randn(4, 3, loss_fn.vocab_size, dtype=torch.float64)
         labels = loss_fn.number_token_ids[torch.randint(10, (4, 3))]
         parts = [loss_fn(logits[i : i + 1], labels[i : i + 1], reduction="sum") for i in range(4)]
-        torch.testing.assert_close(sum(parts), loss_fn(logits, labels, reduction="sum"))
+        assert_close(sum(parts), loss_fn(logits, labels, reduction="sum"))
 
     # 10, transformers is not needed at import: test_package.py.
 

@@ -15,8 +15,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from combined_cases import NUMBERS, VALUES, Case, assert_close, make_case
+from combined_cases import NUMBERS, VALUES, Case, make_case
 from combined_oracle import Combined, combined, through_head
+from tolerances import HALF_PRECISION, TF32, TWO_PATHS, Tolerance, approx, assert_close
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -83,9 +84,9 @@ class TestFromHidden:
             softcap=softcap, logit_scale=scale, sparse_grad=sparse_grad,
         )  # fmt: skip
         (loss * upstream).sum().backward()
-        assert_close(loss, wanted, 1e-12)
+        assert_close(loss, wanted)
         for leaf, other in zip(leaves, wanted_leaves, strict=True):
-            assert_close(grad_of(leaf), other.grad, 1e-11)
+            assert_close(grad_of(leaf), other.grad)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_is_computed_in_float32(self, dtype: torch.dtype) -> None:
@@ -95,7 +96,7 @@ class TestFromHidden:
         loss = NTLoss(NUMBERS).from_hidden(hidden, weight, case.labels, bias, lse)
         loss.backward()
         assert loss.dtype == torch.float32
-        assert_close(loss, NTLoss(NUMBERS)(case.logits(dtype), case.labels), 2.0**-8)
+        assert_close(loss, NTLoss(NUMBERS)(case.logits(dtype), case.labels), HALF_PRECISION)
         assert hidden.grad.dtype == weight.grad.dtype == dtype
 
     @pytest.mark.parametrize("shape", [(1,), (0,), (2, 0), (2, 1, 3)])
@@ -106,7 +107,7 @@ class TestFromHidden:
         loss = NTLoss(NUMBERS).from_hidden(hidden, weight, case.labels, bias, lse, reduction="none")
         assert loss.shape == shape
         loss.sum().backward()
-        assert_close(loss, NTLoss(NUMBERS)(case.logits(), case.labels, reduction="none"), 1e-12)
+        assert_close(loss, NTLoss(NUMBERS)(case.logits(), case.labels, reduction="none"))
 
     def test_a_frozen_head_or_frozen_hidden_states(self) -> None:
         case = make_case(5)
@@ -145,9 +146,7 @@ def label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
 class TestRides:
     """Cross-entropy of a kernel and 0.3 times the number term equal the combined loss of the oracle."""
 
-    def check(
-        self, kernel: Any, dtype: torch.dtype, value: float, gradient: float, bias: bool = True
-    ) -> None:
+    def check(self, kernel: Any, dtype: torch.dtype, tolerance: Tolerance, bias: bool = True) -> None:
         case = make_case(40, seed=6, bias=bias, hidden_size=16)
         leaves = [None if x is None else x.to(DEVICE, dtype).requires_grad_() for x in leaves_of(case)]
         leaves = [None if x is None else x.detach().requires_grad_() for x in leaves]
@@ -158,12 +157,12 @@ class TestRides:
         loss = ce + 0.3 * ntl_fn.from_hidden(hidden, weight, labels, head_bias, log_normalizer)
         loss.backward()
         wanted = combined(case.logits().numpy(), case.labels.numpy(), VALUES, Combined())
-        assert_close(loss.cpu(), wanted.loss, value)
+        assert_close(loss.cpu(), wanted.loss, tolerance)
         gradients = through_head(case.hidden.numpy(), case.weight.numpy(), wanted.gradient)
         for leaf, of_oracle in zip(leaves, gradients, strict=True):
             if leaf is not None:
                 assert not leaf.grad.is_sparse
-                assert_close(leaf.grad.cpu(), of_oracle, gradient)
+                assert_close(leaf.grad.cpu(), of_oracle, tolerance)
 
     @pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="needs PyTorch 2.13")
     @pytest.mark.parametrize("chunked", [False, True])
@@ -179,7 +178,7 @@ class TestRides:
             lse = losses + label_logits(hidden, weight, bias, labels)
             return losses.sum() / (labels != -100).sum(), lse
 
-        self.check(kernel, dtype, *((1e-12, 1e-11) if dtype == torch.float64 else (1e-5, 1e-5)), bias)
+        self.check(kernel, dtype, TWO_PATHS, bias)
 
     @pytest.mark.parametrize("bias", [True, False])
     def test_liger_kernel(self, bias: bool) -> None:
@@ -191,7 +190,7 @@ class TestRides:
             lse = losses + label_logits(hidden, weight, bias, labels)
             return losses.sum() / (labels != -100).sum(), lse
 
-        self.check(kernel, torch.float32, 1e-4, 1e-3, bias)  # CUDA's products may be in TF32
+        self.check(kernel, torch.float32, TF32, bias)  # CUDA's products may be in TF32
 
     def test_cut_cross_entropy_gives_the_log_normalizer(self) -> None:
         cce = kernel_library("cut_cross_entropy").linear_cross_entropy
@@ -202,7 +201,7 @@ class TestRides:
             impl = "cce_exact" if torch.cuda.is_available() else "torch_compile"
             return cce(hidden, weight, labels, return_lse=True, impl=impl)
 
-        self.check(kernel, torch.float32, 1e-2, 1e-2, bias=False)
+        self.check(kernel, torch.float32, HALF_PRECISION, bias=False)
 
     def test_cut_cross_entropy_of_each_token(self) -> None:
         cce = kernel_library("cut_cross_entropy").linear_cross_entropy
@@ -213,7 +212,7 @@ class TestRides:
             lse = losses + label_logits(hidden, weight, None, labels)
             return losses.sum() / (labels != -100).sum(), lse
 
-        self.check(kernel, torch.float32, 1e-2, 1e-2, bias=False)
+        self.check(kernel, torch.float32, HALF_PRECISION, bias=False)
 
     @pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="needs PyTorch 2.13")
     def test_makes_no_dense_gradient_of_the_head_beside_the_kernels(self) -> None:
@@ -277,7 +276,7 @@ def test_the_page_runs_as_a_script(one_process: None) -> None:
     assert ran >= 6
     assert np.isfinite(losses).all()
     # All of them compute one loss, of one batch; micro-batches are the last, and add up to it.
-    np.testing.assert_allclose(losses[:3], losses[0], rtol=1e-5)
+    assert losses[:3] == approx(losses[:1] * 3)
 
 
 def test_the_pages_micro_batches_add_up_to_the_whole(one_process: None) -> None:
@@ -290,7 +289,7 @@ def test_the_pages_micro_batches_add_up_to_the_whole(one_process: None) -> None:
     accumulated = names["head"].weight.grad.clone()
     names["head"].weight.grad = None
     names["loss_fn"](names["hidden_states"], names["head"].weight, names["labels"]).backward()
-    assert_close(accumulated, names["head"].weight.grad, 1e-5)
+    assert_close(accumulated, names["head"].weight.grad)
 
 
 @pytest.mark.parametrize("library", ["liger_kernel", "cut_cross_entropy"])

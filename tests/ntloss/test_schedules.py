@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tolerances import TWO_PATHS, approx, assert_close
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.schedules import (
@@ -45,7 +46,7 @@ def test_a_ramp_is_monotone_and_between_its_ends(
 ) -> None:
     schedule = ramp(steps, start, end)
     early, late = schedule(min(first, second)), schedule(max(first, second))
-    slack = 1e-12 * max(start, end)
+    slack = TWO_PATHS[torch.float64] * max(start, end)
     assert (late - early) * (1 if end >= start else -1) >= -slack
     assert min(start, end) - slack <= early <= max(start, end) + slack
 
@@ -59,9 +60,9 @@ def test_after_is_zero_and_then_the_schedule_from_its_own_start(steps: int, leng
 
 def test_cosine_is_half_way_in_the_middle_and_slow_at_the_ends() -> None:
     cosine, linear = Cosine(100), LinearWarmup(100)
-    assert cosine(50) == pytest.approx(0.5)
+    assert cosine(50) == approx(0.5)
     assert cosine(10) < linear(10) < linear(90) < cosine(90)
-    assert cosine(25) == pytest.approx((1 - math.cos(math.pi / 4)) / 2)
+    assert cosine(25) == approx((1 - math.cos(math.pi / 4)) / 2)
 
 
 @pytest.mark.parametrize(
@@ -129,14 +130,14 @@ def test_the_scheduled_weight_is_the_one_the_loss_uses(weight: Any) -> None:
     scheduler = WeightScheduler(loss_fn, LinearWarmup(4))
     logits, labels = torch.randn(5, 12), torch.arange(5)
     for step in (0, 1, 4, 1):  # a step back is as good as any: there is no state
-        assert scheduler.set_step(step) == pytest.approx(0.4 * min(step / 4, 1), rel=1e-6)
+        assert scheduler.set_step(step) == approx(0.4 * min(step / 4, 1))
         total, ce, ntl = loss_fn(logits, labels)
-        torch.testing.assert_close(total, ce + 0.4 * min(step / 4, 1) * ntl)
+        assert_close(total, ce + 0.4 * min(step / 4, 1) * ntl)
 
 
 def test_a_resumed_run_gives_its_weight_where_the_loss_was_saved_half_way() -> None:
     loss_fn = loss(weight=0.1)
-    assert WeightScheduler(loss_fn, LinearWarmup(4), weight=0.4).set_step(2) == pytest.approx(0.2)
+    assert WeightScheduler(loss_fn, LinearWarmup(4), weight=0.4).set_step(2) == approx(0.2)
 
 
 def test_a_tensor_weight_recompiles_nothing() -> None:

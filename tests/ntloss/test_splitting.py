@@ -15,12 +15,12 @@ from combined_cases import (
     PATHS,
     TEXTS,
     Case,
-    assert_close,
     make_case,
     run,
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from tolerances import assert_close
 
 from ntloss import NTLCrossEntropyLoss
 
@@ -61,9 +61,9 @@ def test_into_any_micro_batches(mode: str, path: str, seed: int, bounds: list[in
     whole = run(case, path)
     loss, gradients = in_parts(case, bounds, path)
     # Counts are float32; these are exact, and their reciprocals are not.
-    assert_close(loss, whole.loss, 1e-6)
+    assert_close(loss, whole.loss)
     for name, gradient in gradients.items():
-        assert_close(gradient, whole.gradients[name], 1e-6, name)
+        assert_close(gradient, whole.gradients[name], what=name)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -71,9 +71,9 @@ def test_of_sequences_that_are_shifted(path: str) -> None:
     case = make_case(6, 5, seed=2)
     whole = run(case, path, shift=True)
     loss, gradients = in_parts(case, [1, 3, 4], path, shift=True)
-    assert_close(loss, whole.loss, 1e-6)
+    assert_close(loss, whole.loss)
     for name, gradient in gradients.items():
-        assert_close(gradient, whole.gradients[name], 1e-6, name)
+        assert_close(gradient, whole.gradients[name], what=name)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -84,9 +84,9 @@ def test_where_numbers_are_rare(path: str) -> None:
     case = replace(make_case(8), labels=labels)
     whole = run(case, path)
     loss, gradients = in_parts(case, [4], path)
-    assert_close(loss, whole.loss, 1e-6)
+    assert_close(loss, whole.loss)
     for name, gradient in gradients.items():
-        assert_close(gradient, whole.gradients[name], 1e-6, name)
+        assert_close(gradient, whole.gradients[name], what=name)
     means = [run(part, path).loss for part in parts_of(case, [4])]
     assert abs(sum(means) / 2 - whole.loss) > 1e-3  # what the counts are for
 
@@ -96,7 +96,7 @@ def test_a_sum_needs_no_counts(path: str) -> None:
     case = make_case(8, reduction="sum", weighted=True)
     parts = [run(part, path) for part in parts_of(case, [2, 5])]
     whole = run(case, path)
-    assert_close(sum(part.loss for part in parts), whole.loss, 1e-12)
+    assert_close(sum(part.loss for part in parts), whole.loss)
 
 
 @pytest.mark.parametrize("chunk_size", [1, 2, 3, 7, 8, 9, 1000])
@@ -105,6 +105,6 @@ def test_a_sum_needs_no_counts(path: str) -> None:
 def test_chunks_of_any_size_change_nothing(reduction: str, path: str, chunk_size: int) -> None:
     case = make_case(8, seed=5, reduction=reduction)
     whole, chunked = run(case, path), run(case, path, chunk_size=chunk_size)
-    assert_close(chunked.loss, whole.loss, 1e-12)
+    assert_close(chunked.loss, whole.loss)
     for name, gradient in chunked.gradients.items():
-        assert_close(gradient, whole.gradients[name], 1e-12, name)
+        assert_close(gradient, whole.gradients[name], what=name)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tolerances import approx
 from torch import Tensor
 
 from ntloss import NumberVocabulary, Wasserstein
@@ -63,30 +64,28 @@ def test_definitions_streamed_and_at_once(dtype: torch.dtype) -> None:
     metrics = TokenMetrics(VOCABULARY)
     for start in range(0, 6, 2):
         metrics.update(logits[start : start + 2].to(dtype), labels[start : start + 2])
-    assert metrics.compute() == pytest.approx(oracle(logits, labels), rel=1e-5)
-    assert metrics.compute() == pytest.approx(
-        TokenMetrics(VOCABULARY).update(logits.to(dtype), labels).compute(), rel=1e-6
-    )
+    assert metrics.compute() == approx(oracle(logits, labels))
+    assert metrics.compute() == approx(TokenMetrics(VOCABULARY).update(logits.to(dtype), labels).compute())
 
 
 def test_expected_absolute_error_is_the_wasserstein_loss() -> None:
     logits, labels, _ = batch(1, 40)
     loss = number_token_loss(logits, labels, VOCABULARY, Wasserstein(), reweigh=False)
     result = TokenMetrics(VOCABULARY).update(logits, labels).compute()
-    assert result["expected_absolute_error"] == pytest.approx(loss.item())
+    assert result["expected_absolute_error"] == approx(loss.item())
 
 
 def test_each_place_has_its_own_and_places_not_asked_for_have_none() -> None:
     logits, labels, places = batch(2, 8, 25)
     metrics = TokenMetrics(VOCABULARY, places=PLACES).update(logits, labels, places)
     flat = places.reshape(-1)
-    assert metrics.compute() == pytest.approx(oracle(logits, labels))
+    assert metrics.compute() == approx(oracle(logits, labels))
     by_place = metrics.compute_by_place()
     assert list(by_place) == list(PLACES)
     for place, row in by_place.items():
         expected = oracle(logits, labels, lambda i, place=place: flat[i] == place)
         assert row.pop("count") == expected["number_tokens"]
-        assert row == pytest.approx({name: expected[name] for name in row})
+        assert row == approx({name: expected[name] for name in row})
     assert TokenMetrics(VOCABULARY).compute_by_place() == {}
 
 
@@ -96,18 +95,16 @@ def test_an_infinite_loss_at_one_place_stays_there() -> None:
     metrics = TokenMetrics(VOCABULARY, places=range(2))
     by_place = metrics.update(logits, torch.tensor([4, 7]), torch.tensor([1, 0])).compute_by_place()
     assert by_place[1]["cross_entropy"] == math.inf
-    assert by_place[0]["cross_entropy"] == pytest.approx(math.log(12))
+    assert by_place[0]["cross_entropy"] == approx(math.log(12))
 
 
 def test_shifted_labels_are_those_of_the_next_position() -> None:
     logits, labels, places = batch(3, 4, 9)
     shifted = TokenMetrics(VOCABULARY, shift=True, places=PLACES).update(logits, labels, places)
     by_hand = TokenMetrics(VOCABULARY, places=PLACES).update(logits[:, :-1], labels[:, 1:], places[:, 1:])
-    assert shifted.compute() == pytest.approx(by_hand.compute())
+    assert shifted.compute() == approx(by_hand.compute())
     for place in PLACES:
-        assert shifted.compute_by_place()[place] == pytest.approx(
-            by_hand.compute_by_place()[place], nan_ok=True
-        )
+        assert shifted.compute_by_place()[place] == approx(by_hand.compute_by_place()[place], nan_ok=True)
 
 
 def test_nothing_to_average_over_is_nan() -> None:
@@ -126,7 +123,7 @@ def test_merged_saved_and_loaded_is_the_same() -> None:
     whole.update(*first).update(*second)
     one.update(*first)
     kept = other.update(*second).compute()
-    assert one.merge(other).compute() == pytest.approx(whole.compute())
+    assert one.merge(other).compute() == approx(whole.compute())
     assert other.compute() == kept
     loaded.load_state_dict(one.state_dict())
     assert loaded.compute() == one.compute()

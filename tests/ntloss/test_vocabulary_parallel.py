@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import combined_oracle
-import numpy as np
 import parallel_worker
 import pytest
 import torch
 import torch.multiprocessing
 from combined_cases import (
-    GRADIENT_ERROR,
     HIDDEN,
     NUMBERS,
-    VALUE_ERROR,
-    assert_close,
     make_case,
     run,
 )
 from parallel_worker import KINDS, Trial
+from tolerances import GRADIENT_TOLERANCE, ONE_COMPUTATION, VALUE_TOLERANCE, approx, assert_close
 
 from ntloss.engine import parallel
 from ntloss.engine.readout import IDENTITY
@@ -63,7 +60,7 @@ def whole(name: str, parts: list[torch.Tensor]) -> torch.Tensor:
     """The gradient of all ranks together; that of hidden states is the same on each."""
     if name == "hidden":
         for part in parts[1:]:
-            assert torch.equal(part, parts[0])
+            assert_close(part, parts[0], ONE_COMPUTATION)
         return parts[0]
     return torch.cat(parts, -1 if name == "logits" else 0)
 
@@ -85,9 +82,9 @@ def test_equals_one_process(trial: Trial, world: int, jobs: dict[int, Any]) -> N
         )
     for rank in ranks:
         for name, got, wanted_term in zip(("loss", "ce", "ntl"), rank["terms"], terms, strict=True):
-            assert_close(got, wanted_term, 2 * VALUE_ERROR[trial.dtype], name)
+            assert_close(got, wanted_term, 2 * VALUE_TOLERANCE[trial.dtype], name)
     # Partial gradients of hidden states are added up in the input's dtype.
-    tolerance = GRADIENT_ERROR[trial.dtype] * (2 if trial.dtype == torch.bfloat16 else 1)
+    tolerance = GRADIENT_TOLERANCE[trial.dtype] * (2 if trial.dtype == torch.bfloat16 else 1)
     for name in ranks[0]["gradients"]:
         parts = [rank["gradients"][name] for rank in ranks]
         if parts[0] is not None:
@@ -169,11 +166,11 @@ def test_ranks_with_batches_of_their_own_sum_to_the_gradient_of_one(
     hidden, head, _ = combined_oracle.through_head(
         case.hidden.numpy(), case.weight.numpy(), together.gradient
     )
-    assert_close(sum(rank[kind]["loss"] for rank in ranks), together.loss, 1e-6)
+    assert_close(sum(rank[kind]["loss"] for rank in ranks), together.loss)
     for index, rank in enumerate(ranks):
         # The counts are float32, and so is their reciprocal.
-        assert_close(rank[kind]["head"], head, 1e-6)
-        assert_close(rank[kind]["hidden"], hidden[index], 1e-6)
+        assert_close(rank[kind]["head"], head)
+        assert_close(rank[kind]["hidden"], hidden[index])
 
 
 def test_groups_of_some_ranks_and_meshes_of_two_dimensions(jobs: dict[int, Any]) -> None:
@@ -184,9 +181,9 @@ def test_groups_of_some_ranks_and_meshes_of_two_dimensions(jobs: dict[int, Any])
             make_case(6, seed=pair[0]["seed"], bias=False), "linear"
         ).gradients  # with an upstream gradient of 1.5
         for name in ("group", "mesh"):
-            assert_close(1.5 * torch.cat([rank[name] for rank in pair]), alone["weight"], 1e-12)
+            assert_close(1.5 * torch.cat([rank[name] for rank in pair]), alone["weight"])
         for rank in pair:
-            assert_close(1.5 * rank["hidden"], alone["hidden"], 1e-12)
+            assert_close(1.5 * rank["hidden"], alone["hidden"])
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -218,7 +215,7 @@ def test_shards_that_do_not_fit(name: str, says: str, world: int, jobs: dict[int
 @pytest.mark.parametrize("world", WORLDS)
 def test_what_every_rank_holds_whole_is_no_shard(world: int, jobs: dict[int, Any]) -> None:
     wanted = make_case(4, bias=False).expected().loss
-    assert np.isclose(jobs[world][0]["errors"]["replicated"], wanted, rtol=1e-12)
+    assert jobs[world][0]["errors"]["replicated"] == approx(wanted, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(("vocab_size", "world"), [(9, 4), (5, 4), (2, 4)])

@@ -1,0 +1,138 @@
+"""Noise of one rounding on every matrix product: the suite as a CPU with other kernels runs it.
+
+`pytest --rounding=SEED` (`make test ARGS=--rounding`) moves each element of the result of a matrix product, a
+convolution or an attention operator by -1, 0 or 1 units in the last place, drawn anew at each call. What
+compares two computations to the bit then fails, as it does on some CPUs without the switch.
+
+The noise replaces the CPU kernels of these operators, so it reaches all threads, the backward pass and
+compiled code that calls them. It also reaches the processes that a test starts with its own environment
+(`sitecustomize.py` in this folder). It does not reach products in code that Inductor generates, sums and
+other reductions, and processes that a test starts with another PYTHONPATH. It needs
+`torch.library.get_kernel`, which the oldest supported PyTorch does not have.
+
+A test marked `exact_rounding`, with the reason, runs without noise: one of compilation, memory or time, where
+the noise's own operators would be measured.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SEED = "NTLOSS_TEST_ROUNDING"  # in the environment of the processes that tests start
+OPERATORS = (
+    "mm",
+    "mm.out",
+    "bmm",
+    "bmm.out",
+    "addmm",
+    "addmm.out",
+    "addmm_",
+    "baddbmm",
+    "baddbmm.out",
+    "baddbmm_",
+    "addbmm",
+    "addbmm.out",
+    "addbmm_",
+    "addmv",
+    "addmv.out",
+    "addmv_",
+    "dot",
+    "vdot",
+    "_addmm_activation",
+    "_addmm_activation.out",
+    "convolution",
+    "convolution_backward",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+)
+# Its result alone moves; the log-normalizers beside it are not rounded to the inputs' dtype.
+ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+
+
+class _Noise:
+    """State of this process: the replaced kernels, once installed, and what they draw from."""
+
+    on = False
+    library: torch.library.Library | None = None
+    generator = torch.Generator()
+
+
+def add_noise(result: Tensor) -> Tensor:
+    """Move each element of `result`, in place, by -1, 0 or 1 units in the last place."""
+    if _Noise.on and result.is_floating_point() and result.numel():
+        steps = torch.randint(
+            -1, 2, result.shape, generator=_Noise.generator, dtype=result.dtype, device=result.device
+        )
+        result.mul_(steps.mul_(torch.finfo(result.dtype).eps).add_(1))
+    return result
+
+
+def _with_noise(name: str) -> Callable[..., Any]:
+    kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
+
+    def call(keys: torch.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        results = kernel.call_boxed(keys, *args, **kwargs)
+        if isinstance(results, Tensor):
+            return add_noise(results)
+        for result in results[:1] if name == ATTENTION else results:
+            if isinstance(result, Tensor):
+                add_noise(result)
+        return results
+
+    return call
+
+
+def install(seed: int) -> None:
+    """Add noise to every product of this process, and of the processes that it starts, from now on."""
+    if _Noise.library is None:
+        library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that kernels are replaced
+            for name in OPERATORS:
+                library.impl(name, _with_noise(name), "CPU", with_keyset=True)
+        _Noise.library = library
+    folder = str(Path(__file__).parent)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if folder not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, *paths]))
+    restart(seed)
+
+
+def restart(seed: int) -> None:
+    """Draw the noise of `seed` from its beginning."""
+    _Noise.on = True
+    _Noise.generator.manual_seed(seed)
+    os.environ[SEED] = str(seed)
+
+
+def stop() -> None:
+    """Add no noise, here and in the processes that are started, until the next restart."""
+    _Noise.on = False
+    os.environ.pop(SEED, None)
+
+
+def position() -> Tensor:
+    """Where in the noise this process is, for `rewind`."""
+    return _Noise.generator.get_state()
+
+
+def rewind(to: Tensor) -> None:
+    """Draw the noise again that followed a `position`."""
+    _Noise.generator.set_state(to)
+
+
+def seed_of(seed: int, test: str) -> int:
+    """Each test has noise of its own, the same whether it runs alone or after others."""
+    return zlib.crc32(f"{seed} {test}".encode())
+
+
+if SEED in os.environ:  # a process that a test started
+    install(int(os.environ[SEED]))

@@ -1,0 +1,162 @@
+"""How close is close enough: the one place for the tolerances of computed floats.
+
+CPUs round matrix products differently, and one CPU rounds them differently from call to call, so what two
+computations give is compared within a tolerance (`assert_close`, `approx`). To the bit are saved bytes and
+integers (`assert_identical`), and the very same calls repeated (`assert_repeats`). `pytest --rounding` checks
+that (rounding.py).
+
+A tolerance is relative to the largest magnitude that takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import rounding
+import torch
+from torch import Tensor
+
+Tolerance = Mapping[torch.dtype, float] | float
+
+# One computation done twice: from the same inputs, with or without gradients, by a copy, in another process.
+ONE_COMPUTATION = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-9}
+# Two paths of one formula: its terms in another order, in chunks, compiled, or on several ranks.
+TWO_PATHS = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-9}
+# Losses and weights of a few steps of training, each of which amplifies the rounding of those before it.
+TRAINED = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 2.0**-5, torch.float16: 2.0**-7}
+# ... with Adam, which divides gradients by their size and makes steps of the rounding of small ones.
+TRAINED_BY_ADAM = 1e-4
+
+# The float64 oracle of the same inputs. It is told the rounded logits and sums are float32, so half precision
+# rounds gradients only: those of the logits, then those of a product.
+VALUE_TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.bfloat16: 1e-5, torch.float16: 1e-5}
+GRADIENT_TOLERANCE = {
+    torch.float64: 1e-11,
+    torch.float32: 1e-5,
+    torch.bfloat16: 2.0**-7,
+    torch.float16: 2.0**-10,
+}
+# A float32 gradient that is a difference of almost equal terms.
+DIFFERENCE_IN_GRADIENT = 3e-5
+# A float64 result that cancellation leaves fewer digits of.
+CANCELLATION = 1e-9
+# A model whose products are rounded to bfloat16 (a few of its roundings), against the same in float32.
+HALF_PRECISION = 2.0**-5
+# What a small model has learned by heart against what it was taught.
+LEARNED = 0.1
+# A kernel that multiplies in TF32.
+TF32 = 1e-3
+
+
+def tolerance_of(x: Any, tolerance: Tolerance) -> float:
+    """The tolerance for the dtype of `x`; a Python float was computed in float32 unless told otherwise."""
+    if not isinstance(tolerance, Mapping):
+        return tolerance
+    if isinstance(x, np.ndarray):
+        return tolerance[torch.from_numpy(np.zeros(0, x.dtype)).dtype]
+    return tolerance[x.dtype if isinstance(x, Tensor) else torch.float32]
+
+
+def as_float64(x: Tensor | np.ndarray | float) -> np.ndarray:
+    """Any array as float64 NumPy (bfloat16 has no NumPy dtype)."""
+    return x.detach().double().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x, dtype=np.float64)
+
+
+def largest(x: Any) -> float:
+    """Largest finite magnitude in a tensor, or in the tensors of a mapping or sequence."""
+    if isinstance(x, Mapping):
+        x = list(x.values())
+    if isinstance(x, list | tuple):
+        return max(map(largest, x), default=0.0)
+    if not isinstance(x, Tensor | np.ndarray):
+        return 0.0
+    magnitudes = np.abs(as_float64(x))
+    return float(magnitudes.max(initial=0.0, where=np.isfinite(magnitudes)))
+
+
+def assert_close(
+    actual: Any, expected: Any, tolerance: Tolerance = TWO_PATHS, what: str = "", *, scale: float = 0.0
+) -> None:
+    """Compare tensors, or mappings or sequences of them.
+
+    Args:
+        actual: Tensor, array, number, or a mapping or sequence of them.
+        expected: The same; infinities and NaN have to be where they are expected.
+        tolerance: For the dtype of `actual`, relative to the largest magnitude in the tensors of `expected`,
+            or to a number itself.
+        what: Begins the message of a failure.
+        scale: Where magnitudes are compared with at least this.
+    """
+    scale = max(scale, largest(expected))
+    if isinstance(expected, Mapping):
+        assert actual.keys() == expected.keys(), what
+        for name in expected:
+            assert_close(actual[name], expected[name], tolerance, f"{what} {name}", scale=scale)
+    elif isinstance(expected, tuple) or (isinstance(expected, list) and isinstance(actual, list | tuple)):
+        assert len(actual) == len(expected), what
+        for i, pair in enumerate(zip(actual, expected, strict=True)):
+            assert_close(*pair, tolerance, f"{what} [{i}]", scale=scale)
+    elif expected is None or isinstance(expected, str):
+        assert actual == expected, what
+    elif isinstance(expected, Tensor) and not expected.is_floating_point():
+        assert torch.equal(actual, expected), what
+    else:
+        scale = max(scale, largest(as_float64(expected)), 1e-6)
+        _assert_floats_close(actual, expected, tolerance_of(actual, tolerance) * scale, what)
+
+
+def _assert_floats_close(actual: Any, expected: Any, allowed: float, what: str) -> None:
+    if isinstance(actual, Tensor) and isinstance(expected, Tensor):
+        # A reference may be in float64 where the result is not.
+        assert actual.dtype == expected.dtype or expected.dtype == torch.float64, f"{what}: {actual.dtype}"
+    got, wanted = as_float64(actual), as_float64(expected)
+    assert got.shape == wanted.shape, f"{what}: {got.shape}, expected {wanted.shape}"
+    finite = np.isfinite(wanted)
+    np.testing.assert_array_equal(got[~finite], wanted[~finite], err_msg=what)
+    np.testing.assert_allclose(got[finite], wanted[finite], rtol=0, atol=allowed, err_msg=what)
+
+
+def approx(
+    expected: Any, tolerance: Tolerance = TWO_PATHS, *, dtype: torch.dtype = torch.float32, scale: float = 0.0
+) -> Any:
+    """`pytest.approx` of numbers that were computed in `dtype`; with `scale`, relative to at least that."""
+    relative = tolerance if not isinstance(tolerance, Mapping) else tolerance[dtype]
+    return pytest.approx(expected, rel=relative, abs=relative * scale if scale else None, nan_ok=True)
+
+
+def assert_identical(actual: Any, expected: Any, what: str = "") -> None:
+    """Compare saved or copied tensors, or mappings or sequences of them, to the bit; NaN is NaN."""
+    message = (lambda found: f"{what}: {found}") if what else None
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True, msg=message)
+
+
+def assert_repeats(call: Callable[[], Any], *others: Callable[[], Any]) -> Any:
+    """What `call` returns; it, or `others` that make the very same calls, return the same to the bit.
+
+    Under `--rounding` each starts from the same noise.
+    """
+    start = rounding.position()
+    result = call()
+    for other in others or (call,):
+        rounding.rewind(start)
+        assert_identical(other(), result)
+    return result
+
+
+def assert_matches_oracle(
+    loss: Tensor,
+    logits: Tensor,
+    expected: tuple[np.ndarray, np.ndarray],
+    dtype: torch.dtype,
+    worst: float,
+) -> None:
+    """Compare value and gradient of `loss` by `logits`, scaled to the worst cost of one position."""
+    value, gradient = expected
+    (actual_gradient,) = torch.autograd.grad(loss.sum(), logits)
+    assert_close(loss, value, VALUE_TOLERANCE[dtype], scale=worst)
+    # float16 has no exponents below -24: what is smaller than that is rounded to a fixed step.
+    step = 2.0**-24 / GRADIENT_TOLERANCE[dtype] if dtype == torch.float16 else 0.0
+    assert_close(actual_gradient, gradient, GRADIENT_TOLERANCE[dtype], scale=max(worst, step))
