@@ -45,6 +45,8 @@ DIFFERENCE_IN_GRADIENT = 3e-5
 CANCELLATION = 1e-9
 # A model whose products are rounded to bfloat16 (a few of its roundings), against the same in float32.
 HALF_PRECISION = 2.0**-5
+# ... and its gradients, through logits in the tens, whose last place is worth 0.1.
+HALF_PRECISION_GRADIENT = 2.0**-3
 # What a small model has learned by heart against what it was taught.
 LEARNED = 0.1
 # A kernel that multiplies in TF32.

@@ -11,7 +11,13 @@ import numpy as np
 import oracle
 import torch
 from combined_oracle import Combined, Expected
-from tolerances import GRADIENT_TOLERANCE, HALF_PRECISION, VALUE_TOLERANCE, assert_close
+from tolerances import (
+    GRADIENT_TOLERANCE,
+    HALF_PRECISION,
+    HALF_PRECISION_GRADIENT,
+    VALUE_TOLERANCE,
+    assert_close,
+)
 from torch import Tensor
 
 from ntloss import (
@@ -225,8 +231,9 @@ def assert_matches(case: Case, path: str, dtype: torch.dtype = torch.float64, **
     result = run(case, path, dtype, **changes)
     wanted = case.expected(case.logits(dtype))
     # The oracle is told logits that were rounded once, as the head may round them in another way.
-    rounded = HALF_PRECISION if dtype == torch.bfloat16 and path in LINEAR_PATHS else 0.0
-    value, slope = max(VALUE_TOLERANCE[dtype], rounded), max(GRADIENT_TOLERANCE[dtype], rounded)
+    rounded = dtype == torch.bfloat16 and path in LINEAR_PATHS
+    value = HALF_PRECISION if rounded else VALUE_TOLERANCE[dtype]
+    slope = HALF_PRECISION_GRADIENT if rounded else GRADIENT_TOLERANCE[dtype]
     for name in ("loss", "ce", "ntl"):
         assert_close(getattr(result, name), getattr(wanted, name), value, f"{path}: {name}")
     gradients = {"logits": wanted.gradient}

@@ -11,7 +11,7 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tolerances import CANCELLATION, approx, assert_close
+from tolerances import CANCELLATION, ONE_COMPUTATION, TWO_PATHS, approx, assert_close
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
@@ -119,7 +119,7 @@ def test_the_mean_is_what_the_published_class_predicts(dtype: torch.dtype) -> No
     value, mass = read_numbers(logits, DIGITS, "mean")
     yhat, nt_mass = NTLossDotProduct(DIGITS).predict_numbers(logits)
     assert value.shape == mass.shape == (2, 3)
-    assert_close(value, yhat.to(value.dtype))
+    assert_close(value, yhat.double(), TWO_PATHS[yhat.dtype])
     assert_close(mass, nt_mass)
 
 
@@ -209,7 +209,7 @@ def test_beams_count_with_their_probability(model: Any, tokenizer: Any) -> None:
         model, tokenizer, num_beams=4, num_return_sequences=4, length_penalty=0.0, output_logits=True
     )
     from_logits = read_generation(raw, tokenizer, "mean", 4)
-    assert_close(from_logits.log_weights, read.log_weights)
+    assert_close(from_logits.log_weights, read.log_weights, ONE_COMPUTATION[torch.float32])
 
 
 def test_samples_count_once_each_or_with_the_models_own_probability(model: Any, tokenizer: Any) -> None:
@@ -230,7 +230,7 @@ def test_samples_count_once_each_or_with_the_models_own_probability(model: Any, 
     own = read_generation(hot, tokenizer, "mode", 8, weights="probability").log_weights
     hot.logits = None
     heated = read_generation(hot, tokenizer, "mode", 8, weights="probability").log_weights
-    assert (own - heated).abs().max() > 1e-3
+    assert (own - heated).nan_to_num().abs().max() > 1e-3
 
 
 def test_the_same_tokens_count_once_with_their_probability() -> None:

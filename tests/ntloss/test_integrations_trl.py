@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 import transformers
-from tolerances import ONE_COMPUTATION, TRAINED, approx, assert_close
+from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close
 from torch.torch_version import TorchVersion
 from transformers import PrinterCallback
 
@@ -281,13 +281,15 @@ def test_a_second_stage_on_the_same_model_is_number_aware(undone: str, tmp_path:
     if undone == "after":
         handle.undo()
     make_sft_number_aware(second)
-    found, _ = trained(second)
+    found, logs = trained(second)
     fresh = cases.llama(vocab_size=VOCAB)
     fresh.load_state_dict(weights)
     alone = sft(tmp_path, model=fresh, bf16=True)
     make_sft_number_aware(alone)
-    expected, _ = trained(alone)
-    assert_close(found, expected, TRAINED)
+    expected, expected_logs = trained(alone)
+    # In bfloat16 steps drift apart; a loss that is not number-aware is smaller by far more than that.
+    assert logs[0]["loss"] == approx(expected_logs[0]["loss"], HALF_PRECISION)
+    assert_close(found, expected, HALF_PRECISION)
 
 
 @pytest.mark.skipif(TorchVersion(trl.__version__) < TorchVersion("1.15"), reason="asks for the model's loss")

@@ -18,7 +18,15 @@ from combined_cases import (
     run,
 )
 from parallel_worker import KINDS, Trial
-from tolerances import GRADIENT_TOLERANCE, ONE_COMPUTATION, VALUE_TOLERANCE, approx, assert_close
+from tolerances import (
+    GRADIENT_TOLERANCE,
+    HALF_PRECISION,
+    HALF_PRECISION_GRADIENT,
+    ONE_COMPUTATION,
+    VALUE_TOLERANCE,
+    approx,
+    assert_close,
+)
 
 from ntloss.engine import parallel
 from ntloss.engine.readout import IDENTITY
@@ -80,11 +88,15 @@ def test_equals_one_process(trial: Trial, world: int, jobs: dict[int, Any]) -> N
         gradients["hidden"], gradients["weight"], gradients["bias"] = combined_oracle.through_head(
             case.hidden.numpy(), case.weight.numpy(), wanted.gradient
         )
+    # Heads that multiply in bfloat16 round logits in their own way.
+    rounded = trial.dtype == torch.bfloat16 and not kind.startswith("logits")
+    value = HALF_PRECISION if rounded else 2 * VALUE_TOLERANCE[trial.dtype]
     for rank in ranks:
         for name, got, wanted_term in zip(("loss", "ce", "ntl"), rank["terms"], terms, strict=True):
-            assert_close(got, wanted_term, 2 * VALUE_TOLERANCE[trial.dtype], name)
+            assert_close(got, wanted_term, value, name)
     # Partial gradients of hidden states are added up in the input's dtype.
     tolerance = GRADIENT_TOLERANCE[trial.dtype] * (2 if trial.dtype == torch.bfloat16 else 1)
+    tolerance = HALF_PRECISION_GRADIENT if rounded else tolerance
     for name in ranks[0]["gradients"]:
         parts = [rank["gradients"][name] for rank in ranks]
         if parts[0] is not None:
