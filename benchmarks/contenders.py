@@ -21,7 +21,6 @@ from measure import Contender
 from torch import Tensor
 
 import ntloss
-from ntloss.engine import combined, linear
 
 PUBLISHED = Path(__file__).resolve().parent.parent / ".published"
 WEIGHT = 0.3
@@ -162,7 +161,10 @@ def _ours(name: str, base: str, inputs: Inputs, criterion: str | None) -> Conten
     def run(*tensors: Tensor) -> object:
         if OFF not in name:
             return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
-        # Off: the same path without number tokens to read and without the criterion.
+        # Off: the same path without number tokens to read and without the criterion. Imported here, because
+        # `--against` runs the rest of this file on other source trees.
+        from ntloss.engine import combined, linear
+
         with (
             patch.object(combined, "position_terms", _cross_entropy_alone),
             patch.object(linear, "position_terms", _cross_entropy_alone),

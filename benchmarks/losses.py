@@ -4,7 +4,10 @@
     python benchmarks/losses.py --quick                        tiny shapes, to see that everything runs
     python benchmarks/losses.py --device cuda                  bfloat16 on a GPU, with its contenders
     python benchmarks/losses.py --markdown docs/benchmarks.md  and put the tables into that page
+    python benchmarks/losses.py --against ../before/src        our own code, over that of another checkout
 
+`--against` times each of our contenders (not those with the number term off) in this source tree and in
+another, in turn, and gives the ratios new / old with their geometric mean; nothing else is measured.
 docs/benchmarks.md says how to read the tables, which are also written to `--output`, as Markdown and JSON.
 """
 
@@ -21,12 +24,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import against
 import contenders as c
 import measure
 import torch
 import training
 from contenders import COMPILED, IN_PLACE, OFF, OURS, OURS_LINEAR, Case
-from report import insert, render
+from report import insert, render, render_ratios
 
 DENSE = [c.CE, c.CE + COMPILED, OURS, OURS + COMPILED, OURS + IN_PLACE, OURS + OFF, c.OLD, c.OLD_PLAIN]
 DENSE_ON_CUDA = [*DENSE, c.LIGER]
@@ -204,6 +208,30 @@ def peak_of(case: Case, name: str, criterion: str | None, threads: int) -> int |
     return measure.peak_memory(contender, case.device)
 
 
+def compare_trees(like: Case, size: str, results: Results, arguments: argparse.Namespace) -> None:
+    """Time our contenders in this source tree and in another, and write the ratios."""
+    comparisons = (
+        (comparison.case, list(comparison.entries()))
+        for table in arguments.tables
+        if table != TRAINING
+        for comparison in TABLES[table](like, size)
+    )
+    measured, skipped = against.measurements(comparisons, arguments.against, arguments)
+    results.measurements += measured
+    for entry in skipped:
+        results.skip(**entry)
+    write("against", render_ratios(asdict(results)), results, arguments)
+
+
+def write(name: str, text: str, results: Results, arguments: argparse.Namespace) -> None:
+    """Print the report, and write it to the output folder beside its figures."""
+    print(text)
+    name = f"{name}-{arguments.device}{'-quick' if arguments.quick else ''}"
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    (arguments.output / f"{name}.json").write_text(json.dumps(asdict(results), indent=1) + "\n")
+    (arguments.output / f"{name}.md").write_text(text)
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -219,6 +247,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny shapes; the figures mean nothing")
     parser.add_argument("--no-compile", action="store_true", help="leave compiled contenders out")
     parser.add_argument("--no-memory", action="store_true", help="time alone")
+    parser.add_argument("--against", type=Path, help="`src` of another checkout: our contenders alone, timed "
+                        "in turn in both trees")  # fmt: skip
     parser.add_argument("--output", type=Path, default=Path("outputs/bench"), help="folder of the report")
     parser.add_argument("--markdown", type=Path, help="page to put the tables into, between its markers")
     parsed = parser.parse_args(arguments)
@@ -241,6 +271,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         {"quick": options.quick, "device": options.device, "dtype": options.dtype, "tables": options.tables},
     )
     like = Case(1, 1, dtype=options.dtype, device=options.device)
+    if options.against:
+        compare_trees(like, size, results, options)
+        return 0
     # Past its limit of recompilations, PyTorch would run eagerly in a compiled disguise.
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         for table in options.tables:
@@ -251,13 +284,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for comparison in TABLES[table](like, size):
                 print(f"{table}: {comparison.case}", file=sys.stderr)
                 compare(comparison, results, options)
-    everything = asdict(results)
-    text = render(everything)
-    print(text)
-    name = f"losses-{options.device}{'-quick' if options.quick else ''}"
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / f"{name}.json").write_text(json.dumps(everything, indent=1) + "\n")
-    (options.output / f"{name}.md").write_text(text)
+    text = render(asdict(results))
+    write("losses", text, results, options)
     if options.markdown:
         insert(text, options.markdown, options.device)
     return 0

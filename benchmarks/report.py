@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,34 @@ def render(results: dict[str, Any]) -> str:
         lines = [f"- {skipped['what']}: {skipped['reason']}" for skipped in results["skipped"]]
         parts.append("Not measured:\n\n" + "\n".join(lines))
     return "\n\n".join(parts) + "\n"
+
+
+def render_ratios(results: dict[str, Any]) -> str:
+    """The report of two source trees in Markdown."""
+    measured = results["measurements"]
+    if not measured:
+        return f"{_machine(results)}\n\nNothing was measured.\n"
+    rows = []
+    for m in measured:
+        case = m["case"]
+        hidden = "" if case["hidden"] is None else f"{case['hidden']:,}"
+        share = f"{case['numbers']:,}, {case['share']:.0%} of labels".replace("%", " %")
+        name = ", ".join(filter(None, (m["contender"], m["criterion"])))
+        figures = [
+            f"{m['new_ms']:.2f} ms",
+            f"{m['ratio']:.3f}",
+            f"{m['ratio_of_fastest']:.3f}",
+            str(m["rounds"]),
+        ]
+        rows.append([name, f"{case['vocab_size']:,}", f"{case['tokens']:,}", hidden, share, *figures])
+    heading = ["contender", "V", "tokens", "hidden", "numbers", "new", "new / old", "of fastest", "rounds"]
+    ratios = [m["ratio"] for m in measured]
+    fastest = statistics.geometric_mean(m["ratio_of_fastest"] for m in measured)
+    summary = (
+        f"New over old, {len(ratios)} rows: geometric mean {statistics.geometric_mean(ratios):.3f} (of the "
+        f"fastest rounds {fastest:.3f}), from {min(ratios):.3f} to {max(ratios):.3f}."
+    )
+    return f"{_machine(results)}\n\n{_markdown(heading, rows)}\n\n{summary}\n"
 
 
 def insert(text: str, page: Path, device: str) -> None:

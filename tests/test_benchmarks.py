@@ -23,7 +23,7 @@ def benchmarks(monkeypatch):
     threads = torch.get_num_threads()
     yield losses, measure, report
     torch.set_num_threads(threads)
-    for name in ("losses", "measure", "report", "contenders"):
+    for name in ("losses", "against", "measure", "report", "contenders"):
         sys.modules.pop(name, None)
 
 
@@ -50,6 +50,25 @@ def test_tables_and_json_of_tiny_shapes(benchmarks, tmp_path, capsys):
     assert page.read_text().startswith("before\n<!-- benchmark cpu: begin -->\n" + text[:20])
     assert page.read_text().endswith("<!-- benchmark cpu: end -->\nafter\n")
     assert "old" not in page.read_text().splitlines()
+
+
+def test_two_source_trees_are_timed_in_turn(benchmarks, tmp_path, capsys):
+    losses, *_ = benchmarks
+    same = losses.against.PRESENT
+    options = ["--quick", "--no-compile", "--repeats", "1", "--threads", "1", "--output", str(tmp_path)]
+    tables = ["--tables", "dense,linear,criteria"]
+    assert losses.main([*options, *tables, "--against", str(same)]) == 0
+    rows = json.loads((tmp_path / "against-cpu-quick.json").read_text())["measurements"]
+    assert {row["contender"] for row in rows} == set(losses.against.OURS) - {losses.OURS + losses.COMPILED}
+    assert {row["criterion"] for row in rows} == {None, *losses.c.criteria()}
+    for row in rows:
+        assert row["rounds"] == losses.against.ROUNDS
+        assert row["ratio"] == pytest.approx(row["new_ms"] / row["old_ms"])
+        assert row["ratio_of_fastest"] > 0
+    assert f"New over old, {len(rows)} rows: geometric mean" in capsys.readouterr().out
+
+    with pytest.raises(ValueError, match="Name the folder that holds `ntloss`"):
+        losses.main([*options, "--against", str(tmp_path)])
 
 
 def test_peak_memory_counts_what_one_run_holds_at_once():
