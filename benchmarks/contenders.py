@@ -163,12 +163,9 @@ def _ours(name: str, base: str, inputs: Inputs, criterion: str | None) -> Conten
             return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
         # Off: the same path without number tokens to read and without the criterion. Imported here, because
         # `--against` runs the rest of this file on other source trees.
-        from ntloss.engine import combined, linear
+        from ntloss.engine.objective import Objective
 
-        with (
-            patch.object(combined, "position_terms", _cross_entropy_alone),
-            patch.object(linear, "position_terms", _cross_entropy_alone),
-        ):
+        with patch.object(Objective, "forward", _cross_entropy_alone):
             return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
 
     return _destroying(run, inputs) if IN_PLACE in name else Contender(lambda: run(*inputs.tensors))
@@ -185,8 +182,8 @@ def _destroying(run: Callable[..., object], inputs: Inputs) -> Contender:
     return Contender(lambda: run(*own), refill)
 
 
-def _cross_entropy_alone(readout: Any, positions: Any, *_: object) -> ntloss.LossTerms:
-    ce = readout.log_normalizer.negative_log_prob(readout.label_logit) * positions.ce
+def _cross_entropy_alone(_: object, readout: Any, targets: Any, weight: object) -> ntloss.LossTerms:
+    ce = (readout.log_sum + (readout.level - readout.label_logit)) * targets.ce_weights
     return ntloss.LossTerms(ce, ce.detach(), ce.detach())
 
 

@@ -8,6 +8,7 @@ Cross-entropy cannot tell that 3 is closer to 4 than 9 is; a number token loss c
 from ntloss.criteria import (
     SMMD,
     Criterion,
+    CriterionInput,
     DigitEntropy,
     Dist2,
     ExpectedValue,
@@ -15,7 +16,6 @@ from ntloss.criteria import (
     Magnitude,
     Needs,
     NumberLevel,
-    NumberRecord,
     PerNumber,
     PlaceWeighted,
     RelativeError,
@@ -28,7 +28,7 @@ from ntloss.criteria import (
     register_criterion,
 )
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
-from ntloss.engine.terms import LossTerms
+from ntloss.engine.objective import LossTerms
 from ntloss.losses import NumberTokenLoss
 from ntloss.metrics import NumericMetrics
 from ntloss.number_level import NumberLevelLoss
@@ -76,7 +76,7 @@ __all__ = [
     "criterion_names",
     # for writing one
     "Criterion",
-    "NumberRecord",
+    "CriterionInput",
     "Needs",
     # how much it counts at each step
     "WeightScheduler",

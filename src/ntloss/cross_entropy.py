@@ -1,79 +1,62 @@
-"""Cross-entropy and number token loss in one go, as modules: at cross-entropy's cost, or less."""
+"""Cross-entropy and number token loss in one go, as modules: at cross-entropy's cost, or less.
+
+Each `forward` has the same stages: what the labels say, what is read of the logits, the loss of each
+position, their sum.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ntloss.criteria import Criterion, Wasserstein, worst_cost
-from ntloss.engine import combined
-from ntloss.engine.checks import check_weight
-from ntloss.engine.combined import Batch, loss_from_logits
-from ntloss.engine.readout import Transform
-from ntloss.engine.tables import NumberTables
-from ntloss.engine.terms import LossTerms, Objective
+from ntloss.criteria import Criterion
+from ntloss.engine.linear import local_head, read_hidden, rows_for, sum_of_blocks
+from ntloss.engine.objective import LossTerms, Objective
+from ntloss.engine.readout import Transform, check_logits, read_logits
+from ntloss.engine.shards import check_same_labels, local_columns
+from ntloss.engine.targets import REDUCTIONS, Targets, check_weight, read_labels
+from ntloss.losses import NumberAwareLoss
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
 _DEFAULT_WEIGHT = {"add": 0.3, "replace": 1.0}
 
 
-class _CombinedLoss(nn.Module):
-    """The options that both combined losses take, and what they mean."""
+class _CombinedLoss(NumberAwareLoss):
+    """The options that both combined losses take, and what they do with labels."""
 
     def __init__(
-        self,
-        vocabulary: NumberVocabulary | Any,
-        criterion: Criterion | None = None,
-        weight: float | Tensor | None = None,
-        reweigh: bool | None = None,
-        *,
-        mode: str = "add",
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-        z_loss: float = 0.0,
-        softcap: float | None = None,
-        logit_scale: float = 1.0,
-        reduction: str = "mean",
-        shift: bool = False,
-        return_terms: bool = False,
-        group: dist.ProcessGroup | None = None,
-        validate: bool | None = None,
-    ) -> None:
-        super().__init__()
-        vocabulary = as_vocabulary(vocabulary)
-        criterion = Wasserstein() if criterion is None else criterion
-        self.objective = Objective(
-            criterion,
-            worst_cost(criterion, vocabulary.value_tensor(), reweigh),
-            mode=mode,
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
-            z_loss=z_loss,
-            transform=Transform(logit_scale, softcap),
-            reduction=reduction,
-        )
-        self.validate = validate
+        self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None, weight: float | Tensor | None,
+        reweigh: bool | None, mode: str, ignore_index: int, label_smoothing: float, z_loss: float,
+        softcap: float | None, logit_scale: float, reduction: str, shift: bool, return_terms: bool,
+        group: dist.ProcessGroup | None, validate: bool | None,
+    ) -> None:  # fmt: skip
+        if mode not in _DEFAULT_WEIGHT:
+            raise ValueError(f"mode={mode!r}: expected 'add' or 'replace'")
+        if reduction not in REDUCTIONS:
+            raise ValueError(f"reduction={reduction!r}: expected {' or '.join(map(repr, REDUCTIONS))}")
+        objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
+        super().__init__(objective, validate)
         self.weight: float | Tensor
         if isinstance(weight, Tensor):  # so that it moves with the loss
+            check_weight(weight, validate)
             self.register_buffer("weight", weight, persistent=False)
         else:
             self.weight = _DEFAULT_WEIGHT[mode] if weight is None else weight
+        self.mode = mode
+        self.ignore_index = ignore_index
+        self.transform = Transform(logit_scale, softcap).check()
+        self.reduction = reduction
         self.shift = shift
         self.return_terms = return_terms
         self.group = group
-        self.tables = NumberTables(vocabulary, criterion=criterion)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "weight":
             check_weight(value, self.validate)
         super().__setattr__(name, value)
-
-    @property
-    def vocabulary(self) -> NumberVocabulary:
-        """The number tokens."""
-        return self.tables.vocabulary
 
     def normalizers(
         self, labels: Tensor, loss_weights: Tensor | None = None, sequence_ids: Tensor | None = None
@@ -100,30 +83,19 @@ class _CombinedLoss(nn.Module):
             (3.0, 2.0)
         """
         self.tables.follow(labels)
-        batch = self._batch(labels, loss_weights, sequence_ids=sequence_ids)
-        flat = batch.flatten(labels.shape, labels.device, self.tables, self.objective)
-        return flat.normalizers(self.tables, self.objective)
+        targets = read_labels(
+            labels, labels.unsqueeze(-1), self.objective, loss_weights, sequence_ids=sequence_ids,
+            ignore_index=self.ignore_index, reduction="sum", shift=self.shift, validate=self.validate,
+        )  # fmt: skip
+        return targets.item_weights.sum(), targets.number_weights.sum()
 
-    def _batch(
-        self,
-        labels: Tensor,
-        loss_weights: Tensor | None = None,
-        num_items_in_batch: Tensor | float | None = None,
-        num_numbers_in_batch: Tensor | float | None = None,
-        sequence_ids: Tensor | None = None,
-    ) -> Batch:
-        return Batch(
-            labels,
-            loss_weights,
-            num_items_in_batch,
-            num_numbers_in_batch,
-            self.shift,
-            self.validate,
-            sequence_ids,
-        )
-
-    def _finish(self, terms: LossTerms) -> Tensor | LossTerms:
-        return terms if self.return_terms else terms.loss
+    def targets(self, labels: Tensor, inputs: Tensor, *weighting: Any) -> Targets:
+        """What the labels say, by the options of this loss; see `read_labels`."""
+        return read_labels(
+            labels, inputs, self.objective, *weighting, ignore_index=self.ignore_index,
+            reduction=self.reduction, mode=self.mode, shift=self.shift, validate=self.validate,
+            weight=self.weight,
+        )  # fmt: skip
 
 
 class NTLCrossEntropyLoss(_CombinedLoss):
@@ -177,9 +149,17 @@ class NTLCrossEntropyLoss(_CombinedLoss):
     """
 
     def __init__(
-        self, vocabulary: NumberVocabulary | Any, *args: Any, inplace_backward: bool = False, **options: Any
-    ) -> None:
-        super().__init__(vocabulary, *args, **options)
+        self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None = None,
+        weight: float | Tensor | None = None, reweigh: bool | None = None, *, mode: str = "add",
+        ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+        softcap: float | None = None, logit_scale: float = 1.0, reduction: str = "mean",
+        shift: bool = False, return_terms: bool = False, group: dist.ProcessGroup | None = None,
+        validate: bool | None = None, inplace_backward: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            vocabulary, criterion, weight, reweigh, mode, ignore_index, label_smoothing, z_loss, softcap,
+            logit_scale, reduction, shift, return_terms, group, validate,
+        )  # fmt: skip
         self.inplace_backward = inplace_backward
 
     def forward(
@@ -211,13 +191,25 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             TypeError: logits that are not floating-point, labels that are not token ids.
             ValueError: shapes, devices, labels or weights that do not fit; one count without the other.
         """
-        self.tables.follow(logits)
-        check_weight(self.weight, self.validate)
-        batch = self._batch(labels, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids)
-        terms = loss_from_logits(
-            logits, batch, self.tables, self.objective, self.weight, self.inplace_backward, self.group
+        tables, shard = self.objective.tables, None
+        if self.group is not None or type(logits) is not Tensor:
+            logits, shard = local_columns(logits, -1, tables.vocabulary.vocab_size, self.group)
+        check_logits(logits, tables.vocabulary.vocab_size if shard is None else shard.size)
+        if shard is not None:
+            check_same_labels(labels, shard.group)
+            if self.inplace_backward:
+                raise ValueError("inplace_backward=True is for whole logits; these are sharded. Omit it.")
+        tables.follow(logits)
+        targets = self.targets(
+            labels, logits, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids
         )
-        return self._finish(terms)
+        readout = read_logits(
+            logits, targets.labels, tables.token_ids, self.transform,
+            self.objective.label_smoothing > 0, self.inplace_backward, shard,
+        )  # fmt: skip
+        terms: LossTerms = self.objective(readout, targets, self.weight)
+        terms = terms.reduce(self.reduction, labels.shape)
+        return terms if self.return_terms else terms.loss
 
 
 class NTLLinearCrossEntropyLoss(_CombinedLoss):
@@ -255,14 +247,17 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
     """
 
     def __init__(
-        self,
-        vocabulary: NumberVocabulary | Any,
-        *args: Any,
-        chunk_size: int | None = None,
-        drop_ignored: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(vocabulary, *args, **options)
+        self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None = None,
+        weight: float | Tensor | None = None, reweigh: bool | None = None, *, mode: str = "add",
+        ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
+        softcap: float | None = None, logit_scale: float = 1.0, reduction: str = "mean",
+        shift: bool = False, return_terms: bool = False, group: dist.ProcessGroup | None = None,
+        validate: bool | None = None, chunk_size: int | None = None, drop_ignored: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            vocabulary, criterion, weight, reweigh, mode, ignore_index, label_smoothing, z_loss, softcap,
+            logit_scale, reduction, shift, return_terms, group, validate,
+        )  # fmt: skip
         if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
             raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")
         criterion = self.objective.criterion
@@ -271,9 +266,21 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
                 f"{type(criterion).__name__} has parameters to train, which get no gradient here: expected a "
                 "criterion without, or NTLCrossEntropyLoss"
             )
-        combined.keep_out_of_graphs()
         self.chunk_size = chunk_size
         self.drop_ignored = drop_ignored
+        self._disable_compile()
+
+    def _disable_compile(self) -> None:
+        # One graph break under `torch.compile`, which could not trace it. Here and not where the class is
+        # defined: importing the compiler takes as long as importing torch.
+        self._compute = torch.compiler.disable(NTLLinearCrossEntropyLoss._loss)  # type: ignore[no-untyped-call]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_compute"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._disable_compile()
 
     def forward(
         self,
@@ -296,26 +303,33 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids: see
                 `NTLCrossEntropyLoss.forward`.
 
-        Returns:
-            A scalar, or `[...]` for "none", in float32 at least; with `return_terms` a `LossTerms` of these.
-
-        Raises:
-            TypeError: inputs that are not floating-point, labels that are not token ids.
-            ValueError: shapes, devices, labels or weights that do not fit; one count without the other.
+        Returns, Raises: see `NTLCrossEntropyLoss.forward`.
         """
-        self.tables.follow(hidden_states)
-        check_weight(self.weight, self.validate)
-        batch = self._batch(labels, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids)
-        terms = combined.loss_from_hidden(
-            hidden_states,
-            lm_head_weight,
-            bias,
-            batch,
-            self.tables,
-            self.objective,
-            self.weight,
-            self.chunk_size,
-            self.drop_ignored,
-            self.group,
-        )
-        return self._finish(terms)
+        terms: LossTerms = self._compute(
+            self, hidden_states, lm_head_weight, labels, bias, loss_weights, num_items_in_batch,
+            num_numbers_in_batch, sequence_ids,
+        )  # fmt: skip
+        return terms if self.return_terms else terms.loss
+
+    def _loss(
+        self, hidden_states: Tensor, lm_head_weight: Tensor, labels: Tensor, bias: Tensor | None, *more: Any
+    ) -> LossTerms:
+        vocab_size, objective = self.vocabulary.vocab_size, self.objective
+        hidden, head = local_head(hidden_states, lm_head_weight, bias, self.transform, vocab_size, self.group)
+        if head.shard is not None:
+            check_same_labels(labels, head.shard.group)
+        self.tables.follow(hidden)
+        targets = self.targets(labels, hidden, *more)
+        hidden = hidden.reshape(-1, hidden.shape[-1])
+        kept = targets.counted.nonzero().squeeze(-1) if self.drop_ignored else None
+        if kept is not None and len(kept) < len(hidden):  # else a copy of all hidden states is for nothing
+            hidden, targets = hidden.index_select(0, kept), targets.select(kept)
+        rows = self.chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
+        if self.reduction != "none" and not objective.needs.across_positions:
+            return sum_of_blocks(hidden, head, targets, objective, self.weight, rows)
+        mean = objective.label_smoothing > 0
+        readout = read_hidden(hidden, head, targets.labels, self.tables.token_ids, mean, rows)
+        terms: LossTerms = objective(readout, targets, self.weight)
+        if kept is not None:  # back among the ignored ones
+            terms = LossTerms(*(t.new_zeros(labels.numel()).index_copy(0, kept, t) for t in terms))
+        return terms.reduce(self.reduction, labels.shape)

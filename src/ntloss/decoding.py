@@ -20,9 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ntloss.engine.checks import check_logits
-from ntloss.engine.readout import read_logits
-from ntloss.engine.record import make_record
+from ntloss.engine.readout import check_logits, read_logits
 from ntloss.engine.tables import NumberTables
 from ntloss.parsing import Which, parse_number
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
@@ -158,15 +156,12 @@ def number_distribution(logits: Tensor, vocabulary: NumberVocabulary | Any) -> N
     vocabulary = as_vocabulary(vocabulary)
     check_logits(logits, vocabulary.vocab_size)
     tables = _tables(vocabulary, logits.device)
-    rows = logits.reshape(-1, vocabulary.vocab_size)
-    nothing = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)  # no label is asked for
-    readout = read_logits(rows, nothing, tables.token_ids)
-    record = make_record(readout.number_logits, tables, nothing, readout.log_normalizer)
-    assert record.log_mass is not None, "it is read wherever the log-normalizer is given"
     leading = logits.shape[:-1]
-    return NumberDistribution(
-        tables.values, record.log_probs.reshape(*leading, -1), record.log_mass.reshape(leading)
-    )
+    nothing = torch.zeros(leading.numel(), dtype=torch.int64, device=logits.device)  # no label is asked for
+    readout = read_logits(logits, nothing, tables.token_ids)
+    x = tables.criterion_input(readout.number_logits, nothing, readout[:2])
+    assert x.log_mass is not None, "it is computed if the log-normalizer is given"
+    return NumberDistribution(tables.values, x.log_probs.reshape(*leading, -1), x.log_mass.reshape(leading))
 
 
 def read_numbers(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ntloss.criteria import Criterion
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
-from ntloss.engine.terms import LossTerms
+from ntloss.engine.objective import LossTerms
 from ntloss.losses import NumberTokenLoss
 from ntloss.vocabulary import NumberVocabulary
 

@@ -46,8 +46,6 @@ class NumberSpans(NamedTuple):
         place: power of ten of the token's last digit: 0 for units, -1 for tenths.
         place_from_end: count of digits of the number behind this token: 0 for its last token.
         starts: bool, True at the first token of a number.
-        after: bool, True at the position behind the last token of a number, where the number could have gone
-            on; False where the row or sequence ends or the label does not count.
     """
 
     number: Tensor
@@ -55,7 +53,6 @@ class NumberSpans(NamedTuple):
     place: Tensor
     place_from_end: Tensor
     starts: Tensor
-    after: Tensor
 
     def select(self, rows: Tensor | slice) -> NumberSpans:
         """The same of some positions."""
@@ -83,11 +80,6 @@ def token_kinds(vocabulary: NumberVocabulary) -> Tensor:
     for token_id in vocabulary.point_ids:
         kinds[token_id] = _POINT
     return kinds
-
-
-def starting_tokens(kinds: Tensor) -> Tensor:
-    """Which tokens cannot continue a number; bool, of the shape of `kinds`."""
-    return kinds & _STARTS != 0
 
 
 def find_numbers(
@@ -135,11 +127,10 @@ def find_numbers(
         point = _every_other(between, is_number & ~(open_to_left & (going_on | _previous(between))))
     continues = open_to_left & (going_on | _previous(point))
     starts = is_number & ~continues
-    after = going_on & counted & ~continues & ~point
-    return _measure(digits, point, starts, after)
+    return _measure(digits, point, starts)
 
 
-def _measure(digits: Tensor, point: Tensor, starts: Tensor, after: Tensor) -> NumberSpans:
+def _measure(digits: Tensor, point: Tensor, starts: Tensor) -> NumberSpans:
     """Places of the digits of each number, from running counts over the whole batch."""
     shape = digits.shape
     digits, point, starts = digits.reshape(-1), point.reshape(-1), starts.reshape(-1)
@@ -157,7 +148,7 @@ def _measure(digits: Tensor, point: Tensor, starts: Tensor, after: Tensor) -> Nu
     place_from_end = torch.where(is_number, total[number] - from_start - digits, 0)
     place = torch.where(is_number, whole[number] - from_start - digits, 0)
     number = torch.where(is_number, number, 0)
-    columns = (number, digits, place, place_from_end, starts, after)
+    columns = (number, digits, place, place_from_end, starts)
     return NumberSpans(*(column.reshape(shape) for column in columns))
 
 

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.criteria import Criterion, ExpectedValue, Wasserstein
-from ntloss.engine.checks import check_logits
-from ntloss.engine.readout import read_logits
-from ntloss.engine.record import make_record
+from ntloss.criteria.transport import squashed
+from ntloss.engine.readout import check_logits, read_logits
 from ntloss.losses import NumberTokenLoss
 from ntloss.vocabulary import NumberVocabulary
 
@@ -142,7 +141,9 @@ class NTLoss(TokenizerLoss):
     def dist_lookup(self) -> Tensor:
         """`[number tokens, number tokens]`, cost of each for each, float32."""
         values = self.tables.values
-        costs = Wasserstein(self.squash_factor).cost(values, values.unsqueeze(-1))
+        costs = (values - values.unsqueeze(-1)).abs()
+        if self.squash_factor is not None:
+            costs = squashed(costs, values, self.squash_factor)
         index = self.tables.value_of_token[self.number_token_ids]
         return costs[index[:, None], index].to(torch.float32)
 
@@ -211,10 +212,9 @@ class NTLossDotProduct(TokenizerLoss):
         """
         check_logits(logits, self.vocab_size)
         self.tables.follow(logits)
-        rows = logits.reshape(-1, self.vocab_size)
-        nothing = rows.new_zeros(len(rows), dtype=torch.int64)  # neither label nor target is asked for
-        readout = read_logits(rows, nothing, self.tables.token_ids)
-        record = make_record(readout.number_logits, self.tables, nothing, readout.log_normalizer)
-        assert record.log_mass is not None
         shape = logits.shape[:-1]
-        return (record.probs * record.values).sum(-1).reshape(shape), record.log_mass.exp().reshape(shape)
+        nothing = logits.new_zeros(shape.numel(), dtype=torch.int64)  # neither label nor target is asked for
+        readout = read_logits(logits, nothing, self.tables.token_ids)
+        x = self.tables.criterion_input(readout.number_logits, nothing, readout[:2])
+        assert x.log_mass is not None, "it is computed if the log-normalizer is given"
+        return (x.probs * x.values).sum(-1).reshape(shape), x.log_mass.exp().reshape(shape)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ntloss.engine.checks import check_weight
+from ntloss.engine.targets import check_weight
 
 
 class Schedule(Protocol):

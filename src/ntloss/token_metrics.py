@@ -15,11 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ntloss.engine.checks import check_labels, check_logits, check_values
-from ntloss.engine.readout import read_logits
-from ntloss.engine.record import make_record
+from ntloss.engine.readout import check_logits, read_logits
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.terms import shift_left
+from ntloss.engine.targets import check_labels, check_values, shift_left
 from ntloss.metrics import gather
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
@@ -116,7 +114,7 @@ class TokenMetrics:
                 announced.
         """
         check_logits(logits, self.vocabulary.vocab_size)
-        check_labels(logits.shape[:-1], logits.device, labels, None, "none")
+        check_labels(labels, logits)
         check_values(labels, None, self.vocabulary.vocab_size, self.ignore_index, None)
         if (places is None) != (len(self.places) == 0) or (
             places is not None and places.shape != labels.shape
@@ -139,20 +137,20 @@ class TokenMetrics:
     def _columns(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """`[positions, metrics]`: counts and metrics of each position, 0 where they do not apply."""
         tables = self._tables
-        target, is_number = tables.targets(labels, self.ignore_index)
+        target, is_number = tables.lookup(labels, self.ignore_index)
         is_text = (labels != self.ignore_index) & ~is_number
         label = torch.where(labels != self.ignore_index, labels, 0)
         readout = read_logits(rows, label, tables.token_ids)
-        record = make_record(readout.number_logits, tables, target, readout.log_normalizer)
-        assert record.log_mass is not None, "it is read wherever the log-normalizer is given"
-        mass = record.log_mass.exp()
-        cross_entropy = readout.log_normalizer.negative_log_prob(readout.label_logit)
-        distance = (record.values - record.target_values.unsqueeze(-1)).abs()
+        x = tables.criterion_input(readout.number_logits, target, readout[:2])
+        assert x.log_mass is not None, "it is computed if the log-normalizer is given"
+        mass = x.log_mass.exp()
+        cross_entropy = readout.log_sum + (readout.level - readout.label_logit)
+        distance = (x.values - x.target_values.unsqueeze(-1)).abs()
         of_numbers = (
             torch.ones_like(mass),
             rows.argmax(-1) == label,
-            record.log_probs.argmax(-1) == target,
-            (record.probs * distance).sum(-1),
+            x.log_probs.argmax(-1) == target,
+            (x.probs * distance).sum(-1),
             mass,
             cross_entropy,
         )

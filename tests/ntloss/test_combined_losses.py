@@ -795,8 +795,14 @@ class TestModule:
         import pickle
 
         module = kind(NUMBERS, Wasserstein(3.0), softcap=3.0)
+        case = make_case(5)
+        given = [case.logits(), case.labels]
+        if kind is NTLLinearCrossEntropyLoss:
+            given = [case.hidden, case.weight, case.labels]
         for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-            assert twin.objective == module.objective
+            assert twin.transform == module.transform
+            assert twin.objective.criterion == module.objective.criterion
+            assert twin(*given).item() == approx(module(*given).item())
             assert torch.equal(twin.tables.token_ids, module.tables.token_ids)
 
 

@@ -14,26 +14,27 @@ from hypothesis import strategies as st
 from tolerances import CANCELLATION, approx, assert_close
 from torch import Tensor
 
-from ntloss import ExpectedValue, NumberRecord, Wasserstein
+from ntloss import CriterionInput, ExpectedValue, Wasserstein
 from ntloss.criteria import reweigh_by_mass
+from ntloss.criteria.transport import squashed
 
 value_sets = st.lists(
     st.integers(-1000, 1000).map(lambda i: i / 8), min_size=3, max_size=12, unique=True
 ).filter(lambda values: len({b - a for a, b in zip(sorted(values), sorted(values)[1:], strict=False)}) >= 1)
 
 
-def record_of(values: list[float], seed: int, rows: int = 4) -> NumberRecord:
+def record_of(values: list[float], seed: int, rows: int = 4) -> CriterionInput:
     generator = torch.Generator().manual_seed(seed)
     ascending = torch.tensor(sorted(values), dtype=torch.float64)
     logits = 3 * torch.randn(rows, len(values), generator=generator, dtype=torch.float64)
     target = torch.randint(len(values), (rows,), generator=generator)
-    return NumberRecord(logits.log_softmax(-1), ascending, target)
+    return CriterionInput(logits.log_softmax(-1), ascending, target)
 
 
-def certain_of(values: list[float], prediction: int, target: int) -> NumberRecord:
+def certain_of(values: list[float], prediction: int, target: int) -> CriterionInput:
     log_probs = torch.full((1, len(values)), -torch.inf, dtype=torch.float64)
     log_probs[0, prediction] = 0
-    return NumberRecord(log_probs, torch.tensor(values, dtype=torch.float64), torch.tensor([target]))
+    return CriterionInput(log_probs, torch.tensor(values, dtype=torch.float64), torch.tensor([target]))
 
 
 class TestWasserstein:
@@ -61,7 +62,7 @@ class TestWasserstein:
     def test_squashing_spans_one_to_the_factor_in_order(self, values: list[float], factor: float) -> None:
         ascending = torch.tensor(sorted(values), dtype=torch.float64)
         gaps = (ascending[:, None] - ascending).abs()
-        costs = Wasserstein(factor).cost(ascending, ascending[:, None])
+        costs = squashed(gaps, ascending, factor)
         off = gaps > 0
         if gaps[off].min() == gaps.max():
             return
@@ -116,7 +117,7 @@ class TestExpectedValue:
         assert ExpectedValue(asymmetric).worst(torch.arange(10.0, dtype=torch.float64)) == 45
 
     def test_blind_to_a_mean_that_is_right_by_chance(self) -> None:
-        record = NumberRecord(
+        record = CriterionInput(
             torch.tensor([[0.5, 0.0, 0.5]], dtype=torch.float64).log(),
             torch.tensor([3.0, 4.0, 5.0], dtype=torch.float64),
             torch.tensor([1]),

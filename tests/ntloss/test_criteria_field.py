@@ -1,6 +1,5 @@
 """The criteria of the field against an oracle from their definitions, and what is claimed of each."""
 
-import dataclasses
 import functools
 import math
 import sys
@@ -18,6 +17,7 @@ import oracle_criteria as oracle
 
 from ntloss import (
     SMMD,
+    CriterionInput,
     DigitEntropy,
     Dist2,
     ExpectedValue,
@@ -26,7 +26,6 @@ from ntloss import (
     NTLCrossEntropyLoss,
     NTLLinearCrossEntropyLoss,
     NumberLevel,
-    NumberRecord,
     NumberTokenLoss,
     NumberVocabulary,
     PerNumber,
@@ -40,7 +39,7 @@ from ntloss import (
     ntil,
     register_criterion,
 )
-from ntloss.criteria import needs_of, reweigh_by_mass, tables_of
+from ntloss.criteria import bind, needs_of, reweigh_by_mass
 
 # The digits, further forms of two of them, the point, and text.
 TEXTS = [*"0123456789", ".", " 4", " 7", None, None]
@@ -66,9 +65,14 @@ CASES = {
     ),
     "dist2": (Dist2(), oracle.dist2, {}, False),
     "dist2 absolute": (Dist2(0.5, "absolute"), oracle.dist2, {"tau": 0.5, "distance": "absolute"}, False),
-    "dist2 places": (Dist2(place_weighted=True), oracle.dist2, {"place_weighted": True}, False),
+    "dist2 places": (PlaceWeighted(Dist2(), "linear"), oracle.dist2, {"place_weighted": True}, False),
     "digit_entropy": (DigitEntropy(), oracle.digit_entropy, {}, False),
-    "digit_entropy places": (DigitEntropy(True), oracle.digit_entropy, {"place_weighted": True}, True),
+    "digit_entropy places": (
+        PlaceWeighted(DigitEntropy(), "decimal"),
+        oracle.digit_entropy,
+        {"place_weighted": True},
+        True,
+    ),
     "smmd": (SMMD(), oracle.smmd, {}, False),
     "smmd mmd": (SMMD(form="mmd"), oracle.smmd, {"form": "mmd"}, False),
     "smmd smoothness": (SMMD(form="smoothness"), oracle.smmd, {"form": "smoothness"}, False),
@@ -135,19 +139,19 @@ def module(name, vocabulary=VOCABULARY, reweigh=False):
 def record(probs, values, target):
     """A record of one position."""
     log_probs = torch.as_tensor(probs, dtype=torch.float64).log().clamp(min=-1e30).reshape(1, -1)
-    return NumberRecord(
+    return CriterionInput(
         log_probs,
         torch.as_tensor(values, dtype=torch.float64),
         torch.tensor([target]),
         log_mass=torch.zeros(1, dtype=torch.float64),
-        logits=log_probs,
+        number_logsumexp=torch.zeros(1, dtype=torch.float64),
     )
 
 
 # --- numbers --------------------------------------------------------------------------------------
 
 WITH_DECIMALS = {
-    "digit_entropy": DigitEntropy(place_weighted=True),
+    "digit_entropy": PlaceWeighted(DigitEntropy(), "decimal"),
     "place_weighted decimal": PlaceWeighted(Wasserstein(), "decimal"),
     "place_weighted exponential": PlaceWeighted(Wasserstein(), decimals=True),
     "number_level": NumberLevel(decimals=True),
@@ -504,9 +508,9 @@ def test_digit_entropy_tends_to_zero_at_the_label_and_at_a_low_level():
 
 def test_published_defaults():
     assert get_criterion("smmd") == SMMD(2.0, "gaussian", "both", None, 9.0)
-    assert get_criterion("dist2") == Dist2(1.0, "squared", False)
+    assert get_criterion("dist2") == Dist2(1.0, "squared")
     assert get_criterion("gaussian_cross_entropy") == GaussianCrossEntropy(1.0)
-    assert get_criterion("digit_entropy") == DigitEntropy(False)
+    assert get_criterion("digit_entropy") == DigitEntropy()
     assert get_criterion("place_weighted", criterion="wasserstein") == PlaceWeighted(
         Wasserstein(), "exponential", 1.2
     )
@@ -583,7 +587,7 @@ def test_every_name_makes_a_criterion():
 def test_unknown_names_and_options_list_the_choices():
     with pytest.raises(ValueError, match=r"'wassersten'.*dist2.*wasserstein"):
         get_criterion("wassersten")
-    with pytest.raises(ValueError, match=r"no option 'temperature'.*tau, distance, place_weighted"):
+    with pytest.raises(ValueError, match=r"no option 'temperature'.*tau, distance"):
         get_criterion("dist2", temperature=2.0)
     with pytest.raises(ValueError, match="already"):
         register_criterion("dist2", Wasserstein)
@@ -629,9 +633,9 @@ def test_squashing_needs_distances_that_differ():
 
 
 @pytest.mark.parametrize(
-    "criterion", [PlaceWeighted(Wasserstein()), NumberLevel(), Dist2(place_weighted=True), ntil()]
+    "criterion", [PlaceWeighted(Wasserstein()), NumberLevel(), PerNumber(Wasserstein()), ntil()]
 )
-def test_a_record_without_spans_says_what_is_missing(criterion):
+def test_an_input_without_spans_says_what_is_missing(criterion):
     with pytest.raises(ValueError, match="spans"):
         criterion(record([0.5, 0.5, 0.0, 0.0, 0.0], VALUES, 0))
 
@@ -641,31 +645,28 @@ def test_a_record_without_spans_says_what_is_missing(criterion):
 
 def test_tables_are_built_once_follow_the_module_and_keep_their_dtype(monkeypatch):
     calls = []
-    make = SMMD.tables
-    monkeypatch.setattr(SMMD, "tables", lambda self, values: calls.append(1) or make(self, values))
+    make = SMMD.bind
+    monkeypatch.setattr(SMMD, "bind", lambda self, *given: calls.append(1) or make(self, *given))
     loss = NumberTokenLoss(VOCABULARY, WeightedSum((SMMD(), Dist2())))
     before = len(calls)
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         loss(batch(dtype=dtype), LABELS)
     assert len(calls) == before
     assert not loss.state_dict()
-    kept = loss.half().tables.of_criterion(torch.float64)
-    assert {name: table.dtype for name, table in kept.items()} == dict.fromkeys(
-        ("0_matrix", "1_targets", "1_entropies"), torch.float64
-    )
-    assert loss.tables.of_criterion(torch.float32)["0_matrix"].dtype == torch.float32
-    assert loss.to("meta").tables.of_criterion(torch.float32)["0_matrix"].device.type == "meta"
+    for dtype in (torch.float32, torch.float64):
+        smmd, dist2 = loss.half().objective._bound[dtype].keywords["criteria"]
+        assert {table.dtype for table in (smmd.keywords | dist2.keywords).values()} == {dtype}
+    smmd, _ = loss.to("meta").objective._bound[torch.float32].keywords["criteria"]
+    assert smmd.keywords["matrix"].device.type == "meta"
 
 
-def test_a_record_made_by_hand_needs_no_tables():
+def test_a_criterion_that_is_not_bound_computes_its_tables():
     made = record([0.2, 0.2, 0.2, 0.2, 0.2], VALUES, 1)
     for criterion in (SMMD(), Dist2(), SmoothedWasserstein(), GaussianCrossEntropy()):
-        values = made.values.double()
-        with_tables = dataclasses.replace(made, tables=tables_of(criterion, values))
-        assert_close(criterion(made), criterion(with_tables))
+        assert_close(criterion(made), bind(criterion, made.values, made.log_probs)(made))
 
 
-def test_a_users_criterion_needs_neither_needs_nor_tables():
+def test_a_users_criterion_needs_neither_needs_nor_bind():
     class Mine:
         def __call__(self, record):
             return 1 - record.probs.gather(-1, record.target.unsqueeze(-1)).squeeze(-1)

@@ -16,8 +16,9 @@ from ntloss import (
     NTLLinearCrossEntropyLoss,
     NumberTokenLoss,
     NumberVocabulary,
+    cross_entropy,
 )
-from ntloss.engine import combined, parallel, readout
+from ntloss.engine import readout, shards
 
 VOCAB, POSITIONS, LARGEST = 400, 256, 299
 # Numbers of several digits, some in two forms.
@@ -69,10 +70,10 @@ def error_of(loss_fn: Callable[[Tensor], Tensor], logits: Tensor, size: float = 
 
 @pytest.fixture(autouse=True)
 def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel.dist, "all_reduce", lambda *_, **__: None)
-    monkeypatch.setattr(parallel.dist, "get_world_size", lambda _: 1)
-    monkeypatch.setattr(parallel.dist, "get_rank", lambda _: 0)
-    monkeypatch.setattr(combined, "check_same_labels", lambda *_: None)
+    monkeypatch.setattr(shards.dist, "all_reduce", lambda *_, **__: None)
+    monkeypatch.setattr(shards.dist, "get_world_size", lambda _: 1)
+    monkeypatch.setattr(shards.dist, "get_rank", lambda _: 0)
+    monkeypatch.setattr(cross_entropy, "check_same_labels", lambda *_: None)
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -82,7 +83,7 @@ def test_gradients_are_as_exact_as_those_of_cross_entropy(
     path: str, scale: float, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if path == "compiled for an accelerator":
-        monkeypatch.setattr(combined, "read_logits", lambda *given: readout._read_plainly(*given[:5]))
+        monkeypatch.setattr(cross_entropy, "read_logits", lambda *given: readout._read_plainly(*given[:5]))
     logits, labels = make_batch(scale)
     worst = LARGEST**2 if "criterion" in options else LARGEST
     torchs = error_of(lambda z: F.cross_entropy(z, labels), logits)

@@ -1,7 +1,6 @@
 """NumberLevelLoss: equal to the published one where that is right, and right where it is not."""
 
 import inspect
-import math
 import os
 import re
 import subprocess
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import tiny_tokenizers
 import torch
-from tolerances import CANCELLATION, TWO_PATHS, approx, assert_close
+from tolerances import approx, assert_close
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle_criteria as oracle
@@ -185,7 +184,7 @@ def test_numbers_of_1_to_60_digits_are_read_right(length, float_level):
         oracle.number_level, logits.numpy(), labels.numpy()
     )
     assert (expected != 0).sum() == 1
-    assert_close(loss, expected, CANCELLATION, scale=1e-3)
+    assert_close(loss, torch.from_numpy(expected), scale=1.0)  # an error is from 0 to 1
 
 
 def test_longer_numbers_than_max_number_length_are_not_clamped():
@@ -230,47 +229,11 @@ def test_same_as_its_criterion_in_the_combined_loss():
     assert_close(terms.ntl, alone)
 
 
-@pytest.mark.parametrize("reweigh", [True, False])
-def test_length_weight_adds_the_probability_of_going_on(reweigh):
-    texts = [*TEXTS, " 4"]
-    named = {i: t for i, t in enumerate(texts) if t and t not in "ab"}
-    vocabulary = NumberVocabulary.from_mapping(named, vocab_size=15)
-    labels = torch.cat([texts_to_labels("12a3x4", "5.6b78"), torch.tensor([[14], [11]])], -1)
-    logits = torch.randn(2, 7, 15, dtype=torch.float64, requires_grad=True)
-    weights = torch.rand(2, 7, dtype=torch.float64)
-    options = {"float_level": True, "reweigh": reweigh}
-    plain = NumberLevelLoss(vocabulary, **options)
-    longer = NumberLevelLoss(vocabulary, **options, length_weight=0.5)
-    behind = torch.zeros(2, 7, dtype=torch.bool)
-    # Behind "12", "4" (where " 4" starts a number), "5.6" and "78"; "3" is followed by an ignored label.
-    behind[0, [2, 6]] = behind[1, [3, 6]] = True
-    going_on = logits.softmax(-1)[..., :10].sum(-1)  # " 4" would not go on
-    extra = torch.where(behind, going_on, 0) * 0.5
-    assert_close(longer(logits, labels, reduction="none"), plain(logits, labels, reduction="none") + extra)
-    weighted = longer(logits, labels, weights, "none")
-    assert_close(weighted, plain(logits, labels, weights, "none") + extra * weights)
-    assert_close(longer(logits, labels, weights, "sum"), weighted.sum())
-    starts = plain(logits, labels, reduction="none") != 0
-    assert_close(longer(logits, labels, weights), weighted.sum() / (weights * starts).sum())
-    assert torch.autograd.gradcheck(lambda z: longer(z, labels), logits, nondet_tol=TWO_PATHS[torch.float64])
-
-
-def test_length_weight_sees_what_a_teacher_forced_loss_does_not():
-    """After 12 the model would write another digit; without length_weight that costs nothing."""
-    logits = torch.full((1, 3, len(TEXTS)), -1e4)
-    logits[0, 0, 1] = logits[0, 1, 2] = logits[0, 2, 7] = 0.0
-    labels = texts_to_labels("12a")
-    assert NumberLevelLoss(VOCABULARY)(logits, labels) == 0
-    assert NumberLevelLoss(VOCABULARY, length_weight=0.3)(logits, labels) == approx(0.3)
-    logits[0, 2] = logits[0, 2].roll(4)  # 11, the label
-    assert NumberLevelLoss(VOCABULARY, length_weight=0.3)(logits, labels) == 0
-
-
 def test_from_hidden_and_packed_rows():
     hidden, head = torch.randn(2, 6, 5, dtype=torch.float64), torch.randn(len(TEXTS), 5, dtype=torch.float64)
     labels = texts_to_labels("12a345", "6789ab")
     sequence_ids = torch.tensor([[0, 1, 1, 1, 1, 2], [0, 0, 1, 1, 1, 1]])
-    loss = NumberLevelLoss(VOCABULARY, length_weight=0.5)
+    loss = NumberLevelLoss(VOCABULARY)
     logits = hidden @ head.T
     expected = loss(logits, labels, reduction="none", sequence_ids=sequence_ids)
     given = loss.from_hidden(
@@ -282,30 +245,14 @@ def test_from_hidden_and_packed_rows():
         sequence_ids=sequence_ids,
     )
     assert_close(given, expected)
-    # "1" is cut off from "2" by the end of its sequence: no term for going on there.
-    assert (expected != 0).nonzero().tolist() == [
-        [0, 0],
-        [0, 1],
-        [0, 2],
-        [0, 3],
-        [0, 5],
-        [1, 0],
-        [1, 2],
-        [1, 4],
-    ]
+    # "1" is cut off from "2", and "34" from "5", by the end of a sequence.
+    assert (expected != 0).nonzero().tolist() == [[0, 0], [0, 1], [0, 3], [0, 5], [1, 0], [1, 2]]
 
 
-def test_options_outside_of_their_range():
-    for weight in (-0.1, math.nan, math.inf):
-        with pytest.raises(ValueError, match="length_weight"):
-            NumberLevelLoss(VOCABULARY, length_weight=weight)
-
-
-@pytest.mark.parametrize("length_weight", [0.0, 0.5])
-def test_no_numbers_is_a_zero_with_a_graph(length_weight):
+def test_no_numbers_is_a_zero_with_a_graph():
     logits = torch.randn(1, 3, len(TEXTS), requires_grad=True)
     for row in ("abb", "xxx"):
-        loss = NumberLevelLoss(VOCABULARY, length_weight=length_weight)(logits, texts_to_labels(row))
+        loss = NumberLevelLoss(VOCABULARY)(logits, texts_to_labels(row))
         loss.backward()
         assert loss == 0
         assert logits.grad.abs().sum() == 0
@@ -315,7 +262,7 @@ def test_compiles_without_graph_breaks():
     torch._dynamo.reset()
     labels = texts_to_labels("12a3.4", "xx56b7")
     logits = torch.randn(2, 6, len(TEXTS))
-    loss = NumberLevelLoss(VOCABULARY, float_level=True, length_weight=0.5)
+    loss = NumberLevelLoss(VOCABULARY, float_level=True)
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     assert_close(compiled(logits, labels), loss(logits, labels))
 

@@ -313,7 +313,7 @@ class TestProperties:
         probs = logits.detach().softmax(-1)
         both = probs[0, 1] + probs[0, 2]
         probs[0, 1], probs[0, 2] = share * both, (1 - share) * both
-        assert_close(loss(probs.log(), torch.tensor([label])), before, scale=loss.worst or 1.0)
+        assert_close(loss(probs.log(), torch.tensor([label])), before, scale=loss.objective.worst or 1.0)
 
     @given(case=cases(), at=st.integers(0, 5))
     def test_the_gradient_does_not_depend_on_how_a_batch_is_split(

@@ -100,22 +100,6 @@ def test_the_documented_rules(row, decimals, expected):
     assert places_of(row, decimals=decimals) == expected
 
 
-def test_the_position_behind_a_number():
-    def behind(row, **options):
-        return find_numbers(labels_of(row), KINDS, **options).after[0].nonzero().flatten().tolist()
-
-    assert behind("12_3_") == [2, 4]
-    assert behind("12x") == []  # does not count
-    assert behind("12") == []  # the row ends
-    assert behind("12", sequence_ids=torch.tensor([[0, 1]])) == []
-    assert behind(["1", " 4", "_"]) == [1, 2]
-    assert behind("1.2_") == [1, 3]
-    assert behind("1.2_", decimals=True) == [3]
-    assert behind("1._", decimals=True) == [1]
-    assert behind("1.2.3_", decimals=True) == [3, 5]
-    assert behind(["3.14", "_"]) == []  # nothing can go on there
-
-
 @given(st.lists(st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,2}){0,5}", fullmatch=True), min_size=1, max_size=3))
 def test_points_are_read_as_in_generated_texts(texts):
     text = "_".join(texts)
@@ -160,7 +144,6 @@ def test_same_as_reading_token_by_token(labels, decimals, random):
         texts = [None if y == IGNORED else TEXTS[y] or "text" for y in row]
         reader = oracle.Reader(texts, sequence_ids[b], decimals)
         assert [[tuple(entry) for entry in number] for number in reader.places()] == found[b]
-        assert spans.after[b].nonzero().flatten().tolist() == reader.behind
     ordinals = spans.number[spans.starts].tolist()
     assert ordinals == list(range(len(ordinals)))
 

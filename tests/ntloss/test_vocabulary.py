@@ -223,7 +223,12 @@ class TestDecodersThatPutSpacesBetweenTokens:
     @pytest.mark.parametrize("make", HOME_MADE)
     @pytest.mark.parametrize(
         "criterion",
-        [NumberLevel(decimals=True), PlaceWeighted(Wasserstein()), DigitEntropy(True), ntil(decimals=True)],
+        [
+            NumberLevel(decimals=True),
+            PlaceWeighted(Wasserstein()),
+            PlaceWeighted(DigitEntropy(), "decimal"),
+            ntil(decimals=True),
+        ],
         ids=lambda criterion: type(criterion).__name__,
     )
     def test_losses_are_those_of_the_digits_named_by_hand(

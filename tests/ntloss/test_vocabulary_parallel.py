@@ -28,7 +28,7 @@ from tolerances import (
     assert_close,
 )
 
-from ntloss.engine import parallel
+from ntloss.engine import readout, shards
 from ntloss.engine.readout import IDENTITY
 
 pytestmark = pytest.mark.skipif(
@@ -236,24 +236,24 @@ def test_a_vocabulary_too_small_for_its_ranks_works_or_is_refused_by_all_of_them
 ) -> None:
     # ceil(9 / 4) = 3 columns each leave the last of four ranks without one. If it alone gave up, the others
     # would wait for it.
-    monkeypatch.setattr(parallel.dist, "all_reduce", lambda *_, **__: None)
-    monkeypatch.setattr(parallel.dist, "get_world_size", lambda _: world)
+    monkeypatch.setattr(shards.dist, "all_reduce", lambda *_, **__: None)
+    monkeypatch.setattr(shards.dist, "get_world_size", lambda _: world)
     each = -(-vocab_size // world)
     outcomes = []
     for rank in range(world):
-        monkeypatch.setattr(parallel.dist, "get_rank", lambda _, rank=rank: rank)
+        monkeypatch.setattr(shards.dist, "get_rank", lambda _, rank=rank: rank)
         size = max(0, min(each, vocab_size - rank * each))
         logits = torch.zeros(3, size)
         labels, ids = torch.tensor([0, 1, 1]), torch.tensor([0, 1])
         try:
-            shard = parallel.Shard.of(size, vocab_size, None)
+            shard = shards.Shard.of(size, vocab_size, None)
         except ValueError:
             outcomes.append("refused")
             continue
         for softmax in (None, logits):
-            parallel.read_shard(logits, labels, ids, IDENTITY, True, softmax, shard)
+            readout.read_block(logits, labels, ids, IDENTITY, True, softmax, shard)
         grads = (torch.ones(3), torch.ones(3), torch.ones(3, 2), torch.ones(3))
-        parallel.write_shard_gradient(
+        readout.write_gradient(
             logits, False, logits, labels, ids, torch.zeros(3), torch.zeros(3), IDENTITY, grads, shard
         )
         outcomes.append("worked")

@@ -1,4 +1,4 @@
-"""Criteria made of others."""
+"""Criteria made of others: weighted by place, averaged over each number, added up."""
 
 from __future__ import annotations
 
@@ -6,20 +6,184 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import torch
 from torch import Tensor
 
-from ntloss.criteria.places import PlaceWeighted
-from ntloss.criteria.record import (
+from ntloss.criteria.criterion import (
+    BoundCriterion,
     Criterion,
+    CriterionInput,
     Needs,
-    NumberRecord,
+    bind,
     needs_of,
-    record_of_part,
-    tables_of_parts,
+    spans_of,
 )
 from ntloss.criteria.transport import Wasserstein
-from ntloss.criteria.whole_numbers import Magnitude, PerNumber, RelativeError
+from ntloss.criteria.whole_numbers import Magnitude, RelativeError, at_starts
+
+_WEIGHTINGS = ("exponential", "linear", "decimal")
+_LARGEST_WEIGHT = 1e30
+
+
+def place_weights(x: CriterionInput, asker: object, weighting: str, place_base: float = 1.2) -> Tensor:
+    r"""Weight of each position by the place of its digit.
+
+    Args:
+        x: the input, with spans.
+        asker: what needs the weights, for the error message.
+        weighting: "exponential": $b^r$, r digits of the number behind this one (NTIL); "linear": $r + 1$
+            (DIST2Loss); "decimal": $2 (place + 1)$ for integer digits, $1.02^{place - 1}$ behind the point,
+            where places are -1, -2, ... (DEL).
+        place_base: $b$.
+
+    Returns:
+        `[positions]`, at most 1e30 (with base 1.2 a number of 379 digits), so that no weight is infinite.
+
+    Raises:
+        ValueError: the input has no spans.
+    """
+    spans = spans_of(x, asker)
+    dtype = x.log_probs.dtype
+    behind = spans.place_from_end.to(dtype)
+    if weighting == "linear":
+        return behind + 1
+    if weighting == "exponential":
+        return torch.pow(place_base, behind).clamp(max=_LARGEST_WEIGHT)
+    place = spans.place.to(dtype)
+    return torch.where(place >= 0, 2 * (place + 1), torch.pow(1.02, place - 1))
+
+
+@dataclass(frozen=True)
+class PlaceWeighted:
+    r"""Any criterion, weighted by the place of the digit in its number.
+
+    $w(place) \cdot loss$; around `Wasserstein` it is NTIL's token term. Smallest where the
+    criterion is; its range is the criterion's times the weights'.
+    Use it where a wrong leading digit is worse than a wrong last one. Each position still counts once in
+    means.
+
+    Args:
+        criterion: what is weighted, one loss per token.
+        weighting: "exponential" (default): `place_base` to the count of digits behind this one; "linear":
+            that count + 1; "decimal": see `place_weights`.
+        place_base: base of the exponential weights, 1 or more. Default: 1.2, as published.
+        decimals: a point between two digits belongs to their number. Default: True for "decimal".
+
+    Raises:
+        ValueError: an unknown weighting, a base below 1, or a criterion that gives one loss per number.
+
+    Source: NTIL, ACL 2025, the exponential position-based weighting.
+
+    Example:
+        >>> import torch
+        >>> from ntloss import NumberTokenLoss, NumberVocabulary
+        >>> from ntloss.criteria import PlaceWeighted, Wasserstein
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
+        >>> loss = NumberTokenLoss(digits, PlaceWeighted(Wasserstein(), place_base=2.0))
+        >>> logits = torch.full((1, 3, 16), -1e4)
+        >>> logits[..., 4] = 0.0  # certain of 4, three times
+        >>> loss(logits, torch.tensor([[5, 5, 5]]), reduction="none")
+        tensor([[4., 2., 1.]])
+    """
+
+    criterion: Criterion
+    weighting: str = "exponential"
+    place_base: float = 1.2
+    decimals: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.weighting not in _WEIGHTINGS:
+            raise ValueError(f"weighting={self.weighting!r}: expected one of {_WEIGHTINGS}")
+        if not 1 <= self.place_base < float("inf"):
+            raise ValueError(f"place_base={self.place_base!r}: expected a finite number of 1 or more")
+        if needs_of(self.criterion).per_number:
+            raise ValueError(
+                f"criterion={self.criterion!r} gives one loss per number, which has no place. Expected a "
+                "criterion on tokens, such as Wasserstein()."
+            )
+
+    @property
+    def needs(self) -> Needs:
+        """Places, and what the criterion needs."""
+        decimals = self.weighting == "decimal" if self.decimals is None else self.decimals
+        return needs_of(self.criterion).union(Needs(spans=True, decimals=decimals))
+
+    def __call__(self, x: CriterionInput) -> Tensor:
+        """Loss of each position, `[positions]`."""
+        return self._loss(x, self.criterion)
+
+    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+        """Bind the criterion that is weighted."""
+        return partial(self._loss, criterion=bind(self.criterion, values, like))
+
+    def _loss(self, x: CriterionInput, criterion: BoundCriterion) -> Tensor:
+        return criterion(x) * place_weights(x, self, self.weighting, self.place_base)
+
+    def worst(self, values: Tensor) -> None:
+        """None: numbers may be of any length, so weights have no bound."""
+
+
+@dataclass(frozen=True)
+class PerNumber:
+    """The mean of a criterion over the tokens of each number, so that every number counts once.
+
+    Smallest where the criterion is, with its range. Use it where long numbers should not outweigh short
+    ones, or to add a criterion on tokens to one on whole numbers (`WeightedSum`).
+
+    Args:
+        criterion: one loss per token.
+        decimals: a point between two digits belongs to their number. Default: what the criterion needs.
+
+    Raises:
+        ValueError: a criterion that gives one loss per number already.
+
+    Example:
+        >>> import torch
+        >>> from ntloss import NumberTokenLoss, NumberVocabulary
+        >>> from ntloss.criteria import PerNumber, Wasserstein
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
+        >>> loss = NumberTokenLoss(digits, PerNumber(Wasserstein()))
+        >>> logits = torch.full((1, 4, 16), -1e4)
+        >>> logits[..., 4] = 0.0  # certain of 4
+        >>> loss(logits, torch.tensor([[5, 7, 11, 4]]), reduction="none")
+        tensor([[2., 0., 0., 0.]])
+    """
+
+    criterion: Criterion
+    decimals: bool = False
+
+    def __post_init__(self) -> None:
+        if needs_of(self.criterion).per_number:
+            raise ValueError(
+                f"criterion={self.criterion!r} gives one loss per number already: use it as it is"
+            )
+
+    @property
+    def needs(self) -> Needs:
+        """Whole numbers, and what the criterion needs."""
+        return needs_of(self.criterion).union(Needs(per_number=True, decimals=self.decimals))
+
+    def __call__(self, x: CriterionInput) -> Tensor:
+        """Loss of each number at its first token, `[positions]`."""
+        return self._loss(x, self.criterion)
+
+    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+        """Bind the criterion that is averaged."""
+        return partial(self._loss, criterion=bind(self.criterion, values, like))
+
+    def _loss(self, x: CriterionInput, criterion: BoundCriterion) -> Tensor:
+        spans = spans_of(x, self)
+        is_number = spans.digits > 0
+        loss = torch.where(is_number, criterion(x), 0)
+        nothing = torch.zeros_like(loss)
+        count = nothing.scatter_add(0, spans.number, is_number.to(loss.dtype))
+        return at_starts(nothing.scatter_add(0, spans.number, loss) / count.clamp(min=1), spans)
+
+    def worst(self, values: Tensor) -> float | None:
+        """That of the criterion."""
+        return self.criterion.worst(values)
 
 
 @dataclass(frozen=True)
@@ -39,14 +203,14 @@ class WeightedSum:
 
     Example:
         >>> import torch
-        >>> from ntloss import ExpectedValue, NumberRecord, Wasserstein
+        >>> from ntloss import CriterionInput, ExpectedValue, Wasserstein
         >>> from ntloss.criteria import WeightedSum
-        >>> record = NumberRecord(
+        >>> x = CriterionInput(
         ...     log_probs=torch.tensor([[0.5, 0.0, 0.5]]).log(),
         ...     values=torch.tensor([3.0, 4.0, 5.0]),
         ...     target=torch.tensor([1]),
         ... )
-        >>> WeightedSum((Wasserstein(), ExpectedValue()), (0.5, 1.0))(record)  # 0.5 * 1 + 1.0 * 0
+        >>> WeightedSum((Wasserstein(), ExpectedValue()), (0.5, 1.0))(x)  # 0.5 * 1 + 1.0 * 0
         tensor([0.5000])
     """
 
@@ -78,19 +242,18 @@ class WeightedSum:
         """What any of them needs."""
         return functools.reduce(Needs.union, map(needs_of, self.criteria))
 
-    def __call__(self, record: NumberRecord) -> Tensor:
+    def __call__(self, x: CriterionInput) -> Tensor:
         """Loss of each position, `[positions]`."""
-        assert self.weights is not None
-        total = None
-        for i, (criterion, weight) in enumerate(zip(self.criteria, self.weights, strict=True)):
-            part = weight * criterion(record_of_part(record, i))
-            total = part if total is None else total + part
-        assert total is not None
-        return total
+        return self._loss(x, self.criteria)
 
-    def tables(self, values: Tensor) -> dict[str, Tensor]:
-        """Those of all of them."""
-        return tables_of_parts(tuple(self.criteria), values)
+    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+        """Bind each criterion."""
+        return partial(self._loss, criteria=[bind(criterion, values, like) for criterion in self.criteria])
+
+    def _loss(self, x: CriterionInput, criteria: Sequence[BoundCriterion]) -> Tensor:
+        assert self.weights is not None
+        losses = [weight * criterion(x) for criterion, weight in zip(criteria, self.weights, strict=True)]
+        return functools.reduce(torch.add, losses)
 
     def worst(self, values: Tensor) -> float | None:
         """The sum of the worst costs, or None where one of them has none."""

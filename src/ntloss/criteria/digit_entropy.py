@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria.places import place_weights
-from ntloss.criteria.record import Needs, NumberRecord
+from ntloss.criteria.criterion import CriterionInput
 
 _SCALE = 0.01
 
@@ -17,15 +16,11 @@ _SCALE = 0.01
 class DigitEntropy:
     r"""Binary cross-entropy of each digit's raw logit, weighted with its probability (DEL).
 
-    $0.01 \, w \cdot mean_j \; p_j \, (softplus(z_j) - [j = k] z_j)$: a digit that is likely should not be so
+    $0.01 \, mean_j \; p_j \, (softplus(z_j) - [j = k] z_j)$: a digit that is likely should not be so
     unless it is the label's. From 0 to infinity. It tends to zero where p is on the label and $z_k$ is
     large. Mind that it depends on the logits' level, as no other criterion does: it also tends to zero with
     p on a *wrong* digit whose logit, as all of them, is far below zero. So use it beside cross-entropy, as
-    published, with weight 1.
-
-    Args:
-        place_weighted: $w = 2 (place + 1)$ for integer digits and $1.02^{place - 1}$ behind the point, where
-            places are -1, -2, ...; else $w = 1$. Default: False.
+    published, with weight 1. The paper's weights by place are `PlaceWeighted(DigitEntropy(), "decimal")`.
 
     Source: DEL, 2026.
 
@@ -39,22 +34,15 @@ class DigitEntropy:
         0.6931
     """
 
-    place_weighted: bool = False
-
-    @property
-    def needs(self) -> Needs:
-        """Places and points, where it weighs with them."""
-        return Needs(spans=self.place_weighted, decimals=self.place_weighted)
-
-    def __call__(self, record: NumberRecord) -> Tensor:
+    def __call__(self, x: CriterionInput) -> Tensor:
         """Loss of each position, `[positions]`."""
-        if record.logits is None:
-            raise ValueError(f"record.logits is None, and {self!r} depends on the logits' level")
+        if x.number_logsumexp is None:
+            raise ValueError(f"number_logsumexp is None, and {self!r} depends on the logits' level")
+        logits = x.log_probs + x.number_logsumexp.unsqueeze(-1)
         # softplus(z) - z = softplus(-z), without a difference of large numbers.
-        target = record.target.unsqueeze(-1)
-        signed = record.logits.scatter(-1, target, -record.logits.gather(-1, target))
-        loss = _SCALE * (record.probs * F.softplus(signed)).mean(-1)
-        return loss * place_weights(record, self, "decimal") if self.place_weighted else loss
+        target = x.target.unsqueeze(-1)
+        signed = logits.scatter(-1, target, -logits.gather(-1, target))
+        return _SCALE * (x.probs * F.softplus(signed)).mean(-1)
 
     def worst(self, values: Tensor) -> None:
         """None: logits, and with them the loss, have no bound."""

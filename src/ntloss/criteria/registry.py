@@ -6,15 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ntloss.criteria.combine import WeightedSum, ntil
+from ntloss.criteria.combine import PerNumber, PlaceWeighted, WeightedSum, ntil
+from ntloss.criteria.criterion import Criterion
 from ntloss.criteria.digit_entropy import DigitEntropy
-from ntloss.criteria.places import PlaceWeighted
-from ntloss.criteria.record import Criterion
 from ntloss.criteria.regression import ExpectedValue
 from ntloss.criteria.smmd import SMMD
-from ntloss.criteria.targets import Dist2, GaussianCrossEntropy
+from ntloss.criteria.smoothed_targets import Dist2, GaussianCrossEntropy
 from ntloss.criteria.transport import SmoothedWasserstein, Wasserstein
-from ntloss.criteria.whole_numbers import Magnitude, NumberLevel, PerNumber, RelativeError
+from ntloss.criteria.whole_numbers import Magnitude, NumberLevel, RelativeError
 
 _CRITERIA: dict[str, Callable[..., Criterion]] = {
     "wasserstein": Wasserstein,
@@ -51,7 +50,7 @@ def get_criterion(name: str, **options: Any) -> Criterion:
     Example:
         >>> from ntloss import get_criterion
         >>> get_criterion("dist2", tau=0.5)
-        Dist2(tau=0.5, distance='squared', place_weighted=False)
+        Dist2(tau=0.5, distance='squared')
         >>> get_criterion("place_weighted", criterion="wasserstein").criterion
         Wasserstein(squash_factor=None)
     """

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria.record import NumberRecord
+from ntloss.criteria.criterion import CriterionInput
 
 _EXPECTED_VALUE_LOSSES: dict[str, Callable[..., Tensor]] = {
     "squared": F.mse_loss,
@@ -38,12 +38,12 @@ class ExpectedValue:
 
     Example:
         >>> import torch
-        >>> record = NumberRecord(
+        >>> x = CriterionInput(
         ...     log_probs=torch.tensor([[0.5, 0.0, 0.5]]).log(),
         ...     values=torch.tensor([3.0, 4.0, 5.0]),
         ...     target=torch.tensor([0]),
         ... )
-        >>> ExpectedValue("squared")(record)
+        >>> ExpectedValue("squared")(x)
         tensor([1.])
     """
 
@@ -61,9 +61,9 @@ class ExpectedValue:
             function = functools.partial(function, reduction="none")
         object.__setattr__(self, "_function", function)
 
-    def __call__(self, record: NumberRecord) -> Tensor:
+    def __call__(self, x: CriterionInput) -> Tensor:
         """Loss of each position, `[positions]`, in the units of `loss`."""
-        return self.elementwise((record.probs * record.values).sum(-1), record.target_values)
+        return self.elementwise((x.probs * x.values).sum(-1), x.target_values)
 
     def elementwise(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Apply the regression loss to each pair; both and the result are `[positions]`.

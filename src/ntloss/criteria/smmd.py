@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from ntloss.criteria.record import NumberRecord, table
-from ntloss.criteria.targets import positive
+from ntloss.autograd import refuse_double_backward
+from ntloss.criteria.criterion import BoundCriterion, CriterionInput, check_positive
 from ntloss.criteria.transport import check_squash, squashed
 
 _KERNELS = ("gaussian", "laplace")
@@ -70,12 +70,12 @@ class SMMD:
         if not self._bandwidths:
             raise ValueError("sigma=(): expected a number above 0, or several")
         for sigma in self._bandwidths:
-            positive("sigma", sigma)
+            check_positive("sigma", sigma)
         for name, choices in (("kernel", _KERNELS), ("form", _FORMS)):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {choices}")
         if self.alpha is not None:
-            positive("alpha", self.alpha)
+            check_positive("alpha", self.alpha)
         if self.squash_factor is not None and not 1 < self.squash_factor < float("inf"):
             raise ValueError(f"squash_factor={self.squash_factor!r}: expected a number above 1, or None")
 
@@ -83,28 +83,34 @@ class SMMD:
     def _bandwidths(self) -> tuple[float, ...]:
         return self.sigma if isinstance(self.sigma, tuple) else (self.sigma,)
 
-    def __call__(self, record: NumberRecord) -> Tensor:
+    def __call__(self, x: CriterionInput) -> Tensor:
         """Loss of each position, `[positions]`."""
-        step = record.values.new_tensor(-1.0).to(record.log_probs.dtype)
-        error = record.probs.scatter_add(-1, record.target.unsqueeze(-1), step.expand(len(record.target), 1))
+        return self.bind(x.values.double(), x.log_probs)(x)
+
+    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+        """Compute the symmetric matrix `[values, values]` of the error's quadratic form."""
+        return partial(self._loss, matrix=self._matrix(values).to(like))
+
+    def _loss(self, x: CriterionInput, matrix: Tensor) -> Tensor:
+        step = torch.full_like(x.target, -1, dtype=x.log_probs.dtype)
+        error = x.probs.scatter_add(-1, x.target.unsqueeze(-1), step.unsqueeze(-1))
         # Autocast would take the product in half precision.
         with torch.autocast(error.device.type, enabled=False):
-            loss: Tensor = _QuadraticForm.apply(error, table(self, record, "matrix"))  # type: ignore[no-untyped-call]
+            loss: Tensor = _QuadraticForm.apply(error, matrix)  # type: ignore[no-untyped-call]
         return loss
 
-    def tables(self, values: Tensor) -> dict[str, Tensor]:
-        """`matrix` `[values, values]`, symmetric: the loss is the error's quadratic form with it."""
+    def _matrix(self, values: Tensor) -> Tensor:
         kernel = self._kernel_matrix(values)
         degrees = kernel.sum(-1)
         alpha = 1 / (2 * degrees.mean()) if self.alpha is None else self.alpha
         smoothness = alpha * (degrees.diag() - kernel)
-        return {"matrix": {"mmd": kernel, "smoothness": smoothness, "both": kernel + smoothness}[self.form]}
+        return {"mmd": kernel, "smoothness": smoothness, "both": kernel + smoothness}[self.form]
 
     def _kernel_matrix(self, values: Tensor) -> Tensor:
         distance = (values - values.unsqueeze(-1)).abs()
         if self.squash_factor is not None:
             check_squash(values, self.squash_factor)
-            distance = squashed(distance, values.diff().min(), values[-1] - values[0], self.squash_factor)
+            distance = squashed(distance, values, self.squash_factor)
         if self.kernel == "gaussian":
             exponents = [distance.square() / (2 * sigma**2) for sigma in self._bandwidths]
         else:
@@ -113,7 +119,7 @@ class SMMD:
 
     def worst(self, values: Tensor) -> float:
         """The largest loss of one value for another."""
-        matrix = self.tables(values)["matrix"]
+        matrix = self._matrix(values)
         own = matrix.diagonal()
         return float((own + own.unsqueeze(-1) - 2 * matrix).max())
 
@@ -128,7 +134,7 @@ class _QuadraticForm(torch.autograd.Function):
         return (rows * products).sum(-1)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        refuse_double_backward()
         (products,) = ctx.saved_tensors
         return 2 * grad.unsqueeze(-1) * products, None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ntloss.criteria.record import NumberRecord, table
-from ntloss.criteria.targets import gaussian_targets, positive
+from ntloss.criteria.criterion import BoundCriterion, CriterionInput, check_positive
+from ntloss.criteria.smoothed_targets import gaussian_targets
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,12 @@ class Wasserstein:
 
     Example:
         >>> import torch
-        >>> record = NumberRecord(
+        >>> x = CriterionInput(
         ...     log_probs=torch.tensor([[0.5, 0.25, 0.25]]).log(),
         ...     values=torch.tensor([0.0, 1.0, 2.0]),
         ...     target=torch.tensor([0]),
         ... )
-        >>> Wasserstein()(record)
+        >>> Wasserstein()(x)
         tensor([0.7500])
     """
 
@@ -47,18 +48,12 @@ class Wasserstein:
                 "value costs the same), or None for the plain distance"
             )
 
-    def __call__(self, record: NumberRecord) -> Tensor:
+    def __call__(self, x: CriterionInput) -> Tensor:
         """Loss of each position, `[positions]`, in units of the values (or squashed)."""
-        cost = self.cost(record.values, record.target_values.unsqueeze(-1))
-        return (record.probs * cost).sum(-1)
-
-    def cost(self, values: Tensor, target_values: Tensor) -> Tensor:
-        """Cost of predicting `values` `[values]` for `target_values` `[..., 1]`: `[..., values]`."""
-        distance = (values - target_values).abs()
-        if self.squash_factor is None:
-            return distance
-        smallest, largest = values.diff().min(), values[-1] - values[0]
-        return squashed(distance, smallest, largest, self.squash_factor)
+        cost = (x.values - x.target_values.unsqueeze(-1)).abs()
+        if self.squash_factor is not None:
+            cost = squashed(cost, x.values, self.squash_factor)
+        return (x.probs * cost).sum(-1)
 
     def worst(self, values: Tensor) -> float:
         """The largest cost between two values of the vocabulary."""
@@ -68,8 +63,9 @@ class Wasserstein:
         return float(self.squash_factor)
 
 
-def squashed(distance: Tensor, smallest: Tensor, largest: Tensor, factor: float) -> Tensor:
-    """Map distances from [smallest, largest] to [1, factor]; zero stays zero."""
+def squashed(distance: Tensor, values: Tensor, factor: float) -> Tensor:
+    """Map distances between values `[values]`, ascending, to 1 to `factor`; zero stays zero."""
+    smallest, largest = values.diff().min(), values[-1] - values[0]
     stretched = 1 + (distance - smallest) * ((factor - 1) / (largest - smallest))
     return torch.where(distance == 0, 0.0, stretched)
 
@@ -105,28 +101,29 @@ class SmoothedWasserstein:
 
     Example:
         >>> import torch
-        >>> from ntloss.criteria import NumberRecord, SmoothedWasserstein
+        >>> from ntloss.criteria import CriterionInput, SmoothedWasserstein
         >>> values = torch.tensor([0.0, 1.0, 2.0])
-        >>> record = NumberRecord(torch.tensor([[-1e3, 0.0, -1e3]]), values, torch.tensor([1]))
-        >>> round(SmoothedWasserstein(sigma=1.0)(record).item(), 4)  # 1 - 1 / (1 + 2 exp(-1/2))
+        >>> x = CriterionInput(torch.tensor([[-1e3, 0.0, -1e3]]), values, torch.tensor([1]))
+        >>> round(SmoothedWasserstein(sigma=1.0)(x).item(), 4)  # 1 - 1 / (1 + 2 exp(-1/2))
         0.5481
     """
 
     sigma: float = 1.0
 
     def __post_init__(self) -> None:
-        positive("sigma", self.sigma)
+        check_positive("sigma", self.sigma)
 
-    def __call__(self, record: NumberRecord) -> Tensor:
+    def __call__(self, x: CriterionInput) -> Tensor:
         """Loss of each position, `[positions]`, in units of the values."""
-        cumulated = table(self, record, "cumulated")[record.target]
-        gaps = record.values.diff()
-        apart = record.probs.cumsum(-1) - cumulated
-        return (apart[:, :-1].abs() * gaps).sum(-1)
+        return self.bind(x.values.double(), x.log_probs)(x)
 
-    def tables(self, values: Tensor) -> dict[str, Tensor]:
-        """`cumulated` `[values, values]`: row k is the target of value k, cumulated."""
-        return {"cumulated": gaussian_targets(values, self.sigma).cumsum(-1)}
+    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+        """Compute the cumulated targets, `[values, values]`: row k is that of value k."""
+        return partial(self._loss, cumulated=gaussian_targets(values, self.sigma).cumsum(-1).to(like))
+
+    def _loss(self, x: CriterionInput, cumulated: Tensor) -> Tensor:
+        apart = x.probs.cumsum(-1) - cumulated[x.target]
+        return (apart[:, :-1].abs() * x.values.diff()).sum(-1)
 
     def worst(self, values: Tensor) -> float:
         """The largest distance of one value to a target; convex, so that of the first or last value."""

@@ -13,16 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ntloss.criteria.record import (
-    Criterion,
-    Needs,
-    NumberRecord,
-    needs_of,
-    record_of_part,
-    spans_of,
-    tables_of_parts,
-)
-from ntloss.criteria.targets import positive
+from ntloss.criteria.criterion import CriterionInput, Needs, check_positive, spans_of
 from ntloss.numbers import NumberSpans, log_ratio
 
 # In the unit of a number's last digit; that of the published package.
@@ -70,12 +61,12 @@ class NumberLevel:
         """Whole numbers."""
         return Needs(per_number=True, decimals=self.decimals)
 
-    def __call__(self, record: NumberRecord) -> Tensor:
+    def __call__(self, x: CriterionInput) -> Tensor:
         """Loss of each number at its first token, `[positions]`."""
-        spans = spans_of(record, self)
+        spans = spans_of(x, self)
         # Half of epsilon on either side: (a - b) / (a + b) = tanh((log a - log b) / 2).
-        predicted = (record.probs * record.values.abs()).sum(-1)
-        true = record.target_values.abs()
+        predicted = (x.probs * x.values.abs()).sum(-1)
+        true = x.target_values.abs()
         ratio = log_ratio(predicted, true, spans.place_from_end, spans, _EPSILON / 2)
         return at_starts(torch.tanh(ratio.abs() / 2), spans)
 
@@ -84,15 +75,15 @@ class NumberLevel:
         return 1.0
 
 
-def _ratio_of_read_numbers(record: NumberRecord, criterion: RelativeError | Magnitude) -> Tensor:
-    spans = spans_of(record, criterion)
-    values = record.values.abs()
-    soft = torch.softmax(record.log_probs / criterion.temperature, -1)
+def _ratio_of_read_numbers(x: CriterionInput, criterion: RelativeError | Magnitude) -> Tensor:
+    spans = spans_of(x, criterion)
+    values = x.values.abs()
+    soft = torch.softmax(x.log_probs / criterion.temperature, -1)
     read = (soft * values).sum(-1)
     if criterion.hard:
         # The value is that of the most likely digit, the gradient that of the soft reading.
-        read = read + (values[record.log_probs.argmax(-1)] - read).detach()
-    return log_ratio(read, record.target_values.abs(), spans.place, spans, 1.0)
+        read = read + (values[x.log_probs.argmax(-1)] - read).detach()
+    return log_ratio(read, x.target_values.abs(), spans.place, spans, 1.0)
 
 
 @dataclass(frozen=True)
@@ -131,18 +122,18 @@ class RelativeError:
     decimals: bool = False
 
     def __post_init__(self) -> None:
-        positive("temperature", self.temperature)
+        check_positive("temperature", self.temperature)
 
     @property
     def needs(self) -> Needs:
         """Whole numbers."""
         return Needs(per_number=True, decimals=self.decimals)
 
-    def __call__(self, record: NumberRecord) -> Tensor:
+    def __call__(self, x: CriterionInput) -> Tensor:
         """Loss of each number at its first token, `[positions]`."""
         # 1 - (min + 1) / (max + 1)
-        error = -torch.expm1(-_ratio_of_read_numbers(record, self).abs())
-        return at_starts(error, spans_of(record, self))
+        error = -torch.expm1(-_ratio_of_read_numbers(x, self).abs())
+        return at_starts(error, spans_of(x, self))
 
     def worst(self, values: Tensor) -> float:
         """1: the error is relative."""
@@ -183,74 +174,16 @@ class Magnitude:
     decimals: bool = False
 
     def __post_init__(self) -> None:
-        positive("temperature", self.temperature)
+        check_positive("temperature", self.temperature)
 
     @property
     def needs(self) -> Needs:
         """Whole numbers."""
         return Needs(per_number=True, decimals=self.decimals)
 
-    def __call__(self, record: NumberRecord) -> Tensor:
+    def __call__(self, x: CriterionInput) -> Tensor:
         """Loss of each number at its first token, `[positions]`."""
-        return at_starts(_ratio_of_read_numbers(record, self).abs(), spans_of(record, self))
+        return at_starts(_ratio_of_read_numbers(x, self).abs(), spans_of(x, self))
 
     def worst(self, values: Tensor) -> None:
         """None: numbers may be of any length."""
-
-
-@dataclass(frozen=True)
-class PerNumber:
-    """The mean of a criterion over the tokens of each number, so that every number counts once.
-
-    Smallest where the criterion is, with its range. Use it where long numbers should not outweigh short
-    ones, or to add a criterion on tokens to one on whole numbers (`WeightedSum`).
-
-    Args:
-        criterion: one loss per token.
-        decimals: a point between two digits belongs to their number. Default: what the criterion needs.
-
-    Raises:
-        ValueError: a criterion that gives one loss per number already.
-
-    Example:
-        >>> import torch
-        >>> from ntloss import NumberTokenLoss, NumberVocabulary
-        >>> from ntloss.criteria import PerNumber, Wasserstein
-        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
-        >>> loss = NumberTokenLoss(digits, PerNumber(Wasserstein()))
-        >>> logits = torch.full((1, 4, 16), -1e4)
-        >>> logits[..., 4] = 0.0  # certain of 4
-        >>> loss(logits, torch.tensor([[5, 7, 11, 4]]), reduction="none")
-        tensor([[2., 0., 0., 0.]])
-    """
-
-    criterion: Criterion
-    decimals: bool = False
-
-    def __post_init__(self) -> None:
-        if needs_of(self.criterion).per_number:
-            raise ValueError(
-                f"criterion={self.criterion!r} gives one loss per number already: use it as it is"
-            )
-
-    @property
-    def needs(self) -> Needs:
-        """Whole numbers, and what the criterion needs."""
-        return needs_of(self.criterion).union(Needs(per_number=True, decimals=self.decimals))
-
-    def __call__(self, record: NumberRecord) -> Tensor:
-        """Loss of each number at its first token, `[positions]`."""
-        spans = spans_of(record, self)
-        is_number = spans.digits > 0
-        loss = torch.where(is_number, self.criterion(record_of_part(record, 0)), 0)
-        nothing = torch.zeros_like(loss)
-        count = nothing.scatter_add(0, spans.number, is_number.to(loss.dtype))
-        return at_starts(nothing.scatter_add(0, spans.number, loss) / count.clamp(min=1), spans)
-
-    def tables(self, values: Tensor) -> dict[str, Tensor]:
-        """Those of the criterion."""
-        return tables_of_parts((self.criterion,), values)
-
-    def worst(self, values: Tensor) -> float | None:
-        """That of the criterion."""
-        return self.criterion.worst(values)

@@ -15,19 +15,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ntloss.engine.parallel import Shard, read_shard, write_shard_gradient
+from ntloss.autograd import refuse_double_backward
+from ntloss.engine.objective import LossTerms, Objective
 from ntloss.engine.readout import (
-    LogNormalizer,
     Readout,
     Transform,
     compute_dtype,
     read_block,
-    refuse_double_backward,
     without_autocast,
     write_gradient,
 )
-from ntloss.engine.tables import NumberTables
-from ntloss.engine.terms import LossTerms, Objective, Positions, position_terms
+from ntloss.engine.shards import Shard, local_columns, replicated
+from ntloss.engine.targets import Targets
 
 # Least and most positions in a block.
 _ROWS_ON_CPU = (100, 256)
@@ -60,26 +59,49 @@ class Head(NamedTuple):
         bias = None if self.bias is None else self.bias.to(dtype)
         return hidden.to(dtype), self._replace(weight=self.weight.to(dtype), bias=bias)
 
-    def read(self, logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, overwrite: bool) -> Readout:
-        """Read a block's logits without a graph; with `overwrite` their softmax takes their place."""
-        arguments = (logits, labels, token_ids, self.transform, mean, logits if overwrite else None)
-        return read_block(*arguments) if self.shard is None else read_shard(*arguments, self.shard)
 
-    def write_gradient(
-        self,
-        logits: Tensor,
-        is_softmax: bool,
-        labels: Tensor,
-        token_ids: Tensor,
-        log_normalizer: LogNormalizer,
-        grads: tuple[Tensor, ...],
-    ) -> None:
-        """Put the gradient of a block's logits in their (or their softmax's) place."""
-        arguments = (logits, is_softmax, logits, labels, token_ids, *log_normalizer)
-        if self.shard is None:
-            write_gradient(*arguments, *self.transform, *grads)
-        else:
-            write_shard_gradient(*arguments, self.transform, grads, self.shard)
+def local_head(
+    hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, transform: Transform,
+    vocab_size: int, group: dist.ProcessGroup | None,
+) -> tuple[Tensor, Head]:  # fmt: skip
+    """Check hidden states and head, and take this rank's part of a sharded head; see `local_columns`."""
+    hidden_states = replicated(hidden_states)
+    lm_head_weight, shard = local_columns(lm_head_weight, 0, vocab_size, group)
+    if bias is not None and type(bias) is not Tensor:  # a plain one is checked below
+        bias = local_columns(bias, 0, vocab_size, None)[0]
+    check_head(hidden_states, lm_head_weight, bias, vocab_size if shard is None else shard.size)
+    return hidden_states, Head(lm_head_weight, bias, transform, shard)
+
+
+def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, vocab_size: int) -> None:
+    """Raise unless hidden states, head and bias fit each other and the vocabulary."""
+    parameters = {"lm_head_weight": lm_head_weight} | ({} if bias is None else {"bias": bias})
+    for name, tensor in {"hidden_states": hidden_states, **parameters}.items():
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            given = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise TypeError(f"{name}: expected a floating-point tensor, given {given}")
+    if lm_head_weight.dim() != 2 or hidden_states.shape[-1:] != lm_head_weight.shape[-1:]:
+        raise ValueError(
+            f"lm_head_weight of shape {list(lm_head_weight.shape)} does not fit hidden_states of shape "
+            f"{list(hidden_states.shape)}: expected [vocab, hidden] and [..., hidden]"
+        )
+    if len(lm_head_weight) != vocab_size:
+        raise ValueError(
+            f"lm_head_weight has {len(lm_head_weight):,} rows, the vocabulary {vocab_size:,} tokens. Models "
+            "often pad their embeddings: NumberVocabulary.from_tokenizer(tokenizer, vocab_size="
+            "model.config.vocab_size)."
+        )
+    if bias is not None and bias.shape != lm_head_weight.shape[:1]:
+        raise ValueError(f"bias of shape {list(bias.shape)}: expected [vocab] = [{vocab_size}]")
+    device = hidden_states.device
+    autocast = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    for name, tensor in parameters.items():
+        if tensor.dtype != hidden_states.dtype and not autocast:
+            found = f"hidden_states are {hidden_states.dtype}, {name} is {tensor.dtype}"
+            raise TypeError(f"{found}: cast one, or use autocast")
+        if tensor.device != device:
+            found = f"hidden_states are on {device}, {name} on {tensor.device}"
+            raise ValueError(f"{found}: move one to the other")
 
 
 def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
@@ -89,33 +111,14 @@ def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
 
 
 def sum_of_blocks(
-    hidden: Tensor,
-    head: Head,
-    positions: Positions,
-    tables: NumberTables,
-    objective: Objective,
-    weight: float | Tensor,
-    rows: int,
+    hidden: Tensor, head: Head, targets: Targets, objective: Objective, weight: float | Tensor, rows: int
 ) -> LossTerms:
-    """Sum over the positions of a combined loss.
-
-    Args:
-        hidden: `[positions, hidden]`.
-        head: the head.
-        positions: of the labels.
-        tables: the number tokens.
-        objective: what is minimised.
-        weight: of the number term.
-        rows: positions in a block.
-
-    Returns:
-        The terms, scalars.
-    """
+    """Sum over the positions `[positions, hidden]` of a combined loss, `rows` of them at a time."""
     hidden, head = head.under_autocast(hidden)
     with without_autocast(hidden.device):
         grad_enabled = torch.is_grad_enabled()  # it never is inside a Function's forward
         terms = _SumOfBlocks.apply(  # type: ignore[no-untyped-call]
-            hidden, head.weight, head.bias, head, positions, tables, objective, weight, rows, grad_enabled
+            hidden, head.weight, head.bias, head, targets, objective, weight, rows, grad_enabled
         )
     return LossTerms(*terms)
 
@@ -123,18 +126,9 @@ def sum_of_blocks(
 def read_hidden(
     hidden: Tensor, head: Head, labels: Tensor, token_ids: Tensor, mean: bool, rows: int
 ) -> Readout:
-    """Read the logits that hidden states have, differentiably.
+    """Read the logits that hidden states `[positions, hidden]` have, differentiably, `rows` at a time.
 
-    Args:
-        hidden: `[positions, hidden]`.
-        head: the head.
-        labels: `[positions]`, token ids, all inside the vocabulary.
-        token_ids: `[number tokens]`.
-        mean: also read the mean logit.
-        rows: positions in a block.
-
-    Returns:
-        The readout.
+    The other arguments are those of `read_logits`.
     """
     hidden, head = head.under_autocast(hidden)
     with without_autocast(hidden.device):
@@ -147,18 +141,9 @@ def read_hidden(
 class _SumOfBlocks(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight_of_head: Tensor,
-        bias: Tensor | None,
-        head: Head,
-        positions: Positions,
-        tables: NumberTables,
-        objective: Objective,
-        weight: float | Tensor,
-        rows: int,
-        grad_enabled: bool,
-    ) -> tuple[Tensor, ...]:
+        ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: Head, targets: Targets,
+        objective: Objective, weight: float | Tensor, rows: int, grad_enabled: bool,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         # float16 has no room for the gradients of a mean over many positions, nor for those of large values,
         # and what scales the loss (a GradScaler) is not known yet: a block's largest becomes 1.
         scaled = hidden.dtype == torch.float16
@@ -168,18 +153,19 @@ class _SumOfBlocks(torch.autograd.Function):
         overwrite = (
             gradients.wanted
             and hidden.dtype == compute_dtype(hidden.dtype)
-            and objective.transform.softcap is None
+            and head.transform.softcap is None
         )
         mean = objective.label_smoothing > 0
         sums = LossTerms(*(hidden.new_zeros((), dtype=compute_dtype(hidden.dtype)) for _ in range(3)))
+        token_ids = objective.tables.token_ids
         for block, logits in _blocks(hidden, head, rows):
-            here = positions.select(block)
-            readout = head.read(logits, here.labels, tables.token_ids, mean, overwrite)
-            leaves = readout[1:]  # all but the level
-            for leaf in leaves:
+            here = targets.select(block)
+            softmax = logits if overwrite else None
+            readout = read_block(logits, here.labels, token_ids, head.transform, mean, softmax, head.shard)
+            for leaf in (leaves := readout[1:]):  # all but the level
                 leaf.requires_grad_(gradients.wanted)
             with torch.set_grad_enabled(gradients.wanted):
-                terms = position_terms(readout, here, tables, objective, weight)
+                terms = objective(readout, here, weight)
                 loss = terms.loss.sum()
             for total, part in zip(sums, (loss, terms.ce.sum(), terms.ntl.sum()), strict=True):
                 total += part.detach()
@@ -187,8 +173,10 @@ class _SumOfBlocks(torch.autograd.Function):
                 grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
                 scale = _largest(grads) if scaled else None
                 grads = grads if scale is None else tuple(grad / scale for grad in grads)
-                log_normalizer = LogNormalizer(readout.level, readout.log_sum.detach())
-                head.write_gradient(logits, overwrite, here.labels, tables.token_ids, log_normalizer, grads)
+                write_gradient(
+                    logits, overwrite, logits, here.labels, token_ids, readout.level,
+                    readout.log_sum.detach(), head.transform, grads, head.shard,
+                )  # fmt: skip
                 gradients.add(block, logits, scale)
         ctx.dtype = hidden.dtype
         ctx.gradients = gradients.finish()
@@ -206,44 +194,40 @@ class _SumOfBlocks(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None
         return (
             *(None if grad is None else grad.mul_(grad_loss).to(ctx.dtype) for grad in gradients),
-            *[None] * 7,
+            *[None] * 6,
         )
 
 
 class _ReadHidden(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight_of_head: Tensor,
-        bias: Tensor | None,
-        head: Head,
-        labels: Tensor,
-        token_ids: Tensor,
-        mean: bool,
-        rows: int,
-    ) -> tuple[Tensor, ...]:
+        ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: Head, labels: Tensor,
+        token_ids: Tensor, mean: bool, rows: int,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         parts = [
-            head.read(logits, labels[block], token_ids, mean, overwrite=False)
+            read_block(logits, labels[block], token_ids, head.transform, mean, shard=head.shard)
             for block, logits in _blocks(hidden, head, rows)
         ]
         readout = Readout(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
-        ctx.save_for_backward(hidden, weight_of_head, bias, labels, token_ids, *readout.log_normalizer)
-        ctx.mark_non_differentiable(readout.level)
+        level, log_sum = readout[:2]
+        ctx.save_for_backward(hidden, weight_of_head, bias, labels, token_ids, level, log_sum)
+        ctx.mark_non_differentiable(level)
         ctx.transform, ctx.shard, ctx.rows = head.transform, head.shard, rows
         return tuple(readout)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         hidden, weight_of_head, bias, labels, token_ids, level, log_sum = ctx.saved_tensors
         head = Head(weight_of_head, bias, ctx.transform, ctx.shard)
         gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3], scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
             # The mean logit's gradient is empty where it was not asked for; so is every block of it.
-            here = tuple(grad[block] for grad in grads[1:])
-            log_normalizer = LogNormalizer(level[block], log_sum[block])
-            head.write_gradient(logits, False, labels[block], token_ids, log_normalizer, here)
+            here = tuple(grad[block] for grad in grads)
+            write_gradient(
+                logits, False, logits, labels[block], token_ids, level[block], log_sum[block],
+                head.transform, here, head.shard,
+            )  # fmt: skip
             gradients.add(block, logits)
         return (
             *(None if grad is None else grad.to(hidden.dtype) for grad in gradients.finish()),

@@ -1,8 +1,8 @@
-"""First stage: the few figures that every loss needs of logits of width V.
+"""Second stage: the few figures that every loss needs of logits of width V.
 
 `lse = logsumexp_j z_j`, the label's logit and the number tokens' logits: cross-entropy and every criterion
-are functions of these, so only this file and its relatives for hidden states (`linear.py`) and for sharded
-vocabularies (`parallel.py`) touch anything of width V. The gradient of a row of logits is
+are functions of these, so only this file, `linear.py` (hidden states) and `shards.py` (sharded vocabularies)
+touch anything of width V. The gradient of a row of logits is
 
     dL/dz = dL/dlse * softmax(z) + dL/dz_label at the label + dL/dz_N at the number tokens
 
@@ -13,10 +13,15 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from ntloss.autograd import refuse_double_backward
+
+if TYPE_CHECKING:
+    from ntloss.engine.shards import Shard
 
 # Elements of the float32 copies that are made of a part of the logits at a time (4 MiB): small beside the
 # logits, and large enough that starting an operation costs nothing.
@@ -25,38 +30,18 @@ _CHUNK = 1 << 20
 _SAFE_PROBABILITY = 1e-20
 
 
-class LogNormalizer(NamedTuple):
-    """The logsumexp of each row of logits, `[positions]`, as a sum of two terms.
-
-    Large logits have a large logsumexp, and one float32 would round off the digits that a probability needs.
-
-    Args:
-        level: a logit of the row, the largest or a likely one; it has no gradient.
-        log_sum: `log(sum_j exp(z_j - level))`, which carries the gradient of the logsumexp.
-    """
-
-    level: Tensor
-    log_sum: Tensor
-
-    @property
-    def total(self) -> Tensor:
-        """`[positions]`, the logsumexp itself."""
-        return self.level + self.log_sum
-
-    def negative_log_prob(self, logits: Tensor) -> Tensor:
-        """`-log p` of the tokens with these logits, `[positions]` or `[positions, tokens]`."""
-        level, log_sum = self if logits.dim() == 1 else (part.unsqueeze(-1) for part in self)
-        return (level - logits) + log_sum
-
-
 class Readout(NamedTuple):
     """What is read of each position's logits, in float32 or float64; all but `level` is differentiable.
 
+    The logsumexp is a sum of two terms: that of large logits is large itself, and in one float32 the digits
+    that a probability needs would be rounded off. `-log p` of a logit z is `log_sum + (level - z)`.
+
     Args:
-        level, log_sum: `[positions]`, see `LogNormalizer`; over the vocabulary.
+        level: `[positions]`, a logit of the row, the largest or a likely one; it has no gradient.
+        log_sum: `[positions]`, log of the sum of `exp(logits - level)` over the vocabulary.
         label_logit: `[positions]`.
-        number_logits: `[positions, number tokens]`, in the order of the token ids asked for.
-        mean_logit: `[positions]`, mean over the vocabulary; empty unless asked for.
+        number_logits: `[positions, number tokens]`, in the order of the token ids.
+        mean_logit: `[positions]`, mean over the vocabulary; empty unless it was asked for.
     """
 
     level: Tensor
@@ -65,26 +50,14 @@ class Readout(NamedTuple):
     number_logits: Tensor
     mean_logit: Tensor
 
-    @property
-    def log_normalizer(self) -> LogNormalizer:
-        """Logsumexp over the vocabulary."""
-        return LogNormalizer(self.level, self.log_sum)
-
-    def only(self, counted: Tensor) -> Readout:
-        """The same with zeros at positions that do not count, whose logits may be anything, NaN too.
-
-        The number tokens' logits, the one wide part, are left to whoever reads them.
-
-        Args:
-            counted: `[positions]`, bool.
-        """
-        return Readout(
-            torch.where(counted, self.level, 0),
-            torch.where(counted, self.log_sum, 0),
-            torch.where(counted, self.label_logit, 0),
-            self.number_logits,
-            torch.where(counted, self.mean_logit, 0) if self.mean_logit.shape[0] else self.mean_logit,
-        )
+    @classmethod
+    def of_numbers(cls, number_logits: Tensor, log_normalizer: Tensor | None = None) -> Readout:
+        """What the number term reads; the log-normalizer `[...]` if it needs the mass."""
+        nothing = number_logits.new_empty(0)
+        if log_normalizer is None:
+            return cls(nothing, nothing, nothing, number_logits, nothing)
+        log_sum = log_normalizer.reshape(-1).to(number_logits.dtype)
+        return cls(torch.zeros_like(log_sum), log_sum, nothing, number_logits, nothing)
 
 
 class Transform(NamedTuple):
@@ -98,12 +71,13 @@ class Transform(NamedTuple):
     scale: float = 1.0
     softcap: float | None = None
 
-    def check(self) -> None:
-        """Raise a `ValueError` unless both are in their ranges."""
+    def check(self) -> Transform:
+        """Return itself; raise a `ValueError` unless both are in their ranges."""
         if not 0 < self.scale < math.inf:
             raise ValueError(f"logit_scale={self.scale!r}: expected a number above 0")
         if self.softcap is not None and not 0 < self.softcap < math.inf:
             raise ValueError(f"softcap={self.softcap!r}: expected a number above 0, or None")
+        return self
 
     def apply(self, logits: Tensor) -> Tensor:
         """Transform logits of any shape; the same tensor where there is nothing to do."""
@@ -125,7 +99,7 @@ IDENTITY = Transform()
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """A region whose operations keep the dtypes of their inputs."""
-    # The compiler is not asked: torch 2.7's cannot trace the question.
+    # Not asked under the compiler: torch 2.7's cannot trace the question.
     if not torch.compiler.is_compiling() and not torch.amp.is_autocast_available(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
@@ -136,15 +110,16 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def refuse_double_backward() -> None:
-    """Raise in a backward pass that is itself to be differentiated.
-
-    `once_differentiable` raises only if the second pass runs through it: `torch.autograd.grad` of some
-    inputs, and so gradient penalties and Hessians, leave it out, and drop second derivatives in silence.
-    """
-    if torch.is_grad_enabled():
-        raise RuntimeError(
-            "a number-aware loss cannot be differentiated twice: call backward without create_graph=True"
+def check_logits(logits: Tensor, vocab_size: int) -> None:
+    """Raise unless `logits` are floating-point and `vocab_size` wide."""
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        given = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+        raise TypeError(f"logits: expected a floating-point tensor [..., vocab], given {given}")
+    if logits.dim() == 0 or logits.shape[-1] != vocab_size:
+        raise ValueError(
+            f"logits of shape {list(logits.shape)} do not end in the vocabulary's size, {vocab_size:,}. "
+            "Models often pad their embeddings: NumberVocabulary.from_tokenizer(tokenizer, vocab_size="
+            "model.config.vocab_size), or NTLoss(tokenizer, vocab_size=...)."
         )
 
 
@@ -155,26 +130,29 @@ def read_logits(
     transform: Transform = IDENTITY,
     mean: bool = False,
     inplace: bool = False,
+    shard: Shard | None = None,
 ) -> Readout:
-    """Read logits that are whole in memory.
+    """Read logits, differentiably.
 
     Args:
-        logits: `[positions, vocab]`, any float dtype.
+        logits: `[..., vocab]`, any float dtype; of a sharded vocabulary, this rank's columns.
         labels: `[positions]`, token ids, all inside the vocabulary.
         token_ids: `[number tokens]`.
         transform: applied to the logits first.
         mean: also read the mean logit (label smoothing needs it).
         inplace: write the gradient over the logits, which are lost. In eager mode, float32 or float64.
+        shard: which part of the vocabulary this rank holds. Default: all of it.
 
     Returns:
-        The readout. Memory beyond the logits: one buffer of their size, which becomes their gradient; none
-        with `inplace`, or where no gradient is needed.
+        The readout, the same on every rank. Memory beyond the logits: one buffer of their size, which becomes
+        their gradient; none with `inplace`, or where no gradient is needed.
     """
-    if torch.compiler.is_compiling() and logits.device.type != "cpu":
+    logits = logits.reshape(-1, logits.shape[-1])
+    if torch.compiler.is_compiling() and logits.device.type != "cpu" and shard is None:
         # The compiler fuses this into two reads and one write of the logits.
         return _read_plainly(logits, labels, token_ids, transform, mean)
     keep = torch.is_grad_enabled() and logits.requires_grad
-    read = _ReadLogits.apply(logits, labels, token_ids, transform, mean, keep, inplace)  # type: ignore[no-untyped-call]
+    read = _ReadLogits.apply(logits, labels, token_ids, transform, mean, keep, inplace, shard)  # type: ignore[no-untyped-call]
     return Readout(*read)
 
 
@@ -195,31 +173,29 @@ class _ReadLogits(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        logits: Tensor,
-        labels: Tensor,
-        token_ids: Tensor,
-        transform: Transform,
-        mean: bool,
-        keep: bool,
-        inplace: bool,
-    ) -> tuple[Tensor, ...]:
-        keep_softmax = keep and not inplace and logits.dtype == compute_dtype(logits.dtype)
-        *read, softmax = _read_logits(logits, labels, token_ids, *transform, mean, keep_softmax)
+        ctx: Any, logits: Tensor, labels: Tensor, token_ids: Tensor, transform: Transform, mean: bool,
+        keep: bool, inplace: bool, shard: Shard | None,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        if shard is None:
+            keep_softmax = keep and not inplace and logits.dtype == compute_dtype(logits.dtype)
+            *read, softmax = _read_logits(logits, labels, token_ids, *transform, mean, keep_softmax)
+        else:
+            read = [*read_block(logits, labels, token_ids, transform, mean, shard=shard)]
+            softmax = logits.new_empty(0)
         level, log_sum = read[:2]
         ctx.save_for_backward(logits, labels, token_ids, level, log_sum, softmax)
         ctx.mark_non_differentiable(level)
-        ctx.transform, ctx.inplace, ctx.softmax_spent = transform, inplace, False
+        ctx.transform, ctx.shard, ctx.inplace, ctx.softmax_spent = transform, shard, inplace, False
         return tuple(read)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         logits, labels, token_ids, level, log_sum, softmax = ctx.saved_tensors
         if ctx.inplace and ctx.softmax_spent:
             raise RuntimeError(
                 "backward was called a second time through logits over which the first wrote their gradient. "
-                "Compute the loss again, or leave inplace_backward away."
+                "Compute the loss again, or omit inplace_backward."
             )
         is_softmax = softmax.numel() > 0
         if is_softmax and ctx.softmax_spent:  # by an earlier backward pass through a retained graph
@@ -228,10 +204,9 @@ class _ReadLogits(torch.autograd.Function):
             # `.data`: what follows is no change of a saved tensor that autograd should refuse.
             grad = softmax.data if is_softmax else logits.data if ctx.inplace else torch.empty_like(logits)
         ctx.softmax_spent = True
-        write_gradient(
-            grad, is_softmax, logits, labels, token_ids, level, log_sum, *ctx.transform, *grads[1:]
-        )
-        return grad, None, None, None, None, None, None
+        readout = level, log_sum, ctx.transform
+        write_gradient(grad, is_softmax, logits, labels, token_ids, *readout, grads, ctx.shard)
+        return grad, *[None] * 7
 
 
 def read_block(
@@ -240,86 +215,85 @@ def read_block(
     token_ids: Tensor,
     transform: Transform,
     mean: bool,
-    softmax: Tensor | None,
+    softmax: Tensor | None = None,
+    shard: Shard | None = None,
     positions: Tensor | None = None,
 ) -> Readout:
     """Read logits without a graph.
 
     Args:
-        logits: `[positions, vocab]`, any float dtype.
-        labels: `[positions]`, token ids.
-        token_ids: `[number tokens]`.
-        transform: of the logits.
-        mean: also read the mean logit.
+        logits, labels, token_ids, transform, mean, shard: see `read_logits`.
         softmax: `[positions, vocab]`, float32 or float64: where to write the softmax; the logits themselves
-            may be overwritten. Or None.
-        positions: `[some]`, the only ones to read, without a softmax. Default: all.
+            may be overwritten. Default: nowhere.
+        positions: the only ones to read, without a softmax. Default: all.
 
     Returns:
         The readout.
     """
-    rows = _rows_at_a_time(logits, whole=softmax is not None and transform == IDENTITY)
+    if shard is not None:
+        return shard.read(
+            transform.apply(logits.to(compute_dtype(logits.dtype))), labels, token_ids, mean, softmax
+        )
+    whole = softmax is not None and transform == IDENTITY  # then nothing is copied
+    rows = max(1, len(logits) if whole else _CHUNK // logits.shape[-1])
     parts = []
-    for start in range(0, len(logits) if positions is None else len(positions), rows):
+    for start in range(0, len(logits if positions is None else positions), rows):
         block: slice | Tensor = slice(start, start + rows)
         if positions is not None:
             block = positions[block]
-        part = transform.apply(logits[block].to(compute_dtype(logits.dtype)))
+        part = logits[block].to(compute_dtype(logits.dtype))
+        if transform != IDENTITY:
+            part = transform.apply(part)
         label_logit = part.gather(-1, labels[block].unsqueeze(-1)).squeeze(-1)
         number_logits = part.index_select(-1, token_ids)
         part_mean = part.mean(-1) if mean else part.new_empty(0)
         if softmax is None:
-            log_normalizer = _log_normalizer(part)
+            level, log_sum = _log_normalizer(part)
         elif softmax is logits and transform == IDENTITY:
             highest = part.amax(-1)
             torch.softmax(part, -1, out=part)  # row by row, so it may write where it reads
-            log_normalizer = _of_highest(highest, part)
+            level, log_sum = _of_highest(highest, part)
         else:
             torch.softmax(part, -1, out=softmax[block])
-            log_normalizer = _of_softmax(part, softmax[block], labels[block], label_logit)
-        parts.append((*log_normalizer, label_logit, number_logits, part_mean))
+            level, log_sum = _of_softmax(part, softmax[block], labels[block], label_logit)
+        parts.append((level, log_sum, label_logit, number_logits, part_mean))
     if not parts:
         return _empty_readout(logits[:0], labels[:0], token_ids, mean)
     return Readout(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
-def _log_normalizer(logits: Tensor) -> LogNormalizer:
+def _log_normalizer(logits: Tensor) -> tuple[Tensor, Tensor]:
     # A row of -inf everywhere has no maximum to subtract.
     highest = logits.detach().amax(-1).clamp(min=torch.finfo(logits.dtype).min)
-    return LogNormalizer(highest, (logits - highest.unsqueeze(-1)).exp_().sum(-1).log())
+    return highest, (logits - highest.unsqueeze(-1)).exp().sum(-1).log()
 
 
-def _of_softmax(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tensor) -> LogNormalizer:
+def _of_softmax(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tensor) -> tuple[Tensor, Tensor]:
     # lse = z_j - log p_j for any j. The label's column is at hand; where its probability has vanished, the
     # largest one takes two passes more. Asking costs no synchronisation on the CPU.
     if part.device.type != "cpu":
         return _of_highest(part.amax(-1), softmax)
     label_prob = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     safe = label_prob > _SAFE_PROBABILITY
-    of_label = LogNormalizer(label_logit, -label_prob.log())
+    log_sum = -label_prob.log()
     if bool(safe.all()):
-        return of_label
-    of_highest = _of_highest(part.amax(-1), softmax)
-    return LogNormalizer(*(torch.where(safe, a, b) for a, b in zip(of_label, of_highest, strict=True)))
+        return label_logit, log_sum
+    highest, log_sum_of_highest = _of_highest(part.amax(-1), softmax)
+    return torch.where(safe, label_logit, highest), torch.where(safe, log_sum, log_sum_of_highest)
 
 
-def _of_highest(highest: Tensor, softmax: Tensor) -> LogNormalizer:
+def _of_highest(highest: Tensor, softmax: Tensor) -> tuple[Tensor, Tensor]:
     # The softmax of a row of -inf is NaN, its log-normalizer is not.
-    return LogNormalizer(highest, torch.where(highest.isneginf(), 0, -softmax.amax(-1).log_()))
+    return highest, torch.where(highest.isneginf(), 0, -softmax.amax(-1).log_())
 
 
 # Custom operators, so that torch.compile on the CPU takes them as they are: they beat what it makes of the
 # same formulas (benchmarks/losses.py).
 @torch.library.custom_op("ntloss::read_logits", mutates_args=())
 def _read_logits(
-    logits: Tensor,
-    labels: Tensor,
-    token_ids: Tensor,
-    scale: float,
-    softcap: float | None,
-    mean: bool,
+    logits: Tensor, labels: Tensor, token_ids: Tensor, scale: float, softcap: float | None, mean: bool,
     keep_softmax: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     softmax = torch.empty_like(logits) if keep_softmax else None
     readout = read_block(logits, labels, token_ids, Transform(scale, softcap), mean, softmax)
     return (*readout, logits.new_empty(0) if softmax is None else softmax)
@@ -327,14 +301,9 @@ def _read_logits(
 
 @_read_logits.register_fake
 def _(
-    logits: Tensor,
-    labels: Tensor,
-    token_ids: Tensor,
-    scale: float,
-    softcap: float | None,
-    mean: bool,
+    logits: Tensor, labels: Tensor, token_ids: Tensor, scale: float, softcap: float | None, mean: bool,
     keep_softmax: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     softmax = torch.empty_like(logits) if keep_softmax else logits.new_empty(0)
     return (*_empty_readout(logits, labels, token_ids, mean), softmax)
 
@@ -346,25 +315,25 @@ def _empty_readout(logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool
     return Readout(like, torch.empty_like(like), torch.empty_like(like), numbers, means)
 
 
-@torch.library.custom_op("ntloss::write_gradient", mutates_args=("grad",))
 def write_gradient(
-    grad: Tensor,
-    is_softmax: bool,
-    logits: Tensor,
-    labels: Tensor,
-    token_ids: Tensor,
-    level: Tensor,
-    log_sum: Tensor,
-    scale: float,
-    softcap: float | None,
-    grad_log_sum: Tensor,
-    grad_label_logit: Tensor,
-    grad_number_logits: Tensor,
-    grad_mean_logit: Tensor,
-) -> None:
+    grad: Tensor, is_softmax: bool, logits: Tensor, labels: Tensor, token_ids: Tensor, level: Tensor,
+    log_sum: Tensor, transform: Transform, grads: tuple[Tensor, ...], shard: Shard | None = None,
+) -> None:  # fmt: skip
     """Write the logits' gradient to `grad`, which holds their softmax or, unless `is_softmax`, anything."""
+    if shard is not None:
+        labels, token_ids, grads = shard.localise(labels, token_ids, grads)
+    _write_gradient(grad, is_softmax, logits, labels, token_ids, level, log_sum, *transform, *grads)
+
+
+@torch.library.custom_op("ntloss::write_gradient", mutates_args=("grad",))
+def _write_gradient(
+    grad: Tensor, is_softmax: bool, logits: Tensor, labels: Tensor, token_ids: Tensor, level: Tensor,
+    log_sum: Tensor, scale: float, softcap: float | None, grad_log_sum: Tensor, grad_label_logit: Tensor,
+    grad_number_logits: Tensor, grad_mean_logit: Tensor,
+) -> None:  # fmt: skip
     transform = Transform(scale, softcap)
-    rows = _rows_at_a_time(logits, whole=is_softmax and transform == IDENTITY)
+    whole = is_softmax and transform == IDENTITY  # then nothing is copied
+    rows = max(1, len(logits) if whole else _CHUNK // logits.shape[-1])
     for start in range(0, len(logits), rows):
         block = slice(start, start + rows)
         part = None
@@ -377,7 +346,7 @@ def write_gradient(
             work = (part - level[block, None]).exp_()
             factor = factor * torch.exp(-log_sum[block])
         work.mul_(factor.unsqueeze(-1))
-        _silence(work, grad_log_sum[block], level[block] + log_sum[block])
+        _zero_broken_rows(work, grad_log_sum[block], level[block] + log_sum[block])
         if len(grad_mean_logit):
             work.add_(grad_mean_logit[block, None] / logits.shape[-1])
         work.scatter_add_(-1, labels[block, None], grad_label_logit[block, None])
@@ -388,17 +357,10 @@ def write_gradient(
             grad[block] = work
 
 
-def _silence(work: Tensor, grad_log_sum: Tensor, log_normalizer: Tensor) -> None:
-    """Clear rows that do not count where padding has made them NaN, because 0 times NaN is NaN.
-
-    On the CPU, where asking for such rows costs no synchronisation. Elsewhere they get the NaN that
-    `F.cross_entropy` gives them, too.
-    """
+def _zero_broken_rows(work: Tensor, grad_log_sum: Tensor, log_normalizer: Tensor) -> None:
+    """Clear rows that do not count and that padding has made NaN, because 0 times NaN is NaN."""
+    # Asking for them costs a synchronisation elsewhere: there they get NaN, as from F.cross_entropy.
     if work.device.type == "cpu":
         broken = (grad_log_sum == 0) & ~log_normalizer.isfinite()
         if bool(broken.any()):
             work.masked_fill_(broken.unsqueeze(-1), 0)
-
-
-def _rows_at_a_time(logits: Tensor, whole: bool) -> int:
-    return max(1, len(logits) if whole else _CHUNK // logits.shape[-1])

@@ -7,28 +7,31 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ntloss.criteria import Criterion, needs_of, tables_of
-from ntloss.numbers import token_kinds
+from ntloss.criteria import CriterionInput
+from ntloss.numbers import NumberSpans, token_kinds
 from ntloss.vocabulary import NumberVocabulary
+
+# Stands in for a logit of -inf among the number tokens: its probability is 0 all the same, and no
+# difference of two of them is NaN, in value or in gradient.
+_MINUS_INFINITY = -1e30
 
 
 class NumberTables(nn.Module):
     """The tensors that a loss needs of a vocabulary, as non-persistent buffers.
 
-    They are built once for each device, follow the module, and keep their dtype under `.half()`: bfloat16
-    would read 257 as 256. A state dict holds none of them.
+    They are built once for each device, and keep their dtype under `.half()`: bfloat16 would read 257 as 256.
 
     Args:
         vocabulary: the number tokens.
         device: where the tables lie. Default: the CPU.
-        criterion: whose own tables, of the values alone, are kept too. Default: none.
+        spans: also keep `kinds`, with which whole numbers are found in labels. Default: False.
 
     Attributes:
         token_ids: `[number tokens]`: one token of each distinct value, by ascending value, then the further
             forms.
         values: `[values]`, the distinct values, ascending, float64 (float32 on devices without float64).
         value_of_token: `[vocab]`, index into `values` of each number token, -1 for text.
-        kinds: `[vocab]`, `numbers.token_kinds`, or None unless the criterion asks for spans.
+        kinds: `[vocab]`, `numbers.token_kinds`, or None unless `spans`.
     """
 
     token_ids: Tensor
@@ -40,11 +43,12 @@ class NumberTables(nn.Module):
         self,
         vocabulary: NumberVocabulary,
         device: torch.device | str = "cpu",
-        criterion: Criterion | None = None,
+        spans: bool = False,
     ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        self.criterion = criterion
+        self.register_buffer("kinds", None)
+        self._spans = spans
         self._build(torch.device(device))
 
     def _build(self, device: torch.device) -> None:
@@ -72,31 +76,11 @@ class NumberTables(nn.Module):
             }
             for level, members in enumerate(levels[1:], start=1):
                 tables[f"level_{level}"] = torch.tensor(members)
-            if self.criterion is not None and needs_of(self.criterion).spans:
+            if self._spans:
                 tables["kinds"] = token_kinds(self.vocabulary)
-            else:
-                self.register_buffer("kinds", None)
-            tables.update(self._tables_of_criterion(floats))
             for name, table in tables.items():
                 self.register_buffer(name, table.to(device), persistent=False)
         self._levels = len(levels)
-
-    def _tables_of_criterion(self, floats: torch.dtype) -> dict[str, Tensor]:
-        # In each dtype that losses are computed in: converting a matrix at each call would cost its reading.
-        made = {}
-        if self.criterion is not None:
-            made = tables_of(self.criterion, self.vocabulary.value_tensor())
-        self._of_criterion = tuple(made)
-        return {
-            f"criterion_{name}_{str(dtype).removeprefix('torch.')}": table.to(dtype)
-            for name, table in made.items()
-            for dtype in {torch.float32, floats}
-        }
-
-    def of_criterion(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """The criterion's own tables, by their names, in float32 or float64."""
-        suffix = str(dtype).removeprefix("torch.")
-        return {name: getattr(self, f"criterion_{name}_{suffix}") for name in self._of_criterion}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NumberTables:
         # .half(), .to(device), .to_empty(...): only the device is followed.
@@ -109,7 +93,7 @@ class NumberTables(nn.Module):
 
     def follow(self, tensor: Tensor) -> None:
         """Move to the device of `tensor`, at the first call there."""
-        # What is no tensor is for the checks to tell of.
+        # The checks reject what is not a tensor.
         if isinstance(tensor, Tensor) and tensor.device != self.values.device:
             if torch.compiler.is_compiling():
                 raise RuntimeError(
@@ -118,15 +102,45 @@ class NumberTables(nn.Module):
                 )
             self.to(tensor.device)
 
-    def merge_forms(self, number_logits: Tensor) -> Tensor:
-        """Add up the probability of all forms of a value.
+    def criterion_input(
+        self,
+        number_logits: Tensor,
+        target: Tensor,
+        log_normalizer: tuple[Tensor, Tensor] | None = None,
+        spans: NumberSpans | None = None,
+    ) -> CriterionInput:
+        """Merge the forms of each value and normalise over the values, in float32 at least.
 
         Args:
-            number_logits: `[..., number tokens]`, finite, in the order of `token_ids`.
-
-        Returns:
-            `[..., values]`, logits of the distinct values.
+            number_logits: `[positions, number tokens]`, in the order of `token_ids`.
+            target: `[positions]`, index of the label's value.
+            log_normalizer: `level` and `log_sum` of the `Readout`, or None if the mass is not needed.
+            spans: `[positions]` each, or None if they are not needed.
         """
+        dtype = torch.promote_types(number_logits.dtype, torch.float32)
+        number_logits = number_logits.to(dtype).clamp(min=_MINUS_INFINITY)
+        # Differences of large logits have more digits behind the point than the logits do.
+        highest = number_logits.detach().amax(-1)
+        merged = number_logits - highest.unsqueeze(-1)
+        if self._levels > 1:
+            merged = self._merge_forms(merged)
+        number_log_sum = merged.exp().sum(-1).log()
+        log_mass = None
+        if log_normalizer is not None:
+            level, log_sum = log_normalizer
+            # Rounding may put the sum over a part above the sum over the whole.
+            log_mass = ((highest - level) + (number_log_sum - log_sum)).clamp(max=0)
+        return CriterionInput(
+            log_probs=merged - number_log_sum.unsqueeze(-1),
+            values=self.values.to(dtype),
+            target=target,
+            log_mass=log_mass,
+            number_logsumexp=highest + number_log_sum,
+            spans=spans,
+        )
+
+    def _merge_forms(self, number_logits: Tensor) -> Tensor:
+        """Add up the probability of all forms of a value: `[positions, values]`, logits."""
         start = len(self.values)
         merged = number_logits[..., :start]
         for level in range(1, self._levels):
@@ -137,17 +151,8 @@ class NumberTables(nn.Module):
             start += len(members)
         return merged
 
-    def targets(self, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-        """Look up what the labels are worth.
-
-        Args:
-            labels: `[positions]`, token ids.
-            ignore_index: label of positions that do not count.
-
-        Returns:
-            target: `[positions]`, index into `values`; 0 where the label is no number.
-            is_number: `[positions]`, bool.
-        """
+    def lookup(self, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+        """Index into `values` of each label, 0 where it is not a number, and whether it is one."""
         counted = labels != ignore_index
         index = self.value_of_token[torch.where(counted, labels, 0)]
         return index.clamp(min=0), counted & (index >= 0)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from ntloss.engine.objective import LossTerms
 from ntloss.engine.readout import IDENTITY
-from ntloss.engine.terms import LossTerms, shift_left
+from ntloss.engine.targets import shift_left
 from ntloss.integrations.counts import Loss
 from ntloss.integrations.transformers import NumberAwareLoss, handle_of
 from ntloss.integrations.transformers.evaluation import TermSums, without_repeated_rows
@@ -194,9 +195,7 @@ class _Window:
     """What was seen since the last log entry."""
 
     def __init__(self, loss: Loss, places: range) -> None:
-        self.tokens = TokenMetrics(
-            loss.vocabulary, ignore_index=loss.objective.ignore_index, places=places or None
-        )
+        self.tokens = TokenMetrics(loss.vocabulary, ignore_index=loss.ignore_index, places=places or None)
         self.kinds = token_kinds(loss.vocabulary)
         self.terms = TermSums()
 
@@ -206,7 +205,7 @@ class _Window:
         if hasattr(logits, "device_mesh") or logits.shape[-1] != loss.vocabulary.vocab_size:
             return
         labels, places = self._targets(loss, inputs)
-        transform = loss.objective.transform
+        transform = loss.transform
         self.tokens.update(
             logits if transform == IDENTITY else transform.apply(logits.float()), labels, places
         )
@@ -224,11 +223,11 @@ class _Window:
             rows = slice(start, start + _ROWS)
             logits = torch.nn.functional.linear(hidden[rows], weight, bias).float()
             self.tokens.update(
-                loss.objective.transform.apply(logits), labels[rows], None if places is None else places[rows]
+                loss.transform.apply(logits), labels[rows], None if places is None else places[rows]
             )
 
     def _targets(self, loss: Loss, inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-        labels, ignored = inputs["labels"], loss.objective.ignore_index
+        labels, ignored = inputs["labels"], loss.ignore_index
         places = None
         if self.tokens.places:
             self.kinds = self.kinds.to(labels.device)

@@ -30,7 +30,7 @@ class Counter(Protocol):
 def counter_of(loss: Loss) -> NTLCrossEntropyLoss:
     """What counts as a loss does, on the labels' device: a loader's lie on the CPU, the model elsewhere."""
     return NTLCrossEntropyLoss(
-        loss.vocabulary, loss.objective.criterion, ignore_index=loss.objective.ignore_index, shift=loss.shift
+        loss.vocabulary, loss.objective.criterion, ignore_index=loss.ignore_index, shift=loss.shift
     )
 
 

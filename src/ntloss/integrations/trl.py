@@ -42,7 +42,7 @@ class _SFTModel(NumberAwareModel):
         num_items = kwargs.get("num_items_in_batch")
         targets, kwargs = self.read(kwargs)
         outputs, loss = self.run(targets, True, kwargs)
-        mask = targets.labels != self.loss.objective.ignore_index
+        mask = targets.labels != self.loss.ignore_index
         return self._answer(outputs, loss, mask, num_items)
 
     def _is_asked(self, kwargs: dict[str, Any]) -> bool:
@@ -73,7 +73,7 @@ class _SFTModel(NumberAwareModel):
     @torch.no_grad()
     def _measure(self, tensors: HeadTensors, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Entropy, and how often the label is the likeliest token, summed over labels, as it logs them."""
-        kept = labels.reshape(-1).to(tensors.hidden.device) != self.loss.objective.ignore_index
+        kept = labels.reshape(-1).to(tensors.hidden.device) != self.loss.ignore_index
         hidden = tensors.hidden.reshape(-1, tensors.hidden.shape[-1])[kept]
         labels = labels.reshape(-1).to(hidden.device)[kept]
         rows = rows_for(len(hidden), len(tensors.weight), hidden.device)
@@ -81,7 +81,7 @@ class _SFTModel(NumberAwareModel):
         is_top1 = torch.zeros((), device=hidden.device)
         for start in range(0, len(hidden), rows):
             logits = F.linear(hidden[start : start + rows], tensors.weight, tensors.bias).float()
-            log_probs = self.loss.objective.transform.apply(logits).log_softmax(-1)
+            log_probs = self.loss.transform.apply(logits).log_softmax(-1)
             entropy -= torch.where(log_probs > -torch.inf, log_probs.exp() * log_probs, 0).sum()
             is_top1 += (log_probs.argmax(-1) == labels[start : start + rows]).sum()
         return entropy, is_top1

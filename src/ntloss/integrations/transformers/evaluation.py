@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.engine.terms import LossTerms
+from ntloss.engine.objective import LossTerms
 from ntloss.integrations.counts import Loss
 from ntloss.metrics import gather
 
@@ -28,12 +28,12 @@ class TermSums:
         """
         own = loss.normalizers(inputs["labels"], inputs.get("loss_weights"), inputs.get("sequence_ids"))
         given = [inputs.get("num_items_in_batch"), inputs.get("num_numbers_in_batch")]
-        if loss.objective.mode == "replace":  # there both are divided by the count of all
+        if loss.mode == "replace":  # there both are divided by the count of all
             own, given = (own[0], own[0]), [given[0], given[0]]
         sums = []
         for term, count, over in zip((terms.ce, terms.ntl), own, given, strict=True):
             factor = 1.0
-            if loss.objective.reduction == "mean":
+            if loss.reduction == "mean":
                 factor = count if over is None else over  # type: ignore[assignment]
             sums += [term.detach().sum() * factor, count]
         dtype = loss.tables.values.dtype  # float64, where the device has it
@@ -84,7 +84,7 @@ def without_repeated_rows(
     repeated = _repeated_rows(inputs["labels"])
     if repeated is None:
         return inputs, terms
-    labels = inputs["labels"].masked_fill(repeated, loss.objective.ignore_index)
+    labels = inputs["labels"].masked_fill(repeated, loss.ignore_index)
     inputs = {**inputs, "labels": labels, "num_items_in_batch": None, "num_numbers_in_batch": None}
     return inputs, loss.forward(**inputs)  # type: ignore[return-value]  # without calling hooks
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ntloss.criteria import Criterion
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
-from ntloss.engine.terms import LossTerms
+from ntloss.engine.objective import LossTerms
 from ntloss.integrations.counts import Loss, counter_of
 from ntloss.integrations.transformers.evaluation import EvaluatedTerms
 from ntloss.integrations.transformers.head import HeadTensors, find_head, logit_transform, rows_of
@@ -74,7 +74,7 @@ class NumberAwareModel:
         self._before: NumberAwareModel | None = None
         self._depth = 0
         self._replaced: dict[str, Any] = {}
-        self._head = HeldHead(model, loss.objective.transform) if self.chunked else None
+        self._head = HeldHead(model, loss.transform) if self.chunked else None
         self._targets: Targets | None = None
         self._computed: Tensor | None = None
         self._asked = False
@@ -415,8 +415,8 @@ def _logits_twin(loss: NTLLinearCrossEntropyLoss) -> NTLCrossEntropyLoss:
         objective.criterion,
         loss.weight,
         objective.worst is not None,
-        mode=objective.mode,
-        ignore_index=objective.ignore_index,
+        mode=loss.mode,
+        ignore_index=loss.ignore_index,
         label_smoothing=objective.label_smoothing,
         z_loss=objective.z_loss,
         return_terms=True,

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ntloss.criteria import needs_of
-from ntloss.engine.terms import shift_left
+from ntloss.engine.targets import shift_left
 from ntloss.integrations.counts import Loss
 from ntloss.numbers import sequence_ids_of
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
@@ -74,9 +73,9 @@ def read_targets(
     Raises:
         ValueError: labels or numbers are counted over more than this batch, and the others are not counted.
     """
-    ignore_index = loss.objective.ignore_index
+    ignore_index = loss.ignore_index
     sequence_ids = None
-    reads_spans = needs_of(loss.objective.criterion).spans
+    reads_spans = loss.objective.needs.spans
     if reads_spans and position_ids is not None and position_ids.shape == labels.shape:
         sequence_ids = sequence_ids_of(position_ids)
         if shift:
@@ -86,7 +85,7 @@ def read_targets(
         aligned = shift_labels
     elif shift:
         aligned, _ = shift_left(labels, None, ignore_index)
-    if num_items is not None and num_numbers is None and loss.objective.mode == "add":
+    if num_items is not None and num_numbers is None and loss.mode == "add":
         _check_own_count(num_items, aligned, labels, ignore_index)
         num_items = None
     if num_items is None and num_numbers is not None:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from ntloss.criteria import needs_of
 from ntloss.cross_entropy import NTLCrossEntropyLoss
 from ntloss.integrations.transformers.evaluation import EvaluatedTerms
 from ntloss.integrations.transformers.head import find_head, rows_of
@@ -55,9 +54,9 @@ class NumberAwareLoss:
             if options:
                 raise TypeError(f"options {sorted(options)} beside a ready loss: give them to the loss")
             vocabulary_for(loss.vocabulary, rows)
-            if loss.shift or loss.objective.reduction != "mean":
+            if loss.shift or loss.reduction != "mean":
                 raise ValueError(
-                    f"a loss with shift={loss.shift}, reduction={loss.objective.reduction!r}: expected "
+                    f"a loss with shift={loss.shift}, reduction={loss.reduction!r}: expected "
                     "shift=False (the model says whether labels are shifted) and reduction='mean'"
                 )
         else:
@@ -94,7 +93,7 @@ class NumberAwareLoss:
                 "the Trainer took an encoder-decoder's labels away, which its decoder inputs are made of: "
                 "call count_numbers(trainer) before trainer.train(), which gives it those inputs."
             )
-        if self.inputs is None and needs_of(self.loss.objective.criterion).spans:
+        if self.inputs is None and self.loss.objective.needs.spans:
             raise ValueError(
                 f"{self.loss.objective.criterion!r} looks at whole numbers, and the Trainer does not say "
                 "where packed sequences begin: call count_numbers(trainer) before trainer.train()."

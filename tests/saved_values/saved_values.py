@@ -1,7 +1,7 @@
 """Save what the losses compute, and compare it with what they compute after a change.
 
-    python tests/ntloss/saved_values.py save FILE
-    python tests/ntloss/saved_values.py compare FILE
+    python tests/saved_values/saved_values.py save FILE
+    python tests/saved_values/saved_values.py compare FILE
 
 A script, not a test: the file depends on the machine and the release of PyTorch, so both commands belong on
 the same ones. `ntloss` is the one that Python imports: with PYTHONPATH, that of another checkout.
@@ -27,8 +27,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from saved_cases import PARALLEL, Case, cases
-from saved_paths import Shards, compute
+from cases import PARALLEL, Case, cases
+from paths import Shards, compute
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -43,7 +43,7 @@ WORLD = 2
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 3e-5, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-9}
 # Magnitudes below these count as these: what remains of terms that cancel is noise.
 LEAST = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-3, torch.float16: 1e-3}
-SHOWN = 20
+SHOWN = 50
 
 
 def try_to_compute(case: Case, shards: Shards | None = None) -> Result:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ntloss.criteria.places import place_weights
-from ntloss.criteria.record import Needs, NumberRecord, table
-
-
-def positive(name: str, value: float) -> None:
-    """Raise unless an option is a finite number above 0."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name}={value!r}: expected a finite number above 0")
+from ntloss.criteria.criterion import BoundCriterion, CriterionInput, Needs, check_positive
 
 
 def gaussian_targets(values: Tensor, sigma: float) -> Tensor:
@@ -66,18 +59,20 @@ class GaussianCrossEntropy:
     needs = Needs(log_normalizer=True)
 
     def __post_init__(self) -> None:
-        positive("sigma", self.sigma)
+        check_positive("sigma", self.sigma)
 
-    def __call__(self, record: NumberRecord) -> Tensor:
+    def __call__(self, x: CriterionInput) -> Tensor:
         """Loss of each position, `[positions]`, in nats."""
-        if record.log_mass is None:
-            raise ValueError(f"record.log_mass is None, and {self!r} needs the probability on text too")
-        targets = table(self, record, "targets")[record.target]
-        return -(targets * record.log_probs).sum(-1) - record.log_mass
+        return self.bind(x.values.double(), x.log_probs)(x)
 
-    def tables(self, values: Tensor) -> dict[str, Tensor]:
-        """`targets` `[values, values]`: row k is the target of value k."""
-        return {"targets": gaussian_targets(values, self.sigma)}
+    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+        """Compute the targets, `[values, values]`: row k is that of value k."""
+        return partial(self._loss, targets=gaussian_targets(values, self.sigma).to(like))
+
+    def _loss(self, x: CriterionInput, targets: Tensor) -> Tensor:
+        if x.log_mass is None:
+            raise ValueError(f"log_mass is None, and {self!r} needs the probability on text too")
+        return -(targets[x.target] * x.log_probs).sum(-1) - x.log_mass
 
     def worst(self, values: Tensor) -> None:
         """None: a probability of zero costs infinitely much."""
@@ -94,15 +89,14 @@ class Dist2:
     infinity; zero exactly where p = q. The most likely value is then the label's. Where the label is
     uncertain, best is the average q.
 
-    Use it where predicting a neighbour is nearly right; it sees the distribution within the number tokens
-    alone, cross-entropy beside it minds the rest.
+    Use it where predicting a neighbour is nearly right. It sees the distribution within the number tokens
+    alone; cross-entropy beside it covers the rest. The paper's weights by place are
+    `PlaceWeighted(Dist2(), "linear")`.
 
     Args:
         tau: temperature of the target: higher ones spread it; cross-entropy is the limit for low ones.
             Default: 1, as published.
         distance: "squared" (default, as published) or "absolute" difference of the values.
-        place_weighted: multiply with 1 + the count of digits of the number behind this one, so that leading
-            digits count more. Default: False.
 
     Raises:
         ValueError: `tau` is not above 0, or an unknown distance.
@@ -111,41 +105,36 @@ class Dist2:
 
     Example:
         >>> import torch
-        >>> from ntloss.criteria import Dist2, NumberRecord
+        >>> from ntloss.criteria import CriterionInput, Dist2
         >>> values = torch.tensor([0.0, 1.0])
-        >>> record = NumberRecord(torch.tensor([[0.5, 0.5]]).log(), values, torch.tensor([0]))
-        >>> round(Dist2(tau=1.0)(record).item(), 4)  # q = [0.7311, 0.2689]
+        >>> x = CriterionInput(torch.tensor([[0.5, 0.5]]).log(), values, torch.tensor([0]))
+        >>> round(Dist2(tau=1.0)(x).item(), 4)  # q = [0.7311, 0.2689]
         0.1109
     """
 
     tau: float = 1.0
     distance: str = "squared"
-    place_weighted: bool = False
 
     def __post_init__(self) -> None:
-        positive("tau", self.tau)
+        check_positive("tau", self.tau)
         if self.distance not in _DISTANCES:
             raise ValueError(f"distance={self.distance!r}: expected one of {_DISTANCES}")
 
-    @property
-    def needs(self) -> Needs:
-        """Places, where it weighs with them."""
-        return Needs(spans=self.place_weighted)
-
-    def __call__(self, record: NumberRecord) -> Tensor:
+    def __call__(self, x: CriterionInput) -> Tensor:
         """Loss of each position, `[positions]`, in nats."""
-        targets = table(self, record, "targets")[record.target]
-        entropy = table(self, record, "entropies")[record.target]
-        # Rounding may leave a little less than the zero that it cannot fall below.
-        loss = -(targets * record.log_probs).sum(-1) - entropy
-        return loss * place_weights(record, self, "linear") if self.place_weighted else loss
+        return self.bind(x.values.double(), x.log_probs)(x)
 
-    def tables(self, values: Tensor) -> dict[str, Tensor]:
-        """`targets` `[values, values]`: row k is the target of value k; `entropies` `[values]`."""
+    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+        """Compute the targets `[values, values]`, row k that of value k, and their entropies `[values]`."""
         apart = values - values.unsqueeze(-1)
         distances = apart.square() if self.distance == "squared" else apart.abs()
         targets = torch.softmax(-distances / self.tau, -1)
-        return {"targets": targets, "entropies": -torch.xlogy(targets, targets).sum(-1)}
+        entropies = -torch.xlogy(targets, targets).sum(-1)
+        return partial(self._loss, targets=targets.to(like), entropies=entropies.to(like))
+
+    def _loss(self, x: CriterionInput, targets: Tensor, entropies: Tensor) -> Tensor:
+        # Rounding may leave a little less than zero, the smallest divergence.
+        return -(targets[x.target] * x.log_probs).sum(-1) - entropies[x.target]
 
     def worst(self, values: Tensor) -> None:
         """None: a probability of zero costs infinitely much."""

@@ -27,9 +27,7 @@ CRITERIA: list[tuple[str, dict[str, Any]]] = [
     ("smoothed_wasserstein", {"sigma": 2.0}),
     ("dist2", {}),
     ("dist2", {"tau": 0.5, "distance": "absolute"}),
-    ("dist2", {"place_weighted": True}),
     ("digit_entropy", {}),
-    ("digit_entropy", {"place_weighted": True}),
     ("smmd", {}),
     ("smmd", {"sigma": (1.0, 4.0), "kernel": "laplace", "squash_factor": None}),
     ("smmd", {"form": "mmd"}),
@@ -46,8 +44,10 @@ CRITERIA: list[tuple[str, dict[str, Any]]] = [
     ("place_weighted", {"criterion": "expected_value", "weighting": "linear"}),
     ("place_weighted", {"criterion": "wasserstein", "weighting": "decimal"}),
     ("place_weighted", {"criterion": "smmd", "place_base": 2.0, "decimals": True}),
+    ("place_weighted", {"criterion": "dist2", "weighting": "linear"}),
+    ("place_weighted", {"criterion": "digit_entropy", "weighting": "decimal"}),
     ("per_number", {"criterion": "wasserstein"}),
-    ("per_number", {"criterion": {"name": "dist2", "place_weighted": True}, "decimals": True}),
+    ("per_number", {"criterion": {"name": "place_weighted", "criterion": "dist2"}, "decimals": True}),
     ("weighted_sum", {"criteria": ["wasserstein", "expected_value"], "weights": [0.5, 2.0]}),
     ("weighted_sum", {"criteria": ["smmd", "gaussian_cross_entropy", "digit_entropy"]}),
     ("weighted_sum", {"criteria": [{"name": "per_number", "criterion": "smmd"}, "number_level"]}),
@@ -56,7 +56,7 @@ CRITERIA: list[tuple[str, dict[str, Any]]] = [
 ]
 WHOLE_NUMBERS = "number_level"
 
-# The values of each option other than its default; `saved_paths` knows what each of them stands for.
+# The values of each option other than its default; `paths` knows what each of them stands for.
 OPTIONS: dict[str, list[Any]] = {
     "reweigh": [True, False],
     "mode": ["replace"],
@@ -129,7 +129,6 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "NTLossDotProduct, huber": ("NTLossDotProduct", {"loss_function": F.huber_loss, "digit_level": False}),
     "NumberLevelLoss": ("NumberLevelLoss", {}),
     "NumberLevelLoss, floats": ("NumberLevelLoss", {"float_level": True, "reweigh": False}),
-    "NumberLevelLoss, length": ("NumberLevelLoss", {"length_weight": 0.5}),
 }
 
 

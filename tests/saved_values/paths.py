@@ -5,15 +5,16 @@ Only the public API is used, so the same file runs on an older or a newer librar
 
 from __future__ import annotations
 
+import sys
 import zlib
 from contextlib import nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import tiny_tokenizers
 import torch
 import torch.nn.functional as F
-from saved_cases import PUBLISHED, Case, make_criterion
+from cases import PUBLISHED, Case, make_criterion
 from torch import Tensor, nn
 
 import ntloss
@@ -25,6 +26,10 @@ from ntloss import (
     NumberVocabulary,
 )
 from ntloss.functional import cross_entropy_ntl, linear_cross_entropy_ntl, number_token_loss
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "ntloss"))
+
+import tiny_tokenizers
 
 VOCAB = 17
 HIDDEN = 5

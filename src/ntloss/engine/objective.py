@@ -1,0 +1,164 @@
+"""What is minimised at each position: a function of the readout and the targets, the same for every path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ntloss.criteria import Criterion, Wasserstein, bind, needs_of, reweigh_by_mass
+from ntloss.engine.readout import Readout, without_autocast
+from ntloss.engine.tables import NumberTables
+from ntloss.engine.targets import Targets
+from ntloss.vocabulary import NumberVocabulary
+
+
+class LossTerms(NamedTuple):
+    """A combined loss and its two terms.
+
+    Args:
+        loss: what to call `backward` on: `ce + weight * ntl`, plus the z-loss if there is one.
+        ce: cross-entropy, detached.
+        ntl: the number term before its weight, detached.
+    """
+
+    loss: Tensor
+    ce: Tensor
+    ntl: Tensor
+
+    def reduce(self, reduction: str, shape: torch.Size) -> LossTerms:
+        """Sum the positions' terms, or give them the labels' shape for "none"."""
+        if reduction == "none":
+            return LossTerms(*(term.reshape(shape) for term in self))
+        return LossTerms(*(term.sum() for term in self))
+
+
+class Objective(nn.Module):
+    """Cross-entropy and number term of each position.
+
+    It owns the criterion, which is bound to the values once for each device, in the dtypes of losses. The
+    arguments are those of `NTLCrossEntropyLoss`.
+
+    Attributes:
+        tables: the number tokens.
+        needs: what the criterion needs.
+        worst: the criterion's worst cost if it is reweighed, else None.
+        reads_mass: whether the number term depends on the whole vocabulary's probability.
+    """
+
+    def __init__(
+        self,
+        vocabulary: NumberVocabulary,
+        criterion: Criterion | None = None,
+        reweigh: bool | None = None,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= label_smoothing <= 1:
+            raise ValueError(f"label_smoothing={label_smoothing!r}: expected 0 to 1")
+        if not 0 <= z_loss < math.inf:
+            raise ValueError(f"z_loss={z_loss!r}: expected 0 or more")
+        self.criterion = Wasserstein() if criterion is None else criterion
+        self.worst = _worst_cost(self.criterion, vocabulary.value_tensor(), reweigh)
+        self.needs = needs_of(self.criterion)
+        self.reads_mass = self.worst is not None or self.needs.log_normalizer
+        self.label_smoothing = label_smoothing
+        self.z_loss = z_loss
+        self.tables = NumberTables(vocabulary, spans=self.needs.spans)
+        self._bind()
+
+    def _bind(self) -> None:
+        # In each dtype that losses are computed in: converting a matrix at each call would cost its reading.
+        self._device = self.tables.values.device
+        values = self.tables.vocabulary.value_tensor()
+        with torch.inference_mode(False):
+            self._bound = {
+                dtype: bind(self.criterion, values, torch.empty(0, dtype=dtype, device=self._device))
+                for dtype in {torch.float32, self.tables.values.dtype}
+            }
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Objective:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.tables.values.device != self._device:
+            self._bind()
+        return self
+
+    def forward(self, readout: Readout, targets: Targets, weight: float | Tensor) -> LossTerms:
+        """Loss of each position, multiplied by its weight: their sum is the batch's loss.
+
+        Args:
+            readout: of the logits.
+            targets: of the labels.
+            weight: of the number term; a tensor is not differentiated.
+
+        Returns:
+            The terms, each `[positions]`.
+        """
+        ce = readout.log_sum + (readout.level - readout.label_logit)
+        if self.label_smoothing:
+            smooth = readout.log_sum + (readout.level - readout.mean_logit)
+            ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth
+        # Positions without weight contribute exactly nothing, even if their cross-entropy is infinite.
+        ce = torch.where(targets.ce_weights != 0, ce, 0) * targets.ce_weights
+        ntl = self.number_term(readout, targets)
+        loss = ce + (weight.detach() if isinstance(weight, Tensor) else weight) * ntl
+        if self.z_loss:
+            # Masked before it is squared: 0 times an infinite derivative is NaN.
+            normalizer = torch.where(targets.item_weights != 0, readout.level + readout.log_sum, 0)
+            loss = loss + self.z_loss * normalizer.square() * targets.item_weights
+        return LossTerms(loss, ce.detach(), ntl.detach())
+
+    def number_term(self, readout: Readout, targets: Targets) -> Tensor:
+        """The criterion's loss of each position, multiplied by its weight: `[positions]`."""
+        level, log_sum, number_logits = readout.level, readout.log_sum, readout.number_logits
+        knows_mass = len(level) == len(number_logits)
+        target, weights, rows = targets.target, targets.number_weights, targets.number_rows
+        if rows is not None:  # with a thousand number tokens, all positions would cost more than these alone
+            target, weights, number_logits = target[rows], weights[rows], number_logits.index_select(0, rows)
+            if knows_mass:
+                level, log_sum = level[rows], log_sum[rows]
+        else:
+            # The logits of the other positions may be anything, NaN too.
+            across = self.needs.spans or self.needs.across_positions
+            counted = targets.counted if across else weights != 0
+            number_logits = torch.where(counted.unsqueeze(-1), number_logits, 0)
+            if knows_mass:
+                level, log_sum = torch.where(counted, level, 0), torch.where(counted, log_sum, 0)
+        with without_autocast(target.device):
+            normalizer = (level, log_sum) if knows_mass else None
+            x = self.tables.criterion_input(number_logits, target, normalizer, targets.spans)
+            loss = self._bound[x.log_probs.dtype](x)
+            if loss.shape != target.shape:
+                raise ValueError(
+                    f"criterion {self.criterion!r} gave shape {list(loss.shape)}: expected one loss for "
+                    f"each position, {list(target.shape)}"
+                )
+            if self.worst is not None:
+                assert x.log_mass is not None, "it is computed if the loss is reweighed"
+                loss = reweigh_by_mass(loss, x.log_mass, self.worst)
+            # Positions without weight contribute exactly nothing, even if their loss is infinite.
+            term = torch.where(weights != 0, loss, 0) * weights
+        return term if rows is None else term.new_zeros(len(targets.target)).index_copy(0, rows, term)
+
+
+def _worst_cost(criterion: Criterion, values: Tensor, reweigh: bool | None) -> float | None:
+    if not callable(criterion) or not callable(getattr(criterion, "worst", None)):
+        raise TypeError(
+            f"criterion={criterion!r}: expected a callable with a method `worst`, such as Wasserstein(), or "
+            "what get_criterion(name) makes"
+        )
+    if isinstance(criterion, type):
+        raise TypeError(
+            f"criterion={criterion.__name__} is a class: expected an instance, {criterion.__name__}()"
+        )
+    worst = criterion.worst(values)
+    if reweigh and worst is None:
+        raise ValueError(
+            f"reweigh=True needs a criterion with a worst cost, and {criterion!r} has none: "
+            "omit reweigh, or pass reweigh=False"
+        )
+    return None if reweigh is False else worst

@@ -1,0 +1,174 @@
+"""Vocabularies that are sharded over ranks (tensor parallelism).
+
+Every rank holds some columns of the logits, and all labels. Two all-reduces, none of width V, make the same
+small readout on each of them: one of the rows' maxima; one of the sums of exponentials, the label logits and
+the number logits, which their owners contribute. Each rank then computes the same loss, and the gradient of
+its own columns, without a collective.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+from ntloss.engine.readout import Readout
+
+
+class Shard(NamedTuple):
+    """Which part of the vocabulary this rank holds.
+
+    Args:
+        start: first token id.
+        size: count of tokens.
+        vocab_size: count of tokens of all ranks together.
+        group: the ranks that hold the vocabulary together.
+    """
+
+    start: int
+    size: int
+    vocab_size: int
+    group: dist.ProcessGroup
+
+    @classmethod
+    def of(cls, size: int, vocab_size: int, group: dist.ProcessGroup) -> Shard:
+        """The part of a rank that holds `size` tokens: ceil(vocab / ranks) each, as DTensor does."""
+        world = dist.get_world_size(group)
+        each = -(-vocab_size // world)
+        if each * (world - 1) >= vocab_size:
+            raise ValueError(
+                f"shards of {each:,} tokens leave some of {world} ranks without a token of {vocab_size:,}: "
+                "expected fewer ranks, or a padded vocabulary"
+            )
+        start = dist.get_rank(group) * each
+        if size != min(each, vocab_size - start):
+            raise ValueError(
+                f"rank {dist.get_rank(group)} of {dist.get_world_size(group)} holds {size:,} tokens of a "
+                f"vocabulary of {vocab_size:,}: expected {min(each, vocab_size - start):,}, shards of "
+                f"ceil(vocab / ranks) in the order of ranks. Pass vocab_size=<width of all shards together>, "
+                "padding included, where the vocabulary is made."
+            )
+        return cls(start, size, vocab_size, group)
+
+    def read(
+        self, part: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, softmax: Tensor | None
+    ) -> Readout:
+        """Read this rank's columns, logits after their transform, together with the other ranks.
+
+        The arguments are those of `readout.read_block`; token ids are those of the whole vocabulary. The
+        readout is the same on every rank.
+        """
+        highest = part.detach().amax(-1)
+        dist.all_reduce(highest, dist.ReduceOp.MAX, group=self.group)
+        # A row of -inf everywhere has no maximum to subtract.
+        highest = highest.clamp(min=torch.finfo(part.dtype).min)
+        exponentials = (part - highest.unsqueeze(-1)).exp_()
+        local_labels, held = self._locate(labels)
+        label_logit = torch.where(held, part.gather(-1, local_labels.unsqueeze(-1)).squeeze(-1), 0)
+        local_ids, held = self._locate(token_ids)
+        number_logits = torch.where(held, part.index_select(-1, local_ids), 0)
+        columns = [exponentials.sum(-1, keepdim=True), label_logit.unsqueeze(-1), number_logits]
+        if mean:
+            columns.append(part.sum(-1, keepdim=True) / self.vocab_size)
+        together = torch.cat(columns, -1)
+        dist.all_reduce(together, group=self.group)
+        total = together[:, 0]
+        if softmax is not None:
+            torch.div(exponentials, total.unsqueeze(-1), out=softmax)
+        label_logit, number_logits = together[:, 1].clone(), together[:, 2 : 2 + len(token_ids)].clone()
+        mean_logit = together[:, -1].clone() if mean else part.new_empty(0)
+        return Readout(highest, total.log(), label_logit, number_logits, mean_logit)
+
+    def localise(
+        self, labels: Tensor, token_ids: Tensor, grads: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Columns of this rank, and the readout's gradients that reach them; see `readout.write_gradient`."""
+        grad_log_sum, grad_label_logit, grad_number_logits, grad_mean_logit = grads
+        labels, held = self._locate(labels)
+        grad_label_logit = torch.where(held, grad_label_logit, 0)
+        token_ids, held = self._locate(token_ids)
+        grad_number_logits = torch.where(held, grad_number_logits, 0)
+        # The mean's gradient is divided by the count of columns that the rank holds.
+        grad_mean_logit = grad_mean_logit * (self.size / self.vocab_size)
+        return labels, token_ids, (grad_log_sum, grad_label_logit, grad_number_logits, grad_mean_logit)
+
+    def _locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        # Columns of token ids, and which of them this rank holds; the others get column 0.
+        local = ids - self.start
+        held = (local >= 0) & (local < self.size)
+        return torch.where(held, local, 0), held
+
+
+def local_columns(
+    tensor: Tensor, dim: int, vocab_size: int, group: dist.ProcessGroup | None
+) -> tuple[Tensor, Shard | None]:
+    """This rank's part of logits or of a head, and which part of the vocabulary it is (None for all).
+
+    Args:
+        tensor: a DTensor, or a plain tensor.
+        dim: dimension of the vocabulary: -1 for logits, 0 for a head.
+        vocab_size: count of tokens of all ranks together.
+        group: group of plain tensors that are sharded, None for whole ones.
+    """
+    if _is_dtensor(tensor):
+        sharded = [i for i, placement in enumerate(tensor.placements) if not placement.is_replicate()]
+        if len(sharded) > 1 or not all(tensor.placements[i].is_shard(dim % tensor.ndim) for i in sharded):
+            raise ValueError(
+                f"DTensor with placements {tensor.placements}: expected the vocabulary, dimension "
+                f"{dim % tensor.ndim}, to be sharded over one dimension of the mesh, and nothing else. "
+                "Redistribute it first."
+            )
+        group = tensor.device_mesh.get_group(sharded[0]) if sharded else None
+        tensor = tensor.to_local()
+    return tensor, None if group is None else Shard.of(tensor.shape[dim], vocab_size, group)
+
+
+def replicated(tensor: Tensor) -> Tensor:
+    """The local tensor of one that every rank holds whole; raise if it is sharded."""
+    if not _is_dtensor(tensor):
+        return tensor
+    if not all(placement.is_replicate() for placement in tensor.placements):
+        raise ValueError(
+            f"DTensor with placements {tensor.placements}: expected hidden states that every rank holds "
+            "whole (Replicate). Redistribute them first."
+        )
+    return tensor.to_local()
+
+
+_GROUPS_WITH_SAME_LABELS: set[tuple[int, ...]] = set()
+
+
+def check_same_labels(labels: Tensor, group: dist.ProcessGroup) -> None:
+    """Raise unless all ranks of a group hold the same labels; asked at the first call of each group.
+
+    Tensor parallelism shards a head over ranks that see the same batch. FSDP shards it over ranks that see
+    others, and the DTensor looks the same.
+    """
+    ranks = tuple(dist.get_process_group_ranks(group))
+    if ranks in _GROUPS_WITH_SAME_LABELS or torch.compiler.is_compiling():
+        return
+    flat = labels.reshape(-1).to(torch.int64)
+    places = torch.arange(1, flat.numel() + 1, device=flat.device)
+    sums = torch.stack([flat.sum(), (flat * places).sum(), places.new_tensor(flat.numel())])
+    largest = torch.cat([sums, -sums])
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+    if not torch.equal(largest[:3], -largest[3:]):
+        raise ValueError(
+            f"the ranks {list(ranks)} share a sharded vocabulary and hold different labels: expected the "
+            "same batch on each, as in tensor parallelism. Gather a head that FSDP has sharded first: "
+            "weight.full_tensor()."
+        )
+    _GROUPS_WITH_SAME_LABELS.add(ranks)
+
+
+def _is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
+    if type(tensor) in (Tensor, nn.Parameter) or not dist.is_available():
+        return False
+    from torch.distributed.tensor import DTensor  # slow to import, and seldom needed
+
+    return isinstance(tensor, DTensor)

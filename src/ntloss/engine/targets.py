@@ -1,0 +1,241 @@
+"""First stage: what the labels say of each position, the same for every way to read logits."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ntloss.numbers import NumberSpans, find_numbers
+
+if TYPE_CHECKING:
+    from ntloss.engine.objective import Objective
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class Targets(NamedTuple):
+    """What the labels say of each position; all `[positions]`.
+
+    The weights are those of the loss: after the division by the count of items or numbers that a mean makes.
+
+    Args:
+        labels: token ids, 0 where ignored.
+        target: index of the label's value, 0 where the label is not a number.
+        counted: bool, False where the label is ignored.
+        item_weights: weight of the position.
+        ce_weights: weight of its cross-entropy.
+        number_weights: weight of its number term, 0 where it has none.
+        number_rows: `[number terms]`, the positions whose number term has weight. None if all are computed:
+            on accelerators and under `torch.compile`, where shapes must be static, and for criteria that look
+            at several positions.
+        spans: the number that each position belongs to; None unless the criterion needs it.
+    """
+
+    labels: Tensor
+    target: Tensor
+    counted: Tensor
+    item_weights: Tensor
+    ce_weights: Tensor
+    number_weights: Tensor
+    number_rows: Tensor | None
+    spans: NumberSpans | None
+
+    def select(self, rows: Tensor | slice) -> Targets:
+        """The same of some positions."""
+        labels, target, counted, item_weights, ce_weights, number_weights = (x[rows] for x in self[:6])
+        number_rows = None if self.number_rows is None else number_weights.nonzero().squeeze(-1)
+        spans = None if self.spans is None else self.spans.select(rows)
+        return Targets(labels, target, counted, item_weights, ce_weights, number_weights, number_rows, spans)
+
+
+def read_labels(
+    labels: Tensor,
+    inputs: Tensor,
+    objective: Objective,
+    loss_weights: Tensor | None = None,
+    num_items_in_batch: Tensor | float | None = None,
+    num_numbers_in_batch: Tensor | float | None = None,
+    sequence_ids: Tensor | None = None,
+    *,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    mode: str = "add",
+    shift: bool = False,
+    validate: bool | None = None,
+    weight: float | Tensor = 0.0,
+) -> Targets:
+    """Check labels, shift them, find their numbers, and compute how much each position weighs.
+
+    Args:
+        inputs: `[..., width]`, logits or hidden states: their shape, device and dtype are read.
+        objective: its tables and needs are read.
+        weight: of the number term, checked with the other values.
+
+    The other arguments are those of `NTLCrossEntropyLoss` and its `forward`.
+    """
+    tables, needs = objective.tables, objective.needs
+    check_labels(labels, inputs, loss_weights, sequence_ids)
+    check_values(labels, loss_weights, tables.vocabulary.vocab_size, ignore_index, validate, weight)
+    if num_items_in_batch is not None or num_numbers_in_batch is not None:
+        _check_normalizers(num_items_in_batch, num_numbers_in_batch, mode, reduction)
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(map(repr, REDUCTIONS))}")
+    if needs.spans and sequence_ids is None and labels.dim() < 2:
+        raise ValueError(
+            f"labels of shape {list(labels.shape)}, and {objective.criterion!r} looks at whole numbers: "
+            "without rows it cannot tell where a sequence ends. Give labels as [batch, seq], or sequence_ids "
+            "of the labels' shape (zeros where all is one sequence)."
+        )
+    if shift:
+        labels, loss_weights = shift_left(labels, loss_weights, ignore_index)
+        if sequence_ids is not None:
+            # A position belongs to the sequence of the label that it is compared with.
+            sequence_ids, _ = shift_left(sequence_ids, None, ignore_index=-1)
+    spans = None
+    if needs.spans and tables.kinds is not None:
+        spans = find_numbers(labels, tables.kinds, sequence_ids, needs.decimals, ignore_index).flatten()
+    labels = labels.reshape(-1).long()  # gather takes int32 since torch 2.8 only
+    target, is_number = tables.lookup(labels, ignore_index)
+    has_term = spans.starts if needs.per_number and spans is not None else is_number
+    counted = labels != ignore_index
+    dtype = torch.promote_types(inputs.dtype, torch.float32)
+    item_weights = counted.to(dtype)
+    if loss_weights is not None:
+        item_weights = torch.where(counted, loss_weights.reshape(-1).to(dtype), 0)
+    number_weights = torch.where(has_term, item_weights, 0)
+    if reduction == "mean":
+        per_number = _reciprocal(
+            number_weights if num_numbers_in_batch is None else num_numbers_in_batch, dtype
+        )
+        per_item = _reciprocal(item_weights if num_items_in_batch is None else num_items_in_batch, dtype)
+        number_weights, item_weights = number_weights * per_number, item_weights * per_item
+    ce_weights = item_weights
+    if mode == "replace":
+        ce_weights = torch.where(is_number, 0, item_weights)
+        number_weights = torch.where(has_term, item_weights, 0)
+    number_rows = None
+    across = needs.spans or needs.across_positions
+    if not across and labels.device.type == "cpu" and not torch.compiler.is_compiling():
+        number_rows = number_weights.nonzero().squeeze(-1)
+    labels = torch.where(counted, labels, 0)
+    return Targets(labels, target, counted, item_weights, ce_weights, number_weights, number_rows, spans)
+
+
+def _reciprocal(weights: Tensor | float, dtype: torch.dtype) -> Tensor | float:
+    """One over a count, or over the sum of weights; 0 for nothing, so that its mean is 0."""
+    if isinstance(weights, Tensor):
+        divisor = weights.to(dtype).sum()
+        return torch.where(divisor > 0, 1 / divisor.clamp(min=torch.finfo(torch.float32).tiny), 0)
+    return 1 / weights if weights > 0 else 0.0
+
+
+def shift_left(
+    labels: Tensor, loss_weights: Tensor | None, ignore_index: int
+) -> tuple[Tensor, Tensor | None]:
+    """Give each position `[..., seq]` the label and weight of the next one, as causal models need it.
+
+    The last position gets `ignore_index`, so the logits stay whole.
+    """
+    if labels.dim() == 0:
+        raise ValueError("shift=True with labels of shape []: expected [..., seq], to move along seq")
+    labels = F.pad(labels[..., 1:], (0, 1), value=ignore_index)
+    return labels, None if loss_weights is None else F.pad(loss_weights[..., 1:], (0, 1))
+
+
+def check_labels(
+    labels: Tensor, inputs: Tensor, loss_weights: Tensor | None = None, sequence_ids: Tensor | None = None
+) -> None:
+    """Raise unless labels, weights and sequence ids fit inputs `[..., width]`; reads no values."""
+    leading, device = inputs.shape[:-1], inputs.device
+    if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
+        given = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"labels: expected a tensor of token ids, torch.int64, given {given}")
+    if labels.shape != leading:
+        raise ValueError(
+            f"labels of shape {list(labels.shape)} do not fit: expected {list(leading)}, the shape of the "
+            "logits (or hidden states) without their last dimension. Where a causal model's labels are "
+            "shifted, its logits are too: logits[:, :-1], labels[:, 1:]."
+        )
+    if labels.device != device:
+        raise ValueError(f"labels are on {labels.device}, the logits on {device}: move one to the other")
+    for name, tensor in (("loss_weights", loss_weights), ("sequence_ids", sequence_ids)):
+        if tensor is None:
+            continue
+        integers = name == "sequence_ids"
+        fits = isinstance(tensor, Tensor) and not tensor.is_complex()
+        if not fits or (integers and tensor.is_floating_point()):
+            given = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            expected = "a tensor of integers" if integers else "a real tensor"
+            raise TypeError(f"{name}: expected {expected}, given {given}")
+        if tensor.shape != leading:
+            found = f"{name} of shape {list(tensor.shape)}"
+            raise ValueError(f"{found}: expected that of the labels, {list(leading)}")
+        if tensor.device != device:
+            raise ValueError(f"{name} are on {tensor.device}, the logits on {device}: move one to the other")
+
+
+def check_values(
+    labels: Tensor,
+    loss_weights: Tensor | None,
+    vocab_size: int,
+    ignore_index: int,
+    validate: bool | None,
+    weight: float | Tensor = 0.0,
+) -> None:
+    """Raise if a label lies outside of the vocabulary or a weight is negative.
+
+    Reading values synchronises an accelerator with the host, so by default (`validate=None`) only tensors
+    on the CPU are read, and nothing inside `torch.compile`.
+    """
+    if torch.compiler.is_compiling() or not (labels.device.type == "cpu" if validate is None else validate):
+        return
+    if isinstance(weight, Tensor):  # a number was checked when it was set
+        check_weight(weight, validate)
+    outside = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
+    if outside.any():
+        raise ValueError(
+            f"label {int(labels[outside][0])} lies outside of the vocabulary: expected 0 to "
+            f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Were the labels made by another tokenizer?"
+        )
+    # Written so that NaN fails too.
+    if loss_weights is not None and not (fits := (loss_weights >= 0) & (loss_weights < torch.inf)).all():
+        bad = loss_weights[~fits][0].item()
+        raise ValueError(f"loss_weights hold {bad}: expected finite weights of 0 or more")
+
+
+def check_weight(weight: object, validate: bool | None = None) -> None:
+    """Raise unless the number term's weight is a finite number of 0 or more, or a tensor of one.
+
+    By default (`validate=None`) a tensor is read on the CPU only, and never inside `torch.compile`.
+    """
+    if isinstance(weight, Tensor) and weight.numel() == 1:
+        if torch.compiler.is_compiling() or not (
+            weight.device.type == "cpu" if validate is None else validate
+        ):
+            return
+        weight = weight.item()
+    if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
+        raise ValueError(f"weight={weight!r}: expected a finite number of 0 or more, or a tensor of one")
+
+
+def _check_normalizers(num_items: object, num_numbers: object, mode: str, reduction: str) -> None:
+    """Raise unless given counts belong to a mean and come together."""
+    if reduction != "mean":
+        raise ValueError(
+            "num_items_in_batch and num_numbers_in_batch are what reduction='mean' divides by; given with "
+            f"reduction={reduction!r}"
+        )
+    for name, count in (("num_items_in_batch", num_items), ("num_numbers_in_batch", num_numbers)):
+        if isinstance(count, (int, float)) and not count >= 0:
+            raise ValueError(f"{name}={count}: expected 0 or more")
+    if mode == "add" and (num_items is None or num_numbers is None):
+        missing = "num_items_in_batch" if num_items is None else "num_numbers_in_batch"
+        raise ValueError(
+            f"{missing} is missing: normalised by the one count and not the other, the gradient would depend "
+            "on how a batch is split. `loss.normalizers(labels)` counts both; sum them over micro-batches "
+            "and ranks."
+        )

@@ -1,0 +1,51 @@
+"""The snippets of docs/own_criterion.md run in turn, and each loss has a gradient."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tolerances import assert_close
+
+import ntloss.criteria.registry as registry
+from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own_criterion.md").read_text()
+SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def names(digits: NumberVocabulary, batch: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(registry, "_CRITERIA", dict(registry._CRITERIA))
+    logits, labels = batch(12, 2, 5)
+    labels[0, :2] = torch.tensor([3, 7])
+    names: dict[str, Any] = {"vocabulary": digits, "logits": logits, "labels": labels}
+    for snippet in SNIPPETS:
+        names.pop("loss", None)
+        exec(snippet, names)
+        (gradient,) = torch.autograd.grad(names["loss"], logits)
+        assert gradient.isfinite().all()
+        assert gradient.any()
+    return names
+
+
+def test_the_page_shows_each_way(names: dict[str, Any]) -> None:
+    assert len(SNIPPETS) == 4
+    assert {"LogDistance", "DigitsBehind", "Costs", "get_criterion"} <= set(names)
+
+
+@pytest.mark.parametrize("name", ["LogDistance", "DigitsBehind", "Costs"])
+def test_each_criterion_serves_hidden_states_and_compiles(
+    name: str, names: dict[str, Any], digits: NumberVocabulary
+) -> None:
+    logits, labels = names["logits"].detach(), names["labels"]
+    loss_fn = NTLCrossEntropyLoss(digits, names[name]())
+    head = torch.eye(12, dtype=logits.dtype)
+    linear = NTLLinearCrossEntropyLoss(digits, names[name]())(logits, head, labels)
+    assert_close(linear, loss_fn(logits, labels))
+    torch._dynamo.reset()
+    compiled = torch.compile(loss_fn, fullgraph=True, backend="aot_eager")
+    assert_close(compiled(logits, labels), loss_fn(logits, labels))
