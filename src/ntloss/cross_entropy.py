@@ -82,7 +82,7 @@ class _CombinedLoss(NumberAwareLoss):
             >>> items.item(), numbers.item()
             (3.0, 2.0)
         """
-        self.tables.follow(labels)
+        self.objective.follow(labels)
         targets = read_labels(
             labels, labels.unsqueeze(-1), self.objective, loss_weights, sequence_ids=sequence_ids,
             ignore_index=self.ignore_index, reduction="sum", shift=self.shift, validate=self.validate,
@@ -199,7 +199,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             check_same_labels(labels, shard.group)
             if self.inplace_backward:
                 raise ValueError("inplace_backward=True is for whole logits; these are sharded. Omit it.")
-        tables.follow(logits)
+        self.objective.follow(logits)
         targets = self.targets(
             labels, logits, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids
         )
@@ -318,7 +318,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         hidden, head = local_head(hidden_states, lm_head_weight, bias, self.transform, vocab_size, self.group)
         if head.shard is not None:
             check_same_labels(labels, head.shard.group)
-        self.tables.follow(hidden)
+        self.objective.follow(hidden)
         targets = self.targets(labels, hidden, *more)
         hidden = hidden.reshape(-1, hidden.shape[-1])
         kept = targets.counted.nonzero().squeeze(-1) if self.drop_ignored else None

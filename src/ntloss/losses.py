@@ -116,7 +116,7 @@ class NumberTokenLoss(NumberAwareLoss):
             ValueError: shapes, devices, labels, weights or a reduction that do not fit.
         """
         check_logits(logits, self.vocabulary.vocab_size)
-        self.tables.follow(logits)
+        self.objective.follow(logits)
         targets = read_labels(
             labels, logits, self.objective, loss_weights, sequence_ids=sequence_ids,
             ignore_index=ignore_index, reduction=reduction, validate=self.validate,
@@ -183,7 +183,7 @@ class NumberTokenLoss(NumberAwareLoss):
         """
         transform = Transform(logit_scale, softcap).check()
         check_head(hidden_states, lm_head_weight, bias, self.vocabulary.vocab_size)
-        self.tables.follow(hidden_states)
+        self.objective.follow(hidden_states)
         reads_mass = self.objective.reads_mass
         if reads_mass and (log_normalizer is None or log_normalizer.shape != hidden_states.shape[:-1]):
             given = None if log_normalizer is None else list(log_normalizer.shape)

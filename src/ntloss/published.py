@@ -211,7 +211,7 @@ class NTLossDotProduct(TokenizerLoss):
             nt_mass: `[...]`, the probability of all number tokens together.
         """
         check_logits(logits, self.vocab_size)
-        self.tables.follow(logits)
+        self.objective.follow(logits)
         shape = logits.shape[:-1]
         nothing = logits.new_zeros(shape.numel(), dtype=torch.int64)  # neither label nor target is asked for
         readout = read_logits(logits, nothing, self.tables.token_ids)

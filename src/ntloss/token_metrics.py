@@ -124,7 +124,7 @@ class TokenMetrics:
                 f"places: given {given}, announced {self.places!r}. Expected TokenMetrics(..., "
                 f"places=range(...)) and places of the labels' shape, {list(labels.shape)}, or neither."
             )
-        self._tables.follow(logits)
+        self._tables.to(logits.device)
         if self.shift:
             labels, places = shift_left(labels, places, self.ignore_index)
         columns, is_number = self._columns(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))

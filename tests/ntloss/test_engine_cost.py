@@ -269,7 +269,7 @@ class TestSynchronisation:
         waits = {}
         for drop in (True, False):
             module = NTLLinearCrossEntropyLoss(WIDE, validate=False, drop_ignored=drop)
-            module.tables.follow(hidden)
+            module.objective.follow(hidden)
             with Watch() as watch:
                 module(hidden.requires_grad_(), weight.requires_grad_(), labels).backward()
             # The CPU may read values, to spare itself a pass over the logits.

@@ -28,7 +28,18 @@ from tolerances import (
 )
 from torch import Tensor
 
-from ntloss import ExpectedValue, NTLoss, NTLossDotProduct, NumberTokenLoss, NumberVocabulary, Wasserstein
+from ntloss import (
+    Dist2,
+    ExpectedValue,
+    GaussianCrossEntropy,
+    NTLCrossEntropyLoss,
+    NTLoss,
+    NTLossDotProduct,
+    NumberTokenLoss,
+    NumberVocabulary,
+    SmoothedWasserstein,
+    Wasserstein,
+)
 from ntloss.functional import number_token_loss
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -578,6 +589,18 @@ class TestModule:
         for loss in self.losses(irregular):
             assert loss(logits.to("meta"), labels.to("meta")).device.type == "meta"
             assert loss(logits, labels).isfinite()
+
+    @pytest.mark.parametrize(
+        "criterion", [Dist2(), GaussianCrossEntropy(), SmoothedWasserstein()], ids=lambda c: type(c).__name__
+    )
+    def test_tables_of_its_criterion_follow_the_logits_too(self, batch: Any, criterion: Any) -> None:
+        vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+        logits, labels = batch(12, 5)
+        for make in (NumberTokenLoss, NTLCrossEntropyLoss):
+            loss = make(vocabulary, criterion)
+            reference = loss(logits, labels)
+            assert loss(logits.to("meta"), labels.to("meta")).device.type == "meta"
+            assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
     def test_may_be_made_on_the_meta_device(self, irregular: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(irregular.vocab_size, 5)

@@ -87,6 +87,18 @@ class Objective(nn.Module):
             self._bind()
         return self
 
+    def follow(self, tensor: Tensor) -> None:
+        """Move to the device of `tensor`, at the first call there."""
+        # The checks reject what is not a tensor.
+        if isinstance(tensor, Tensor) and tensor.device != self._device:
+            if torch.compiler.is_compiling():
+                raise RuntimeError(
+                    f"the loss is on {self._device}, its input on {tensor.device}: "
+                    "call loss.to(device) before torch.compile"
+                )
+            self.tables.to(tensor.device)  # not the criterion's parameters: they are the caller's
+            self._bind()
+
     def forward(self, readout: Readout, targets: Targets, weight: float | Tensor) -> LossTerms:
         """Loss of each position, multiplied by its weight: their sum is the batch's loss.
 

@@ -40,10 +40,7 @@ class NumberTables(nn.Module):
     kinds: Tensor | None
 
     def __init__(
-        self,
-        vocabulary: NumberVocabulary,
-        device: torch.device | str = "cpu",
-        spans: bool = False,
+        self, vocabulary: NumberVocabulary, device: torch.device | str = "cpu", spans: bool = False
     ) -> None:
         super().__init__()
         self.vocabulary = vocabulary
@@ -90,17 +87,6 @@ class NumberTables(nn.Module):
         if device != self.values.device:
             self._build(device)
         return self
-
-    def follow(self, tensor: Tensor) -> None:
-        """Move to the device of `tensor`, at the first call there."""
-        # The checks reject what is not a tensor.
-        if isinstance(tensor, Tensor) and tensor.device != self.values.device:
-            if torch.compiler.is_compiling():
-                raise RuntimeError(
-                    f"the loss is on {self.values.device}, its input on {tensor.device}: "
-                    "call loss.to(device) before torch.compile"
-                )
-            self.to(tensor.device)
 
     def criterion_input(
         self,
