@@ -18,13 +18,13 @@ from ntloss.engine.objective import LossTerms, Objective
 from ntloss.engine.readout import Transform, check_logits, read_logits
 from ntloss.engine.shards import check_same_labels, local_columns
 from ntloss.engine.targets import REDUCTIONS, Targets, check_weight, read_labels
-from ntloss.losses import NumberAwareLoss
+from ntloss.losses import BaseLoss
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
 _DEFAULT_WEIGHT = {"add": 0.3, "replace": 1.0}
 
 
-class _CombinedLoss(NumberAwareLoss):
+class _CombinedLoss(BaseLoss):
     """The options that both combined losses take, and what they do with labels."""
 
     def __init__(

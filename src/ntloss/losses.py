@@ -25,7 +25,7 @@ from ntloss.engine.targets import read_labels
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
 
-class NumberAwareLoss(nn.Module):
+class BaseLoss(nn.Module):
     """What all losses have: an objective, and checks of the values they are given."""
 
     def __init__(self, objective: Objective, validate: bool | None) -> None:
@@ -44,7 +44,7 @@ class NumberAwareLoss(nn.Module):
         return self.objective.tables.vocabulary
 
 
-class NumberTokenLoss(NumberAwareLoss):
+class NumberTokenLoss(BaseLoss):
     """Any criterion as a number token loss, to be added to cross-entropy.
 
     Args:
