@@ -75,7 +75,7 @@ def check_squash(values: Tensor, factor: float) -> None:
     if len(values) < 2 or values.diff().min() == values[-1] - values[0]:
         raise ValueError(
             f"squash_factor={factor} needs at least three distinct values, or distances that "
-            f"differ; the vocabulary has the values {values.tolist()}. Leave squash_factor away."
+            f"differ; the vocabulary has the values {values.tolist()}. Omit squash_factor."
         )
 
 

@@ -1,4 +1,4 @@
-"""Cross-entropy and number term of a whole evaluation, however it is batched and spread over ranks."""
+"""Means of cross-entropy and number term over a whole evaluation, for any batch size and count of ranks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TermSums:
         self._sums = stacked if self._sums is None else self._sums.to(stacked) + stacked
 
     def pop(self) -> dict[str, float]:
-        """The means `ce` and `ntl` over all processes, each of which calls this; then begin anew."""
+        """Return the means `ce` and `ntl` over all processes, which must all call this; reset the sums."""
         nothing = torch.zeros(4, dtype=torch.float64)
         own = nothing if self._sums is None else self._sums.to("cpu", torch.float64)
         self._sums = None
@@ -55,7 +55,7 @@ class EvaluatedTerms(TermSums):
     """The terms of the batches that a number-aware loss computes while a Trainer evaluates.
 
     Attributes:
-        listening: whether the loss is to hand its batches to `see`.
+        listening: whether the loss should pass its batches to `see`.
     """
 
     def __init__(self) -> None:
@@ -63,17 +63,17 @@ class EvaluatedTerms(TermSums):
         self.listening = False
 
     def start(self) -> None:
-        """Listen, from nothing."""
+        """Reset the sums and listen."""
         self._sums, self.listening = None, True
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self.listening = False
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def see(self, loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
-        """Add a batch; rows that only fill it up are left out."""
+        """Add a batch, without the rows that only fill it up."""
         self.add(loss, *without_repeated_rows(loss, inputs, terms))
 
 
