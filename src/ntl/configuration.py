@@ -34,6 +34,13 @@ def compose_config(
     Raises:
         UserError: An override is malformed, or names something unknown.
     """
+    for override in overrides:
+        group, _, choice = override.partition("=")
+        if _is_group(override) and (choice == "null" or choice.startswith("{")):
+            raise UserError(
+                f"{override} names no file of the group {group}; expected a name. `{program} --help` lists "
+                "them; leave it out for the default."
+            )
     try:
         with initialize_config_module("ntl.config", version_base="1.3"):
             composed = compose(root, list(overrides))
@@ -125,7 +132,10 @@ def _key_error(
         if name in more:
             return UserError(f"{key} is in no file of the configuration; add it with +. Pass +{override}.")
         return unknown_key(parent, name, list(dict.fromkeys([*keys, *more])))
-    return UserError(f"{str(error).splitlines()[0]} `{program} --help` lists the keys; correct the override.")
+    hint = "correct the override."
+    if "Could not append" in str(error):
+        hint = "a key that is there already is given without +, or with ++."
+    return UserError(f"{str(error).splitlines()[0]} `{program} --help` lists the keys; {hint}")
 
 
 def _is_group(override: str) -> bool:

@@ -226,11 +226,24 @@ def check_training_args(training: Mapping[str, Any]) -> None:
             is_whole(training[key], 1), f"training_args.{key}", training[key],
             "a whole number of at least 1", 8,
         )  # fmt: skip
-    _check_types(training)
     for key, example in (("learning_rate", 1e-4), ("weight_decay", 0.01), ("max_grad_norm", 1.0)):
         require_number(training, f"training_args.{key}", least=0, example=example)
-    for key in ("warmup_steps", "logging_steps", "save_steps"):
-        require_number(training, f"training_args.{key}", least=0, example=100)
+    for key in ("warmup_steps", "logging_steps", "save_steps", "eval_steps"):
+        if key != "eval_steps" or training[key] is not None:  # null: logging_steps
+            require_number(training, f"training_args.{key}", least=0, example=100)
+    if "num_train_epochs" in training:  # of -1, transformers trains nothing and calls the run done
+        require_number(training, "training_args.num_train_epochs", above=0, example=3)
+    schedule = training["lr_scheduler_kwargs"]
+    require(
+        isinstance(schedule, dict | None), "training_args.lr_scheduler_kwargs", schedule,
+        "null or keys and values", "{factor: 0.5}",
+    )  # fmt: skip
+    resume = training["resume_from_checkpoint"]
+    require(
+        isinstance(resume, bool | str | None), "training_args.resume_from_checkpoint", resume,
+        "true, null or a checkpoint's folder", "true",
+    )  # fmt: skip
+    _check_types(training)
     steps, seed = training["max_steps"], training["seed"]
     require(
         is_whole(steps, 1) or steps == -1, "training_args.max_steps", steps,

@@ -12,6 +12,7 @@ import torch
 import transformers
 from accelerate import PartialState
 from torch import nn
+from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainingArguments, get_scheduler, set_seed
 from transformers.integrations import get_reporting_integration_callbacks
 
@@ -100,21 +101,28 @@ def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
         given["lr_scheduler_kwargs"] = {"mode": mode, **(given["lr_scheduler_kwargs"] or PLATEAU)}
     try:
         arguments = Seq2SeqTrainingArguments(**given)
-        # What transformers would find out when all is loaded: an optimizer's arguments, for one.
-        optimizer: torch.optim.Optimizer = torch.optim.SGD([torch.zeros(1)])
-        if arguments.optim_target_modules is None:  # those need the model itself
-            kind, options = ApproachTrainer.get_optimizer_cls_and_kwargs(arguments, nn.Linear(1, 1))
-            optimizer = kind([torch.zeros(1)], **options)
-        schedule = arguments.lr_scheduler_type, optimizer, 1, 2
-        get_scheduler(*schedule, scheduler_specific_kwargs=arguments.lr_scheduler_kwargs)
-    except (TypeError, ValueError, ImportError, RuntimeError) as error:
+        _try_arguments(arguments)
+    except Exception as error:  # transformers raises many kinds
         raise UserError(
-            f"training_args cannot be used: {error}. Its keys are those of transformers' "
-            "Seq2SeqTrainingArguments; correct or leave out the one that is named."
+            f"training_args cannot be used ({type(error).__name__}: {error}). Its keys are those of "
+            "transformers' Seq2SeqTrainingArguments; correct or leave out the one that is named."
         ) from None
     for name in arguments.report_to:
         _check_tracker(name)
     return arguments
+
+
+def _try_arguments(arguments: Seq2SeqTrainingArguments) -> None:
+    """Make what transformers would make of the arguments only when all is loaded."""
+    optimizer: torch.optim.Optimizer = torch.optim.SGD([torch.zeros(1)])
+    if arguments.optim_target_modules is None:  # those need the model itself
+        kind, options = ApproachTrainer.get_optimizer_cls_and_kwargs(arguments, nn.Linear(1, 1))
+        optimizer = kind([torch.zeros(1)], **options)
+    schedule = arguments.lr_scheduler_type, optimizer, 1, 2
+    get_scheduler(*schedule, scheduler_specific_kwargs=arguments.lr_scheduler_kwargs)
+    workers = arguments.dataloader_num_workers
+    DataLoader([0], num_workers=workers, persistent_workers=arguments.dataloader_persistent_workers)
+    arguments.get_process_log_level()
 
 
 def _check_tracker(name: str) -> None:
