@@ -126,7 +126,7 @@ def _try_arguments(arguments: Seq2SeqTrainingArguments) -> None:
 
 
 def _check_tracker(name: str) -> None:
-    """Check that a tracker is installed, which transformers would find out when all is loaded."""
+    """Check that a tracker can be used, which transformers would find out when all is loaded."""
     try:
         (tracker,) = get_reporting_integration_callbacks([name])
         tracker()
@@ -134,8 +134,8 @@ def _check_tracker(name: str) -> None:
         raise UserError(f"training_args.report_to={name} is unknown: {error} Correct it.") from None
     except (ImportError, RuntimeError) as error:
         raise UserError(
-            f"training_args.report_to={name} needs {name}, which cannot be used here "
-            f"({str(error).splitlines()[0]}). Run pip install {name}, or leave report_to out."
+            f"training_args.report_to={name} cannot be used here: {str(error).splitlines()[0]} Do that, or "
+            "leave report_to out."
         ) from None
 
 

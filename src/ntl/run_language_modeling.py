@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import hydra
@@ -124,7 +125,13 @@ def run_job(config: DictConfig, swept: Sequence[str]) -> None:
     task_overrides = HydraConfig.get().overrides.task
     chosen = [o for o in task_overrides if o.partition("=")[0] in swept]
     try:
-        run(Experiment.from_config(plain, ",".join(chosen)))
+        experiment = Experiment.from_config(plain, ",".join(chosen))
+        resumes = experiment.resume and experiment.checkpoint is None and not experiment.only_evaluate
+        if chosen and resumes and not experiment.folder.path.exists():
+            # A sweep that was killed has runs that were not begun, and one command continues all.
+            print(f"ntl-train: {experiment.folder} is new, and is trained from the start", file=sys.stderr)
+            experiment = replace(experiment, resume=False)
+        run(experiment)
     except UserError as error:
         # Hydra would print a traceback.
         raise SystemExit(_refuse(error)) from None

@@ -65,6 +65,18 @@ def test_a_sweep_runs_over_losses_weights_and_seeds_each_in_a_folder_of_its_own(
     assert found == expected
 
 
+def test_a_sweep_that_was_killed_is_continued_by_one_command(tmp_path, capsys):
+    sweep = ["--multirun", "training_args.seed=1,2", *small(tmp_path, "evaluation.samples=2")]
+    assert main(sweep) == 0, capsys.readouterr().err
+    finished, lost = (tmp_path / f"run/training_args.seed={seed}" for seed in (1, 2))
+    before = (finished / "run.json").read_bytes()
+    shutil.rmtree(lost)
+    assert main([*sweep, "training_args.resume_from_checkpoint=true"]) == 0
+    assert f"{lost} is new" in capsys.readouterr().err
+    assert RunFolder(lost).record().status == "finished"
+    assert (finished / "run.json").read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("sweep", "expected"),
     [
