@@ -24,7 +24,7 @@ from ntl.published_names import (
     objective_name,
 )
 from ntl.records import flatten, installed_versions
-from ntl.run_folder import RunFolder, RunRecord
+from ntl.run_folder import CHECKPOINT, RunFolder, RunRecord
 from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.trainer import last_complete_checkpoint
 
@@ -231,7 +231,7 @@ def evaluated_record(experiment: Experiment) -> RunRecord:
     """
     record = experiment.record()
     path = Path(str(experiment.model.checkpoint))
-    is_checkpoint = path.name.startswith("checkpoint-") and RunFolder(path.parent).holds_run()
+    is_checkpoint = path.name.startswith(CHECKPOINT) and RunFolder(path.parent).holds_run()
     trained = RunFolder(path.parent if is_checkpoint else path)
     answered = {key: record.config[key] for key in ("dataset_args", "evaluation")}
     answered["evaluated"] = experiment.model.checkpoint

@@ -10,7 +10,7 @@ from pathlib import Path
 from ntl.errors import UserError
 from ntl.metrics import mean_and_interval
 from ntl.records import flatten
-from ntl.run_folder import EVALUATIONS, Metrics, RunFolder, RunRecord, find_runs, shown
+from ntl.run_folder import CHECKPOINT, EVALUATIONS, Metrics, RunFolder, RunRecord, find_runs, shown
 
 PAPERS_ORDER = ("T5", "RT", "xVal")
 # fmt: off
@@ -217,6 +217,9 @@ def _counted(counts: Mapping[str, int], with_runs: bool) -> list[str]:
 def _settings(run: FinishedRun) -> dict[str, str]:
     """What tells runs apart, as rows of a table show it; a key that is absent is one that is null."""
     flat = flatten(run.record.config)
+    evaluated = Path(str(flat.get("evaluated"))).name
+    if evaluated.startswith(CHECKPOINT):  # not the model that its run ended with
+        flat["checkpoint"] = evaluated.removeprefix(CHECKPOINT)
     return {
         key: shown(value)
         for key, value in flat.items()

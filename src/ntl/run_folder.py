@@ -25,6 +25,7 @@ from ntl.records import write_whole
 
 FORMAT = 1
 EVALUATIONS = "evaluations"
+CHECKPOINT = "checkpoint-"  # as transformers begins their names
 LONGEST_NAME = 120  # of a folder, before a hash takes the rest's place
 
 Metrics = dict[str, float | None]
@@ -287,7 +288,7 @@ def shown(value: Any) -> str:
 def _outer_run(path: Path) -> Path | None:
     """The run that an evaluation or a checkpoint belongs to; None for a run of its own."""
     outer = path.parent.parent if path.parent.name == EVALUATIONS else path.parent
-    belongs = path.parent.name == EVALUATIONS or path.name.startswith("checkpoint-")
+    belongs = path.parent.name == EVALUATIONS or path.name.startswith(CHECKPOINT)
     return outer if belongs and (outer / "run.json").exists() else None
 
 

@@ -120,6 +120,14 @@ def test_of_two_runs_with_the_same_settings_the_first_is_kept_and_both_are_named
     assert [row["interpolate accuracy"] for row in rows_of(tmp_path)] == ["0.75"]
 
 
+def test_a_checkpoint_that_was_evaluated_is_a_row_of_its_own_beside_its_run(tmp_path):
+    run = make_run(tmp_path / "runs/b", "T5", 0, 0.75)
+    make_run(tmp_path / "runs/a", "T5", 0, 0.25, config={"evaluated": f"{run}/checkpoint-5"})
+    assert report(tmp_path) == 0
+    found = {row["objective"]: row["interpolate accuracy"] for row in rows_of(tmp_path)}
+    assert found == {"T5 (checkpoint=5)": "0.25", "T5 (checkpoint=null)": "0.75"}
+
+
 def test_runs_of_one_dataset_with_other_test_sets_stand_side_by_side(tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0)
     config = {"dataset_args": {"mode": "dataset_comparison"}}
