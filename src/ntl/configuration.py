@@ -99,7 +99,7 @@ def unknown_key(section: str, key: str, known: Collection[str]) -> UserError:
     """Make the error of a key that does not exist.
 
     Args:
-        section: That the key was given in; "" for the top.
+        section: The section that the key was given in; "" for the top.
         key: The key.
         known: The keys of the section; the message suggests the nearest one, or lists all where none is near.
 

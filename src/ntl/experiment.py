@@ -154,9 +154,9 @@ def _require_checkpoint(folder: RunFolder) -> None:
     """Check that there is something to continue: training from the start was not asked for."""
     if last_complete_checkpoint(folder.path) is not None:
         return
-    anew = "with training_args.overwrite_output_dir=true in place of" if folder.holds_run() else "without"
+    anew = "with training_args.overwrite_output_dir=true instead of" if folder.holds_run() else "without"
     raise UserError(
-        f"training_args.resume_from_checkpoint=true, but {folder} has no whole checkpoint (checkpoint-* "
+        f"training_args.resume_from_checkpoint=true, but {folder} has no complete checkpoint (checkpoint-* "
         f"with {TRAINER_STATE_NAME}); expected the training_args.output_dir of the run that is continued. "
         "Correct training_args.output_dir (or the keys that its default is made of), or train from the start "
         f"{anew} resume_from_checkpoint."

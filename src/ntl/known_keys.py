@@ -1,4 +1,4 @@
-"""Which keys a configuration may have, and which of those change nothing beside its other values."""
+"""The keys that a configuration may have, and which of them have no effect in it."""
 
 from __future__ import annotations
 

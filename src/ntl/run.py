@@ -142,7 +142,7 @@ def _check_tracker(name: str) -> None:
 def train(
     experiment: Experiment, arguments: Seq2SeqTrainingArguments, data: TaskData, approach: Approach
 ) -> nn.Module:
-    """Train, from the start or from the last whole checkpoint, and save the model in the run's folder.
+    """Train, from the start or from the last complete checkpoint, and save the model in the run's folder.
 
     Returns:
         The model, wrapped where it is trained on several processes.

@@ -266,7 +266,7 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
         folder: Of the run; it need not exist.
 
     Returns:
-        The latest whole one, or None.
+        The latest complete one, or None.
     """
     whole = {path: step for path, step in _steps_of_checkpoints(folder).items() if step is not None}
     return max(whole, key=whole.__getitem__, default=None)
@@ -319,9 +319,9 @@ def _reading(checkpoint: Path | str | None, part: str) -> Iterator[None]:
 
 def _unusable(checkpoint: Path | str | None, reason: str) -> UserError:
     return UserError(
-        f"{checkpoint} is no whole checkpoint: {reason}; expected one as training writes it. Nothing was "
-        "changed. Continue from another one, training_args.resume_from_checkpoint=<folder>, or train from "
-        "the start with training_args.overwrite_output_dir=true in its place."
+        f"{checkpoint} is not a complete checkpoint: {reason}; expected all files that training writes. It "
+        "was left as it is. Continue from another one with training_args.resume_from_checkpoint=<folder>, or "
+        "train from the start with training_args.overwrite_output_dir=true instead."
     )
 
 
@@ -336,7 +336,7 @@ def _writing(folder: Path | str) -> Iterator[None]:
         reason = (str(error).splitlines() or [""])[0]
         raise UserError(
             f"{folder} cannot be written ({type(error).__name__}: {reason}); expected a disk with room for "
-            "the model and its optimizer. Free some, and continue from the last whole checkpoint with "
+            "the model and its optimizer. Free some, and continue from the last complete checkpoint with "
             "training_args.resume_from_checkpoint=true."
         ) from error
 

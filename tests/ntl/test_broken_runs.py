@@ -34,7 +34,7 @@ def interrupted_run(tmp_path):
 
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"])
 @pytest.mark.parametrize("damage", ["junk", "missing"])
-def test_a_damaged_checkpoint_is_told_and_left_alone(file, damage, tmp_path, capsys):
+def test_a_damaged_checkpoint_is_reported_and_left_alone(file, damage, tmp_path, capsys):
     run, command = interrupted_run(tmp_path)
     path = run / "checkpoint-2" / file
     if damage == "junk":
@@ -45,7 +45,7 @@ def test_a_damaged_checkpoint_is_told_and_left_alone(file, damage, tmp_path, cap
     capsys.readouterr()
     assert main(command) == 2
     told = capsys.readouterr().err
-    assert "checkpoint-2 is no whole checkpoint" in told
+    assert "checkpoint-2 is not a complete checkpoint" in told
     assert "Traceback" not in told
     assert contents(run) == before
 
@@ -56,14 +56,14 @@ def test_a_run_whose_only_checkpoint_is_half_written_is_not_begun_anew_in_silenc
     before = contents(run)
     assert main(command) == 2
     told = capsys.readouterr().err
-    assert f"{run} has no whole checkpoint" in told
+    assert f"{run} has no complete checkpoint" in told
     assert "training_args.overwrite_output_dir=true" in told
     assert contents(run) == before
 
 
 def test_to_continue_what_was_never_begun_is_an_error_that_says_where_it_looked(tmp_path, capsys):
     assert main([*scaled_down(tmp_path), RESUME]) == 2
-    assert f"{tmp_path}/run has no whole checkpoint" in capsys.readouterr().err
+    assert f"{tmp_path}/run has no complete checkpoint" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

@@ -58,7 +58,7 @@ def _aggregate(name: str, scores: Mapping[str, Mapping[int, Mapping[str, Any]]])
     entry: dict[str, Any] = {"seeds": sorted(mine)}
     versus: dict[str, Any] = {}
     for metric in METRICS:
-        # Runs of before `exact` was measured have none.
+        # Older runs were not scored by `exact`.
         mean, error = mean_and_error([mine[seed].get(metric) for seed in sorted(mine)])
         entry[metric] = {"mean": mean, "error": error}
         pairs = [(mine[seed].get(metric), baseline[seed].get(metric)) for seed in shared]
