@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 from dataclasses import replace
@@ -201,6 +202,20 @@ def test_a_report_that_fails_leaves_nothing_behind_and_can_be_repeated(tmp_path,
         with pytest.raises(KeyboardInterrupt):
             report(tmp_path, "--overwrite")
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_disk_that_is_full_in_the_figures_leaves_no_report(tmp_path, monkeypatch, capsys):
+    make_run(tmp_path / "runs/a", "T5", 0)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ntl.report_figures.save_figure", full)
+        assert report(tmp_path) == 2
+    assert "cannot be written (No space left on device)" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert report(tmp_path) == 0
 
 
 def test_a_report_that_is_killed_is_not_in_the_way(tmp_path, monkeypatch):
