@@ -39,6 +39,10 @@ REPLACED_ARGUMENTS = {
     "include_for_metrics": None,
     "batch_eval_metrics": None,
     "eval_accumulation_steps": None,
+    "eval_do_concat_batches": None,
+    "eval_use_gather_object": None,
+    "bf16_full_eval": "training_args.bf16=true",
+    "fp16_full_eval": "training_args.bf16=true",
     "sortish_sampler": "training_args.train_sampling_strategy=group_by_length",
 }
 WITHOUT_WARMUP = ("reduce_lr_on_plateau", "constant", "greedy")

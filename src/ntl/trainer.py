@@ -162,7 +162,8 @@ class ApproachTrainer(Seq2SeqTrainer):
         """Measure, log, and tell the callbacks.
 
         Raises:
-            UserError: What the schedule or the choice of the best model goes by is not finite.
+            UserError: The metric that the schedule or the choice of the best model goes by is not measured,
+                or is not finite.
         """
         model = self.model_wrapped if self.is_in_train else self._wrap_for_evaluation()
         was_training = model.training

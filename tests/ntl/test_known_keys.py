@@ -58,6 +58,7 @@ def test_an_unknown_key_is_refused_and_the_nearest_is_named(override, expected):
         (["+training_args.num_train_epochs=3"], "Pass training_args.max_steps=-1"),
         (["training_args.warmup_steps=10"], "reduce_lr_on_plateau has no warm-up"),
         (["+training_args.label_smoothing_factor=0.1"], "Pass loss=ce loss.label_smoothing=0.1"),
+        (["+training_args.bf16_full_eval=true"], "Pass training_args.bf16=true"),
         (["+training_args.eval_strategy=epoch"], "Pass training_args.eval_steps=1000"),
     ],
 )
