@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tolerances import assert_close
+from tolerances import approx, assert_close
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -63,7 +63,7 @@ def test_two_source_trees_are_timed_in_turn(benchmarks, tmp_path, capsys):
     assert {row["criterion"] for row in rows} == {None, *losses.c.criteria()}
     for row in rows:
         assert row["rounds"] == losses.against.ROUNDS
-        assert row["ratio"] == pytest.approx(row["new_ms"] / row["old_ms"])
+        assert row["ratio"] == approx(row["new_ms"] / row["old_ms"])
         assert row["ratio_of_fastest"] > 0
     assert f"New over old, {len(rows)} rows: geometric mean" in capsys.readouterr().out
 

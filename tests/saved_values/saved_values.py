@@ -139,9 +139,10 @@ def difference(old: Tensor, new: Tensor) -> float:
     if not old.dtype.is_floating_point:
         return 0.0 if torch.equal(old, new) else float("inf")
     before, after = old.double(), new.double()
-    finite = before.isfinite()
+    finite, infinite = before.isfinite(), before.isinf()
     if (
-        not torch.allclose(before[~finite], after[~finite], equal_nan=True)
+        not torch.equal(before.isnan(), after.isnan())
+        or not torch.equal(before[infinite], after[infinite])
         or not after[finite].isfinite().all()
     ):
         return float("inf")
