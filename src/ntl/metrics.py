@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 import numpy as np
 
 from ntloss import NumericMetrics
-from ntloss.parsing import find_numbers, parse_number
+from ntloss.parsing import number_texts, parse_number
 
 METRICS = ("exact", "mae", "rmse", "r2", "pearson", "accuracy", "invalid")
 
@@ -58,7 +58,7 @@ def number_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, flo
         `exact_number` (see `exact_share`), and all metrics of `ntloss.NumericMetrics`; None where one is not
         defined.
     """
-    exact = exact_share(*([_at(find_numbers(text), -1) for text in side] for side in (texts, answers)))
+    exact = exact_share(*([_at(number_texts(text), -1) for text in side] for side in (texts, answers)))
     found = NumericMetrics().update(texts, answers).compute()
     return {"exact_number": exact, **{name: defined(value) for name, value in found.items()}}
 
@@ -70,7 +70,7 @@ def exact_share(predicted: Sequence[str | None], true: Sequence[str | None]) -> 
     nothing is clipped.
 
     Args:
-        predicted: Numbers from `ntloss.parsing.find_numbers`; None for none, which is wrong.
+        predicted: Numbers from `ntloss.parsing.number_texts`; None for none, which is wrong.
         true: The same; pairs with None do not count.
 
     Returns:
@@ -130,14 +130,14 @@ def final_answer(text: str, marker: str) -> str | None:
         marker: `####` in GSM8K.
 
     Returns:
-        The first number behind the first marker, see `ntloss.parsing.find_numbers`; None where there is no
+        The first number behind the first marker, see `ntloss.parsing.number_texts`; None where there is no
         marker, or no number behind it.
 
     Example:
         >>> final_answer("2 + 3 = 5 #### 1,005 apples", "####"), final_answer("so 5", "####")
         ('1005', None)
     """
-    return _at(find_numbers(text.partition(marker)[2]), 0)
+    return _at(number_texts(text.partition(marker)[2]), 0)
 
 
 def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: str) -> dict[str, float | None]:

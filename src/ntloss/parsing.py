@@ -44,10 +44,10 @@ def parse_numbers(text: str) -> list[float]:
         >>> parse_numbers("From -1,234.5 to 2e3: 7-3, .5 and 10%.")
         [-1234.5, 2000.0, 7.0, 3.0, 0.5, 10.0]
     """
-    return [_value(number) for number in find_numbers(text)]
+    return [_value(number) for number in number_texts(text)]
 
 
-def find_numbers(text: str) -> list[str]:
+def number_texts(text: str) -> list[str]:
     """Find all numbers of a text as they are written, with every digit.
 
     Args:
@@ -58,7 +58,7 @@ def find_numbers(text: str) -> list[str]:
         `decimal.Decimal` take them.
 
     Example:
-        >>> find_numbers("1,000,000 and 1000001.0, not 1e400")
+        >>> number_texts("1,000,000 and 1000001.0, not 1e400")
         ['1000000', '1000001.0', '1e400']
     """
     return [_plain(match.group()) for match in _NUMBER.finditer(text)]
