@@ -21,7 +21,10 @@ from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabul
 
 TESTS = Path(__file__).parent
 # File and test of each use of the marker. New ones are tests of compilation, memory or time.
-EXACT = {"ntloss/test_riding_along.py::test_makes_no_dense_gradient_of_the_head_beside_the_kernels"}
+EXACT = {
+    "ntloss/test_large_logits.py::test_gradients_are_as_exact_as_those_of_cross_entropy",
+    "ntloss/test_riding_along.py::test_makes_no_dense_gradient_of_the_head_beside_the_kernels",
+}
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.library, "get_kernel"), reason="noise needs torch.library.get_kernel"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,13 @@ def _forget_warnings() -> None:
 def _forget_mixed_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers 4 hands bfloat16 on to accelerate by the environment, and so to the next test."""
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture(scope="session")

@@ -8,19 +8,16 @@ prints how far loss and weights are from one process with a batch of 8, for each
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+from processes import join, run_job
 from tolerances import TRAINED, approx
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
@@ -55,7 +52,6 @@ AVERAGES_SHARDS = torch.__version__ >= TorchVersion("2.8")
 VOCAB, LENGTH, ROWS, STEPS = 48, 9, 8, 3
 DIGITS = NumberVocabulary.from_mapping({d + 3: str(d) for d in range(10)}, vocab_size=VOCAB)
 RATE = 0.5
-TIMEOUT = 120.0
 LAYERS = {"llama": "model.layers", "t5": "decoder.block"}
 
 
@@ -94,32 +90,62 @@ def samples(count: int = ROWS * STEPS) -> list[dict[str, Tensor]]:
     return made
 
 
+def stack(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Rows as one batch."""
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
 def batch(rows: int = 4, first: int = 4) -> dict[str, Tensor]:
     """Some rows side by side."""
-    chosen = samples(first + rows)[first:]
-    return {name: torch.stack([row[name] for row in chosen]) for name in chosen[0]}
+    return stack(samples(first + rows)[first:])
 
 
-def trainer_for(model: Any, folder: str | Path, cls: Any = Trainer, **options: Any) -> Any:
+# Of each training: steps of gradient descent, which is the same however it is split.
+PLAIN_STEPS = {
+    "max_steps": STEPS,
+    "learning_rate": RATE,
+    "optim": "sgd",
+    "lr_scheduler_type": "constant",
+    "max_grad_norm": 0.0,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": [],
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+
+
+def split(accumulate: int, ranks: int = 1) -> dict[str, int]:
+    """Arguments of a training whose steps of 8 rows are split into micro-batches, on each rank."""
+    size = ROWS // accumulate // ranks
+    return {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulate}
+
+
+def trainer_for(
+    model: Any,
+    folder: str | Path,
+    cls: Any = Trainer,
+    accumulate: int = 1,
+    compute_loss_func: Any = None,
+    arguments: Any = TrainingArguments,
+    **options: Any,
+) -> Any:
     """A Trainer on the CPU whose steps take rows in order."""
-    function = options.pop("compute_loss_func", None)
-    options = {
-        "per_device_train_batch_size": ROWS,
-        "max_steps": STEPS,
-        "learning_rate": RATE,
-        "optim": "sgd",
-        "lr_scheduler_type": "constant",
-        "max_grad_norm": 0.0,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "use_cpu": True,
-    } | options
-    arguments = TrainingArguments(str(folder), **options)
-    trainer = cls(model, arguments, train_dataset=samples(), compute_loss_func=function)
+    made = arguments(str(folder), **PLAIN_STEPS | split(accumulate) | options)
+    trainer = cls(model, made, train_dataset=samples(), compute_loss_func=compute_loss_func)
     trainer.remove_callback(PrinterCallback)
     return in_order(trainer)
+
+
+def number_aware_trainer(model: Any, folder: str | Path, way: str = "own loss", **options: Any) -> Any:
+    """Such a Trainer with a number term, in one of `WAYS`; its numbers are counted."""
+    if way == "compute_loss_func":
+        trainer = trainer_for(model, folder, compute_loss_func=NumberAwareLoss(model, DIGITS), **options)
+        count_numbers(trainer)
+    else:
+        trainer = trainer_for(model, folder, **options)
+        make_trainer_number_aware(trainer, DIGITS, chunked=way == "chunked")
+    return trainer
 
 
 def logged(losses: Any) -> Any:
@@ -210,20 +236,11 @@ def train(name: str, setting: Setting, folder: str | Path) -> Trained:
     model = MODELS[name]()
     if setting.sharded != "no":
         return _train_sharded(name, model, setting, folder)
-    function = NumberAwareLoss(model, DIGITS) if setting.way == "compute_loss_func" else None
-    trainer = trainer_for(
-        model,
-        folder,
-        compute_loss_func=function,
-        per_device_train_batch_size=setting.rows,
-        gradient_accumulation_steps=setting.accumulate,
-        ddp_backend="gloo" if setting.ranks > 1 else None,
-    )
-    if setting.way in ("own loss", "chunked"):
-        make_trainer_number_aware(trainer, DIGITS, chunked=setting.way == "chunked")
-    elif function is not None:
-        count_numbers(trainer)
-    return train_with(trainer)
+    options = split(setting.accumulate, setting.ranks)
+    options |= {"ddp_backend": "gloo"} if setting.ranks > 1 else {}
+    if setting.way == "stock":
+        return train_with(trainer_for(model, folder, **options))
+    return train_with(number_aware_trainer(model, folder, setting.way, **options))
 
 
 def _shard(name: str, model: Any, setting: Setting) -> None:
@@ -253,8 +270,7 @@ def _train_sharded(name: str, model: Any, setting: Setting, folder: str | Path) 
         mine = []
         for micro in range(setting.accumulate):
             first = step * ROWS + (micro * setting.data_ranks + data_rank) * size
-            chosen = rows[first : first + size]
-            mine.append({key: torch.stack([row[key] for row in chosen]) for key in chosen[0]})
+            mine.append(stack(rows[first : first + size]))
         counts = sum((torch.stack(handle.normalizers(**inputs)) for inputs in mine), torch.zeros(2))
         if setting.data_ranks > 1:
             dist.all_reduce(counts)
@@ -275,18 +291,9 @@ def _whole(weight: Tensor) -> Tensor:
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight.clone()
 
 
-def join_two(rank: int, folder: str | Path, seconds: float = 60) -> None:
-    """Become one of two gloo processes, which meet in a folder; with what trainers read of torchrun."""
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
-    meeting = f"file://{folder}/rendezvous"
-    dist.init_process_group("gloo", meeting, timedelta(seconds=seconds), rank=rank, world_size=2)
-
-
 def train_together(rank: int, trainings: list[tuple[str, Setting]], folder: str) -> None:
     """What each of two processes runs; the first writes down what came of it."""
-    join_two(rank, folder)
+    join(rank, folder)
     trained = {}
     for name, setting in trainings:
         try:
@@ -308,16 +315,7 @@ def possible(name: str, setting: Setting) -> bool:
 def trained_together(folder: Path) -> dict[tuple[str, Setting], Trained]:
     """All trainings of two processes, in one job: starting it takes longer than they do."""
     trainings = [(name, setting) for setting in TOGETHER for name in MODELS if possible(name, setting)]
-    job = torch.multiprocessing.spawn(train_together, (trainings, str(folder)), nprocs=2, join=False)
-    deadline = time.monotonic() + TIMEOUT
-    try:
-        while not job.join(timeout=1.0):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"two processes hang: not done after {TIMEOUT:.0f} s")
-    finally:
-        for process in job.processes:
-            if process.is_alive():
-                process.kill()
+    run_job(train_together, (trainings, str(folder)))
     return torch.load(folder / "trained.pt", weights_only=False)
 
 

@@ -1,131 +1,440 @@
-"""The losses of design.md in float64 NumPy, one position at a time, with their gradients.
+"""The oracle: every loss from its published definition, in float64, one position at a time.
 
-Written from the definitions and not from the library, which it never imports: slow, and easy to check by eye.
+It imports nothing of the library. Numbers are read from the tokens' texts one after the other, every formula
+is a plain one of PyTorch's operations, and the gradients are autograd's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-# Name of a regression loss to (loss, derivative in the prediction), both of (prediction, target).
-REGRESSION: dict[str, tuple[Callable, Callable]] = {
-    "squared": (lambda x, v: (x - v) ** 2, lambda x, v: 2 * (x - v)),
-    "absolute": (lambda x, v: abs(x - v), lambda x, v: np.sign(x - v)),
-    "huber": (
-        lambda x, v: 0.5 * (x - v) ** 2 if abs(x - v) <= 1 else abs(x - v) - 0.5,
-        lambda x, v: np.clip(x - v, -1, 1),
-    ),
-    # Asymmetric, so that the larger of both ends decides the worst cost.
-    "pinball": (
-        lambda x, v: max(0.9 * (v - x), 0.1 * (x - v)),
-        lambda x, v: 0.1 if x > v else -0.9,
-    ),
-}
+EPSILON = float(np.finfo(np.float32).eps)
+# Stands for a logit of -inf among the number tokens, where a formula multiplies with logarithms.
+NEVER = -1e30
+
+
+# --- numbers in texts -----------------------------------------------------------------------------
+
+
+class Reader:
+    """One row's numbers: `spans` is a list of lists of (position, text)."""
+
+    def __init__(self, texts, sequence, decimals):
+        self.spans, self.points = [], []
+        current, points = None, None
+
+        def plain(text):
+            return text is not None and text.strip(" +-").isdigit()
+
+        def joins(text):
+            return plain(text) and text[0].isdigit()
+
+        for t, here in enumerate(texts):
+            same = t > 0 and sequence[t] == sequence[t - 1]
+            if current is not None and same and joins(here):
+                current.append((t, here))
+                continue
+            next_same = t + 1 < len(texts) and sequence[t + 1] == sequence[t]
+            next_joins = next_same and joins(texts[t + 1])
+            inside = current is not None and same and next_joins
+            if decimals and here == "." and inside and texts[t - 1] != "." and not points:
+                points.append(sum(len(s.strip(" +-")) for _, s in current))
+                continue
+            current = points = None
+            if here is not None and any(c.isdigit() for c in here):
+                span, its_points = [(t, here)], []
+                self.spans.append(span)
+                self.points.append(its_points)
+                if plain(here):
+                    current, points = span, its_points
+
+    def places(self):
+        """For each number: list of (position, place of the token's last digit, digits behind it)."""
+        result = []
+        for span, points in zip(self.spans, self.points, strict=True):
+            lengths = [len(s.strip(" +-")) if s.strip(" +-").isdigit() else 1 for _, s in span]
+            total = sum(lengths)
+            whole = points[0] if points else total
+            read, places = 0, []
+            for (t, _), length in zip(span, lengths, strict=True):
+                read += length
+                places.append((t, whole - read, total - read))
+            result.append(places)
+        return result
+
+
+# --- one loss per token ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Objective:
-    """What is computed: `loss` is "wasserstein" or a key of REGRESSION."""
+class Position:
+    """What the model says at a token of a number.
 
-    loss: str = "wasserstein"
-    squash_factor: float | None = None
+    Args:
+        z: logit of each distinct value, its forms merged.
+        lse: log-normalizer of the whole vocabulary.
+        values: the distinct values, ascending.
+        k: index of the label's value.
+        place, behind: of the token's last digit, see `Reader.places`.
+    """
+
+    z: Tensor
+    lse: Tensor
+    values: Tensor
+    k: int
+    place: int = 0
+    behind: int = 0
+
+    @functools.cached_property
+    def log_p(self) -> Tensor:
+        return self.z.log_softmax(-1)
+
+    @functools.cached_property
+    def p(self) -> Tensor:
+        return self.log_p.exp()
+
+    @property
+    def label(self) -> Tensor:
+        return self.values[self.k]
+
+    @property
+    def mass(self) -> Tensor:
+        return (self.z.logsumexp(-1) - self.lse).exp()
+
+
+def squashed(distance: Tensor, values: Tensor, factor: float) -> Tensor:
+    gaps = (values[:, None] - values).abs()
+    low, high = gaps[gaps > 0].min(), gaps.max()
+    return torch.where(distance == 0, 0.0, 1 + (distance - low) * (factor - 1) / (high - low))
+
+
+def wasserstein(x: Position, squash: float | None = None) -> Tensor:
+    cost = (x.values - x.label).abs()
+    return x.p @ (cost if squash is None else squashed(cost, x.values, squash))
+
+
+def huber(error: Tensor) -> Tensor:
+    return torch.where(error.abs() <= 1, 0.5 * error**2, error.abs() - 0.5)
+
+
+REGRESSION: dict[str, Callable[[Tensor], Tensor]] = {
+    "squared": lambda error: error**2,
+    "absolute": lambda error: error.abs(),
+    "huber": huber,
+    # Asymmetric, so that the larger of both ends decides the worst cost.
+    "pinball": lambda error: torch.maximum(-0.9 * error, 0.1 * error),
+}
+
+
+def expected_value(x: Position, loss: str = "squared") -> Tensor:
+    return REGRESSION[loss](x.p @ x.values - x.label)
+
+
+def squared_distance(x: Position) -> Tensor:
+    return x.p @ (x.values - x.label) ** 2
+
+
+def gaussian(values: Tensor, k: int, sigma: float = 1.0) -> Tensor:
+    return (-((values - values[k]) ** 2) / (2 * sigma**2)).softmax(-1)
+
+
+def gaussian_cross_entropy(x: Position, sigma: float = 1.0) -> Tensor:
+    return -(gaussian(x.values, x.k, sigma) * (x.z - x.lse)).sum()
+
+
+def smoothed_wasserstein(x: Position, sigma: float = 1.0) -> Tensor:
+    q = gaussian(x.values, x.k, sigma)
+    steps = [abs(x.p[: i + 1].sum() - q[: i + 1].sum()) for i in range(len(q) - 1)]
+    return sum(step * gap for step, gap in zip(steps, x.values.diff(), strict=True))
+
+
+def dist2_target(values: Tensor, k: int, tau: float = 1.0, distance: str = "squared") -> Tensor:
+    d = (values - values[k]).abs()
+    return (-(d**2 if distance == "squared" else d) / tau).softmax(-1)
+
+
+def dist2(x: Position, tau: float = 1.0, distance: str = "squared") -> Tensor:
+    q = dist2_target(x.values, x.k, tau, distance)
+    return torch.xlogy(q, q).sum() - (q * x.log_p).sum()
+
+
+def digit_entropy(x: Position) -> Tensor:
+    terms = [
+        x.p[j] * (torch.logaddexp(z, torch.zeros_like(z)) - (z if j == x.k else 0)) for j, z in enumerate(x.z)
+    ]
+    return 0.01 * torch.stack(terms).mean()
+
+
+def smmd(
+    x: Position,
+    sigma: Sequence[float] = (2.0,),
+    kernel: str = "gaussian",
+    form: str = "both",
+    alpha: float | None = None,
+    squash: float | None = 9.0,
+) -> Tensor:
+    distance = (x.values[:, None] - x.values).abs()
+    distance = distance if squash is None else squashed(distance, x.values, squash)
+    kernels = [
+        torch.exp(-(distance**2) / (2 * s**2)) if kernel == "gaussian" else torch.exp(-distance / s)
+        for s in sigma
+    ]
+    matrix = sum(kernels) / len(kernels)
+    factor = 1 / (2 * matrix.sum(1).mean()) if alpha is None else alpha
+    smoothness = factor * (torch.diag(matrix.sum(1)) - matrix)
+    error = x.p - torch.eye(len(x.values), dtype=torch.float64)[x.k]
+    return error @ {"mmd": matrix, "smoothness": smoothness, "both": matrix + smoothness}[form] @ error
+
+
+def place_weighted(
+    x: Position, of: Callable[..., Tensor] = wasserstein, weighting: str = "exponential", base: float = 1.2
+) -> Tensor:
+    weights = {
+        "exponential": base**x.behind,
+        "linear": x.behind + 1,
+        "decimal": 2 * (x.place + 1) if x.place >= 0 else 1.02 ** (x.place - 1),
+    }
+    return weights[weighting] * of(x)
+
+
+# --- one loss per number --------------------------------------------------------------------------
+
+Number = Sequence[Position]
+
+
+def per_number(span: Number, of: Callable[..., Tensor] = wasserstein) -> Tensor:
+    return torch.stack([of(x) for x in span]).mean()
+
+
+def number_level(span: Number) -> Tensor:
+    predicted = sum(x.p @ x.values.abs() * 10.0**x.behind for x in span)
+    true = sum(x.label.abs() * 10.0**x.behind for x in span)
+    return (predicted - true).abs() / (predicted + true + EPSILON)
+
+
+def read_number(span: Number, temperature: float, hard: bool) -> tuple[Tensor, Tensor]:
+    """The number that is read, of the argmax where `hard` but with the softmax's gradient; and the true."""
+    digits = []
+    for x in span:
+        soft = (x.log_p / temperature).softmax(-1) @ x.values.abs()
+        digits.append(x.values.abs()[x.log_p.argmax()] + soft - soft.detach() if hard else soft)
+    read = sum(digit * 10.0**x.place for digit, x in zip(digits, span, strict=True))
+    return read, sum(x.label.abs() * 10.0**x.place for x in span)
+
+
+def relative_error(span: Number, temperature: float = 0.1, hard: bool = True) -> Tensor:
+    read, true = read_number(span, temperature, hard)
+    return (read - true).abs() / (torch.maximum(read, true) + 1)
+
+
+def magnitude(span: Number, temperature: float = 0.1, hard: bool = True) -> Tensor:
+    read, true = read_number(span, temperature, hard)
+    return torch.log((torch.maximum(read, true) + 1) / (torch.minimum(read, true) + 1))
+
+
+def ntil(span: Number, hard: bool = True) -> Tensor:
+    parts = relative_error(span, hard=hard), magnitude(span, hard=hard)
+    return per_number(span, place_weighted) + 0.2 * parts[0] + 0.2 * parts[1]
+
+
+PER_NUMBER = {per_number, number_level, relative_error, magnitude, ntil}
+
+
+# --- what is minimised ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Term:
+    """A number term.
+
+    Args:
+        formula: one of this file, or of a test, of a `Position` or of the positions of a number.
+        reweigh: text costs 1.01 times the worst number.
+        decimals: points belong to numbers.
+        options: of the formula.
+    """
+
+    formula: Callable[..., Tensor] = wasserstein
     reweigh: bool = True
+    decimals: bool = False
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __call__(self, span: Number) -> Tensor:
+        given = span if self.formula in PER_NUMBER else span[0]
+        return self.formula(given, **dict(self.options))
+
+    @functools.cache  # noqa: B019  # a few terms, for as long as the tests run
+    def worst(self, values: tuple[float, ...]) -> float:
+        """The largest loss of one value for another; relative errors, of numbers of any length, reach 1."""
+        if self.formula in (number_level, relative_error):
+            return 1.0
+        columns = range(len(values))
+        return max(float(self([certain_of(values, j, k)])) for j in columns for k in columns)
 
 
-def distance_matrix(values: np.ndarray, squash_factor: float | None = None) -> np.ndarray:
-    """c_jk of all pairs of distinct values."""
-    distance = np.abs(values[:, None] - values[None, :])
-    if squash_factor is None:
-        return distance
-    wrong = distance[distance > 0]
-    smallest, largest = wrong.min(), wrong.max()
-    squashed = 1 + (distance - smallest) * (squash_factor - 1) / (largest - smallest)
-    return np.where(distance == 0, 0.0, squashed)
+def certain_of(values: Sequence[float], j: int, k: int) -> Position:
+    """All probability on the j-th value, where the label is the k-th."""
+    z = torch.full((len(values),), -1e4, dtype=torch.float64)
+    z[j] = 0.0
+    return Position(z, z.logsumexp(-1), torch.tensor(values, dtype=torch.float64), k)
 
 
-def worst_cost(values: np.ndarray, objective: Objective) -> float:
-    """The largest cost that a distribution on one value can have."""
-    if objective.loss == "wasserstein":
-        return float(distance_matrix(values, objective.squash_factor).max())
-    loss, _ = REGRESSION[objective.loss]
-    return float(max(loss(values.min(), values.max()), loss(values.max(), values.min())))
+@dataclass(frozen=True)
+class Combined:
+    """What is minimised; the defaults are those of the library.
+
+    Args:
+        cross_entropy: factor of cross-entropy, 0 for a number term alone.
+        texts: of the number tokens and points, for numbers of several tokens. Default: each token is one.
+    """
+
+    number: Term = field(default_factory=Term)
+    weight: float = 0.3
+    mode: str = "add"
+    ignore_index: int = -100
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+    softcap: float | None = None
+    logit_scale: float = 1.0
+    reduction: str = "mean"
+    cross_entropy: float = 1.0
+    texts: Mapping[int, str] | None = None
 
 
-def position(
-    row: np.ndarray, label_value: float, number_values: Mapping[int, float], objective: Objective
-) -> tuple[float, np.ndarray]:
-    """Loss of one position whose label has `label_value`, and its gradient by the row of logits."""
-    ids = np.array(sorted(number_values))
-    values = np.array(sorted(set(number_values.values())), dtype=np.float64)
-    value_index = np.array([int(np.flatnonzero(values == number_values[i])[0]) for i in ids])
-    target = int(np.flatnonzero(values == label_value)[0])
+class Expected(NamedTuple):
+    """Values: scalars, or one of each position for "none". Gradient of `loss` (weighted with `upstream`)."""
 
-    full = np.exp(row - row.max())
-    full = full / full.sum()
-    mass = full[ids].sum()
-    on_numbers = row[ids]
-    if np.isneginf(on_numbers).all():  # undefined: any distribution will do, as its mass is 0
-        within = np.full(len(ids), 1 / len(ids))
-    else:
-        within = np.exp(on_numbers - on_numbers.max())
-        within = within / within.sum()
-    merged = np.array([within[value_index == j].sum() for j in range(len(values))])
-
-    if objective.loss == "wasserstein":
-        slope = distance_matrix(values, objective.squash_factor)[:, target]
-        loss = float(merged @ slope)
-    else:
-        function, derivative = REGRESSION[objective.loss]
-        mean = merged @ values
-        loss = float(function(mean, label_value))
-        slope = derivative(mean, label_value) * values
-    gradient = np.zeros_like(row)
-    gradient[ids] = within * (slope[value_index] - merged @ slope)
-    if objective.reweigh:
-        bound = 1.01 * worst_cost(values, objective)
-        of_mass = -full * mass
-        of_mass[ids] += full[ids]
-        gradient = mass * gradient + (loss - bound) * of_mass
-        loss = mass * loss + bound * (1 - mass)
-    return loss, gradient
+    loss: np.ndarray
+    ce: np.ndarray
+    ntl: np.ndarray
+    gradient: np.ndarray
 
 
-def number_token_loss(
+def combined(
     logits: np.ndarray,
     labels: np.ndarray,
     number_values: Mapping[int, float],
-    objective: Objective,
+    options: Combined,
     *,
     weights: np.ndarray | None = None,
-    reduction: str = "mean",
-    ignore_index: int = -100,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Loss and its gradient by the logits; for "none", the gradient of the sum of all losses."""
-    rows = np.asarray(logits, dtype=np.float64).reshape(-1, logits.shape[-1])
-    flat = np.asarray(labels).reshape(-1)
-    weight = np.ones(len(flat)) if weights is None else np.asarray(weights, dtype=np.float64).reshape(-1)
-    losses, gradient, divisor = np.zeros(len(flat)), np.zeros_like(rows), 0.0
-    for i, label in enumerate(flat.tolist()):
-        if label == ignore_index or label not in number_values:
-            continue
-        loss, slope = position(rows[i], number_values[label], number_values, objective)
-        losses[i], gradient[i] = weight[i] * loss, weight[i] * slope
-        divisor += weight[i]
-    gradient = gradient.reshape(logits.shape)
-    if reduction == "none":
-        return losses.reshape(labels.shape), gradient
-    if reduction == "mean" and divisor > 0:
-        return losses.sum() / divisor, gradient / divisor
-    return losses.sum(), gradient
+    num_items: float | None = None,
+    num_numbers: float | None = None,
+    sequence_ids: np.ndarray | None = None,
+    upstream: np.ndarray | float = 1.0,
+) -> Expected:
+    """The combined loss of logits `[..., vocab]` and its gradient by them."""
+    leaf = torch.tensor(np.asarray(logits, dtype=np.float64), requires_grad=True)
+    labels = np.asarray(labels)
+    shape, flat = labels.shape, torch.from_numpy(labels.reshape(-1))
+    weight = torch.ones(shape) if weights is None else torch.tensor(np.asarray(weights, dtype=np.float64))
+    weight = weight.double().reshape(-1) * (flat != options.ignore_index)
+    is_number = (weight > 0) & torch.tensor([y in number_values for y in flat.tolist()], dtype=torch.bool)
+    numbers = numbers_of(labels, number_values, options, sequence_ids)
+    starts = torch.zeros(len(flat), dtype=torch.bool)
+    starts[[number[0][0] for number in numbers]] = True
+
+    per_item = per_number = 1.0
+    if options.reduction == "mean":
+        items = float(weight.sum()) if num_items is None else num_items
+        count = float((weight * starts).sum()) if num_numbers is None else num_numbers
+        per_item, per_number = (1 / n if n > 0 else 0.0 for n in (items, count))
+    item_weights = weight * per_item
+    ce_weights, number_weights = options.cross_entropy * item_weights, weight * per_number
+    if options.mode == "replace":
+        ce_weights, number_weights = torch.where(is_number, 0, item_weights), item_weights
+
+    z = transform(torch.where(weight[:, None] > 0, leaf.reshape(-1, logits.shape[-1]), 0), options)
+    if numbers:  # a number's digits take part, whatever they weigh
+        inside = sorted({i for number in numbers for i, *_ in number})
+        z = z.index_copy(0, torch.tensor(inside), transform(leaf.reshape(z.shape)[inside], options))
+    lse = z.logsumexp(-1)
+    asked = z.gather(-1, torch.where(weight > 0, flat, 0)[:, None])[:, 0]
+    ce = (1 - options.label_smoothing) * (lse - asked)
+    if options.label_smoothing:
+        ce = ce + options.label_smoothing * (lse - z.mean(-1))
+    ce = torch.where(ce_weights > 0, ce, 0) * ce_weights
+    ntl = torch.zeros(len(flat), dtype=torch.float64)
+    for number in numbers:
+        first = number[0][0]
+        if weight[first] > 0:
+            loss = number_term(number, z, lse, flat.tolist(), number_values, options.number)
+            ntl = ntl + torch.eye(len(flat), dtype=torch.float64)[first] * number_weights[first] * loss
+    loss = ce + options.weight * ntl
+    if options.z_loss:
+        loss = loss + options.z_loss * item_weights * torch.where(item_weights > 0, lse, 0) ** 2
+    up = torch.tensor(np.asarray(upstream, dtype=np.float64)).reshape(-1)
+    (gradient,) = torch.autograd.grad((loss * up).sum(), leaf)
+    terms = [term.detach().numpy() for term in (loss, ce, ntl)]
+    if options.reduction == "none":
+        return Expected(*(term.reshape(shape) for term in terms), gradient.numpy())
+    return Expected(*(term.sum() for term in terms), gradient.numpy())
 
 
-def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> float:
-    """Mean cross-entropy, for sums of both losses."""
-    rows = np.asarray(logits, dtype=np.float64).reshape(-1, logits.shape[-1])
-    flat = np.asarray(labels).reshape(-1)
-    shifted = rows - rows.max(-1, keepdims=True)
-    log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return float(-log_probs[np.arange(len(flat)), flat].mean())
+def transform(logits: Tensor, options: Combined) -> Tensor:
+    logits = logits * options.logit_scale
+    return logits if options.softcap is None else options.softcap * torch.tanh(logits / options.softcap)
+
+
+def numbers_of(
+    labels: np.ndarray,
+    number_values: Mapping[int, float],
+    options: Combined,
+    sequence_ids: np.ndarray | None = None,
+) -> list[list[tuple[int, int, int]]]:
+    """The numbers of each term: lists of (flat position, place, digits behind)."""
+    if not labels.size:
+        return []
+    rows = labels.reshape(-1, labels.shape[-1] if labels.ndim else 1)
+    sequences = np.zeros_like(rows) if sequence_ids is None else sequence_ids
+    found = []
+    for b, row in enumerate(rows.tolist()):
+        if options.texts is None:
+            places = [[(t, 0, 0)] for t, y in enumerate(row) if y in number_values]
+            places = [number for number in places if row[number[0][0]] != options.ignore_index]
+        else:
+            texts = [None if y == options.ignore_index else options.texts.get(y, "text") for y in row]
+            places = Reader(texts, sequences[b], options.number.decimals).places()
+        for number in places:
+            entries = [(b * len(row) + t, place, behind) for t, place, behind in number]
+            found.extend([entries] if options.number.formula in PER_NUMBER else [[e] for e in entries])
+    return found
+
+
+def number_term(
+    number: list[tuple[int, int, int]],
+    z: Tensor,
+    lse: Tensor,
+    labels: list[int],
+    number_values: Mapping[int, float],
+    term: Term,
+) -> Tensor:
+    """The loss of one number, or of one of its tokens; text costs more than the worst one if reweighed."""
+    values = sorted(set(number_values.values()))
+    ids = sorted(number_values)
+    forms = torch.tensor([[0.0 if number_values[i] == v else -math.inf for i in ids] for v in values])
+    span = []
+    for i, place, behind in number:
+        merged = (z[i, ids].clamp(min=NEVER) + forms).logsumexp(-1)
+        k = values.index(number_values[labels[i]])
+        span.append(Position(merged, lse[i], torch.tensor(values, dtype=torch.float64), k, place, behind))
+    loss = term(span)
+    if term.reweigh:
+        mass = span[0].mass
+        loss = mass * loss + 1.01 * term.worst(tuple(values)) * (1 - mass)
+    return loss
+
+
+def through_head(
+    hidden: np.ndarray, weight: np.ndarray, gradient: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Gradients of hidden states, head weight and bias, from that of the logits."""
+    rows, states = gradient.reshape(-1, gradient.shape[-1]), hidden.reshape(-1, hidden.shape[-1])
+    return gradient @ weight, rows.T @ states, rows.sum(0)

@@ -5,16 +5,15 @@ One job runs all cases, because starting processes takes longer than all of them
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from combined_cases import HIDDEN, NUMBERS, VOCAB, Case, make_case
+from combined_cases import HIDDEN, NUMBERS, VOCAB, Case, make_case, numbers_case
 from covering import covering
+from processes import join
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -22,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
 
-TIMEOUT = timedelta(seconds=30)
 LAYOUTS = {
     "spread": NUMBERS,
     "on the first rank": NumberVocabulary.from_mapping({0: "4", 2: "7", 3: " 4", 4: "0"}, VOCAB),
@@ -79,6 +77,11 @@ def trials() -> list[Trial]:
         made.append(Trial(f"all ignored: {kind}", ignored, kind))
         counted = make_case(7, num_items=20.0, num_numbers=7.0)
         made.append(Trial(f"normalised: {kind}", counted, kind))
+        for criterion in ("gaussian", "smmd", "entropy places", "number_level", "ntil"):
+            # Whole numbers keep the graph of all positions, as "none" does.
+            reduction = "none" if criterion in ("number_level", "ntil") else "mean"
+            of_numbers = numbers_case(criterion, reduction=reduction, softcap=4.0)
+            made.append(Trial(f"{criterion}: {kind}", of_numbers, kind))
     return made
 
 
@@ -114,6 +117,7 @@ def compute(trial: Trial, rank: int, world: int, group: Any, mesh: Any) -> dict[
     arguments = {**case.arguments(), "return_terms": True, **(trial.arguments or {})}
     rest = {
         "loss_weights": case.loss_weights,
+        "sequence_ids": case.sequence_ids,
         "num_items_in_batch": case.num_items,
         "num_numbers_in_batch": case.num_numbers,
     }
@@ -266,11 +270,7 @@ def groups_of_two(rank: int, world: int) -> dict[str, Any]:
 
 def main(rank: int, world: int, folder: str) -> None:
     """Run everything as one of `world` processes, and write the results to `folder`."""
-    torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world, timeout=TIMEOUT
-    )
+    join(rank, folder, world, seconds=30)
     group = dist.group.WORLD
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
     results: dict[str, Any] = {}

@@ -16,26 +16,10 @@ import torch
 import torch.nn.functional as F
 
 LOSS_FUNCTIONS = {"squared": F.mse_loss, "absolute": F.l1_loss, "huber": F.huber_loss}
-ATTRIBUTES = {
-    "NTLoss": [
-        "number_values",
-        "number_values_dense",
-        "is_number_token",
-        "number_token_ids",
-        "dist_lookup",
-        "vocab_to_dist_idx",
-        "max_dist",
-        "vocab_size",
-    ],
-    "NTLossDotProduct": [
-        "number_values",
-        "number_values_dense",
-        "is_number_token",
-        "number_token_ids",
-        "max_dist",
-        "vocab_size",
-    ],
-}
+_OF_BOTH = (
+    "number_values", "number_values_dense", "is_number_token", "number_token_ids", "max_dist", "vocab_size",
+)  # fmt: skip
+ATTRIBUTES = {"NTLoss": (*_OF_BOTH, "dist_lookup", "vocab_to_dist_idx"), "NTLossDotProduct": _OF_BOTH}
 
 
 def make_requests(tokenizer: str, vocab_size: int, count: int) -> list[dict[str, Any]]:

@@ -1,157 +1,375 @@
-"""The criteria as pure functions of a record."""
+"""The criteria: each on every path against the oracle, what is true of all, and what is claimed of one."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import oracle
 import pytest
 import torch
 import torch.nn.functional as F
+from combined_cases import (
+    ALONE_PATHS,
+    BOUNDED,
+    CRITERIA,
+    LINEAR_PATHS,
+    NUMBERS,
+    PATHS,
+    POINT,
+    TEXTS,
+    VALUES,
+    VOCAB,
+    assert_matches,
+    numbers_case,
+    run,
+)
 from hypothesis import given
 from hypothesis import strategies as st
-from tolerances import CANCELLATION, approx, assert_close
+from tolerances import CANCELLATION, TWO_PATHS, approx, assert_close
 from torch import Tensor
 
-from ntloss import CriterionInput, ExpectedValue, Wasserstein
-from ntloss.criteria import reweigh_by_mass
-from ntloss.criteria.transport import squashed
+from ntloss import (
+    SMMD,
+    CriterionInput,
+    DigitEntropy,
+    Dist2,
+    ExpectedValue,
+    GaussianCrossEntropy,
+    Magnitude,
+    NTLCrossEntropyLoss,
+    NTLLinearCrossEntropyLoss,
+    NumberLevel,
+    NumberTokenLoss,
+    NumberVocabulary,
+    PerNumber,
+    PlaceWeighted,
+    RelativeError,
+    SmoothedWasserstein,
+    Wasserstein,
+    WeightedSum,
+    criterion_names,
+    get_criterion,
+    ntil,
+    register_criterion,
+)
+from ntloss.criteria import bind, needs_of, reweigh_by_mass
 
-value_sets = st.lists(
-    st.integers(-1000, 1000).map(lambda i: i / 8), min_size=3, max_size=12, unique=True
-).filter(lambda values: len({b - a for a, b in zip(sorted(values), sorted(values)[1:], strict=False)}) >= 1)
+DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+# The one criterion that sees the logits' level.
+SEES_THE_LEVEL = ("entropy", "entropy places")
+# They cost infinitely much where a value that they ask for is masked.
+LOGARITHMS = ("gaussian", "dist2", "entropy")
 
 
-def record_of(values: list[float], seed: int, rows: int = 4) -> CriterionInput:
-    generator = torch.Generator().manual_seed(seed)
-    ascending = torch.tensor(sorted(values), dtype=torch.float64)
-    logits = 3 * torch.randn(rows, len(values), generator=generator, dtype=torch.float64)
-    target = torch.randint(len(values), (rows,), generator=generator)
-    return CriterionInput(logits.log_softmax(-1), ascending, target)
+def loss_and_gradient(
+    name: str, logits: Tensor, vocabulary: NumberVocabulary = NUMBERS, labels: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The number term alone of each position, reweighed where it can be, and the gradient of their sum."""
+    case = numbers_case(name)
+    logits = logits.detach().clone().requires_grad_()
+    loss = NumberTokenLoss(vocabulary, CRITERIA[name][0])(
+        logits, case.labels if labels is None else labels, reduction="none", sequence_ids=case.sequence_ids
+    )
+    (gradient,) = torch.autograd.grad(loss.sum(), logits)
+    return loss.detach(), gradient
 
 
-def certain_of(values: list[float], prediction: int, target: int) -> CriterionInput:
-    log_probs = torch.full((1, len(values)), -torch.inf, dtype=torch.float64)
-    log_probs[0, prediction] = 0
-    return CriterionInput(log_probs, torch.tensor(values, dtype=torch.float64), torch.tensor([target]))
+def record(probs: Any, values: Any, target: int) -> CriterionInput:
+    """A criterion's input of one position."""
+    log_probs = torch.as_tensor(probs, dtype=torch.float64).log().clamp(min=-1e30).reshape(1, -1)
+    return CriterionInput(
+        log_probs,
+        torch.as_tensor(values, dtype=torch.float64),
+        torch.tensor([target]),
+        log_mass=torch.zeros(1, dtype=torch.float64),
+        number_logsumexp=torch.zeros(1, dtype=torch.float64),
+    )
 
 
-class TestWasserstein:
-    @given(values=value_sets, seed=st.integers(0, 999), squash=st.sampled_from([None, 1.5, 9.0]))
-    def test_is_the_expected_cost(self, values: list[float], seed: int, squash: float | None) -> None:
-        record = record_of(values, seed)
-        costs = oracle.distance_matrix(record.values.numpy(), squash)
-        wanted = (record.probs.numpy() * costs[record.target.numpy()]).sum(-1)
-        assert_close(Wasserstein(squash)(record), wanted)
+@pytest.mark.parametrize("name", CRITERIA)
+class TestEveryCriterion:
+    @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
+    def test_value_and_gradient_are_those_of_the_definition(self, name: str, path: str) -> None:
+        changes = {"chunk_size": 5} if path in LINEAR_PATHS else {}
+        for options in (
+            {"mode": "replace", "reduction": "none", "weighted": True, "softcap": 5.0},
+            {"mode": "add", "z_loss": 0.01, "weighted": True, "logit_scale": 0.5},
+            {"mode": "replace", "reduction": "sum", "reweigh": False},
+        ):
+            result = assert_matches(numbers_case(name, **options), path, **changes)
+            assert options.get("reduction") != "none" or (result.ntl != 0).sum() >= 5
 
-    @given(values=value_sets, squash=st.sampled_from([None, 1.5, 9.0]))
-    def test_worst_is_the_largest_cost_of_one_value(self, values: list[float], squash: float | None) -> None:
-        ascending = torch.tensor(sorted(values), dtype=torch.float64)
-        wanted = oracle.distance_matrix(ascending.numpy(), squash).max()
-        assert Wasserstein(squash).worst(ascending) == approx(wanted)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_logits_are_read_in_float32(self, name: str, dtype: torch.dtype) -> None:
+        result = assert_matches(numbers_case(name), "alone", dtype)
+        assert result.loss.dtype == torch.float32
 
-    @given(values=value_sets, seed=st.integers(0, 999))
-    def test_smallest_exactly_at_the_target(self, values: list[float], seed: int) -> None:
-        record = record_of(values, seed)
-        assert (Wasserstein()(record) > 0).all()
-        for target in range(len(values)):
-            assert Wasserstein()(certain_of(sorted(values), target, target)).item() == 0
+    def test_a_constant_added_to_a_row_changes_nothing(self, name: str) -> None:
+        logits = numbers_case(name).logits()
+        moved = logits + torch.linspace(-30, 30, 24, dtype=torch.float64).reshape(2, 12, 1)
+        before, after = loss_and_gradient(name, logits), loss_and_gradient(name, moved)
+        if name in SEES_THE_LEVEL:
+            assert (before[0] - after[0]).abs().max() > 1e-6
+        else:
+            assert_close(after, before, CANCELLATION)
 
-    @given(values=value_sets, factor=st.sampled_from([2.0, 10.0]))
-    def test_squashing_spans_one_to_the_factor_in_order(self, values: list[float], factor: float) -> None:
-        ascending = torch.tensor(sorted(values), dtype=torch.float64)
-        gaps = (ascending[:, None] - ascending).abs()
-        costs = squashed(gaps, ascending, factor)
-        off = gaps > 0
-        if gaps[off].min() == gaps.max():
+    def test_each_row_of_the_gradient_sums_to_zero(self, name: str) -> None:
+        _, gradient = loss_and_gradient(name, numbers_case(name).logits())
+        if name in SEES_THE_LEVEL:
+            assert gradient.sum(-1).abs().max() > 1e-6
+        else:
+            assert_close(gradient.sum(-1), np.zeros((2, 12)), scale=float(gradient.abs().max()))
+
+    def test_not_negative_and_exactly_nothing_from_text(self, name: str) -> None:
+        loss, gradient = loss_and_gradient(name, numbers_case(name).logits())
+        assert (loss >= -TWO_PATHS[torch.float64]).all()
+        is_text = ~torch.isin(numbers_case(name).labels, torch.tensor(list(VALUES)))
+        assert not loss[is_text].any()
+        assert not gradient[is_text].any()
+        if not needs_of(CRITERIA[name][0]).across_positions:
+            assert (loss[~is_text] != 0).all()
+
+    def test_probability_may_move_between_forms_of_one_value(self, name: str) -> None:
+        logits = numbers_case(name).logits()
+        forms = [9, 0, 22]
+        assert len({VALUES[i] for i in forms}) == 1
+        moved = logits.clone()
+        shares = torch.tensor([0.7, 0.1, 0.2], dtype=torch.float64)
+        moved[..., forms] = logits[..., forms].logsumexp(-1, keepdim=True) + shares.log()
+        assert_close(loss_and_gradient(name, moved)[0], loss_and_gradient(name, logits)[0])
+
+    def test_permuting_the_vocabulary_changes_nothing(self, name: str) -> None:
+        case = numbers_case(name)
+        new_id = torch.from_numpy(np.random.default_rng(0).permutation(VOCAB))
+        texts = {token.token_id: token.text for token in NUMBERS.tokens} | {POINT: "."}
+        permuted = NumberVocabulary.from_mapping({int(new_id[i]): t for i, t in texts.items()}, VOCAB)
+        labels = torch.where(case.labels == -100, -100, new_id[case.labels.clamp(min=0)])
+        loss, gradient = loss_and_gradient(name, case.logits()[..., new_id.argsort()], permuted, labels)
+        assert_close((loss, gradient[..., new_id]), loss_and_gradient(name, case.logits()))
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    def test_logits_of_minus_infinity_give_no_nan(self, name: str, dtype: torch.dtype) -> None:
+        logits = numbers_case(name).logits(dtype)
+        logits[0, :, 7] = -math.inf
+        logits[0, :, [19, TEXTS[3]]] = -math.inf
+        logits[1, :4, list(VALUES)] = -math.inf  # no number at all
+        logits[1, 4:, 3:20] = -math.inf
+        loss, gradient = loss_and_gradient(name, logits)
+        assert not loss.isnan().any()
+        assert not gradient.isnan().any()
+        if not name.startswith(LOGARITHMS):
+            assert loss.isfinite().all()
+            assert loss.max() < 1000
+
+    @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
+    def test_without_numbers_the_term_is_a_zero_with_a_graph(self, name: str, path: str) -> None:
+        for label in (TEXTS[3], -100):
+            case = replace(numbers_case(name), labels=torch.full((2, 12), label))
+            result = run(case, path)
+            assert result.ntl == 0
+            for gradient in result.gradients.values():
+                assert gradient.isfinite().all()
+                if label == -100 or path in ALONE_PATHS:
+                    assert not gradient.any()
+
+    @pytest.mark.parametrize("path", ["logits", "alone"])
+    def test_autocast_changes_nothing(self, name: str, path: str) -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert_matches(numbers_case(name), path, torch.float32)
+
+    def test_worst_is_the_largest_loss_of_one_value_for_another(self, name: str) -> None:
+        criterion, term = CRITERIA[name]
+        if name not in BOUNDED:
+            with pytest.raises(ValueError, match=r"reweigh=True.*worst cost"):
+                NumberTokenLoss(NUMBERS, criterion, reweigh=True)
             return
-        assert (costs[~off] == 0).all()
-        assert costs[off].min().item() == approx(1)
-        assert costs.max().item() == approx(factor)
-        order = gaps.flatten().argsort(stable=True)
-        assert (costs.flatten()[order].diff() >= -CANCELLATION).all()
-
-    @pytest.mark.parametrize("factor", [1, 1.0, 0.5, 0, -3, float("inf"), float("nan")])
-    def test_a_squash_factor_is_above_one(self, factor: float) -> None:
-        with pytest.raises(ValueError, match=f"squash_factor={factor}.*above 1"):
-            Wasserstein(factor)
-
-    @pytest.mark.parametrize("values", [[5.0], [0.0, 9.0]])
-    def test_squashing_needs_distances_that_differ(self, values: list[float]) -> None:
-        with pytest.raises(ValueError, match=r"squash_factor=3.*three distinct values"):
-            Wasserstein(3).worst(torch.tensor(values, dtype=torch.float64))
-
-    def test_mistakes_that_are_farther_off_cost_more(self) -> None:
-        values = [float(d) for d in range(10)]
-        losses = [Wasserstein()(certain_of(values, d, 4)).item() for d in range(10)]
-        assert losses == [4, 3, 2, 1, 0, 1, 2, 3, 4, 5]
+        for values in (NUMBERS.distinct_values, [-3.0, 0.0, 0.5, 3.25, 1000.0], [-7.0, -4.0, -1.0, 0.0]):
+            worst = criterion.worst(torch.tensor(values, dtype=torch.float64))
+            assert worst == approx(term.worst(tuple(values)), CANCELLATION, dtype=torch.float64)
+        if needs_of(criterion).across_positions:
+            return
+        # Reweighed, text costs more.
+        text = torch.full((1, 2, VOCAB), -1e4, dtype=torch.float64)
+        text[..., TEXTS[3]] = 0.0
+        loss = NumberTokenLoss(NUMBERS, criterion)(text, torch.tensor([[3, 9]]))
+        assert float(loss) == approx(1.01 * criterion.worst(NUMBERS.value_tensor()))
 
 
-def asymmetric(prediction: Tensor, target: Tensor) -> Tensor:
-    return torch.where(prediction > target, 5 * (prediction - target), target - prediction)
+COMPILED = ["wasserstein", "gaussian", "smoothed", "dist2 places", "entropy places", "smmd", "per number"]
 
 
-class TestExpectedValue:
-    @given(
-        values=value_sets, seed=st.integers(0, 999), name=st.sampled_from(["squared", "absolute", "huber"])
-    )
-    def test_is_the_loss_of_the_mean(self, values: list[float], seed: int, name: str) -> None:
-        record = record_of(values, seed)
-        loss = oracle.REGRESSION[name][0]
-        means = (record.probs.numpy() * record.values.numpy()).sum(-1)
-        targets = record.values.numpy()[record.target.numpy()]
-        wanted = np.array([loss(m, v) for m, v in zip(means, targets, strict=True)])
-        assert_close(ExpectedValue(name)(record), wanted, scale=1e-3)
+@pytest.mark.parametrize("name", [*COMPILED, "number_level decimals", "relative", "magnitude", "ntil"])
+def test_compiles_without_graph_breaks(name: str) -> None:
+    torch._dynamo.reset()
+    case = numbers_case(name)
+    loss = NTLCrossEntropyLoss(NUMBERS, CRITERIA[name][0], shift=True)
 
-    @given(values=value_sets, name=st.sampled_from(["squared", "absolute", "huber"]))
-    def test_worst_takes_one_end_for_the_other(self, values: list[float], name: str) -> None:
-        ascending = np.array(sorted(values))
-        wanted = oracle.worst_cost(ascending, oracle.Objective(name))
-        assert ExpectedValue(name).worst(torch.from_numpy(ascending)) == approx(wanted)
+    def differentiated(function: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
+        logits = case.logits(torch.float32).requires_grad_()
+        value = function(logits, case.labels)
+        return value.detach(), torch.autograd.grad(value, logits)[0]
 
-    def test_worst_of_digits_is_81(self) -> None:
-        assert ExpectedValue().worst(torch.arange(10.0, dtype=torch.float64)) == 81
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    assert_close(differentiated(compiled), differentiated(loss))
 
-    def test_worst_of_an_asymmetric_loss_is_the_larger_side(self) -> None:
-        assert ExpectedValue(asymmetric).worst(torch.arange(10.0, dtype=torch.float64)) == 45
 
-    def test_blind_to_a_mean_that_is_right_by_chance(self) -> None:
-        record = CriterionInput(
-            torch.tensor([[0.5, 0.0, 0.5]], dtype=torch.float64).log(),
-            torch.tensor([3.0, 4.0, 5.0], dtype=torch.float64),
-            torch.tensor([1]),
-        )
-        assert ExpectedValue()(record).item() == 0
-        assert Wasserstein()(record).item() == 1
+# --- where the minimum is -------------------------------------------------------------------------
 
-    @pytest.mark.parametrize(
-        ("given_loss", "named"),
-        [
-            (F.mse_loss, "squared"),
-            (F.l1_loss, "absolute"),
-            (F.huber_loss, "huber"),
-            (F.smooth_l1_loss, "huber"),
-            (partial(F.huber_loss, delta=1.0), "huber"),
-            (partial(F.mse_loss, reduction="none"), "squared"),
-            (torch.nn.MSELoss(reduction="none"), "squared"),
-            (lambda p, t: (p - t) ** 2, "squared"),
-            (lambda p, t: (p - t).abs(), "absolute"),
-        ],
-    )
-    def test_takes_callables(self, given_loss: object, named: str) -> None:
-        record = record_of([0.0, 1.0, 2.5, 100.0], 3)
-        assert_close(ExpectedValue(given_loss)(record), ExpectedValue(named)(record))
+SPACED = [0.0, 1.0, 2.0, 4.0, 7.0]
+SPACED_VALUES = torch.tensor(SPACED, dtype=torch.float64)
 
-    @pytest.mark.parametrize("reducing", [torch.nn.MSELoss(), lambda p, t: ((p - t) ** 2).mean()])
-    def test_refuses_a_callable_that_reduces(self, reducing: object) -> None:
-        with pytest.raises(ValueError, match=r"gave shape \(\).*\(4,\).*one loss for each"):
-            ExpectedValue(reducing)(record_of([0.0, 1.0, 2.0], 0))
 
-    @pytest.mark.parametrize("unknown", ["mse", "", None, 3])
-    def test_refuses_unknown_losses(self, unknown: object) -> None:
-        with pytest.raises(ValueError, match=r"(?s)loss=.*absolute.*huber.*squared"):
-            ExpectedValue(unknown)
+def one_hot(k: int) -> np.ndarray:
+    return np.eye(len(SPACED))[k]
+
+
+def smoothed(k: int) -> np.ndarray:
+    return oracle.gaussian(SPACED_VALUES, k).numpy()
+
+
+def dist2_target(k: int) -> np.ndarray:
+    return oracle.dist2_target(SPACED_VALUES, k).numpy()
+
+
+# criterion: where it is smallest for a label of value SPACED[k]
+MINIMA = {
+    "wasserstein": (Wasserstein(), one_hot),
+    "smmd": (SMMD(squash_factor=None), one_hot),
+    "smmd squashed": (SMMD(), one_hot),
+    "smmd mmd": (SMMD(form="mmd"), one_hot),
+    "smmd smoothness": (SMMD(form="smoothness"), one_hot),
+    "gaussian_cross_entropy": (GaussianCrossEntropy(), smoothed),
+    "smoothed_wasserstein": (SmoothedWasserstein(), smoothed),
+    "dist2": (Dist2(), dist2_target),
+}
+
+
+def somewhere(generator: np.random.Generator, count: int) -> np.ndarray:
+    """Distributions of all kinds: even, peaked, and near others."""
+    logits = generator.standard_normal((count, len(SPACED))) * generator.choice([0.3, 2.0, 8.0], (count, 1))
+    return torch.from_numpy(logits).softmax(-1).numpy()
+
+
+@pytest.mark.parametrize("name", MINIMA)
+@pytest.mark.parametrize("k", range(len(SPACED)))
+def test_smallest_exactly_at_its_target(name: str, k: int) -> None:
+    criterion, target = MINIMA[name]
+    lowest = float(criterion(record(target(k), SPACED, k)))
+    if not name.startswith("gaussian"):
+        assert lowest == approx(0, dtype=torch.float64, scale=1)
+    for p in somewhere(np.random.default_rng(k), 60):
+        for nearness in (1.0, 0.1):
+            q = (1 - nearness) * target(k) + nearness * p
+            if np.abs(q - target(k)).max() > 1e-3:
+                assert float(criterion(record(q, SPACED, k))) > lowest
+
+
+UNSURE = np.array([0.2, 0.1, 0.15, 0.25, 0.3])  # how often each value is the label: median 4, mean 3.5
+
+
+def median_of_targets() -> np.ndarray:
+    cumulated = np.array([smoothed(k).cumsum() for k in range(len(SPACED))])
+    middle = []
+    for column in cumulated.T:
+        order = column.argsort()
+        middle.append(column[order][np.searchsorted(UNSURE[order].cumsum(), 0.5)])
+    return np.diff(middle, prepend=0.0)
+
+
+# criterion: the distribution with the lowest expected loss where the label is uncertain
+BAYES = {
+    "all on the median": (Wasserstein(), one_hot(3)),
+    "anything whose mean is the mean": (ExpectedValue(), np.array([0, 0, 0.7, 0, 0.3])),
+    "the labels' distribution": (SMMD(squash_factor=None), UNSURE),
+    "the labels' distribution, smoothed": (
+        GaussianCrossEntropy(),
+        sum(UNSURE[k] * smoothed(k) for k in range(len(SPACED))),
+    ),
+    "the same with DIST2's targets": (
+        Dist2(),
+        sum(UNSURE[k] * dist2_target(k) for k in range(len(SPACED))),
+    ),
+    "the median of the cumulated targets": (SmoothedWasserstein(), median_of_targets()),
+}
+
+
+@pytest.mark.parametrize("name", BAYES)
+def test_what_is_best_where_the_label_is_uncertain(name: str) -> None:
+    criterion, best = BAYES[name]
+
+    def expected(p: np.ndarray) -> float:
+        return sum(UNSURE[k] * float(criterion(record(p, SPACED, k))) for k in range(len(SPACED)))
+
+    lowest = expected(best)
+    for p in somewhere(np.random.default_rng(0), 100):
+        for nearness in (1.0, 0.05):
+            assert expected((1 - nearness) * best + nearness * p) >= lowest - TWO_PATHS[torch.float64]
+
+
+def test_expected_value_and_number_level_are_zero_wherever_the_mean_is_right() -> None:
+    halves = torch.full((1, 2, 12), -1e4, dtype=torch.float64)
+    halves[..., 3] = halves[..., 5] = 0.0
+    labels = torch.tensor([[4, 4]])
+    for criterion in (ExpectedValue(), NumberLevel()):
+        assert NumberTokenLoss(DIGITS, criterion, reweigh=False)(halves, labels) < TWO_PATHS[torch.float64]
+    for criterion in (Wasserstein(), SMMD(), ntil()):
+        assert NumberTokenLoss(DIGITS, criterion, reweigh=False)(halves, labels) > 0.1
+
+
+def test_relative_error_and_magnitude_are_zero_wherever_the_most_likely_digits_are_right() -> None:
+    unsure = torch.zeros(1, 2, 12, dtype=torch.float64)
+    unsure[0, 0, 4], unsure[0, 1, 2] = 1.0, 0.1
+    for criterion in (RelativeError(), Magnitude()):
+        loss = NumberTokenLoss(DIGITS, criterion, reweigh=False)
+        assert loss(unsure, torch.tensor([[4, 2]])) < TWO_PATHS[torch.float64]
+        assert loss(unsure, torch.tensor([[4, 3]])) > 0.01
+
+
+def test_ntil_is_zero_only_where_all_digits_are_certain_and_right() -> None:
+    certain = torch.full((1, 2, 12), -1e4, dtype=torch.float64)
+    certain[0, 0, 4] = certain[0, 1, 2] = 0.0
+    loss = NumberTokenLoss(DIGITS, ntil())
+    assert loss(certain, torch.tensor([[4, 2]])) < TWO_PATHS[torch.float64]
+    assert loss(certain / 2e3, torch.tensor([[4, 2]])) > 0.01
+
+
+def test_digit_entropy_tends_to_zero_at_the_label_and_at_a_low_level() -> None:
+    digits = NumberTokenLoss(DIGITS, DigitEntropy())
+
+    def certain(digit: int, level: float, rest: float) -> float:
+        logits = torch.full((1, 12), rest, dtype=torch.float64)
+        logits[0, digit] = level
+        return float(digits(logits, torch.tensor([4])))
+
+    assert certain(4, 40.0, -40.0) < TWO_PATHS[torch.float64]
+    assert certain(3, 40.0, -40.0) == approx(0.01 * 40 / 10)
+    assert certain(3, -40.0, -1e4) < TWO_PATHS[torch.float64]  # the caveat in its docstring
+
+
+# --- regression losses, reweighing ---------- -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given_loss", "named"),
+    [
+        (F.mse_loss, "squared"),
+        (F.l1_loss, "absolute"),
+        (F.huber_loss, "huber"),
+        (F.smooth_l1_loss, "huber"),
+        (partial(F.huber_loss, delta=1.0), "huber"),
+        (partial(F.mse_loss, reduction="none"), "squared"),
+        (torch.nn.MSELoss(reduction="none"), "squared"),
+        (lambda p, t: (p - t) ** 2, "squared"),
+    ],
+)
+def test_expected_value_takes_callables(given_loss: Any, named: str) -> None:
+    made = record([0.1, 0.2, 0.3, 0.2, 0.2], [0.0, 1.0, 2.5, 4.0, 100.0], 3)
+    assert_close(ExpectedValue(given_loss)(made), ExpectedValue(named)(made))
 
 
 class TestReweigh:
@@ -182,3 +400,145 @@ class TestReweigh:
         loss.sum().backward()
         assert loss.tolist() == approx([9.09, 9.09])
         assert (log_mass.grad == 0).all()
+
+
+# --- options, registry, tables --------------------------------------------------------------------
+
+
+def test_published_defaults() -> None:
+    assert get_criterion("smmd") == SMMD(2.0, "gaussian", "both", None, 9.0)
+    assert get_criterion("dist2") == Dist2(1.0, "squared")
+    assert get_criterion("gaussian_cross_entropy") == GaussianCrossEntropy(1.0)
+    weighted = PlaceWeighted(Wasserstein(), "exponential", 1.2, False)
+    assert get_criterion("place_weighted", criterion="wasserstein", decimals=False) == weighted
+    parts = (PerNumber(weighted), RelativeError(0.1, True, False), Magnitude(0.1, True, False))
+    assert get_criterion("ntil") == WeightedSum(parts, (1.0, 0.2, 0.2))
+
+
+def test_a_weighted_sum_has_the_sum_of_the_worst_costs() -> None:
+    values = NUMBERS.value_tensor()
+    assert WeightedSum([Wasserstein(), SMMD()], [2.0, 1.0]).worst(values) == approx(18 + SMMD().worst(values))
+    assert WeightedSum([Wasserstein(), Dist2()]).worst(values) is None
+
+
+def test_every_name_makes_a_criterion() -> None:
+    options = {
+        "place_weighted": {"criterion": "smmd"},
+        "per_number": {"criterion": {"name": "dist2", "tau": 2.0}},
+        "weighted_sum": {"criteria": ["wasserstein", {"name": "dist2", "tau": 2.0}], "weights": [0.5, 2]},
+        "smmd": {"sigma": [1.0, 4.0]},
+    }
+    case = numbers_case("ntil")
+    for name in criterion_names():
+        criterion = get_criterion(name, **options.get(name, {}))
+        assert hash(criterion) == hash(criterion)
+        assert NumberTokenLoss(NUMBERS, criterion)(case.logits(), case.labels).isfinite()
+
+
+def test_unknown_names_and_options_list_the_choices() -> None:
+    with pytest.raises(ValueError, match=r"'wassersten'.*dist2.*wasserstein"):
+        get_criterion("wassersten")
+    with pytest.raises(ValueError, match=r"no option 'temperature'.*tau, distance"):
+        get_criterion("dist2", temperature=2.0)
+    with pytest.raises(ValueError, match="already"):
+        register_criterion("dist2", Wasserstein)
+    register_criterion("squashed for the test", lambda factor=3.0: Wasserstein(factor))
+    assert get_criterion("squashed for the test", factor=4.0) == Wasserstein(4.0)
+    assert "squashed for the test" in criterion_names()
+
+
+UNEVEN = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        *[
+            (partial(Wasserstein, factor), f"squash_factor={factor}.*above 1")
+            for factor in (1, 1.0, 0.5, 0, -3, math.inf, math.nan)
+        ],
+        *[
+            (partial(Wasserstein(3).worst, torch.tensor(values)), "squash_factor=3.*three distinct values")
+            for values in ([5.0], [0.0, 9.0])
+        ],
+        (lambda: NumberTokenLoss(NumberVocabulary.from_mapping({0: 0, 1: 5}, 3), SMMD()), "squash_factor"),
+        *[
+            (partial(ExpectedValue, loss), r"(?s)loss=.*absolute.*huber.*squared")
+            for loss in ("mse", "", None, 3)
+        ],
+        *[
+            (
+                partial(ExpectedValue(loss), record([0.2, 0.3, 0.5], UNEVEN, 0)),
+                r"shape \(\).*\(1,\).*one loss",
+            )
+            for loss in (torch.nn.MSELoss(), lambda p, t: ((p - t) ** 2).mean())
+        ],
+        (lambda: GaussianCrossEntropy(0.0), "expected"),
+        (lambda: SmoothedWasserstein(math.nan), "expected"),
+        (lambda: Dist2(tau=-1.0), "expected"),
+        (lambda: Dist2(distance="cosine"), "expected"),
+        (lambda: SMMD(()), "expected"),
+        (lambda: SMMD((1.0, 0.0)), "expected"),
+        (lambda: SMMD(kernel="linear"), "expected"),
+        (lambda: SMMD(form="none"), "expected"),
+        (lambda: SMMD(squash_factor=1.0), "expected"),
+        (lambda: RelativeError(0.0), "expected"),
+        (lambda: Magnitude(math.inf), "expected"),
+        (lambda: PlaceWeighted(Wasserstein(), "quadratic"), "expected"),
+        (lambda: PlaceWeighted(Wasserstein(), place_base=0.5), "expected"),
+        (lambda: PlaceWeighted(NumberLevel()), "Expected"),
+        (lambda: PerNumber(NumberLevel()), "use it"),
+        (lambda: WeightedSum(()), "expected"),
+        (lambda: WeightedSum((Wasserstein(),), (1.0, 2.0)), "expected"),
+        (lambda: WeightedSum((Wasserstein(),), (-1.0,)), "expected"),
+        (lambda: WeightedSum((Wasserstein(), NumberLevel())), "Wrap"),
+        *[
+            (partial(criterion, record([0.5, 0.5, 0.0], UNEVEN, 0)), "spans")
+            for criterion in (PlaceWeighted(Wasserstein()), NumberLevel(), PerNumber(Wasserstein()), ntil())
+        ],
+    ],
+)
+def test_options_and_inputs_that_do_not_fit(make: Callable[[], Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
+def test_squashing_may_be_left_out_where_distances_do_not_differ() -> None:
+    NumberTokenLoss(NumberVocabulary.from_mapping({0: 0, 1: 5}, vocab_size=3), SMMD(squash_factor=None))
+
+
+def test_tables_are_built_once_follow_the_module_and_keep_their_dtype(monkeypatch: Any) -> None:
+    calls = []
+    make = SMMD.bind
+    monkeypatch.setattr(SMMD, "bind", lambda self, *given: calls.append(1) or make(self, *given))
+    loss = NumberTokenLoss(NUMBERS, WeightedSum((SMMD(), Dist2())))
+    before = len(calls)
+    case = numbers_case("smmd")
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        loss(case.logits(dtype), case.labels)
+    assert len(calls) == before
+    assert not loss.state_dict()
+    for dtype in (torch.float32, torch.float64):
+        smmd, dist2 = loss.half().objective._bound[dtype].keywords["criteria"]
+        assert {table.dtype for table in (smmd.keywords | dist2.keywords).values()} == {dtype}
+    smmd, _ = loss.to("meta").objective._bound[torch.float32].keywords["criteria"]
+    assert smmd.keywords["matrix"].device.type == "meta"
+
+
+def test_a_criterion_that_is_not_bound_computes_its_tables() -> None:
+    made = record([0.2, 0.2, 0.2, 0.2, 0.2], SPACED, 1)
+    for criterion in (SMMD(), Dist2(), SmoothedWasserstein(), GaussianCrossEntropy()):
+        assert_close(criterion(made), bind(criterion, made.values, made.log_probs)(made))
+
+
+def test_a_users_criterion_needs_neither_needs_nor_bind() -> None:
+    class Mine:
+        def __call__(self, record: Any) -> Tensor:
+            return 1 - record.probs.gather(-1, record.target.unsqueeze(-1)).squeeze(-1)
+
+        def worst(self, values: Tensor) -> float:
+            return 1.0
+
+    case = numbers_case("wasserstein", bias=False)
+    loss = NTLLinearCrossEntropyLoss(NUMBERS, Mine())(case.hidden, case.weight, case.labels)
+    assert_close(loss, NTLCrossEntropyLoss(NUMBERS, Mine())(case.logits(), case.labels))

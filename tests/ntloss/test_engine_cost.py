@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,10 +9,9 @@ import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
 from combined_cases import NUMBERS, TEXTS, VOCAB, make_case
+from graphs import SYNCHRONISING, Watch, assert_same_results
 from tolerances import ONE_COMPUTATION, assert_close
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ntloss import (
     ExpectedValue,
@@ -26,50 +24,6 @@ from ntloss.engine import readout
 from ntloss.functional import cross_entropy_ntl
 
 WIDE = NumberVocabulary.from_mapping({7 * i: i for i in range(10)}, vocab_size=1009)
-PRODUCTS = ("mm", "addmm", "addmm_", "bmm", "baddbmm", "addmv", "mv")
-# Their results, or the shapes of their results, are needed on the host.
-SYNCHRONISING = (
-    "_local_scalar_dense", "nonzero", "masked_select", "item", "equal", "is_nonzero", "_unique2", "bincount",
-)  # fmt: skip
-
-
-def dense_tensors(tree: Any) -> list[Tensor]:
-    # A sparse tensor has no storage of its own: its values are made by an operator before it.
-    return [t for t in tree_leaves(tree) if isinstance(t, Tensor) and t.layout == torch.strided]
-
-
-class Watch(TorchDispatchMode):
-    """Writes down the operators, the buffers that they make and the matrix products; also inside our own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators: list[str] = []
-        self.bytes: list[int] = []
-        self.products: list[int] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = func.overloadpacket.__name__
-        self.operators.append(name)
-        if func.namespace == "ntloss":
-            body = {"read_logits": readout._read_logits, "write_gradient": readout._write_gradient}[name]
-            with self:
-                return body._init_fn(*args, **kwargs)
-        if name in PRODUCTS:
-            matrices = [a for a in args if isinstance(a, Tensor)][-2:]
-            self.products.append(matrices[0].numel() * matrices[1].shape[-1])
-        if name.startswith("index") and len(args) > 1 and isinstance(args[1], (list, tuple)):
-            masks = [i for i in args[1] if isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8)]
-            self.operators += ["nonzero"] * len(masks)
-        given = {t.untyped_storage()._cdata for t in dense_tensors((args, kwargs))}
-        result = func(*args, **kwargs)
-        made = [t.untyped_storage() for t in dense_tensors(result)]
-        self.bytes += [storage.nbytes() for storage in made if storage._cdata not in given]
-        return result
-
-    def buffers(self, size: float) -> int:
-        """How many new buffers have `size` bytes or more."""
-        return sum(made >= size for made in self.bytes)
 
 
 def test_the_watch_sees_what_it_is_for() -> None:
@@ -224,10 +178,6 @@ class TestLinearPath:
         assert "write_gradient" not in watch.operators
 
 
-def number_terms() -> dict[str, dict[str, Any]]:
-    return {"wasserstein": {}, "squared": {"criterion": ExpectedValue()}, "replace": {"mode": "replace"}}
-
-
 class TestSynchronisation:
     """A meta tensor has no values: whatever asks for one fails, as it would wait on an accelerator."""
 
@@ -256,7 +206,7 @@ class TestSynchronisation:
         assert loss.shape == ((2, 20) if reduction == "none" else ())
         assert hidden.grad.shape == hidden.shape
         assert head.grad.shape == head.shape
-        assert not set(watch.operators) & set(SYNCHRONISING)
+        assert not SYNCHRONISING & set(watch.operators)
         if kind != "linear":
             assert {"read_logits", "write_gradient"} <= set(watch.operators)
 
@@ -318,14 +268,7 @@ class TestSynchronisation:
         assert runs[0] == runs[1] == runs[2]
 
 
-@pytest.fixture
-def _fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.mark.usefixtures("_fresh_compiler")
+@pytest.mark.usefixtures("fresh_compiler")
 class TestCompile:
     OPTIONS = (
         {},
@@ -334,16 +277,6 @@ class TestCompile:
         {"shift": True, "reduction": "sum"},
         {"inplace_backward": True},
     )
-
-    def compare(self, step: Callable[..., Tensor], compiled: Callable[..., Tensor], *given: Tensor) -> None:
-        results = []
-        for function in (step, compiled):
-            leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in given]
-            loss = function(*leaves)
-            loss.sum().backward()
-            results.append([loss, *(leaf.grad for leaf in leaves if leaf.is_floating_point())])
-        for got, wanted in zip(results[1], results[0], strict=True):
-            assert_close(got, wanted)
 
     @pytest.mark.parametrize("options", OPTIONS, ids=str)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -358,8 +291,8 @@ class TestCompile:
 
         compiled = torch.compile(step, fullgraph=True, backend=counter)
         case = make_case(3, 5)
-        self.compare(step, compiled, case.logits(dtype), case.labels)
-        self.compare(step, compiled, case.logits(dtype), torch.full((3, 5), TEXTS[0]))
+        assert_same_results(step, compiled, case.logits(dtype), case.labels)
+        assert_same_results(step, compiled, case.logits(dtype), torch.full((3, 5), TEXTS[0]))
         assert counter.frame_count == 1
 
     def test_with_the_head_weights_and_counts_in_the_graph(self) -> None:
@@ -371,7 +304,7 @@ class TestCompile:
 
         case = make_case(3, 5)
         compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
-        self.compare(
+        assert_same_results(
             step, compiled, case.hidden.float(), case.weight.float(), case.labels, torch.tensor([20, 7])
         )
 
@@ -382,7 +315,7 @@ class TestCompile:
         graphs = []
         for rows in (2, 3, 7):
             case = make_case(rows, 5)
-            self.compare(module, compiled, case.logits(torch.float32), case.labels)
+            assert_same_results(module, compiled, case.logits(torch.float32), case.labels)
             graphs.append(counter.frame_count)
         assert graphs[0] == graphs[-1], "compiled again for another batch size"
 
@@ -407,7 +340,7 @@ class TestCompile:
 
         case = make_case(3, 5)
         given = (case.hidden.float(), case.weight.float(), case.labels)
-        self.compare(step, torch.compile(step, backend="aot_eager"), *given)
+        assert_same_results(step, torch.compile(step, backend="aot_eager"), *given)
         torch._dynamo.reset()
         assert torch._dynamo.explain(step)(*given).graph_break_count <= 1
 

@@ -8,13 +8,14 @@ from typing import Any
 import integration_cases as cases
 import pytest
 import torch
-from integration_cases import DIGITS, batch, trainer_for
+from integration_cases import DIGITS, batch, number_aware_trainer
 from tolerances import TRAINED, assert_close
 from torch.torch_version import TorchVersion
 
-from ntloss.integrations.transformers import make_number_aware, make_trainer_number_aware
+from ntloss.integrations.transformers import make_number_aware
 
 peft = pytest.importorskip("peft")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:peft")
 
 ADAPTERS: dict[str, dict[str, Any]] = {
     "attention alone": {"target_modules": ["q_proj", "q"]},
@@ -44,7 +45,6 @@ def gradients(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     return loss, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:peft")
 @pytest.mark.parametrize("patched", ["before", "after"])
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("name", cases.MODELS)
@@ -77,7 +77,6 @@ def _plain_loss(name: str) -> torch.Tensor:
     return model(**batch()).loss
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:peft")
 @pytest.mark.parametrize("chunked", [False, True])
 def test_merged_adapters_are_in_the_heads_weight(chunked: bool) -> None:
     model = adapted("llama", "head, too")
@@ -87,7 +86,6 @@ def test_merged_adapters_are_in_the_heads_weight(chunked: bool) -> None:
     assert_close(model(**batch()).loss, loss)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:peft")
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("name", cases.MODELS)
 def test_only_adapters_are_trained(name: str, chunked: bool, tmp_path: Path) -> None:
@@ -95,14 +93,8 @@ def test_only_adapters_are_trained(name: str, chunked: bool, tmp_path: Path) -> 
     for accumulate in (1, 4):
         model = adapted(name, "head, too")
         before = {key: weight.clone() for key, weight in model.state_dict().items()}
-        trainer = trainer_for(
-            model,
-            tmp_path,
-            per_device_train_batch_size=8 // accumulate,
-            gradient_accumulation_steps=accumulate,
-        )
-        make_trainer_number_aware(trainer, DIGITS, chunked=chunked)
-        trainer.train()
+        way = "chunked" if chunked else "own loss"
+        number_aware_trainer(model, tmp_path, way, accumulate=accumulate).train()
         after = model.state_dict()
         changed = {key for key, weight in after.items() if not torch.equal(weight, before[key])}
         assert changed == {key for key in after if "lora_" in key}
@@ -110,7 +102,6 @@ def test_only_adapters_are_trained(name: str, chunked: bool, tmp_path: Path) -> 
     assert_close(trained[1], trained[0], TRAINED)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:peft")
 def test_an_adapter_that_cannot_be_taken_apart_is_an_error() -> None:
     config = peft.LoraConfig(r=2, target_modules=["lm_head"], use_dora=True)
     model = peft.get_peft_model(cases.llama(), config).train()

@@ -9,23 +9,18 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+from processes import join, run_job
 from tolerances import TRAINED, approx, assert_close
 from torch import Tensor
 
 pytest.importorskip("transformers")
 import integration_cases as cases
-from integration_cases import DIGITS, ROWS, STEPS, samples, trainer_for
+from integration_cases import DIGITS, ROWS, STEPS, number_aware_trainer, samples, stack, trainer_for
 from transformers import Trainer, TrainerCallback
 
 from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, TokenMetrics
 from ntloss.integrations.callback import NumberMetricsCallback
-from ntloss.integrations.transformers import (
-    NumberAwareLoss,
-    count_numbers,
-    handle_of,
-    make_trainer_number_aware,
-)
+from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
 from ntloss.numbers import find_numbers, token_kinds
 
 FROZEN = {"learning_rate": 0.0}  # so that the metrics of all steps are those of one model
@@ -40,14 +35,10 @@ OF_TOKENS = {
 }
 
 
-def whole(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-
-
 @torch.no_grad()
 def expected(model: Any, rows: list[dict[str, Tensor]], shift: bool) -> dict[str, float]:
     """All metrics, of all rows at once."""
-    inputs = whole(rows)
+    inputs = stack(rows)
     labels = inputs.pop("labels")  # with them, the model would call the loss that the callback listens to
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=labels)
@@ -69,6 +60,13 @@ def assert_logged(entry: dict[str, Any], metrics: dict[str, float], prefix: str 
     assert {name: entry.get(prefix + name) for name in metrics} == approx(metrics)
 
 
+def measured_trainer(model: Any, folder: str | Path, train_every: int = 1, **options: Any) -> Any:
+    """A number-aware Trainer with the callback."""
+    trainer = number_aware_trainer(model, folder, **options)
+    NumberMetricsCallback(train_every=train_every).attach(trainer)
+    return trainer
+
+
 def logged(trainer: Any, name: str) -> list[dict[str, Any]]:
     return [entry for entry in trainer.state.log_history if name in entry]
 
@@ -83,21 +81,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 def test_training_metrics_are_those_of_all_rows_since_the_last_entry(
     way: str, accumulate: int, model: Any, tmp_path: Path
 ) -> None:
-    function = NumberAwareLoss(model, DIGITS) if way == "compute_loss_func" else None
-    trainer = trainer_for(
-        model,
-        tmp_path,
-        compute_loss_func=function,
-        per_device_train_batch_size=ROWS // accumulate,
-        gradient_accumulation_steps=accumulate,
-        logging_steps=STEPS,
-        **FROZEN,
-    )
-    if function is None:
-        make_trainer_number_aware(trainer, DIGITS)
-    else:
-        count_numbers(trainer)
-    NumberMetricsCallback(train_every=1).attach(trainer)
+    trainer = measured_trainer(model, tmp_path, way=way, accumulate=accumulate, logging_steps=STEPS, **FROZEN)
     trainer.train()
     (entry,) = logged(trainer, "loss")
     shift = not model.config.is_encoder_decoder
@@ -108,9 +92,8 @@ def test_training_metrics_are_those_of_all_rows_since_the_last_entry(
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["logits", "chunked"])
 def test_evaluation_metrics_are_those_of_all_rows(chunked: bool, model: Any, tmp_path: Path) -> None:
-    trainer = trainer_for(model, tmp_path, per_device_eval_batch_size=3)
-    make_trainer_number_aware(trainer, DIGITS, chunked=chunked)
-    NumberMetricsCallback().attach(trainer)
+    way = "chunked" if chunked else "own loss"
+    trainer = measured_trainer(model, tmp_path, way=way, per_device_eval_batch_size=3)
     rows = samples(10)
     shift = not model.config.is_encoder_decoder
     returned = trainer.evaluate(rows)
@@ -124,17 +107,9 @@ def test_evaluation_metrics_are_those_of_all_rows(chunked: bool, model: Any, tmp
 
 def test_training_without_logits_logs_both_terms_and_evaluation_the_rest(tmp_path: Path) -> None:
     model = cases.llama()
-    trainer = trainer_for(
-        model,
-        tmp_path,
-        partial(Trainer, eval_dataset=samples(5)),
-        eval_strategy="steps",
-        eval_steps=STEPS,
-        logging_steps=STEPS,
-        **FROZEN,
-    )
-    make_trainer_number_aware(trainer, DIGITS, chunked=True)
-    NumberMetricsCallback(train_every=1).attach(trainer)
+    evaluating = partial(Trainer, eval_dataset=samples(5))
+    options = {"eval_strategy": "steps", "eval_steps": STEPS, "logging_steps": STEPS, **FROZEN}
+    trainer = measured_trainer(model, tmp_path, way="chunked", cls=evaluating, **options)
     trainer.train()
     (training,), (evaluation,) = logged(trainer, "loss"), logged(trainer, "eval_loss")
     metrics = expected(model, samples(), shift=True)
@@ -145,9 +120,7 @@ def test_training_without_logits_logs_both_terms_and_evaluation_the_rest(tmp_pat
 
 def test_terms_are_of_every_step_and_the_rest_of_those_that_are_measured(tmp_path: Path) -> None:
     model = cases.llama()
-    trainer = trainer_for(model, tmp_path, logging_steps=STEPS, **FROZEN)
-    make_trainer_number_aware(trainer, DIGITS)
-    NumberMetricsCallback(train_every=2).attach(trainer)
+    trainer = measured_trainer(model, tmp_path, train_every=2, logging_steps=STEPS, **FROZEN)
     trainer.train()
     (entry,) = logged(trainer, "loss")
     rows = samples()
@@ -158,9 +131,7 @@ def test_terms_are_of_every_step_and_the_rest_of_those_that_are_measured(tmp_pat
 
 
 def test_a_second_training_logs_nothing_of_the_first(tmp_path: Path) -> None:
-    trainer = trainer_for(cases.llama(), tmp_path, logging_steps=2, **FROZEN)
-    make_trainer_number_aware(trainer, DIGITS)
-    NumberMetricsCallback(train_every=1).attach(trainer)
+    trainer = measured_trainer(cases.llama(), tmp_path, logging_steps=2, **FROZEN)
     entries = []
     for _ in range(2):
         trainer.train()  # three steps: the last is in no entry
@@ -187,18 +158,10 @@ def test_trackers_that_were_there_before_see_it(tmp_path: Path) -> None:
 
 
 def test_the_best_model_can_be_chosen_by_a_number_metric(tmp_path: Path) -> None:
-    trainer = trainer_for(
-        cases.llama(),
-        tmp_path,
-        partial(Trainer, eval_dataset=samples(ROWS)),
-        eval_strategy="steps",
-        eval_steps=1,
-        save_strategy="best",
-        metric_for_best_model="eval_number_error",
-        greater_is_better=False,
-    )
-    make_trainer_number_aware(trainer, DIGITS)
-    NumberMetricsCallback().attach(trainer)
+    evaluating = partial(Trainer, eval_dataset=samples(ROWS))
+    options = {"metric_for_best_model": "eval_number_error", "greater_is_better": False}
+    options |= {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "best"}
+    trainer = measured_trainer(cases.llama(), tmp_path, cls=evaluating, **options)
     trainer.train()
     assert trainer.state.best_metric == min(
         e["eval_number_error"] for e in logged(trainer, "eval_number_error")
@@ -230,7 +193,7 @@ def test_a_trainer_that_calls_a_loss_of_its_own_gets_it_unchanged(kind: Any, tmp
     if kind is NTLCrossEntropyLoss:
         assert_logged(returned, metrics, "eval_")
     else:  # the soft cap is the loss's
-        inputs = whole(samples(6))
+        inputs = stack(samples(6))
         logits = 5.0 * torch.tanh(model(input_ids=inputs["input_ids"]).logits.detach() / 5.0)
         capped = TokenMetrics(DIGITS, shift=True).update(logits, inputs["labels"]).compute()
         assert returned["eval_number_ce"] == approx(capped["cross_entropy"])
@@ -245,11 +208,8 @@ def test_training_is_what_it_is_without_it(tmp_path: Path) -> None:
     weights = []
     for with_callback in (False, True):
         model = cases.llama()
-        trainer = trainer_for(model, tmp_path)
-        make_trainer_number_aware(trainer, DIGITS)
-        if with_callback:
-            NumberMetricsCallback(train_every=1).attach(trainer)
-        trainer.train()
+        make = measured_trainer if with_callback else number_aware_trainer
+        make(model, tmp_path).train()
         weights.append({name: w.clone() for name, w in model.state_dict().items()})
     assert_close(weights[0], weights[1], TRAINED)
 
@@ -257,19 +217,12 @@ def test_training_is_what_it_is_without_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{"mode": "replace"}, {"weight": 0.0}], ids=str)
 def test_terms_are_the_losses_own(options: dict[str, Any], tmp_path: Path) -> None:
     model = cases.llama()
-    trainer = trainer_for(
-        model,
-        tmp_path,
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=4,
-        logging_steps=STEPS,
-        **FROZEN,
-    )
+    trainer = trainer_for(model, tmp_path, accumulate=4, logging_steps=STEPS, **FROZEN)
     make_trainer_number_aware(trainer, DIGITS, **options)
     NumberMetricsCallback().attach(trainer)
     trainer.train()
     (entry,) = logged(trainer, "loss")
-    inputs = whole(samples())
+    inputs = stack(samples())
     handle_of(model).undo()
     with torch.no_grad():
         logits = model(input_ids=inputs["input_ids"]).logits
@@ -280,15 +233,13 @@ def test_terms_are_the_losses_own(options: dict[str, Any], tmp_path: Path) -> No
 
 def on_two(rank: int, folder: str) -> None:
     """What each of two processes evaluates: 10 rows, so that the last batch repeats some."""
-    cases.join_two(rank, folder)
+    join(rank, folder)
     results = {}
     for chunked in (False, True):
         model = cases.llama()
-        options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "ddp_backend": "gloo"}
-        trainer = trainer_for(
-            model, folder, per_device_eval_batch_size=3, logging_steps=STEPS, **options, **FROZEN
-        )
-        make_trainer_number_aware(trainer, DIGITS, chunked=chunked)
+        options = {"per_device_eval_batch_size": 3, "logging_steps": STEPS, "ddp_backend": "gloo", **FROZEN}
+        way = "chunked" if chunked else "own loss"
+        trainer = number_aware_trainer(model, folder, way, **cases.split(2, ranks=2), **options)
         without_callback = trainer.evaluate(samples(10))
         NumberMetricsCallback(train_every=1).attach(trainer)
         trainer.train()
@@ -300,7 +251,7 @@ def on_two(rank: int, folder: str) -> None:
 def test_two_processes_log_what_one_does(tmp_path: Path) -> None:
     if not dist.is_available() or not dist.is_gloo_available():
         pytest.skip("needs gloo")
-    torch.multiprocessing.spawn(on_two, (str(tmp_path),), nprocs=2)
+    run_job(on_two, (str(tmp_path),))
     training = expected(cases.llama(), samples(), shift=True)
     evaluation = expected(cases.llama(), samples(10), shift=True)
     for rank in range(2):

@@ -10,8 +10,8 @@ import loops_worker
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from loops_worker import BATCH, DIGITS
+from processes import join, run_job
 from tolerances import TRAINED, assert_close
 from torch import Tensor
 
@@ -38,10 +38,6 @@ def engine_of(model: torch.nn.Module, stage: int, rows: int) -> tuple[object, ob
     return engine, deepspeed.zero.GatheredParameters(list(model.parameters()), enabled=stage == 3)
 
 
-def whole(model: torch.nn.Module) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
-
-
 def by_counts(rank: int, stage: int) -> dict[str, Tensor]:
     model, loss_fn = loops_worker.Model().float(), NTLCrossEntropyLoss(DIGITS)
     engine, gathered = engine_of(model, stage, BATCH)
@@ -50,7 +46,7 @@ def by_counts(rank: int, stage: int) -> dict[str, Tensor]:
         engine.backward(loss_fn(engine(batch["ids"]), batch["labels"], **counts))
         engine.step()
     with gathered:
-        return whole(model)
+        return loops_worker.weights(model)
 
 
 def by_model(rank: int, stage: int) -> dict[str, Tensor]:
@@ -65,12 +61,12 @@ def by_model(rank: int, stage: int) -> dict[str, Tensor]:
         engine.backward(engine(**inputs, **counts).loss)
         engine.step()
     with gathered:
-        return whole(model)
+        return loops_worker.weights(model)
 
 
 def work(rank: int, folder: str) -> None:
     os.environ["DS_ACCELERATOR"] = "cpu"
-    cases.join_two(rank, folder, seconds=300)
+    join(rank, folder, seconds=300)
     import deepspeed
 
     deepspeed.init_distributed("gloo")
@@ -84,20 +80,13 @@ def work(rank: int, folder: str) -> None:
 
 def test_two_processes_train_the_weights_of_one(tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
-    torch.multiprocessing.spawn(work, (str(tmp_path),), nprocs=2)
-    expected = {}
-    model, loss_fn = loops_worker.Model().float(), NTLCrossEntropyLoss(DIGITS)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    for batch in loops_worker.micro_batches(0, 1, 1):
-        optimizer.zero_grad()
-        loss_fn(model(batch["ids"]), batch["labels"]).backward()
-        optimizer.step()
-    expected["by_counts"] = whole(model)
+    run_job(work, (str(tmp_path),))
+    expected = {"by_counts": loops_worker.train_on_whole_batches(loops_worker.Model().float())}
     model = cases.llama()
     inputs = cases.batch(cases.ROWS, 0)
     loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=True)
     loss_fn(model(input_ids=inputs["input_ids"]).logits, inputs["labels"]).backward()
     torch.optim.SGD(model.parameters(), lr=RATE).step()
-    expected["by_model"] = whole(model)
+    expected["by_model"] = loops_worker.weights(model)
     for (way, stage), weights in torch.load(tmp_path / "trained.pt").items():
         assert_close(weights, expected[way], TRAINED, f"{way}, {stage}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import time
 from pathlib import Path
 
 import loops_worker
 import pytest
 import torch
-import torch.multiprocessing
 from loops_worker import DIGITS, STEPS, Model
+from processes import run_job
 from tolerances import assert_close
 from torch import Tensor
 
@@ -18,23 +17,12 @@ from ntloss import LinearWarmup, NTLCrossEntropyLoss, NumberLevel, WeightSchedul
 from ntloss.integrations.counts import CountedBatches
 
 HAS_ACCELERATE = importlib.util.find_spec("accelerate") is not None
-LONGEST = 120.0  # seconds, for the whole job
-
-
-def assert_same(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert_close(given, expected)
 
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Tensor]:
-    """What one process has learnt from whole batches, whose mean needs no counts."""
-    model, loss_fn = Model(), NTLCrossEntropyLoss(DIGITS)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for batch in loops_worker.micro_batches(0, 1, 1):
-        optimizer.zero_grad()
-        loss_fn(model(batch["ids"]), batch["labels"]).backward()
-        optimizer.step()
-    return loops_worker.weights(model)
+    """What one process has learnt from whole batches."""
+    return loops_worker.train_on_whole_batches(Model(), momentum=0.9)
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["logits", "chunked"])
@@ -44,7 +32,7 @@ def test_accumulated_micro_batches_train_the_weights_of_one_batch(
 ) -> None:
     model = Model()
     loops_worker.train(model, 0, 1, accumulate, chunked, lambda last: None)
-    assert_same(loops_worker.weights(model), expected)
+    assert_close(loops_worker.weights(model), expected)
 
 
 def test_means_of_micro_batches_train_others(expected: dict[str, Tensor]) -> None:
@@ -66,18 +54,8 @@ def of_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str,
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("needs gloo")
     folder = tmp_path_factory.mktemp("loops")
-    job = torch.multiprocessing.spawn(
-        loops_worker.main, (2, str(folder), HAS_ACCELERATE), nprocs=2, join=False
-    )
-    deadline = time.monotonic() + LONGEST
-    try:
-        while not job.join(timeout=1.0):
-            assert time.monotonic() < deadline, "two processes hang"
-    finally:
-        for process in job.processes:
-            if process.is_alive():
-                process.kill()
-    return [torch.load(Path(folder) / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+    run_job(loops_worker.main, (2, str(folder), HAS_ACCELERATE))
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
 
 
 WAYS = (
@@ -99,7 +77,7 @@ def test_two_processes_train_the_weights_of_one(
     if way.startswith("accelerate") and not HAS_ACCELERATE:
         pytest.skip("needs accelerate")
     for results in of_two:
-        assert_same(results[way.format(accumulate)], expected)
+        assert_close(results[way.format(accumulate)], expected)
 
 
 def test_lightning_trains_the_weights_of_one_batch(
@@ -137,7 +115,7 @@ def test_lightning_trains_the_weights_of_one_batch(
         default_root_dir=tmp_path,
     )
     trainer.fit(module, CountedBatches(loops_worker.micro_batches(0, 1, 4), loss_fn, 4))
-    assert_same(loops_worker.weights(module.model), expected)
+    assert_close(loops_worker.weights(module.model), expected)
     assert steps_seen == [step for step in range(STEPS) for _ in range(4)]
 
 

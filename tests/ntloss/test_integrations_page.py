@@ -21,8 +21,7 @@ def surroundings(folder: Path) -> dict[str, Any]:
     """What the page's readers have: a model, its tokenizer, data, and trainers, whose dots are filled in."""
 
     def make_trainer(model: Any, *_: Any, compute_loss_func: Any = None, **options: Any) -> Any:
-        options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "max_steps": 1}
-        made = trainer_for(model, folder, compute_loss_func=compute_loss_func, **options)
+        made = trainer_for(model, folder, accumulate=4, compute_loss_func=compute_loss_func, max_steps=1)
         made.processing_class = DIGITS
         return made
 

@@ -8,10 +8,21 @@ from typing import Any
 import integration_cases as cases
 import pytest
 import torch
-from integration_cases import ALONE, MODELS, ROWS, TOGETHER, Setting, Trained, train, train_with, trainer_for
+from integration_cases import (
+    ALONE,
+    MODELS,
+    ROWS,
+    TOGETHER,
+    Setting,
+    Trained,
+    number_aware_trainer,
+    train,
+    train_with,
+    trainer_for,
+)
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close
 from torch import Tensor
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+from transformers import LlamaForCausalLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel
 from ntloss.integrations.transformers import (
@@ -89,7 +100,7 @@ def test_a_weight_of_zero_trains_as_the_stock_model(tmp_path: Path) -> None:
     weights = []
     for patched in (False, True):
         model = cases.llama()
-        trainer = trainer_for(model, tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+        trainer = trainer_for(model, tmp_path, accumulate=4)
         for row in trainer.train_dataset:
             row["labels"][0] = -100  # which nothing predicts, and older trainers count all the same
         if patched:
@@ -99,44 +110,39 @@ def test_a_weight_of_zero_trains_as_the_stock_model(tmp_path: Path) -> None:
     assert weights[0].differences(weights[1])[1] < CLOSE
 
 
-def test_once_undone_a_trainer_trains_as_ever(tmp_path: Path) -> None:
+class _NoCounts(LlamaForCausalLM):
+    accepts_loss_kwargs = False
+
+
+@pytest.mark.parametrize("kind", [LlamaForCausalLM, _NoCounts])
+def test_once_undone_a_trainer_trains_as_ever(kind: Any, tmp_path: Path) -> None:
     weights = []
     for patched in (False, True):
-        model = cases.llama()
-        trainer = trainer_for(model, tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+        model = kind(cases.llama().config)
+        model.load_state_dict(cases.llama().state_dict())
+        trainer = trainer_for(model, tmp_path, accumulate=4)
         if patched:
-            make_trainer_number_aware(trainer, cases.DIGITS).undo()
+            handle = make_trainer_number_aware(trainer, cases.DIGITS)
+            assert trainer.model_accepts_loss_kwargs
+            handle.undo()
         trainer.train()
         weights.append(dict(model.state_dict()))
     assert_close(weights[0], weights[1], TRAINED)
 
 
 @pytest.mark.parametrize("way", ["own loss", "compute_loss_func"])
-def test_an_accumulated_batch_whose_numbers_are_not_counted_is_an_error(way: str, tmp_path: Path) -> None:
-    model = cases.llama()
-    function = None
-    if way == "own loss":
-        make_number_aware(model, cases.DIGITS)
-    else:
-        function = NumberAwareLoss(model, cases.DIGITS)
-    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    trainer = trainer_for(model, tmp_path, compute_loss_func=function, **options)
+def test_only_a_batch_that_is_split_needs_counting(way: str, one: dict[str, Trained], tmp_path: Path) -> None:
+    def uncounted(accumulate: int) -> Any:
+        model, function = cases.llama(), None
+        if way == "own loss":
+            make_number_aware(model, cases.DIGITS)
+        else:
+            function = NumberAwareLoss(model, cases.DIGITS)
+        return trainer_for(model, tmp_path, accumulate=accumulate, compute_loss_func=function)
+
+    assert_same(train_with(uncounted(1)), one["llama"])
     with pytest.raises(ValueError, match=r"count_numbers\(trainer\)"):
-        trainer.train()
-
-
-@pytest.mark.parametrize("way", ["own loss", "compute_loss_func"])
-def test_a_batch_that_is_not_split_needs_no_counting(
-    way: str, one: dict[str, Trained], tmp_path: Path
-) -> None:
-    model = cases.llama()
-    function = None
-    if way == "own loss":
-        make_number_aware(model, cases.DIGITS)
-    else:
-        function = NumberAwareLoss(model, cases.DIGITS)
-    trainer = trainer_for(model, tmp_path, compute_loss_func=function)
-    assert_same(train_with(trainer), one["llama"])
+        uncounted(4).train()
 
 
 def test_the_mixin_serves_a_trainer_of_ones_own(one: dict[str, Trained], tmp_path: Path) -> None:
@@ -145,23 +151,8 @@ def test_the_mixin_serves_a_trainer_of_ones_own(one: dict[str, Trained], tmp_pat
 
     model = cases.t5()
     make_number_aware(model, cases.DIGITS)
-    arguments = Seq2SeqTrainingArguments(
-        str(tmp_path),
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=4,
-        max_steps=cases.STEPS,
-        learning_rate=cases.RATE,
-        optim="sgd",
-        lr_scheduler_type="constant",
-        max_grad_norm=0.0,
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
-        save_strategy="no",
-    )
-    trainer = cases.in_order(CountingTrainer(model, arguments, train_dataset=cases.samples()))
-    trainer.train()
-    assert Trained(one["t5"].losses, dict(model.state_dict())).differences(one["t5"])[1] < CLOSE
+    trainer = trainer_for(model, tmp_path, CountingTrainer, accumulate=4, arguments=Seq2SeqTrainingArguments)
+    assert_same(train_with(trainer), one["t5"])
 
 
 class _Simple(Trainer):
@@ -187,42 +178,17 @@ class _HandingOn(Trainer):
 def test_a_trainer_that_calls_the_model_itself_trains_the_same(
     kind: Any, accumulate: int, one: dict[str, Trained], tmp_path: Path
 ) -> None:
-    model = cases.llama()
-    options = {
-        "per_device_train_batch_size": ROWS // accumulate, "gradient_accumulation_steps": accumulate
-    }  # fmt: skip
-    trainer = trainer_for(model, tmp_path, cls=kind, **options)
-    make_trainer_number_aware(trainer, cases.DIGITS)
+    trainer = number_aware_trainer(cases.llama(), tmp_path, cls=kind, accumulate=accumulate)
     assert_same(train_with(trainer), one["llama"])
 
 
 @pytest.mark.parametrize("mode", ["add", "replace"])
 def test_a_trainer_that_keeps_a_count_from_the_model_is_an_error(mode: str, tmp_path: Path) -> None:
     # Its loss would be the mean of each micro-batch, which nothing divides by the accumulation steps.
-    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    trainer = trainer_for(cases.llama(), tmp_path, cls=_Simple, **options)
+    trainer = trainer_for(cases.llama(), tmp_path, cls=_Simple, accumulate=4)
     make_trainer_number_aware(trainer, cases.DIGITS, mode=mode)
     with pytest.raises(ValueError, match=r"own compute_loss calls the model has to hand on"):
         trainer.train()
-
-
-def test_undone_a_model_that_takes_no_counts_is_given_none(tmp_path: Path) -> None:
-    class NoCounts(cases.LlamaForCausalLM):
-        accepts_loss_kwargs = False
-
-    weights = []
-    for patched in (False, True):
-        model = NoCounts(cases.llama().config)
-        model.load_state_dict(cases.llama().state_dict())
-        options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-        trainer = trainer_for(model, tmp_path, **options)
-        if patched:
-            handle = make_trainer_number_aware(trainer, cases.DIGITS)
-            assert trainer.model_accepts_loss_kwargs
-            handle.undo()
-        trainer.train()
-        weights.append(dict(model.state_dict()))
-    assert_close(weights[0], weights[1], TRAINED)
 
 
 def test_an_encoder_decoder_gets_its_inputs_where_the_trainer_took_its_labels(tmp_path: Path) -> None:
@@ -257,9 +223,7 @@ def test_compute_loss_func_has_what_a_trainer_does_not_hand_on(tmp_path: Path) -
 
 
 def test_a_schedule_sets_the_weight_before_each_step(tmp_path: Path) -> None:
-    trainer = trainer_for(
-        cases.llama(), tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4
-    )
+    trainer = trainer_for(cases.llama(), tmp_path, accumulate=4)
     handle = make_trainer_number_aware(trainer, cases.DIGITS, weight=0.5, chunked=True)
     seen = []
 
@@ -298,21 +262,19 @@ def test_evaluation_has_logits_and_the_loss_of_the_whole_set(
 ) -> None:
     seen = []
     model = MODELS[name]()
-    trainer = trainer_for(model, tmp_path, per_device_eval_batch_size=4)
+    way = "chunked" if chunked else "own loss"
+    trainer = number_aware_trainer(model, tmp_path, way, per_device_eval_batch_size=4)
     trainer.compute_metrics = lambda prediction: seen.append(prediction.predictions) or {}
-    handle = make_trainer_number_aware(trainer, cases.DIGITS, chunked=chunked)
     rows = cases.samples()[4:ROWS]
     metrics = trainer.evaluate(eval_dataset=rows)
-    inputs = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
-    assert metrics["eval_loss"] == approx(model(**inputs).loss.item(), ONE_COMPUTATION)
-    assert handle.terms is not None
+    assert metrics["eval_loss"] == approx(model(**cases.stack(rows)).loss.item(), ONE_COMPUTATION)
     logits = seen[0][0] if isinstance(seen[0], tuple) else seen[0]
     assert logits.shape[-1] == cases.VOCAB
 
 
 def terms_of(model: Any, rows: list[dict[str, Tensor]]) -> dict[str, Any]:
     """Both terms of all rows in one batch."""
-    inputs = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+    inputs = cases.stack(rows)
     loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=not model.config.is_encoder_decoder, return_terms=True)
     with torch.no_grad():
         terms = loss_fn(model.eval()(**inputs).logits, inputs["labels"])
@@ -320,17 +282,11 @@ def terms_of(model: Any, rows: list[dict[str, Tensor]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("way", ["logits", "chunked", "compute_loss_func"])
+@pytest.mark.parametrize("way", cases.WAYS)
 def test_evaluation_logs_both_terms_of_the_whole_set(name: str, way: str, tmp_path: Path) -> None:
     model = MODELS[name]()
-    function = NumberAwareLoss(model, cases.DIGITS) if way == "compute_loss_func" else None
     # Batches of 3, 3 and 1 rows, with different counts of labels and numbers.
-    trainer = trainer_for(model, tmp_path, per_device_eval_batch_size=3, compute_loss_func=function)
-    handle = None
-    if function is None:
-        handle = make_trainer_number_aware(trainer, cases.DIGITS, chunked=way == "chunked")
-    else:
-        count_numbers(trainer)
+    trainer = number_aware_trainer(model, tmp_path, way, per_device_eval_batch_size=3)
     rows = cases.samples()
     trainer.eval_dataset = {"short": rows[:7], "long": rows}
     metrics = trainer.evaluate()
@@ -343,7 +299,7 @@ def test_evaluation_logs_both_terms_of_the_whole_set(name: str, way: str, tmp_pa
     unlabelled = [{key: value for key, value in row.items() if key != "labels"} for row in rows]
     if not model.config.is_encoder_decoder:
         assert "test_ce" not in trainer.predict(unlabelled).metrics
-    if handle is not None:
+    if handle := handle_of(model):
         handle.undo()
         assert "eval_ce" not in trainer.evaluate(rows)
 
@@ -367,17 +323,14 @@ def test_evaluation_by_generating_has_the_number_term_too(tmp_path: Path) -> Non
     rows = cases.samples()[4:ROWS]
     prediction = trainer.predict(rows, max_new_tokens=3)
     assert prediction.predictions.shape[0] == len(rows)
-    inputs = {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
-    assert prediction.metrics["test_loss"] == approx(model(**inputs).loss.item(), ONE_COMPUTATION)
+    wanted = model(**cases.stack(rows)).loss.item()
+    assert prediction.metrics["test_loss"] == approx(wanted, ONE_COMPUTATION)
 
 
 def test_a_resumed_training_is_the_one_that_went_through(tmp_path: Path, one: dict[str, Trained]) -> None:
-    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    first = trainer_for(cases.llama(), tmp_path, save_strategy="steps", save_steps=2, **options)
-    make_trainer_number_aware(first, cases.DIGITS)
-    first.train()
-    second = trainer_for(cases.llama(), tmp_path, **options)
-    make_trainer_number_aware(second, cases.DIGITS)
+    options = {"save_strategy": "steps", "save_steps": 2}
+    number_aware_trainer(cases.llama(), tmp_path, accumulate=4, **options).train()
+    second = number_aware_trainer(cases.llama(), tmp_path, accumulate=4)
     second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     resumed = Trained([], dict(second.model.state_dict()))
     assert resumed.differences(Trained([], one["llama"].weights))[1] < CLOSE
@@ -431,15 +384,9 @@ def test_what_would_put_the_stock_loss_back_into_the_model_is_an_error(
 def test_a_step_without_any_label_trains_nothing(name: str, way: str, tmp_path: Path) -> None:
     model = MODELS[name]()
     before = {key: weight.clone() for key, weight in model.state_dict().items()}
-    function = NumberAwareLoss(model, cases.DIGITS) if way == "compute_loss_func" else None
-    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "max_steps": 1}
-    trainer = trainer_for(model, tmp_path, compute_loss_func=function, **options)
+    trainer = number_aware_trainer(model, tmp_path, way, accumulate=4, max_steps=1)
     for row in trainer.train_dataset:
         row["labels"][:] = -100
-    if function is None:
-        make_trainer_number_aware(trainer, cases.DIGITS, chunked=way == "chunked")
-    else:
-        count_numbers(trainer)
     trainer.train()
     assert trainer.state.log_history[0]["loss"] == 0.0
     assert all(torch.equal(weight, before[key]) for key, weight in model.state_dict().items())
@@ -463,20 +410,15 @@ def test_a_model_that_is_made_for_each_training_can_be_number_aware(
     one: dict[str, Trained], tmp_path: Path
 ) -> None:
     class CountingTrainer(NumberCountingMixin, Trainer):
-        pass
+        def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+            super().__init__(model, *args, model_init=model_init, **kwargs)
 
     def model_init() -> Any:
         model = cases.llama()
         make_number_aware(model, cases.DIGITS)
         return model
 
-    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    trainer = trainer_for(
-        None,
-        tmp_path,
-        lambda _, *args, **kw: CountingTrainer(None, *args, model_init=model_init, **kw),
-        **options,
-    )
+    trainer = trainer_for(None, tmp_path, CountingTrainer, accumulate=4)
     assert_same(train_with(trainer), one["llama"])
 
 

@@ -11,15 +11,14 @@ import pytest
 import tiny_tokenizers
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 import transformers
+from processes import join, run_job
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close
 from torch.torch_version import TorchVersion
 from transformers import PrinterCallback
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel
 from ntloss.integrations.transformers import (
-    WeightScheduleCallback,
     count_numbers,
     handle_of,
     make_number_aware,
@@ -48,24 +47,10 @@ def _quiet() -> None:
 def sft(folder: Path, peft_config: Any = None, model: Any = None, rows: Any = None, **options: Any) -> Any:
     tokenizer = tiny_tokenizers.llama_like()
     tokenizer.pad_token = tokenizer.eos_token = "<unk>"
-    arguments = {
-        "per_device_train_batch_size": 8,
-        "max_steps": 3,
-        "learning_rate": 0.5,
-        "optim": "sgd",
-        "lr_scheduler_type": "constant",
-        "max_grad_norm": 0.0,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-    } | options
+    own = {"bf16": False, "gradient_checkpointing": False}
     trainer = trl.SFTTrainer(
         cases.llama(vocab_size=VOCAB) if model is None else model,
-        trl.SFTConfig(str(folder), **arguments),
+        trl.SFTConfig(str(folder), **cases.PLAIN_STEPS | cases.split(1) | own | options),
         train_dataset=datasets.Dataset.from_list(COMPLETIONS if rows is None else rows),
         eval_dataset=datasets.Dataset.from_list(COMPLETIONS[:5]),
         processing_class=tokenizer,
@@ -79,6 +64,14 @@ def trained(trainer: Any) -> tuple[dict[str, torch.Tensor], list[dict[str, float
     trainer.train()
     weights = {key: weight.clone() for key, weight in trainer.model.state_dict().items()}
     return weights, [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
+def assert_same_training(found: Any, expected: Any, *names: str) -> None:
+    """The same weights, and entries of these names in the log."""
+    assert_close(found[0], expected[0], TRAINED)
+    for entry, wanted in zip(found[1], expected[1], strict=True):
+        for name in ("loss", *names):
+            assert entry[name] == cases.logged(wanted[name]), name
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -96,14 +89,10 @@ def test_with_a_weight_of_zero_it_trains_and_logs_as_without(way: str, tmp_path:
         pytest.skip("this trainer also counts the first label, which nothing predicts")
     if way == "padding free" and TorchVersion(trl.__version__) < TorchVersion("1.14"):
         pytest.skip("this trainer asks for flash attention where nothing is padded")
-    expected, stock_logs = trained(sft(tmp_path, **WAYS[way]))
+    expected = trained(sft(tmp_path, **WAYS[way]))
     trainer = sft(tmp_path, **WAYS[way])
     make_sft_number_aware(trainer, weight=0.0)
-    weights, logs = trained(trainer)
-    assert_close(weights, expected, TRAINED)
-    for found, stock in zip(logs, stock_logs, strict=True):
-        for name in ("loss", "entropy", "mean_token_accuracy", "num_tokens"):
-            assert found[name] == cases.logged(stock[name]), name
+    assert_same_training(trained(trainer), expected, "entropy", "mean_token_accuracy", "num_tokens")
 
 
 def mixture() -> Any:
@@ -118,28 +107,19 @@ def mixture() -> Any:
 
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_a_routers_loss_is_added_once(accumulate: int, tmp_path: Path) -> None:
-    options = {"per_device_train_batch_size": 8 // accumulate, "gradient_accumulation_steps": accumulate}
-    expected, stock_logs = trained(sft(tmp_path, model=mixture(), **options))
-    trainer = sft(tmp_path, model=mixture(), **options)
+    expected = trained(sft(tmp_path, model=mixture(), **cases.split(accumulate)))
+    trainer = sft(tmp_path, model=mixture(), **cases.split(accumulate))
     make_sft_number_aware(trainer, weight=0.0)
-    weights, logs = trained(trainer)
-    assert_close(weights, expected, TRAINED)
-    for found, stock in zip(logs, stock_logs, strict=True):
-        for name in ("loss", "aux_loss"):
-            assert found[name] == cases.logged(stock[name]), name
+    assert_same_training(trained(trainer), expected, "aux_loss")
 
 
 def test_micro_batches_train_the_same(tmp_path: Path) -> None:
     results = []
     for accumulate in (1, 4):
-        size = 8 // accumulate
-        trainer = sft(tmp_path, per_device_train_batch_size=size, gradient_accumulation_steps=accumulate)
+        trainer = sft(tmp_path, **cases.split(accumulate))
         make_sft_number_aware(trainer, weight=0.7)
         results.append(trained(trainer))
-    (one, one_logs), (other, other_logs) = results
-    assert_close(one, other, TRAINED)
-    for found, stock in zip(one_logs, other_logs, strict=True):
-        assert found["loss"] == cases.logged(stock["loss"])
+    assert_same_training(*results)
 
 
 # The second half of each batch, which is the second rank's, completes without a number.
@@ -148,7 +128,7 @@ UNEVEN = [{**row, "completion": " a. a"} if i % 8 > 3 else row for i, row in enu
 
 def on_two(rank: int, folder: str) -> None:
     """What each of two processes trains."""
-    cases.join_two(rank, folder)
+    join(rank, folder)
     trainer = sft(Path(folder), rows=UNEVEN, per_device_train_batch_size=4, ddp_backend="gloo")
     make_sft_number_aware(trainer, weight=0.7)
     results = trained(trainer)
@@ -160,14 +140,10 @@ def on_two(rank: int, folder: str) -> None:
 def test_two_processes_train_the_same(tmp_path: Path) -> None:
     if not dist.is_available() or not dist.is_gloo_available():
         pytest.skip("needs gloo")
-    torch.multiprocessing.spawn(on_two, (str(tmp_path),), nprocs=2)
-    weights, logs = torch.load(tmp_path / "trained.pt", weights_only=False)
+    run_job(on_two, (str(tmp_path),))
     trainer = sft(tmp_path, rows=UNEVEN)
     make_sft_number_aware(trainer, weight=0.7)
-    expected, expected_logs = trained(trainer)
-    assert_close(weights, expected, TRAINED)
-    for found, wanted in zip(logs, expected_logs, strict=True):
-        assert found["loss"] == cases.logged(wanted["loss"])
+    assert_same_training(torch.load(tmp_path / "trained.pt", weights_only=False), trained(trainer))
 
 
 def test_the_loss_is_cross_entropy_and_number_term_of_the_completions(tmp_path: Path) -> None:
@@ -195,17 +171,6 @@ def test_packed_sequences_are_told_apart(tmp_path: Path) -> None:
     sequence_ids = sequence_ids_of(inputs["position_ids"])
     expected = loss_fn(logits, inputs["labels"], sequence_ids=sequence_ids)
     assert_close(trainer.compute_loss(model, dict(inputs)), expected)
-
-
-def test_only_adapters_are_trained(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
-    trainer = sft(tmp_path, peft_config=config)
-    before = {key: weight.clone() for key, weight in trainer.model.state_dict().items()}
-    make_sft_number_aware(trainer)
-    after, _ = trained(trainer)
-    changed = {key for key, weight in after.items() if not torch.equal(weight, before[key])}
-    assert changed == {key for key in after if "lora_" in key}
 
 
 OF_THE_HEAD: dict[str, dict[str, Any]] = {
@@ -237,19 +202,6 @@ def test_an_adapter_of_the_head_trains_as_from_logits(adapter: str, tmp_path: Pa
     for gradient, wanted in zip(found, expected, strict=True):
         assert wanted.abs().max() > 0
         assert_close(gradient, wanted)
-
-
-def test_a_schedule_sets_the_weight_before_each_step(tmp_path: Path) -> None:
-    losses = []
-    for scheduled in (True, False):
-        trainer = sft(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4)
-        handle = make_sft_number_aware(trainer, weight=0.7 if scheduled else 0.0)
-        if scheduled:
-            trainer.add_callback(WeightScheduleCallback(handle.loss, lambda step: float(step > 1)))
-        trainer.train()
-        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
-    assert losses[0][:2] == cases.logged(losses[1][:2])
-    assert losses[0][2] > losses[1][2] + 1.0
 
 
 def test_evaluation_has_its_metrics_and_undo_the_trainers_own_loss(tmp_path: Path) -> None:

@@ -76,6 +76,9 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_entropy, "check_same_labels", lambda *_: None)
 
 
+@pytest.mark.exact_rounding(
+    "the noise of the head would move logits in the thousands by more than it measures"
+)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("path", [*LOGITS, *HIDDEN])

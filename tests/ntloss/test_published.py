@@ -144,12 +144,7 @@ class TestWhatIsBetterOnPurpose:
     def loss_fn(self, request: pytest.FixtureRequest) -> Any:
         return request.param(tiny_tokenizers.byte_level())
 
-    def test_1_missing_digits_are_not_added_to_the_tokenizer(self) -> None:
-        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
-        before = dict(tokenizer.get_vocab())
-        with pytest.raises(ValueError, match="add_tokens"):
-            NTLoss(tokenizer)
-        assert dict(tokenizer.get_vocab()) == before
+    # 1, missing digits are not added to the tokenizer: test_vocabulary.py.
 
     def test_2_a_batch_without_numbers_has_a_graph(self, loss_fn: Any) -> None:
         logits = torch.randn(1, 2, loss_fn.vocab_size, requires_grad=True)
@@ -177,18 +172,7 @@ class TestWhatIsBetterOnPurpose:
             assert loss_fn(half, labels).item() == approx(exact.item())
             assert loss_fn(half, labels).dtype == torch.float32
 
-    def test_6_numbers_are_ascii_and_what_is_left_out_is_said(self) -> None:
-        from ntloss.vocabulary import NumberTokensLeftOut
-
-        tokenizer = tiny_tokenizers.sentence_piece()
-        with pytest.warns(NumberTokensLeftOut, match="space_prefixed=True"):
-            loss_fn = NTLoss(tokenizer, digit_level=False)
-        ids = tokenizer.convert_tokens_to_ids
-        for text in ("1_000", "１", "٣"):
-            assert not loss_fn.is_number_token[ids(text)]
-        assert loss_fn.is_number_token[ids("3.14")]
-        assert not loss_fn.is_number_token[ids("▁4")]
-        assert NTLoss(tokenizer, space_prefixed=True).is_number_token[ids("▁4")]
+    # 6, numbers are ASCII, and what is left out is said: test_vocabulary.py.
 
     def test_8_a_sum_over_micro_batches_is_the_sum_over_the_batch(self, loss_fn: Any) -> None:
         logits = torch.randn(4, 3, loss_fn.vocab_size, dtype=torch.float64)

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from combined_cases import NUMBERS, VALUES, Case, make_case
-from combined_oracle import Combined, combined, through_head
+from oracle import Combined, combined, through_head
 from tolerances import HALF_PRECISION, TF32, TWO_PATHS, Tolerance, approx, assert_close
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile

@@ -10,38 +10,40 @@ import numpy as np
 import pytest
 import torch
 from combined_cases import (
+    ALONE_PATHS,
+    CRITERIA,
     LINEAR_PATHS,
     NUMBERS,
     PATHS,
     TEXTS,
     Case,
+    assert_gradients,
     make_case,
+    numbers_case,
     run,
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from tolerances import assert_close
+from tolerances import TWO_PATHS, assert_close
 
 from ntloss import NTLCrossEntropyLoss
 
 
 def parts_of(case: Case, bounds: list[int]) -> list[Case]:
     """The case's rows, cut at `bounds`."""
-    cuts = [0, *sorted(bounds), len(case.labels)]
-    made = []
-    for start, stop in itertools.pairwise(cuts):
-        rows = slice(start, stop)
-        weights = None if case.loss_weights is None else case.loss_weights[rows]
-        part = replace(case, hidden=case.hidden[rows], labels=case.labels[rows], loss_weights=weights)
-        made.append(part)
-    return made
+    split = ("hidden", "labels", "loss_weights", "sequence_ids")
+    of_rows = {name: getattr(case, name) for name in split if getattr(case, name) is not None}
+    return [
+        replace(case, **{name: tensor[start:stop] for name, tensor in of_rows.items()})
+        for start, stop in itertools.pairwise([0, *sorted(bounds), len(case.labels)])
+    ]
 
 
 def in_parts(case: Case, bounds: list[int], path: str, **changes: Any) -> tuple[float, dict[str, np.ndarray]]:
     """Sum of the micro-batches' losses, and the gradient that accumulates."""
     parts = parts_of(case, bounds)
-    counter = NTLCrossEntropyLoss(NUMBERS, shift=changes.get("shift", False))
-    counts = [counter.normalizers(part.labels, part.loss_weights) for part in parts]
+    counter = NTLCrossEntropyLoss(NUMBERS, CRITERIA[case.criterion][0], shift=changes.get("shift", False))
+    counts = [counter.normalizers(part.labels, part.loss_weights, part.sequence_ids) for part in parts]
     items, numbers = (sum(column) for column in zip(*counts, strict=True))
     results = [run(replace(part, num_items=items, num_numbers=numbers), path, **changes) for part in parts]
     gradients: dict[str, Any] = {}
@@ -62,18 +64,18 @@ def test_into_any_micro_batches(mode: str, path: str, seed: int, bounds: list[in
     loss, gradients = in_parts(case, bounds, path)
     # Counts are float32; these are exact, and their reciprocals are not.
     assert_close(loss, whole.loss)
-    for name, gradient in gradients.items():
-        assert_close(gradient, whole.gradients[name], what=name)
+    assert_gradients(gradients, whole.gradients, TWO_PATHS)
 
 
+@pytest.mark.parametrize("criterion", ["wasserstein", "smmd", "number_level", "ntil"])
+@pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("path", PATHS)
-def test_of_sequences_that_are_shifted(path: str) -> None:
-    case = make_case(6, 5, seed=2)
-    whole = run(case, path, shift=True)
-    loss, gradients = in_parts(case, [1, 3, 4], path, shift=True)
+def test_of_sequences(path: str, shift: bool, criterion: str) -> None:
+    case = numbers_case(criterion, weighted=True)
+    whole = run(case, path, shift=shift)
+    loss, gradients = in_parts(case, [1], path, shift=shift)
     assert_close(loss, whole.loss)
-    for name, gradient in gradients.items():
-        assert_close(gradient, whole.gradients[name], what=name)
+    assert_gradients(gradients, whole.gradients, TWO_PATHS)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -85,18 +87,16 @@ def test_where_numbers_are_rare(path: str) -> None:
     whole = run(case, path)
     loss, gradients = in_parts(case, [4], path)
     assert_close(loss, whole.loss)
-    for name, gradient in gradients.items():
-        assert_close(gradient, whole.gradients[name], what=name)
+    assert_gradients(gradients, whole.gradients, TWO_PATHS)
     means = [run(part, path).loss for part in parts_of(case, [4])]
     assert abs(sum(means) / 2 - whole.loss) > 1e-3  # what the counts are for
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
 def test_a_sum_needs_no_counts(path: str) -> None:
     case = make_case(8, reduction="sum", weighted=True)
     parts = [run(part, path) for part in parts_of(case, [2, 5])]
-    whole = run(case, path)
-    assert_close(sum(part.loss for part in parts), whole.loss)
+    assert_close(sum(part.loss for part in parts), run(case, path).loss)
 
 
 @pytest.mark.parametrize("chunk_size", [1, 2, 3, 7, 8, 9, 1000])
@@ -106,5 +106,4 @@ def test_chunks_of_any_size_change_nothing(reduction: str, path: str, chunk_size
     case = make_case(8, seed=5, reduction=reduction)
     whole, chunked = run(case, path), run(case, path, chunk_size=chunk_size)
     assert_close(chunked.loss, whole.loss)
-    for name, gradient in chunked.gradients.items():
-        assert_close(gradient, whole.gradients[name], what=name)
+    assert_gradients(chunked.gradients, whole.gradients, TWO_PATHS)

@@ -36,29 +36,25 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def number_tokens_of(tokenizer: Any) -> tuple[Any, ...]:
-    return NumberVocabulary.from_tokenizer(tokenizer, digit_level=False).tokens
-
-
 class TestLoading:
     def test_a_tokenizer_json_alone(self, tmp_path: Path) -> None:
         tiny_tokenizers.byte_level().save_pretrained(tmp_path)
         tokenizer = load_tokenizer(str(tmp_path / "tokenizer.json"))
         assert inspect_tokenizer(tokenizer).number_tokens == 22
 
+    @pytest.mark.parametrize(
+        "name", ["tekken.json", "spiece.model", "tokenizer.model", "tokenizer.model.v7m1"]
+    )
     @pytest.mark.parametrize("whole_folder", [True, False])
-    def test_tekken(self, whole_folder: bool, tmp_path: Path) -> None:
-        pytest.importorskip("mistral_common")
-        path = other_tokenizers.tekken_file(tmp_path)
+    def test_files_of_mistral_and_sentence_piece(self, name: str, whole_folder: bool, tmp_path: Path) -> None:
+        if name == "tekken.json":
+            pytest.importorskip("mistral_common")
+            path = other_tokenizers.tekken_file(tmp_path)
+        else:
+            path = other_tokenizers.sentence_piece_file(tmp_path, name)
         tokenizer = load_tokenizer(str(tmp_path if whole_folder else path))
-        assert inspect_tokenizer(tokenizer).vocab_size == 256 + 2 + 20
-
-    @pytest.mark.parametrize("name", ["spiece.model", "tokenizer.model", "tokenizer.model.v7m1"])
-    @pytest.mark.parametrize("whole_folder", [True, False])
-    def test_sentence_piece(self, name: str, whole_folder: bool, tmp_path: Path) -> None:
-        path = other_tokenizers.sentence_piece_file(tmp_path, name)
-        tokenizer = load_tokenizer(str(tmp_path if whole_folder else path))
-        assert {token.text for token in number_tokens_of(tokenizer)} == set(DIGITS)
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        assert {token.text for token in vocabulary.tokens} == set(DIGITS)
 
     def test_an_encoding_of_tiktoken_by_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tiktoken = pytest.importorskip("tiktoken")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
+import re
 from typing import Any
 
-import combined_oracle
+import oracle
 import parallel_worker
 import pytest
 import torch
-import torch.multiprocessing
 from combined_cases import (
     HIDDEN,
     NUMBERS,
@@ -18,6 +16,7 @@ from combined_cases import (
     run,
 )
 from parallel_worker import KINDS, Trial
+from processes import run_job
 from tolerances import (
     GRADIENT_TOLERANCE,
     HALF_PRECISION,
@@ -36,7 +35,6 @@ pytestmark = pytest.mark.skipif(
 )
 WORLDS = (2, 4)
 TRIALS = parallel_worker.trials()
-LONGEST = 120.0  # seconds, for a whole job
 
 
 @pytest.fixture(scope="module")
@@ -45,23 +43,10 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, A
     results = {}
     for world in WORLDS:
         folder = tmp_path_factory.mktemp(f"world{world}")
-        job = torch.multiprocessing.spawn(
-            parallel_worker.main, (world, str(folder)), nprocs=world, join=False
-        )
-        deadline = time.monotonic() + LONGEST
-        try:
-            while not job.join(timeout=1.0):
-                assert time.monotonic() < deadline, f"{world} processes hang"
-        finally:
-            for process in job.processes:
-                if process.is_alive():
-                    process.kill()
-        results[world] = [read(folder / f"rank{rank}.pt") for rank in range(world)]
+        run_job(parallel_worker.main, (world, str(folder)), world)
+        ranks = range(world)
+        results[world] = [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in ranks]
     return results
-
-
-def read(path: Path) -> dict[str, Any]:
-    return torch.load(path, weights_only=False)
 
 
 def whole(name: str, parts: list[torch.Tensor]) -> torch.Tensor:
@@ -85,7 +70,7 @@ def test_equals_one_process(trial: Trial, world: int, jobs: dict[int, Any]) -> N
     else:
         wanted = case.expected(case.logits(trial.dtype))
         terms, gradients["logits"] = wanted[:3], wanted.gradient
-        gradients["hidden"], gradients["weight"], gradients["bias"] = combined_oracle.through_head(
+        gradients["hidden"], gradients["weight"], gradients["bias"] = oracle.through_head(
             case.hidden.numpy(), case.weight.numpy(), wanted.gradient
         )
     # Heads that multiply in bfloat16 round logits in their own way.
@@ -169,15 +154,13 @@ def test_ranks_with_batches_of_their_own_sum_to_the_gradient_of_one(
     # One rank has no numbers, another nothing to learn at all: none of them hangs, or weighs less.
     ranks = [rank["data parallel"] for rank in jobs[world]]
     case, labels = ranks[0]["case"], ranks[0]["labels"]
-    together = combined_oracle.combined(
+    together = oracle.combined(
         case.logits().numpy(),
         labels.numpy(),
         dict(zip(NUMBERS.token_ids, NUMBERS.values, strict=True)),
-        combined_oracle.Combined(z_loss=0.01),
+        oracle.Combined(z_loss=0.01),
     )
-    hidden, head, _ = combined_oracle.through_head(
-        case.hidden.numpy(), case.weight.numpy(), together.gradient
-    )
+    hidden, head, _ = oracle.through_head(case.hidden.numpy(), case.weight.numpy(), together.gradient)
     assert_close(sum(rank[kind]["loss"] for rank in ranks), together.loss)
     for index, rank in enumerate(ranks):
         # The counts are float32, and so is their reciprocal.
@@ -216,8 +199,6 @@ def test_groups_of_some_ranks_and_meshes_of_two_dimensions(jobs: dict[int, Any])
     ],
 )
 def test_shards_that_do_not_fit(name: str, says: str, world: int, jobs: dict[int, Any]) -> None:
-    import re
-
     assert re.match(says, jobs[world][0]["errors"][name]), jobs[world][0]["errors"][name]
     # Nobody waits for a rank that has left.
     for rank in jobs[world]:

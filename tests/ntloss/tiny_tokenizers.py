@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +31,30 @@ NOT_NUMBERS = [
 TEXTS = [*DIGITS, *NUMBERS, *NOT_NUMBERS, ".", "a", "the"]
 
 
+def _wrapped(model: Any, pre_tokenizer: Any, decoder: Any = None, **special: Any) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizer
+    if decoder is not None:
+        tokenizer.decoder = decoder
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+def _ids(texts: Iterable[str]) -> dict[str, int]:
+    return {text: i for i, text in enumerate(texts)}
+
+
 def word_level() -> PreTrainedTokenizerFast:
     """Whole words, and no decoder."""
-    vocab = {text: i for i, text in enumerate(["<unk>", *TEXTS])}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    model = models.WordLevel(_ids(["<unk>", *TEXTS]), unk_token="<unk>")
+    return _wrapped(model, pre_tokenizers.WhitespaceSplit(), unk_token="<unk>")
 
 
 def word_piece() -> PreTrainedTokenizerFast:
     """BERT's make: `##4` continues a word."""
     texts = ["[UNK]", *TEXTS, *("##" + text for text in TEXTS)]
-    tokenizer = Tokenizer(models.WordPiece({t: i for i, t in enumerate(texts)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.decoder = decoders.WordPiece(cleanup=False)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+    model = models.WordPiece(_ids(texts), unk_token="[UNK]")
+    decoder = decoders.WordPiece(cleanup=False)
+    return _wrapped(model, pre_tokenizers.WhitespaceSplit(), decoder, unk_token="[UNK]")
 
 
 def sentence_piece(with_plain_digits: bool = True) -> PreTrainedTokenizerFast:
@@ -53,11 +63,10 @@ def sentence_piece(with_plain_digits: bool = True) -> PreTrainedTokenizerFast:
     pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("▁", -3.0)]
     pieces += [(text, -2.0) for text in texts] + [("▁" + text, -1.5) for text in TEXTS if text != "0"]
     pieces += [(f"<0x{byte:02X}>", -9.0) for byte in range(256)]
-    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=1, byte_fallback=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    wrapped = _wrapped(
+        models.Unigram(pieces, unk_id=1, byte_fallback=True),
+        pre_tokenizers.Metaspace(),
+        decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]),
         unk_token="<unk>",
         pad_token="<pad>",
         additional_special_tokens=["<extra_id_4>", "<7>"],
@@ -71,27 +80,17 @@ def byte_level() -> PreTrainedTokenizerFast:
     texts = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("Ġ", d) for d in DIGITS] + [("4", "2"), ("Ġ4", "2"), ("Ċ", "4"), ("Ġ", "Ġ"), ("ĠĠ", "4")]
     texts += ["".join(pair) for pair in merges]
-    tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(texts)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return _wrapped(models.BPE(_ids(texts), merges), pre_tokenizer, decoders.ByteLevel())
 
 
 def llama_like() -> PreTrainedTokenizerFast:
     """Llama's make: single digits only, a decoder that strips the text's first space, byte fallback."""
     texts = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *DIGITS, ".", "-", ",", "a", "▁a"]
-    vocab = {text: i for i, text in enumerate(texts)}
-    tokenizer = Tokenizer(models.BPE(vocab, [("▁", "a")], byte_fallback=True, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(content=" ", left=1),
-        ]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    model = models.BPE(_ids(texts), [("▁", "a")], byte_fallback=True, unk_token="<unk>")
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    decoder = decoders.Sequence([*steps, decoders.Strip(content=" ", left=1)])
+    return _wrapped(model, pre_tokenizers.Metaspace(split=False), decoder, unk_token="<unk>")
 
 
 # How Llama 3 and Qwen 2 cut a text before they merge; they differ in how many digits stay together.
@@ -106,15 +105,12 @@ NUMBERS_UP_TO_999 = [f"{n:0{width}d}" for width in (2, 3) for n in range(10**wid
 
 def _cut_bytes(pattern: str, merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
     texts = sorted(pre_tokenizers.ByteLevel.alphabet()) + ["".join(pair) for pair in merges]
-    tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(texts)}, merges, ignore_merges=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return _wrapped(
+        models.BPE(_ids(texts), merges, ignore_merges=True),
+        pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), as_bytes]),
+        decoders.ByteLevel(),
     )
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def llama_3_like() -> PreTrainedTokenizerFast:
@@ -131,8 +127,8 @@ def gemma_like() -> PreTrainedTokenizerFast:
     """Gemma's make: pieces with byte fallback, no space put before a text, each digit a token."""
     texts = ["<pad>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁▁", *DIGITS, *"٣.,-a"]
     merges = [("▁", "▁")]
-    vocab = {text: i for i, text in enumerate(texts)}
-    tokenizer = Tokenizer(models.BPE(vocab, merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    model = models.BPE(_ids(texts), merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>")
+    tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -140,15 +136,21 @@ def gemma_like() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
 
 
+def large(words: list[str]) -> PreTrainedTokenizerFast:
+    """As many words as given, of GPT-2's letters, and the digits."""
+    vocab = _ids(dict.fromkeys([*DIGITS, *words]))
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="0"))
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
 CHARACTERS = ["<unk>", *DIGITS, *".,-+a"]
 
 
 def split_words() -> PreTrainedTokenizerFast:
     """Each character a word, spaces unknown ones, and no decoder."""
-    vocab = {text: i for i, text in enumerate(CHARACTERS)}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    model = models.WordLevel(_ids(CHARACTERS), unk_token="<unk>")
+    return _wrapped(model, pre_tokenizers.Split("", "isolated"), unk_token="<unk>")
 
 
 def quick_tour(individual_digits: bool = True) -> PreTrainedTokenizerFast:
@@ -159,18 +161,16 @@ def quick_tour(individual_digits: bool = True) -> PreTrainedTokenizerFast:
     """
     merges = [] if individual_digits else [("1", "4"), ("4", "2")]
     texts = [*CHARACTERS, *("".join(pair) for pair in merges)]
-    tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(texts)}, merges, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=individual_digits)]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    words_and_digits = [pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits)]
+    model = models.BPE(_ids(texts), merges, unk_token="<unk>")
+    return _wrapped(model, pre_tokenizers.Sequence(words_and_digits), unk_token="<unk>")
 
 
 class PythonCharacters(PreTrainedTokenizer):
     """Each character a token, the space one too; the default `convert_tokens_to_string`."""
 
     def __init__(self, **options: Any) -> None:
-        self.ids = {text: i for i, text in enumerate([*CHARACTERS, " "])}
+        self.ids = _ids([*CHARACTERS, " "])
         super().__init__(**{"unk_token": "<unk>", **options})
 
     @property

@@ -1,0 +1,88 @@
+"""What a call runs: its operators, buffers and matrix products; and whether compiling changes its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tolerances import assert_close
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ntloss.engine import readout
+
+PRODUCTS = ("mm", "addmm", "addmm_", "bmm", "baddbmm", "addmv", "mv")
+# Their results, or the shapes of their results, are needed on the host: each would wait for an accelerator.
+SYNCHRONISING = {
+    "_local_scalar_dense", "nonzero", "masked_select", "item", "equal", "is_nonzero", "unique", "unique2",
+    "_unique2", "unique_dim", "_to_cpu", "bincount", "histc", "argwhere",
+}  # fmt: skip
+
+
+def dense_tensors(tree: Any) -> list[Tensor]:
+    # A sparse tensor has no storage of its own: its values are made by an operator before it.
+    return [t for t in tree_leaves(tree) if isinstance(t, Tensor) and t.layout == torch.strided]
+
+
+class Watch(TorchDispatchMode):
+    """Writes down the operators, the buffers that they make and the matrix products.
+
+    Args:
+        inside: also of those inside our own operators.
+    """
+
+    def __init__(self, inside: bool = True) -> None:
+        super().__init__()
+        self.inside = inside
+        self.operators: list[str] = []
+        self.bytes: list[int] = []
+        self.products: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        self.operators.append(name)
+        if func.namespace == "ntloss" and self.inside:
+            body = {"read_logits": readout._read_logits, "write_gradient": readout._write_gradient}[name]
+            with self:
+                return body._init_fn(*args, **kwargs)
+        if name in PRODUCTS:
+            matrices = [a for a in args if isinstance(a, Tensor)][-2:]
+            self.products.append(matrices[0].numel() * matrices[1].shape[-1])
+        if (
+            name.startswith(("index", "_index", "_unsafe_index"))
+            and len(args) > 1
+            and isinstance(args[1], (list, tuple))
+        ):
+            masks = [i for i in args[1] if isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8)]
+            self.operators += ["nonzero"] * len(masks)
+        given = {t.untyped_storage()._cdata for t in dense_tensors((args, kwargs))}
+        result = func(*args, **kwargs)
+        made = [t.untyped_storage() for t in dense_tensors(result)]
+        self.bytes += [storage.nbytes() for storage in made if storage._cdata not in given]
+        return result
+
+    def buffers(self, size: float) -> int:
+        """How many new buffers have `size` bytes or more."""
+        return sum(made >= size for made in self.bytes)
+
+
+def watched(function: Callable[[], Any]) -> list[str]:
+    """Operators that a call runs, in order; each of our own as one."""
+    with Watch(inside=False) as watch:
+        function()
+    return watch.operators
+
+
+def assert_same_results(step: Callable[..., Tensor], other: Callable[..., Tensor], *given: Tensor) -> None:
+    """Both give the same loss, and the same gradients by all floating-point tensors."""
+    results = []
+    for function in (step, other):
+        leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in given]
+        loss = function(*leaves)
+        loss.sum().backward()
+        results.append([loss, *(leaf.grad for leaf in leaves if leaf.is_floating_point())])
+    for got, wanted in zip(results[1], results[0], strict=True):
+        assert_close(got, wanted)

@@ -1,0 +1,373 @@
+"""Every option and input of the losses, given wrong: the error says what was given and expected."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from combined_cases import HIDDEN, NUMBERS, VOCAB
+from tolerances import approx
+
+from ntloss import (
+    GaussianCrossEntropy,
+    NTLCrossEntropyLoss,
+    NTLLinearCrossEntropyLoss,
+    NTLoss,
+    NTLossDotProduct,
+    NumberTokenLoss,
+    NumberVocabulary,
+    Wasserstein,
+)
+from ntloss.functional import cross_entropy_ntl, linear_cross_entropy_ntl, number_token_loss
+
+BOTH = (NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss)
+ALL = (*BOTH, NumberTokenLoss)
+OF_LOGITS = ("logits", "alone")
+OF_HIDDEN = ("linear", "linear, all positions", "alone from hidden")
+META = torch.device("meta")
+NAN, INF = float("nan"), float("inf")
+
+
+class Unbounded:
+    def __repr__(self) -> str:
+        return "Unbounded()"  # part of a test's name, so without an address
+
+    def __call__(self, record: Any) -> torch.Tensor:
+        return -record.log_probs.gather(-1, record.target.unsqueeze(-1)).squeeze(-1)
+
+    def worst(self, values: torch.Tensor) -> None:
+        return None
+
+
+class Summed(Unbounded):
+    def __call__(self, record: Any) -> torch.Tensor:
+        return record.probs.sum()
+
+
+class Learnt(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, record: Any) -> torch.Tensor:
+        return record.probs.sum(-1) * self.scale
+
+    def worst(self, values: torch.Tensor) -> None:
+        return None
+
+
+def call(which: str, options: dict[str, Any] | None = None, **changes: Any) -> Any:
+    """A loss of three positions with some of its input changed."""
+    options = options or {}
+    given: dict[str, Any] = {"labels": torch.tensor([9, 4, 3]), **changes}
+    if which in OF_LOGITS:
+        kind = NTLCrossEntropyLoss if which == "logits" else NumberTokenLoss
+        return kind(NUMBERS, **options)(given.pop("logits", torch.zeros(3, VOCAB)), **given)
+    hidden = given.pop("hidden_states", torch.zeros(3, HIDDEN))
+    weight = given.pop("lm_head_weight", torch.zeros(VOCAB, HIDDEN))
+    if which == "alone from hidden":
+        return NumberTokenLoss(NUMBERS, reweigh=False, **options).from_hidden(hidden, weight, **given)
+    options = {"drop_ignored": which == "linear", **options}
+    return NTLLinearCrossEntropyLoss(NUMBERS, **options)(hidden, weight, **given)
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"mode": "both"}, ValueError, "mode='both': expected 'add' or 'replace'"),
+        ({"label_smoothing": -0.1}, ValueError, "label_smoothing=-0.1: expected 0 to 1"),
+        ({"label_smoothing": 1.5}, ValueError, "label_smoothing=1.5: expected 0 to 1"),
+        ({"label_smoothing": NAN}, ValueError, "label_smoothing=nan: expected 0 to 1"),
+        ({"z_loss": -1.0}, ValueError, "z_loss=-1.0: expected 0 or more"),
+        ({"z_loss": INF}, ValueError, "z_loss=inf: expected 0 or more"),
+        ({"z_loss": NAN}, ValueError, "z_loss=nan: expected 0 or more"),
+        ({"softcap": 0.0}, ValueError, "softcap=0.0: expected a number above 0, or None"),
+        ({"softcap": -30.0}, ValueError, "softcap=-30.0: expected a number above 0, or None"),
+        ({"softcap": INF}, ValueError, "softcap=inf: expected a number above 0, or None"),
+        ({"logit_scale": 0.0}, ValueError, "logit_scale=0.0: expected a number above 0"),
+        ({"logit_scale": NAN}, ValueError, "logit_scale=nan: expected a number above 0"),
+        ({"reduction": "average"}, ValueError, "reduction='average': expected 'mean' or 'sum' or 'none'"),
+        # A negative weight would reward wrong numbers, and NaN be found out days later.
+        ({"weight": -0.3}, ValueError, "weight=-0.3: expected"),
+        ({"weight": NAN}, ValueError, "weight=nan: expected"),
+        ({"weight": INF}, ValueError, "weight=inf: expected"),
+        ({"weight": "0.3"}, ValueError, "weight='0.3': expected"),
+        ({"smoothing": 0.1}, TypeError, "smoothing"),
+    ],
+    ids=str,
+)
+def test_options_out_of_their_range(kind: Any, options: dict[str, Any], error: Any, says: str) -> None:
+    with pytest.raises(error, match=re.escape(says)):
+        kind(NUMBERS, **options)
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize(
+    ("criterion", "error", "says"),
+    [
+        ("wasserstein", TypeError, "criterion.*expected.*what get_criterion"),
+        (3, TypeError, "criterion.*expected"),
+        (torch.nn.functional.mse_loss, TypeError, "criterion.*expected"),
+        (Wasserstein, TypeError, r"Wasserstein is a class: expected an instance, Wasserstein\(\)"),
+        (Unbounded(), ValueError, "reweigh=True needs a criterion with a worst cost"),
+    ],
+    ids=["name", "number", "function", "class", "unbounded"],
+)
+def test_a_criterion_that_does_not_fit(kind: Any, criterion: Any, error: Any, says: str) -> None:
+    with pytest.raises(error, match=says):
+        kind(NUMBERS, criterion, reweigh=True)
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("given", [None, {4: 4.0}, 50_000], ids=["None", "dict", "int"])
+def test_something_that_is_no_vocabulary(kind: Any, given: Any) -> None:
+    with pytest.raises(TypeError, match=f"NumberVocabulary, given {type(given).__name__}"):
+        kind(given)
+
+
+def test_options_of_one_class_alone() -> None:
+    with pytest.raises(TypeError, match="chunk_size"):
+        NTLCrossEntropyLoss(NUMBERS, chunk_size=4)
+    with pytest.raises(TypeError, match="inplace_backward"):
+        NTLLinearCrossEntropyLoss(NUMBERS, inplace_backward=True)
+    with pytest.raises(TypeError, match=r"tokenizer.*dict"):
+        NTLoss({1: 1.0})
+
+
+@pytest.mark.parametrize("chunk_size", [0, -4, 2.5, "64"])
+def test_chunks_that_hold_no_whole_number_of_tokens(chunk_size: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"chunk_size=.*expected 1 or more tokens, or None"):
+        NTLLinearCrossEntropyLoss(NUMBERS, chunk_size=chunk_size)
+
+
+@pytest.mark.parametrize("which", ["logits", "linear"])
+@pytest.mark.parametrize("weight", [-1.0, NAN, INF])
+def test_a_weight_that_is_changed_to_none(which: str, weight: float) -> None:
+    loss_fn = (NTLCrossEntropyLoss if which == "logits" else NTLLinearCrossEntropyLoss)(NUMBERS)
+    with pytest.raises(ValueError, match=r"weight=.*expected"):
+        loss_fn.weight = weight
+    assert loss_fn.weight == 0.3
+    tensor = torch.tensor(weight)
+    with pytest.raises(ValueError, match=r"weight=.*expected"):
+        call(which, {"weight": tensor})
+    call(which, {"weight": tensor, "validate": False})  # nothing is read then, as on an accelerator
+
+
+@pytest.mark.parametrize("settings", [{"vocab_size": 13}, {"digit_level": False}, {"space_prefixed": True}])
+@pytest.mark.parametrize("kind", [NTLoss, NTLossDotProduct])
+def test_settings_that_contradict_a_vocabulary(
+    kind: type, settings: dict[str, Any], digits: NumberVocabulary
+) -> None:
+    name, value = next(iter(settings.items()))
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        kind(digits, **settings)
+    assert kind(digits, vocab_size=12).vocab_size == 12
+
+
+def test_without_a_worst_cost_nothing_is_reweighed(digits: NumberVocabulary) -> None:
+    loss_fn = NumberTokenLoss(digits, Unbounded())
+    assert not loss_fn.reweigh
+    loss = loss_fn(torch.zeros(2, 12), torch.tensor([3, 11]))
+    assert loss.item() == approx(torch.tensor(10.0).log().item())
+
+
+def test_criteria_that_misbehave() -> None:
+    with pytest.raises(ValueError, match=r"Unbounded.*gave shape \[\].*expected one loss"):
+        call("logits", {"criterion": Summed()})
+    NTLCrossEntropyLoss(NUMBERS, Learnt())
+    with pytest.raises(ValueError, match="Learnt has parameters to train"):
+        NTLLinearCrossEntropyLoss(NUMBERS, Learnt())
+
+
+# --- labels, weights, counts ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", [*OF_LOGITS, "linear", "alone from hidden"])
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"labels": torch.tensor([9, 2])}, ValueError, r"labels of shape \[2\] do not fit: expected \[3\]"),
+        ({"labels": torch.zeros(3, 1).long()}, ValueError, r"labels of shape \[3, 1\] do not fit"),
+        ({"labels": torch.tensor([9.0, 2.0, 3.0])}, TypeError, "token ids, torch.int64, given torch.float32"),
+        ({"labels": torch.zeros(3).bool()}, TypeError, "token ids, torch.int64, given torch.bool"),
+        ({"labels": [9, 2, 3]}, TypeError, "token ids, torch.int64, given list"),
+        ({"labels": None}, TypeError, "token ids, torch.int64, given NoneType"),
+        ({"labels": torch.tensor([9, 2, VOCAB])}, ValueError, "label 23 lies outside .* expected 0 to 22"),
+        ({"labels": torch.tensor([9, -1, 3])}, ValueError, "label -1 lies outside .* ignore_index=-100"),
+        ({"labels": torch.zeros(3, device=META).long()}, ValueError, "labels are on meta"),
+        ({"loss_weights": torch.ones(2)}, ValueError, r"loss_weights of shape \[2\]: expected .* \[3\]"),
+        ({"loss_weights": torch.tensor([1.0, -1.0, 0.0])}, ValueError, "loss_weights hold -1.0: expected"),
+        ({"loss_weights": torch.tensor([1.0, NAN, 0.0])}, ValueError, "loss_weights hold nan: expected"),
+        ({"loss_weights": torch.ones(3).cfloat()}, TypeError, "loss_weights: expected a real .*complex64"),
+        ({"loss_weights": [1.0, 1.0, 1.0]}, TypeError, "loss_weights: expected a real tensor, given list"),
+        ({"loss_weights": 1.0}, TypeError, "loss_weights: expected a real tensor, given float"),
+        ({"loss_weights": torch.ones(3, device=META)}, ValueError, "loss_weights are on meta"),
+    ],
+    ids=str,
+)
+def test_labels_and_weights_that_do_not_fit(
+    which: str, changes: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        call(which, **changes)
+    if "hold" not in says and "outside" not in says:  # what costs no reading of values
+        with pytest.raises(error, match=says):
+            call(which, {"validate": False}, **changes)
+
+
+@pytest.mark.parametrize("which", ["logits", "linear"])
+@pytest.mark.parametrize(
+    ("options", "counts", "says"),
+    [
+        ({}, (3, None), "num_numbers_in_batch is missing"),
+        ({}, (None, 3), "num_items_in_batch is missing"),
+        ({"reduction": "sum"}, (3, 1), "what reduction='mean' divides by; given with reduction='sum'"),
+        ({"reduction": "none"}, (3, 1), "what reduction='mean' divides by; given with reduction='none'"),
+        # Silently a loss of zero, otherwise.
+        ({}, (-3, 1), "num_items_in_batch=.*expected"),
+        ({}, (NAN, 1), "num_items_in_batch=.*expected"),
+    ],
+    ids=str,
+)
+def test_counts_that_do_not_fit(which: str, options: Any, counts: Any, says: str) -> None:
+    items, numbers = counts
+    with pytest.raises(ValueError, match=says):
+        call(which, options, num_items_in_batch=items, num_numbers_in_batch=numbers)
+
+
+@pytest.mark.parametrize("which", ["logits", "linear"])
+def test_a_shift_of_labels_without_a_sequence(which: str) -> None:
+    one = {"logits": torch.zeros(VOCAB)} if which == "logits" else {"hidden_states": torch.zeros(HIDDEN)}
+    with pytest.raises(ValueError, match=r"shift.*expected"):
+        call(which, {"shift": True}, labels=torch.tensor(9), **one)
+
+
+def test_normalizers_check_their_labels() -> None:
+    module = NTLCrossEntropyLoss(NUMBERS)
+    with pytest.raises(TypeError, match=r"token ids, torch.int64, given torch.float32"):
+        module.normalizers(torch.zeros(3))
+    with pytest.raises(ValueError, match="label 99 lies outside"):
+        module.normalizers(torch.tensor([99]))
+    with pytest.raises(ValueError, match=r"loss_weights of shape \[1\]"):
+        module.normalizers(torch.tensor([9, 2]), torch.ones(1))
+
+
+# --- logits, hidden states, heads -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", OF_LOGITS)
+@pytest.mark.parametrize(
+    ("logits", "error", "says"),
+    [
+        (torch.zeros(3, VOCAB + 1), ValueError, r"shape \[3, 24\] .* vocabulary's size, 23.*vocab_size"),
+        (torch.tensor(0.0), ValueError, r"shape \[\] .* vocabulary's size, 23"),
+        (torch.zeros(3, VOCAB).long(), TypeError, "floating-point .* torch.int64"),
+        (torch.zeros(3, VOCAB).cfloat(), TypeError, "floating-point .*complex64"),
+        ([[0.0] * VOCAB] * 3, TypeError, "floating-point .* given list"),
+        (None, TypeError, "floating-point .* given NoneType"),
+    ],
+    ids=["width", "scalar", "ints", "complex", "list", "None"],
+)
+def test_logits_that_do_not_fit(which: str, logits: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=f"(?s){says}"):
+        call(which, logits=logits)
+
+
+# Where PyTorch names both dtypes or devices itself, that will do.
+@pytest.mark.parametrize("which", OF_HIDDEN)
+@pytest.mark.parametrize(
+    ("name", "given", "error", "says"),
+    [
+        ("hidden_states", torch.zeros(3, 7), ValueError, r"shape \[23, 6\] does not fit .* \[3, 7\]"),
+        ("hidden_states", torch.zeros(3, 6).long(), TypeError, "hidden_states: .* torch.int64"),
+        ("hidden_states", [[0.0] * 6] * 3, TypeError, "hidden_states: expected .* given list"),
+        ("hidden_states", torch.tensor(0.0), ValueError, r"does not fit hidden_states of shape \[\]"),
+        ("lm_head_weight", torch.zeros(22, 6), ValueError, "has 22 rows, the vocabulary 23 tokens"),
+        ("lm_head_weight", torch.zeros(6, 23), ValueError, r"\[6, 23\] does not fit .* expected \[vocab"),
+        ("lm_head_weight", torch.zeros(1, 23, 6), ValueError, r"shape \[1, 23, 6\] does not fit"),
+        ("lm_head_weight", torch.nn.Linear(6, 23), TypeError, "lm_head_weight: expected .* given Linear"),
+        ("lm_head_weight", torch.zeros(23, 6, device=META), ValueError, "lm_head_weight on meta"),
+        ("lm_head_weight", torch.zeros(23, 6).bfloat16(), Exception, "(?i)float.*bfloat16"),
+        ("bias", torch.zeros(22), ValueError, r"bias of shape \[22\]: expected \[vocab\] = \[23\]"),
+        ("bias", torch.zeros(23, 1), ValueError, r"bias of shape \[23, 1\]: expected \[vocab\] = \[23\]"),
+        ("bias", True, TypeError, "bias: expected .* given bool"),
+        ("bias", torch.zeros(23, device=META), Exception, "on (device )?meta"),
+        ("bias", torch.zeros(23).bfloat16(), Exception, "(?i)float32, bias is .*bfloat16"),
+    ],
+)
+def test_a_head_that_does_not_fit(which: str, name: str, given: Any, error: Any, says: str) -> None:
+    with pytest.raises(error, match=says):
+        call(which, **{name: given})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"softcap": 0.0}, "softcap=0.0: expected a number above 0, or None"),
+        ({"softcap": -1.0}, "softcap=-1.0: expected a number above 0, or None"),
+        ({"logit_scale": 0.0}, "logit_scale=0.0: expected a number above 0"),
+        ({"reduction": "average"}, "reduction='average': expected one of 'mean', 'sum', 'none'"),
+        ({"ignore_index": 9, "labels": torch.tensor([9, -100, 3])}, "label -100 lies outside"),
+    ],
+    ids=str,
+)
+def test_options_of_a_call(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        call("alone from hidden", **options)
+    if "softcap" not in options and "logit_scale" not in options:
+        with pytest.raises(ValueError, match=re.escape(says)):
+            call("alone", **options)
+
+
+def test_from_hidden_asks_for_the_normalizer_where_the_criterion_does() -> None:
+    with pytest.raises(ValueError, match="log_normalizer"):
+        call("alone from hidden", {"criterion": GaussianCrossEntropy()})
+
+
+def test_predict_numbers_checks_its_logits(digits: NumberVocabulary) -> None:
+    with pytest.raises(ValueError, match=r"\[1, 2, 13\].*12"):
+        NTLossDotProduct(digits).predict_numbers(torch.zeros(1, 2, 13))
+    with pytest.raises(TypeError, match=r"int64"):
+        NTLossDotProduct(digits).predict_numbers(torch.zeros(1, 2, 12, dtype=torch.int64))
+
+
+# --- functions, and values that are not read ------------------------------------------------------
+
+
+def test_the_functions_say_the_same() -> None:
+    labels = torch.tensor([9, 2, 3])
+    with pytest.raises(ValueError, match="mode='both': expected"):
+        cross_entropy_ntl(torch.zeros(3, VOCAB), labels, NUMBERS, mode="both")
+    with pytest.raises(ValueError, match="has 22 rows"):
+        linear_cross_entropy_ntl(torch.zeros(3, 6), torch.zeros(22, 6), labels, NUMBERS)
+    with pytest.raises(TypeError, match="smoothing"):
+        cross_entropy_ntl(torch.zeros(3, VOCAB), labels, NUMBERS, smoothing=0.1)
+    with pytest.raises(ValueError, match=r"reweigh=True.*worst"):
+        number_token_loss(torch.zeros(3, VOCAB), labels, NUMBERS, Unbounded(), reweigh=True)
+    with pytest.raises(ValueError, match="label 29"):
+        number_token_loss(torch.zeros(3, VOCAB), labels + 20, NUMBERS, validate=True)
+
+
+@pytest.mark.parametrize("which", [*OF_LOGITS, "linear", "alone from hidden"])
+def test_values_are_checked_when_asked(which: str) -> None:
+    bad_weight = {"loss_weights": torch.tensor([1.0, -1.0, 1.0])}
+    for validate in (None, True):
+        with pytest.raises(ValueError, match="0 or more"):
+            call(which, {"validate": validate}, **bad_weight)
+    assert call(which, {"validate": False}, **bad_weight).isfinite()
+
+
+@pytest.mark.parametrize("which", OF_LOGITS)
+def test_values_are_not_read_off_the_cpu_unless_asked(which: str) -> None:
+    # The meta device has no values: reading one raises, as a synchronisation would cost elsewhere.
+    on_meta = {"logits": torch.zeros(3, VOCAB, device=META), "labels": torch.zeros(3, device=META).long()}
+    for validate in (None, False):
+        assert call(which, {"validate": validate}, **on_meta).device.type == "meta"
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        call(which, {"validate": True}, **on_meta)
