@@ -43,6 +43,9 @@ GRADIENT_TOLERANCE = {
 DIFFERENCE_IN_GRADIENT = 3e-5
 # A float64 result that cancellation leaves fewer digits of.
 CANCELLATION = 1e-9
+# Float32 losses of logits in the thousands: a value, and a gradient in units of the largest that a position
+# can have. Torch's own cross-entropy, which is measured beside it, is off by about 1e-7.
+LARGE_LOGITS = 1e-6
 # A model whose products are rounded to bfloat16 (a few of its roundings), against the same in float32.
 HALF_PRECISION = 2.0**-5
 # ... and its gradients, through logits in the tens, whose last place is worth 0.1.

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from processes import join, run_job
+from processes import results_of
 from tolerances import TRAINED, approx
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
@@ -98,6 +98,19 @@ def stack(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 def batch(rows: int = 4, first: int = 4) -> dict[str, Tensor]:
     """Some rows side by side."""
     return stack(samples(first + rows)[first:])
+
+
+def gradients_of(model: Any) -> dict[str, Tensor]:
+    """Copies of the gradients that there are, by the names of the weights."""
+    return {name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None}
+
+
+def gradients(model: Any, **inputs: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Outputs, and the gradients of their loss."""
+    model.zero_grad()
+    outputs = model(**inputs)
+    outputs.loss.backward()
+    return outputs, gradients_of(model)
 
 
 # Of each training: steps of gradient descent, which is the same however it is split.
@@ -291,18 +304,17 @@ def _whole(weight: Tensor) -> Tensor:
     return weight.full_tensor() if hasattr(weight, "full_tensor") else weight.clone()
 
 
-def train_together(rank: int, trainings: list[tuple[str, Setting]], folder: str) -> None:
-    """What each of two processes runs; the first writes down what came of it."""
-    join(rank, folder)
+def train_together(
+    _rank: int, trainings: list[tuple[str, Setting]], folder: Path
+) -> dict[tuple[str, Setting], Trained]:
+    """What each of two processes runs."""
     trained = {}
     for name, setting in trainings:
         try:
             trained[name, setting] = train(name, setting, folder)
         except Exception as error:
             raise RuntimeError(f"{name}, {setting}: {error}") from error
-    if rank == 0:
-        torch.save(trained, Path(folder) / "trained.pt")
-    dist.destroy_process_group()
+    return trained
 
 
 def possible(name: str, setting: Setting) -> bool:
@@ -315,8 +327,7 @@ def possible(name: str, setting: Setting) -> bool:
 def trained_together(folder: Path) -> dict[tuple[str, Setting], Trained]:
     """All trainings of two processes, in one job: starting it takes longer than they do."""
     trainings = [(name, setting) for setting in TOGETHER for name in MODELS if possible(name, setting)]
-    run_job(train_together, (trainings, str(folder)))
-    return torch.load(folder / "trained.pt", weights_only=False)
+    return results_of(train_together, (trainings, folder), folder)[0]
 
 
 def main(write: Callable[[str], Any] = print) -> None:

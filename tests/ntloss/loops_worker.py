@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from processes import join
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -80,14 +77,15 @@ def train(
             optimizer.zero_grad()
 
 
-def train_on_whole_batches(model: nn.Module, **options: Any) -> dict[str, Tensor]:
-    """Three steps of one process, whose means need no counts; the trained weights."""
+def train_on_means(model: nn.Module, accumulate: int = 1, **options: Any) -> dict[str, Tensor]:
+    """Three steps of one process that average the means of micro-batches; the trained weights."""
     loss_fn = NTLCrossEntropyLoss(DIGITS)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
-    for batch in micro_batches(0, 1, 1):
-        optimizer.zero_grad()
-        loss_fn(model(batch["ids"]), batch["labels"]).backward()
-        optimizer.step()
+    for i, batch in enumerate(micro_batches(0, 1, accumulate)):
+        (loss_fn(model(batch["ids"]), batch["labels"]) / accumulate).backward()
+        if (i + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
     return weights(model)
 
 
@@ -160,19 +158,15 @@ def by_accelerate(accumulate: int, sharded: bool) -> dict[str, Tensor]:
     return weights(model)
 
 
-def main(rank: int, world: int, folder: str, with_accelerate: bool) -> None:
-    """Train in every way as one of `world` processes, and write the weights to `folder`."""
-    join(rank, folder, world)
-    try:
-        results = {}
-        for accumulate in (1, 4):
-            results[f"DDP, {accumulate}"] = by_ddp(rank, world, accumulate)
-            for path, chunked in (("logits", False), ("chunked", True)):
-                results[f"FSDP, {accumulate}, {path}"] = by_fsdp(rank, world, accumulate, chunked)
-                results[f"TP, {accumulate}, {path}"] = by_tensor_parallelism(world, accumulate, chunked)
-            if with_accelerate:
-                results[f"accelerate, {accumulate}, DDP"] = by_accelerate(accumulate, False)
-                results[f"accelerate, {accumulate}, FSDP"] = by_accelerate(accumulate, True)
-        torch.save(results, Path(folder) / f"rank{rank}.pt")
-    finally:
-        dist.destroy_process_group()
+def main(rank: int, world: int, with_accelerate: bool) -> dict[str, dict[str, Tensor]]:
+    """Train in every way as one of `world` processes; the trained weights of each."""
+    results = {}
+    for accumulate in (1, 4):
+        results[f"DDP, {accumulate}"] = by_ddp(rank, world, accumulate)
+        for path, chunked in (("logits", False), ("chunked", True)):
+            results[f"FSDP, {accumulate}, {path}"] = by_fsdp(rank, world, accumulate, chunked)
+            results[f"TP, {accumulate}, {path}"] = by_tensor_parallelism(world, accumulate, chunked)
+        if with_accelerate:
+            results[f"accelerate, {accumulate}, DDP"] = by_accelerate(accumulate, False)
+            results[f"accelerate, {accumulate}, FSDP"] = by_accelerate(accumulate, True)
+    return results

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import combined_cases
 import torch
 import torch.distributed as dist
-from combined_cases import HIDDEN, NUMBERS, VOCAB, Case, make_case, numbers_case
+from combined_cases import NUMBERS, VOCAB, Case, leaves_of, make_case, numbers_case
 from covering import covering
 from processes import join
 from torch import Tensor
@@ -111,47 +112,31 @@ def local_gradient(leaf: Tensor) -> Tensor | None:
     return leaf.grad.redistribute(placements=leaf.placements).to_local()
 
 
+def of_shard(shard: Tensor, mesh: Any, placements: list[Any]) -> DTensor:
+    """The whole tensor that this rank holds a shard of, which may be smaller than the others'."""
+    shape = list(shard.shape)
+    shape[placements[-1].dim] = VOCAB
+    strides = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(shard, mesh, placements, shape=torch.Size(shape), stride=strides)
+
+
 def compute(trial: Trial, rank: int, world: int, group: Any, mesh: Any) -> dict[str, Any]:
     """The trial's terms, this rank's gradients, and the collectives of both passes."""
     case, mine = trial.case, columns(rank, world)
-    arguments = {**case.arguments(), "return_terms": True, **(trial.arguments or {})}
-    rest = {
-        "loss_weights": case.loss_weights,
-        "sequence_ids": case.sequence_ids,
-        "num_items_in_batch": case.num_items,
-        "num_numbers_in_batch": case.num_numbers,
-    }
-    sharded = {"logits": case.logits(trial.dtype)[..., mine], "weight": case.weight[mine].to(trial.dtype)}
-    sharded["bias"] = None if case.bias is None else case.bias[mine].to(trial.dtype)
-    names = ["logits"] if trial.kind.startswith("logits") else ["weight", "bias"]
-    leaves: dict[str, Tensor | None] = {
-        n: None if sharded[n] is None else sharded[n].contiguous().clone() for n in names
-    }
-    if "DTensor" in trial.kind:
-        arguments["group"] = None
-        for name, leaf in leaves.items():
-            dim = -1 if name == "logits" else 0
-            if leaf is not None:
-                shape = torch.Size([*leaf.shape[:-1], VOCAB]) if name == "logits" else None
-                shape = shape or torch.Size([VOCAB, *leaf.shape[1:]])
-                strides = torch.empty(shape, device="meta").stride()
-                placement = [Shard(dim % leaf.dim())]
-                leaves[name] = DTensor.from_local(leaf, mesh, placement, shape=shape, stride=strides)
-    else:
-        arguments["group"] = group
-    if names == ["weight", "bias"]:
-        hidden = case.hidden.to(trial.dtype, copy=True)
-        leaves["hidden"] = (
-            DTensor.from_local(hidden, mesh, [Replicate()]) if "hidden" in trial.kind else hidden
-        )
-    leaves = {n: None if leaf is None else leaf.detach().requires_grad_() for n, leaf in leaves.items()}
+    path = "logits" if trial.kind.startswith("logits") else "linear"
+    whole = leaves_of(case, path, trial.dtype)
+    leaves: dict[str, Tensor | None] = {}
+    for name, leaf in whole.items():
+        if leaf is not None and name != "hidden":
+            leaf = (leaf[..., mine] if name == "logits" else leaf[mine]).contiguous()
+            if "DTensor" in trial.kind:
+                leaf = of_shard(leaf, mesh, [Shard(leaf.dim() - 1 if name == "logits" else 0)])
+        elif name == "hidden" and "hidden" in trial.kind:
+            leaf = DTensor.from_local(leaf, mesh, [Replicate()])
+        leaves[name] = None if leaf is None else leaf.detach().requires_grad_()
+    changes = {"group": None if "DTensor" in trial.kind else group, **(trial.arguments or {})}
     with Collectives() as forward:
-        if names == ["logits"]:
-            terms = NTLCrossEntropyLoss(case.vocabulary, **arguments)(leaves["logits"], case.labels, **rest)
-        else:
-            terms = NTLLinearCrossEntropyLoss(case.vocabulary, **arguments)(
-                leaves["hidden"], leaves["weight"], case.labels, leaves["bias"], **rest
-            )
+        terms = combined_cases.compute(case, path, leaves, **changes)
     loss = (terms.loss * torch.as_tensor(case.upstream)).sum()
     with Collectives() as backward:
         loss.backward()
@@ -229,10 +214,10 @@ def different_batches(rank: int, world: int, group: Any) -> list[str]:
 
 def data_parallel(rank: int, world: int) -> dict[str, Any]:
     """Each rank has its own batch, rank 0 one without numbers and the last one everything ignored."""
-    case = make_case(world, 5, seed=3, bias=False)
-    labels = case.labels.clone()
+    case = make_case(world, 5, seed=3, bias=False, z_loss=0.01)
+    labels = case.labels
     labels[0], labels[-1] = 2, -100
-    results: dict[str, Any] = {"labels": labels, "case": case}
+    results: dict[str, Any] = {"case": case}
     hidden, head = case.hidden[rank].clone().requires_grad_(), case.weight.clone().requires_grad_()
     for name in ("logits", "linear"):
         kind = NTLCrossEntropyLoss if name == "logits" else NTLLinearCrossEntropyLoss
@@ -260,10 +245,7 @@ def groups_of_two(rank: int, world: int) -> dict[str, Any]:
     by_group = head.clone().requires_grad_()
     hidden = case.hidden.clone().requires_grad_()
     NTLLinearCrossEntropyLoss(NUMBERS, group=pairs[pair])(hidden, by_group, case.labels).backward()
-    shape = torch.Size([VOCAB, HIDDEN])
-    by_mesh = DTensor.from_local(
-        head, mesh, [Replicate(), Shard(0)], shape=shape, stride=(HIDDEN, 1)
-    ).requires_grad_()
+    by_mesh = of_shard(head, mesh, [Replicate(), Shard(0)]).requires_grad_()
     NTLLinearCrossEntropyLoss(NUMBERS)(case.hidden, by_mesh, case.labels).backward()
     return {"seed": pair, "hidden": hidden.grad, "group": by_group.grad, "mesh": local_gradient(by_mesh)}
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
@@ -35,3 +36,23 @@ def run_job(work: Callable[..., None], arguments: tuple[Any, ...], world: int = 
         for process in job.processes:
             if process.is_alive():
                 process.kill()
+
+
+def results_of(
+    work: Callable[..., Any], arguments: tuple[Any, ...], folder: Path, world: int = 2, seconds: float = 60
+) -> list[Any]:
+    """What `work(rank, *arguments)` returns in each of a few gloo processes, which share a folder."""
+    if not dist.is_available() or not dist.is_gloo_available():
+        pytest.skip("needs gloo")
+    run_job(_save_result, (work, arguments, folder, world, seconds), world)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
+
+
+def _save_result(
+    rank: int, work: Callable[..., Any], arguments: tuple[Any, ...], folder: Path, world: int, seconds: float
+) -> None:
+    join(rank, folder, world, seconds)
+    try:
+        torch.save(work(rank, *arguments), folder / f"rank{rank}.pt")
+    finally:
+        dist.destroy_process_group()

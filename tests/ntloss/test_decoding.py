@@ -67,11 +67,6 @@ def test_order_level_and_invalid_candidates_change_nothing(
             assert costs[0] == approx(costs[1])
 
 
-def test_equal_candidates_add_up() -> None:
-    values, weights = torch.tensor([5.0, 1.0, 5.0]), torch.tensor([0.3, 0.4, 0.3])
-    assert bayes_choice(values, weights.log(), "mode") == 5
-
-
 def test_ones_own_cost_chooses_among_the_candidates() -> None:
     values, weights = torch.tensor([1.0, 2.0, 10.0]), torch.tensor([0.5, 0.3, 0.2])
     # Too low is ten times as bad as too high.
@@ -154,32 +149,21 @@ def tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>")
 
 
-@pytest.fixture(scope="module")
-def t5() -> Any:
-    from transformers import T5Config, T5ForConditionalGeneration
+@pytest.fixture(scope="module", params=["t5", "llama"])
+def model(request: pytest.FixtureRequest) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
     torch.manual_seed(24)  # of those whose texts end at different lengths
-    config = T5Config(
-        vocab_size=18, d_model=16, d_ff=32, d_kv=8, num_layers=1, num_heads=2, decoder_start_token_id=0
-    )
-    return T5ForConditionalGeneration(config).eval()
-
-
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(24)
+    if request.param == "t5":
+        config = T5Config(
+            vocab_size=18, d_model=16, d_ff=32, d_kv=8, num_layers=1, num_heads=2, decoder_start_token_id=0
+        )
+        return T5ForConditionalGeneration(config).eval()
     config = LlamaConfig(
         vocab_size=18, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
         initializer_range=0.6, pad_token_id=0, bos_token_id=None, eos_token_id=1,
     )  # fmt: skip
     return LlamaForCausalLM(config).eval()
-
-
-@pytest.fixture(params=["t5", "llama"])
-def model(request: pytest.FixtureRequest) -> Any:
-    return request.getfixturevalue(request.param)
 
 
 def generate(model: Any, tokenizer: Any, **options: Any) -> Any:
@@ -192,7 +176,8 @@ def generate(model: Any, tokenizer: Any, **options: Any) -> Any:
 
 
 def test_beams_count_with_their_probability(model: Any, tokenizer: Any) -> None:
-    output = generate(model, tokenizer, num_beams=4, num_return_sequences=4, length_penalty=0.0)
+    options = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.0}
+    output = generate(model, tokenizer, **options)
     read = read_generation(output, tokenizer, "mean", 4)
     assert read.candidates.shape == read.log_weights.shape == (2, 4)
     expected = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices).sum(-1)
@@ -205,9 +190,7 @@ def test_beams_count_with_their_probability(model: Any, tokenizer: Any) -> None:
     if TorchVersion(transformers.__version__) >= TorchVersion("5"):
         assert (output.beam_indices < 0).any()
 
-    raw = generate(
-        model, tokenizer, num_beams=4, num_return_sequences=4, length_penalty=0.0, output_logits=True
-    )
+    raw = generate(model, tokenizer, output_logits=True, **options)
     from_logits = read_generation(raw, tokenizer, "mean", 4)
     assert_close(from_logits.log_weights, read.log_weights, ONE_COMPUTATION[torch.float32])
 

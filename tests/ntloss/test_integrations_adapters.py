@@ -8,7 +8,7 @@ from typing import Any
 import integration_cases as cases
 import pytest
 import torch
-from integration_cases import DIGITS, batch, number_aware_trainer
+from integration_cases import DIGITS, batch, gradients, number_aware_trainer
 from tolerances import TRAINED, assert_close
 from torch.torch_version import TorchVersion
 
@@ -29,20 +29,16 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 }
 
 
-def adapted(name: str, adapter: str, model: Any = None) -> Any:
-    model = cases.MODELS[name]() if model is None else model
+def lora(adapter: str, **options: Any) -> Any:
     if adapter == "tokens of the head" and TorchVersion(peft.__version__) < TorchVersion("0.18"):
         pytest.skip("before PEFT 0.18 only an embedding's tokens can be trained")
+    return peft.LoraConfig(r=2, lora_alpha=6, init_lora_weights=False, **ADAPTERS[adapter], **options)
+
+
+def adapted(name: str, adapter: str, model: Any = None) -> Any:
+    model = cases.MODELS[name]() if model is None else model
     torch.manual_seed(0)
-    config = peft.LoraConfig(r=2, lora_alpha=6, init_lora_weights=False, **ADAPTERS[adapter])
-    return peft.get_peft_model(model, config).train()
-
-
-def gradients(model: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    model.zero_grad()
-    loss = model(**batch()).loss
-    loss.backward()
-    return loss, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    return peft.get_peft_model(model, lora(adapter)).train()
 
 
 @pytest.mark.parametrize("patched", ["before", "after"])
@@ -53,7 +49,7 @@ def test_from_hidden_states_adapters_get_the_gradients_that_they_get_from_logits
 ) -> None:
     model = adapted(name, adapter)
     with make_number_aware(model, DIGITS):
-        loss, expected = gradients(model)
+        outputs, expected = gradients(model, **batch())
     if patched == "before":
         model = cases.MODELS[name]()
         make_number_aware(model, DIGITS, chunked=True)
@@ -61,20 +57,16 @@ def test_from_hidden_states_adapters_get_the_gradients_that_they_get_from_logits
     else:
         make_number_aware(model, DIGITS, chunked=True)
     for _ in range(2):
-        found_loss, found = gradients(model)
-        assert_close(found_loss, loss)
+        again, found = gradients(model, **batch())
+        assert_close(again.loss, outputs.loss)
         assert all(expected[key].abs().max() > 0 for key in expected)
         assert_close(found, expected)
+    plain = cases.MODELS[name]()
+    make_number_aware(plain, DIGITS)
     with model.disable_adapter():
-        assert_close(model(**batch()).loss, _plain_loss(name))
+        assert_close(model(**batch()).loss, plain(**batch()).loss)
     model.eval()
     assert model(**batch()).logits.shape[-1] == cases.VOCAB
-
-
-def _plain_loss(name: str) -> torch.Tensor:
-    model = cases.MODELS[name]()
-    make_number_aware(model, DIGITS)
-    return model(**batch()).loss
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -86,14 +78,13 @@ def test_merged_adapters_are_in_the_heads_weight(chunked: bool) -> None:
     assert_close(model(**batch()).loss, loss)
 
 
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("way", ["own loss", "chunked"])
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_only_adapters_are_trained(name: str, chunked: bool, tmp_path: Path) -> None:
+def test_only_adapters_are_trained(name: str, way: str, tmp_path: Path) -> None:
     trained = []
     for accumulate in (1, 4):
         model = adapted(name, "head, too")
         before = {key: weight.clone() for key, weight in model.state_dict().items()}
-        way = "chunked" if chunked else "own loss"
         number_aware_trainer(model, tmp_path, way, accumulate=accumulate).train()
         after = model.state_dict()
         changed = {key for key, weight in after.items() if not torch.equal(weight, before[key])}

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from processes import join, run_job
+from processes import results_of
 from tolerances import TRAINED, approx, assert_close
 from torch import Tensor
 
@@ -36,14 +35,15 @@ OF_TOKENS = {
 
 
 @torch.no_grad()
-def expected(model: Any, rows: list[dict[str, Tensor]], shift: bool) -> dict[str, float]:
-    """All metrics, of all rows at once."""
+def expected(model: Any, rows: list[dict[str, Tensor]], **options: Any) -> dict[str, float]:
+    """All metrics, of all rows at once; with options of the loss."""
+    shift = not model.config.is_encoder_decoder
     inputs = stack(rows)
     labels = inputs.pop("labels")  # with them, the model would call the loss that the callback listens to
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=labels)
     logits = model.eval()(**inputs).logits
-    terms = NTLCrossEntropyLoss(DIGITS, shift=shift, return_terms=True)(logits, labels)
+    terms = NTLCrossEntropyLoss(DIGITS, shift=shift, return_terms=True, **options)(logits, labels)
     places = find_numbers(labels, token_kinds(DIGITS), decimals=True).place
     metrics = TokenMetrics(DIGITS, shift=shift, places=range(-2, 5)).update(logits, labels, places)
     model.train()
@@ -84,25 +84,22 @@ def test_training_metrics_are_those_of_all_rows_since_the_last_entry(
     trainer = measured_trainer(model, tmp_path, way=way, accumulate=accumulate, logging_steps=STEPS, **FROZEN)
     trainer.train()
     (entry,) = logged(trainer, "loss")
-    shift = not model.config.is_encoder_decoder
-    assert_logged(entry, expected(model, samples(), shift))
+    assert_logged(entry, expected(model, samples()))
     assert "number_error_place_1" in entry
     assert "number_error_place_-1" not in entry  # there are no points, so no tenths
 
 
-@pytest.mark.parametrize("chunked", [False, True], ids=["logits", "chunked"])
-def test_evaluation_metrics_are_those_of_all_rows(chunked: bool, model: Any, tmp_path: Path) -> None:
-    way = "chunked" if chunked else "own loss"
+@pytest.mark.parametrize("way", ["own loss", "chunked"])
+def test_evaluation_metrics_are_those_of_all_rows(way: str, model: Any, tmp_path: Path) -> None:
     trainer = measured_trainer(model, tmp_path, way=way, per_device_eval_batch_size=3)
     rows = samples(10)
-    shift = not model.config.is_encoder_decoder
     returned = trainer.evaluate(rows)
-    assert_logged(returned, expected(model, rows, shift), "eval_")
-    assert_logged(trainer.state.log_history[-1], expected(model, rows, shift), "eval_")
+    assert_logged(returned, expected(model, rows), "eval_")
+    assert_logged(trainer.state.log_history[-1], expected(model, rows), "eval_")
     # A second one begins anew, and has the prefix that it is given.
     returned = trainer.evaluate(rows[4:], metric_key_prefix="eval_more")
-    assert_logged(returned, expected(model, rows[4:], shift), "eval_more_")
-    assert_logged(trainer.predict(rows).metrics, expected(model, rows, shift), "test_")
+    assert_logged(returned, expected(model, rows[4:]), "eval_more_")
+    assert_logged(trainer.predict(rows).metrics, expected(model, rows), "test_")
 
 
 def test_training_without_logits_logs_both_terms_and_evaluation_the_rest(tmp_path: Path) -> None:
@@ -112,10 +109,10 @@ def test_training_without_logits_logs_both_terms_and_evaluation_the_rest(tmp_pat
     trainer = measured_trainer(model, tmp_path, way="chunked", cls=evaluating, **options)
     trainer.train()
     (training,), (evaluation,) = logged(trainer, "loss"), logged(trainer, "eval_loss")
-    metrics = expected(model, samples(), shift=True)
+    metrics = expected(model, samples())
     assert_logged(training, {name: metrics[name] for name in ("ce", "ntl")})
     assert "number_tokens" not in training
-    assert_logged(evaluation, expected(model, samples(5), shift=True), "eval_")
+    assert_logged(evaluation, expected(model, samples(5)), "eval_")
 
 
 def test_terms_are_of_every_step_and_the_rest_of_those_that_are_measured(tmp_path: Path) -> None:
@@ -124,9 +121,9 @@ def test_terms_are_of_every_step_and_the_rest_of_those_that_are_measured(tmp_pat
     trainer.train()
     (entry,) = logged(trainer, "loss")
     rows = samples()
-    metrics = expected(model, rows, shift=True)
+    metrics = expected(model, rows)
     assert_logged(entry, {name: metrics[name] for name in ("ce", "ntl")})
-    measured = expected(model, rows[:ROWS] + rows[2 * ROWS :], shift=True)
+    measured = expected(model, rows[:ROWS] + rows[2 * ROWS :])
     assert_logged(entry, {name: measured[name] for name in ("number_tokens", *OF_TOKENS)})
 
 
@@ -189,7 +186,7 @@ def test_a_trainer_that_calls_a_loss_of_its_own_gets_it_unchanged(kind: Any, tmp
     trainer.train()
     returned = trainer.evaluate(samples(6))
     assert set(given) == {Tensor}
-    metrics = expected(model, samples(6), shift=True)
+    metrics = expected(model, samples(6))
     if kind is NTLCrossEntropyLoss:
         assert_logged(returned, metrics, "eval_")
     else:  # the soft cap is the loss's
@@ -205,13 +202,9 @@ def test_a_trainer_that_calls_a_loss_of_its_own_gets_it_unchanged(kind: Any, tmp
 
 
 def test_training_is_what_it_is_without_it(tmp_path: Path) -> None:
-    weights = []
-    for with_callback in (False, True):
-        model = cases.llama()
-        make = measured_trainer if with_callback else number_aware_trainer
-        make(model, tmp_path).train()
-        weights.append({name: w.clone() for name, w in model.state_dict().items()})
-    assert_close(weights[0], weights[1], TRAINED)
+    without = cases.train_with(number_aware_trainer(cases.llama(), tmp_path))
+    measured = cases.train_with(measured_trainer(cases.llama(), tmp_path))
+    assert_close(measured.weights, without.weights, TRAINED)
 
 
 @pytest.mark.parametrize("options", [{"mode": "replace"}, {"weight": 0.0}], ids=str)
@@ -222,46 +215,34 @@ def test_terms_are_the_losses_own(options: dict[str, Any], tmp_path: Path) -> No
     NumberMetricsCallback().attach(trainer)
     trainer.train()
     (entry,) = logged(trainer, "loss")
-    inputs = stack(samples())
-    handle_of(model).undo()
-    with torch.no_grad():
-        logits = model(input_ids=inputs["input_ids"]).logits
-        loss_fn = NTLCrossEntropyLoss(DIGITS, shift=True, return_terms=True, **options)
-        terms = loss_fn(logits, inputs["labels"])
-    assert_logged(entry, {"ce": float(terms.ce), "ntl": float(terms.ntl)})
+    metrics = expected(model, samples(), **options)
+    assert_logged(entry, {name: metrics[name] for name in ("ce", "ntl")})
 
 
-def on_two(rank: int, folder: str) -> None:
+def on_two(_rank: int, folder: Path) -> dict[str, tuple[dict[str, Any], ...]]:
     """What each of two processes evaluates: 10 rows, so that the last batch repeats some."""
-    join(rank, folder)
     results = {}
-    for chunked in (False, True):
+    for way in ("own loss", "chunked"):
         model = cases.llama()
         options = {"per_device_eval_batch_size": 3, "logging_steps": STEPS, "ddp_backend": "gloo", **FROZEN}
-        way = "chunked" if chunked else "own loss"
         trainer = number_aware_trainer(model, folder, way, **cases.split(2, ranks=2), **options)
         without_callback = trainer.evaluate(samples(10))
         NumberMetricsCallback(train_every=1).attach(trainer)
         trainer.train()
-        results[chunked] = (logged(trainer, "loss")[0], trainer.evaluate(samples(10)), without_callback)
-    torch.save(results, Path(folder) / f"rank{rank}.pt")
-    dist.destroy_process_group()
+        results[way] = (logged(trainer, "loss")[0], trainer.evaluate(samples(10)), without_callback)
+    return results
 
 
 def test_two_processes_log_what_one_does(tmp_path: Path) -> None:
-    if not dist.is_available() or not dist.is_gloo_available():
-        pytest.skip("needs gloo")
-    run_job(on_two, (str(tmp_path),))
-    training = expected(cases.llama(), samples(), shift=True)
-    evaluation = expected(cases.llama(), samples(10), shift=True)
-    for rank in range(2):
-        results = torch.load(tmp_path / f"rank{rank}.pt", weights_only=False)
-        assert_logged(results[False][0], training)
-        assert_logged(results[True][0], {name: training[name] for name in ("ce", "ntl")})
-        for chunked in (False, True):
-            assert_logged(results[chunked][1], evaluation, "eval_")
-            terms = {name: evaluation[name] for name in ("ce", "ntl")}
-            assert_logged(results[chunked][2], terms, "eval_")
+    training = expected(cases.llama(), samples())
+    evaluation = expected(cases.llama(), samples(10))
+    for results in results_of(on_two, (tmp_path,), tmp_path):
+        assert_logged(results["own loss"][0], training)
+        assert_logged(results["chunked"][0], {name: training[name] for name in ("ce", "ntl")})
+        terms = {name: evaluation[name] for name in ("ce", "ntl")}
+        for _, with_callback, without in results.values():
+            assert_logged(with_callback, evaluation, "eval_")
+            assert_logged(without, terms, "eval_")
 
 
 def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
@@ -296,12 +277,9 @@ def test_a_callback_that_was_added_the_usual_way_is_told(tmp_path: Path) -> None
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 def test_an_sft_trainer_logs_it_beside_its_own_metrics(tmp_path: Path) -> None:
     pytest.importorskip("trl")
-    from test_integrations_trl import sft
+    from test_integrations_trl import number_aware_sft
 
-    from ntloss.integrations.trl import make_sft_number_aware
-
-    trainer = sft(tmp_path, logging_steps=3, learning_rate=0.0, per_device_train_batch_size=4)
-    make_sft_number_aware(trainer)
+    trainer = number_aware_sft(tmp_path, logging_steps=3, per_device_train_batch_size=4, **FROZEN)
     NumberMetricsCallback(train_every=1).attach(trainer)
     trainer.train()
     (entry,) = logged(trainer, "loss")

@@ -9,9 +9,8 @@ import integration_cases as cases
 import loops_worker
 import pytest
 import torch
-import torch.distributed as dist
 from loops_worker import BATCH, DIGITS
-from processes import join, run_job
+from processes import results_of
 from tolerances import TRAINED, assert_close
 from torch import Tensor
 
@@ -64,29 +63,23 @@ def by_model(rank: int, stage: int) -> dict[str, Tensor]:
         return loops_worker.weights(model)
 
 
-def work(rank: int, folder: str) -> None:
+def work(rank: int) -> dict[tuple[str, int], dict[str, Tensor]]:
     os.environ["DS_ACCELERATOR"] = "cpu"
-    join(rank, folder, seconds=300)
     import deepspeed
 
     deepspeed.init_distributed("gloo")
-    results = {
-        (way.__name__, stage): way(rank, stage) for way in (by_counts, by_model) for stage in (0, 2, 3)
-    }
-    if rank == 0:
-        torch.save(results, Path(folder) / "trained.pt")
-    dist.destroy_process_group()
+    return {(way.__name__, stage): way(rank, stage) for way in (by_counts, by_model) for stage in (0, 2, 3)}
 
 
 def test_two_processes_train_the_weights_of_one(tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
-    run_job(work, (str(tmp_path),))
-    expected = {"by_counts": loops_worker.train_on_whole_batches(loops_worker.Model().float())}
+    of_two = results_of(work, (), tmp_path, seconds=300)
+    expected = {"by_counts": loops_worker.train_on_means(loops_worker.Model().float())}
     model = cases.llama()
     inputs = cases.batch(cases.ROWS, 0)
     loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=True)
     loss_fn(model(input_ids=inputs["input_ids"]).logits, inputs["labels"]).backward()
     torch.optim.SGD(model.parameters(), lr=RATE).step()
     expected["by_model"] = loops_worker.weights(model)
-    for (way, stage), weights in torch.load(tmp_path / "trained.pt").items():
+    for (way, stage), weights in of_two[0].items():
         assert_close(weights, expected[way], TRAINED, f"{way}, {stage}")

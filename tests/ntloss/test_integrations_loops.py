@@ -9,7 +9,7 @@ import loops_worker
 import pytest
 import torch
 from loops_worker import DIGITS, STEPS, Model
-from processes import run_job
+from processes import results_of
 from tolerances import assert_close
 from torch import Tensor
 
@@ -22,7 +22,7 @@ HAS_ACCELERATE = importlib.util.find_spec("accelerate") is not None
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Tensor]:
     """What one process has learnt from whole batches."""
-    return loops_worker.train_on_whole_batches(Model(), momentum=0.9)
+    return loops_worker.train_on_means(Model(), momentum=0.9)
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["logits", "chunked"])
@@ -37,25 +37,14 @@ def test_accumulated_micro_batches_train_the_weights_of_one_batch(
 
 def test_means_of_micro_batches_train_others(expected: dict[str, Tensor]) -> None:
     # The test above is worth something only if the data tells the difference.
-    model, loss_fn = Model(), NTLCrossEntropyLoss(DIGITS)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for i, batch in enumerate(loops_worker.micro_batches(0, 1, 4)):
-        (loss_fn(model(batch["ids"]), batch["labels"]) / 4).backward()
-        if i % 4 == 3:
-            optimizer.step()
-            optimizer.zero_grad()
-    trained = loops_worker.weights(model)
+    trained = loops_worker.train_on_means(Model(), 4, momentum=0.9)
     assert max(float((trained[name] - expected[name]).abs().max()) for name in expected) > 1e-3
 
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
     """What each of two gloo processes has learnt in each way."""
-    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-        pytest.skip("needs gloo")
-    folder = tmp_path_factory.mktemp("loops")
-    run_job(loops_worker.main, (2, str(folder), HAS_ACCELERATE))
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(2)]
+    return results_of(loops_worker.main, (2, HAS_ACCELERATE), tmp_path_factory.mktemp("loops"))
 
 
 WAYS = (
@@ -145,17 +134,12 @@ def test_weights_and_packed_sequences_are_counted_as_the_loss_counts_them() -> N
     assert_close(total, expected)
 
 
-def test_the_loss_stays_on_its_device() -> None:
-    loss_fn = NTLCrossEntropyLoss(DIGITS).to("meta")
-    list(CountedBatches([{"labels": torch.tensor([[3, 11]])}], loss_fn))
-    assert loss_fn.tables.values.device.type == "meta"
-
-
-def test_a_compiled_loss_counts_as_the_loss_does() -> None:
-    loss_fn = NTLCrossEntropyLoss(DIGITS)
+def test_a_loss_counts_the_same_compiled_or_on_another_device_and_stays_there() -> None:
+    loss_fn, elsewhere = NTLCrossEntropyLoss(DIGITS), NTLCrossEntropyLoss(DIGITS).to("meta")
     batches = [{"input_ids": torch.tensor([[0, 3]]), "labels": torch.tensor([[3, 11]])}]
-    compiled = torch.compile(loss_fn, backend="eager")
-    assert list(CountedBatches(batches, compiled)) == list(CountedBatches(batches, loss_fn))
+    for other in (torch.compile(loss_fn, backend="eager"), elsewhere):
+        assert list(CountedBatches(batches, other)) == list(CountedBatches(batches, loss_fn))
+    assert elsewhere.tables.values.device.type == "meta"
 
 
 @pytest.mark.parametrize(
@@ -178,12 +162,9 @@ def test_a_batch_without_labels_is_told(batch: object, given: str, of_model: boo
         list(CountedBatches([batch], counting))
 
 
-@pytest.mark.parametrize("accumulate", [0, 1.5, "2"])
-def test_what_is_no_count_of_micro_batches_is_told(accumulate: object) -> None:
-    with pytest.raises(ValueError, match=r"accumulate=.*expected 1 or more"):
-        CountedBatches([], NTLCrossEntropyLoss(DIGITS), accumulate)  # type: ignore[arg-type]
-
-
-def test_what_counts_nothing_is_told() -> None:
+def test_what_is_no_count_of_micro_batches_or_counts_nothing_is_told() -> None:
+    for accumulate in (0, 1.5, "2"):
+        with pytest.raises(ValueError, match=r"accumulate=.*expected 1 or more"):
+            CountedBatches([], NTLCrossEntropyLoss(DIGITS), accumulate)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"Linear counts no numbers: expected .*make_number_aware"):
         CountedBatches([], torch.nn.Linear(2, 2))  # type: ignore[arg-type]

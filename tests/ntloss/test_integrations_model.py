@@ -16,7 +16,7 @@ import tiny_tokenizers
 import torch
 import torch.nn.functional as F
 import transformers
-from integration_cases import DIGITS, VOCAB, batch
+from integration_cases import DIGITS, VOCAB, batch, gradients, gradients_of
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, approx, assert_close
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary, WeightScheduler
@@ -66,7 +66,7 @@ _ENCODER_DECODER = {"T5": _OF_T5, "MT5": _OF_T5, **dict.fromkeys(("Bart", "MBart
 _ENCODER_DECODER["Marian"] = {**_OF_BART, "pad_token_id": 0}
 _DROPOUTS = ("attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
 _ENCODER_DECODER["M2M100"] = {**_OF_BART, **dict.fromkeys(_DROPOUTS, 0.0), "pad_token_id": 0}
-_OF_CAUSAL = {
+_SIZES = {
     "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 32,
     "attention_dropout": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
@@ -80,29 +80,28 @@ NOT_YET = {
     )
     if missing
 }
-MODELS = [pytest.param(name, marks=NOT_YET.get(name, ())) for name in (*_CAUSAL, *_ENCODER_DECODER)]
+_MASKED = {"Bert": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}}
+MODELS = [pytest.param(name, marks=NOT_YET.get(name, ())) for name in (*_CAUSAL, *_ENCODER_DECODER, *_MASKED)]
 
 
-def make(name: str) -> Any:
+def make(name: str, **options: Any) -> Any:
     torch.manual_seed(0)
-    own = _CAUSAL.get(name) or _ENCODER_DECODER.get(name) or {}
-    shared = _OF_CAUSAL if name in _CAUSAL else {}
+    own = _CAUSAL.get(name) or _ENCODER_DECODER.get(name) or _MASKED.get(name) or {}
+    shared = {} if name in _ENCODER_DECODER else _SIZES
     config = getattr(transformers, f"{name}{'Text' if name == 'Gemma3' else ''}Config")(
-        vocab_size=VOCAB, **{**shared, **own}
+        **{"vocab_size": VOCAB, **shared, **own, **options}
     )
     kind = "ForConditionalGeneration" if name in _ENCODER_DECODER else "ForCausalLM"
-    kind = {"GPT2": "LMHeadModel", "Marian": "MTModel"}.get(name, kind)
+    kind = {"GPT2": "LMHeadModel", "Marian": "MTModel", "Bert": "ForMaskedLM"}.get(name, kind)
     model = getattr(transformers, name + kind)(config).train()
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias.normal_()
     return model
 
 
-def gradients(model: Any, **inputs: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    model.zero_grad()
-    outputs = model(**inputs)
-    outputs.loss.backward()
-    return outputs, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+@pytest.fixture(params=[False, True], ids=["logits", "chunked"])
+def chunked(request: pytest.FixtureRequest) -> bool:
+    return request.param
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -137,7 +136,6 @@ def test_from_hidden_states_it_is_the_same_without_logits(name: str) -> None:
         assert model(**inputs).logits.shape == (*inputs["labels"].shape, VOCAB)
 
 
-@pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("name", cases.MODELS)
 def test_undo_gives_back_exactly_what_was_there(name: str, chunked: bool) -> None:
     model, inputs = cases.MODELS[name](), batch()
@@ -158,7 +156,6 @@ def test_undo_gives_back_exactly_what_was_there(name: str, chunked: bool) -> Non
     assert_close(found, expected, ONE_COMPUTATION)
 
 
-@pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("name", cases.MODELS)
 def test_generation_and_saved_weights_are_those_of_the_stock_model(
     name: str, chunked: bool, tmp_path: Path
@@ -188,10 +185,9 @@ def test_a_compiled_model_has_the_same_loss_and_gradients(name: str, chunked: bo
         loss = compiled(**inputs).loss
         loss.backward()
         assert_close(loss, outputs.loss)
-        assert_close({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, expected)
+        assert_close(gradients_of(model), expected)
 
 
-@pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("how", ["bfloat16", "autocast"])
 @pytest.mark.parametrize("name", cases.MODELS)
 def test_low_precision_is_close(name: str, how: str, chunked: bool) -> None:
@@ -207,7 +203,6 @@ def test_low_precision_is_close(name: str, how: str, chunked: bool) -> None:
     assert_close(loss, expected, HALF_PRECISION)
 
 
-@pytest.mark.parametrize("chunked", [False, True])
 def test_a_copy_is_number_aware_with_its_own_weights(chunked: bool) -> None:
     model, inputs = cases.llama(), batch()
     make_number_aware(model, DIGITS, chunked=chunked)
@@ -225,7 +220,6 @@ def test_a_copy_is_number_aware_with_its_own_weights(chunked: bool) -> None:
         pickle.dumps(model)
 
 
-@pytest.mark.parametrize("chunked", [False, True])
 def test_what_others_put_around_the_forward_stays_and_is_passed_on_to(chunked: bool) -> None:
     from accelerate.utils import extract_model_from_parallel
     from accelerate.utils.operations import convert_outputs_to_fp32
@@ -246,7 +240,6 @@ def test_what_others_put_around_the_forward_stays_and_is_passed_on_to(chunked: b
 
 
 @pytest.mark.parametrize("name", cases.MODELS)
-@pytest.mark.parametrize("chunked", [False, True])
 def test_a_tuple_is_returned_where_one_is_asked_for(name: str, chunked: bool) -> None:
     model, inputs = cases.MODELS[name](), batch()
     make_number_aware(model, DIGITS, chunked=chunked)
@@ -264,11 +257,14 @@ def test_counted_batches_of_a_loop_add_up_to_the_batch(name: str, criterion: Any
     inputs["position_ids" if name == "llama" else "decoder_input_ids"] = torch.arange(9).expand(8, 9) % 3
     handle = make_number_aware(model, DIGITS, criterion)
     _, expected = gradients(model, **inputs)
+    whole, total = torch.stack(tuple(handle.terms)), torch.zeros(3)
     model.zero_grad()
     parts = [{key: value[row : row + 2] for key, value in inputs.items()} for row in range(0, 8, 2)]
     for part, counts in CountedBatches(parts, handle, accumulate=4):
         (model(**part, **counts).loss / 4).backward()
-    assert_close({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, expected)
+        total += torch.stack(tuple(handle.terms)).detach() / 4
+    assert_close(gradients_of(model), expected)
+    assert_close(total, whole)
 
 
 def test_counting_leaves_the_loss_on_its_device() -> None:
@@ -278,7 +274,6 @@ def test_counting_leaves_the_loss_on_its_device() -> None:
     assert handle.loss.tables.values.device.type == "meta"
 
 
-@pytest.mark.parametrize("chunked", [False, True])
 def test_labels_that_are_shifted_already_are_not_shifted(chunked: bool) -> None:
     model, inputs = cases.llama(), batch()
     make_number_aware(model, DIGITS, chunked=chunked)
@@ -287,7 +282,6 @@ def test_labels_that_are_shifted_already_are_not_shifted(chunked: bool) -> None:
     assert_close(model(**inputs, shift_labels=shifted).loss, expected, ONE_COMPUTATION)
 
 
-@pytest.mark.parametrize("chunked", [False, True])
 def test_numbers_of_packed_sequences_are_told_apart(chunked: bool) -> None:
     model = cases.llama()
     make_number_aware(model, DIGITS, NumberLevel(), chunked=chunked)
@@ -312,17 +306,6 @@ def test_a_schedule_sets_the_weight_of_training_and_evaluation() -> None:
         assert_close(loss, full - 0.5 * handle.terms.ntl)
 
 
-def test_a_masked_model_is_not_shifted() -> None:
-    config = transformers.BertConfig(
-        vocab_size=VOCAB, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-    )
-    model, inputs = transformers.BertForMaskedLM(config).eval(), batch()
-    stock = model(**inputs)
-    make_number_aware(model, DIGITS)
-    term = NumberTokenLoss(DIGITS)(stock.logits, inputs["labels"])
-    assert_close(model(**inputs).loss, stock.loss + 0.3 * term)
-
-
 class _Louder(transformers.LlamaForCausalLM):
     """A model with something behind its head that no configuration tells of."""
 
@@ -334,16 +317,40 @@ class _Louder(transformers.LlamaForCausalLM):
         return outputs
 
 
-def test_logits_that_are_not_the_heads_are_an_error_from_hidden_states() -> None:
-    model = _Louder(cases.llama().config).train()
+def mobile_bert() -> Any:
+    sizes = {"hidden_size": 16, "embedding_size": 8, "intermediate_size": 16, "true_hidden_size": 16}
+    return transformers.MobileBertForMaskedLM(
+        transformers.MobileBertConfig(
+            vocab_size=VOCAB, num_hidden_layers=1, num_attention_heads=2, use_bottleneck=False, **sizes
+        )
+    )
+
+
+def fsmt() -> Any:
+    sizes = {"src_vocab_size": VOCAB, "tgt_vocab_size": VOCAB, "pad_token_id": 0, **_OF_BART}
+    return transformers.FSMTForConditionalGeneration(transformers.FSMTConfig(**sizes))
+
+
+@pytest.mark.parametrize(
+    ("make_model", "message"),
+    [
+        (lambda: _Louder(cases.llama().config), "does something to its head's logits"),
+        (mobile_bert, "never calls its head: use chunked=False"),
+        (fsmt, r"no linear layer but Embedding.*Use chunked=False"),
+    ],
+    ids=["other logits", "the head's weight alone", "an embedding for a head"],
+)
+def test_a_head_that_the_loss_cannot_take_over_is_an_error_from_hidden_states(
+    make_model: Callable[[], Any], message: str
+) -> None:
+    model = make_model().train()
     with make_number_aware(model, DIGITS):
         model(**batch())
     make_number_aware(model, DIGITS, chunked=True)
-    with pytest.raises(ValueError, match="does something to its head's logits"):
+    with pytest.raises(ValueError, match=message):
         model(**batch())
 
 
-@pytest.mark.parametrize("chunked", [False, True])
 def test_tokens_that_a_bias_switches_off_are_no_unknown_head(chunked: bool) -> None:
     model, inputs = cases.llama(), batch()
     model.lm_head.bias = torch.nn.Parameter(torch.zeros(VOCAB))
@@ -369,54 +376,21 @@ def test_counts_on_the_cpu_go_with_a_head_anywhere_without_a_copy() -> None:
     assert arguments["num_numbers_in_batch"] is count
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_model_that_accelerate_has_spread_is_number_aware(chunked: bool) -> None:
-    model, inputs = cases.llama(), batch()
-    expected = model(**inputs).loss
-    model = accelerate.dispatch_model(model, {"model": "cpu", "lm_head": "cpu"}, "cpu", force_hooks=True)
-    hooked = model.lm_head.forward
-    with make_number_aware(model, DIGITS, weight=0.0, chunked=chunked):
-        assert_close(model(**inputs).loss, expected)
-    assert model.lm_head.forward is hooked
-    assert_close(model(**inputs).loss, expected, ONE_COMPUTATION)
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-def test_undo_leaves_the_hooks_of_a_model_that_is_spread_afterwards(chunked: bool) -> None:
+def test_a_model_that_accelerate_spreads_is_number_aware_and_undo_leaves_the_hooks(chunked: bool) -> None:
     model, inputs = cases.llama(), batch()
     stock = model(**inputs).loss
     handle = make_number_aware(model, DIGITS, chunked=chunked)
     loss = model(**inputs).loss
     model = accelerate.dispatch_model(model, {"model": "cpu", "lm_head": "cpu"}, "cpu", force_hooks=True)
-    hooked = model.forward
+    hooked, hooked_head = model.forward, model.lm_head.forward
     assert_close(model(**inputs).loss, loss, ONE_COMPUTATION)
     handle.undo()
     assert model.forward is hooked
     assert_close(model(**inputs).loss, stock)
     with make_number_aware(model, DIGITS, chunked=chunked):
         assert_close(model(**inputs).loss, loss, ONE_COMPUTATION)
-
-
-def test_a_model_that_multiplies_with_its_heads_weight_itself_is_an_error_from_hidden_states() -> None:
-    sizes = {"hidden_size": 16, "embedding_size": 8, "intermediate_size": 16, "true_hidden_size": 16}
-    config = transformers.MobileBertConfig(
-        vocab_size=VOCAB, num_hidden_layers=1, num_attention_heads=2, use_bottleneck=False, **sizes
-    )
-    model = transformers.MobileBertForMaskedLM(config).train()
-    make_number_aware(model, DIGITS, chunked=True)
-    with pytest.raises(ValueError, match="never calls its head: use chunked=False"):
-        model(**batch())
-
-
-def test_a_head_that_is_an_embedding_is_an_error_from_hidden_states() -> None:
-    sizes = {name: size for name, size in _OF_BART.items() if name != "vocab_size"}
-    config = transformers.FSMTConfig(src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, pad_token_id=0, **sizes)
-    model = transformers.FSMTForConditionalGeneration(config).train()
-    with make_number_aware(model, DIGITS):
-        model(**batch())
-    make_number_aware(model, DIGITS, chunked=True)
-    with pytest.raises(ValueError, match=r"no linear layer but Embedding.*Use chunked=False"):
-        model(**batch())
+    assert model.lm_head.forward is hooked_head
+    assert_close(model(**inputs).loss, stock, ONE_COMPUTATION)
 
 
 class _TwoHeads(transformers.LlamaForCausalLM):
@@ -535,17 +509,6 @@ def test_what_does_not_fit_is_said(wrong: str) -> None:
         act()
 
 
-def test_the_terms_of_accumulated_batches_are_their_shares() -> None:
-    model = cases.llama()
-    handle = make_number_aware(model, DIGITS)
-    model(**batch(4))
-    whole, total = handle.terms, torch.zeros(3)
-    for part, counts in CountedBatches([batch(2), batch(2, 6)], handle, accumulate=2):
-        model(**part, **counts)
-        total += torch.stack(tuple(handle.terms)) / 2
-    assert_close(total, torch.stack(tuple(whole)))
-
-
 def test_twice_is_an_error() -> None:
     model = cases.llama()
     handle = make_number_aware(model, DIGITS)
@@ -557,7 +520,6 @@ def test_twice_is_an_error() -> None:
     make_number_aware(model, DIGITS)
 
 
-@pytest.mark.parametrize("chunked", [False, True])
 def test_a_loss_function_of_the_users_own_is_neither_lost_nor_taken_for_ours(chunked: bool) -> None:
     def own(logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_: Any) -> torch.Tensor:
         return logits.sum()

@@ -47,8 +47,6 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Setting], Trained]:
     """What two processes made of every setting."""
-    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-        pytest.skip("needs gloo")
     return cases.trained_together(tmp_path_factory.mktemp("two"))
 
 
@@ -87,47 +85,34 @@ def test_two_processes_train_the_same(
     assert_same(two[name, setting], one[name])
 
 
-def test_the_number_term_takes_part(one: dict[str, Trained], tmp_path: Path) -> None:
-    model = cases.llama()
-    trainer = trainer_for(model, tmp_path)
-    make_trainer_number_aware(trainer, cases.DIGITS, weight=0.0)
-    trainer.train()
-    without = Trained(one["llama"].losses, dict(model.state_dict()))
-    assert without.differences(one["llama"])[1] > 10 * CLOSE
-
-
-def test_a_weight_of_zero_trains_as_the_stock_model(tmp_path: Path) -> None:
-    weights = []
-    for patched in (False, True):
-        model = cases.llama()
-        trainer = trainer_for(model, tmp_path, accumulate=4)
-        for row in trainer.train_dataset:
-            row["labels"][0] = -100  # which nothing predicts, and older trainers count all the same
-        if patched:
-            make_trainer_number_aware(trainer, cases.DIGITS, weight=0.0)
-        trainer.train()
-        weights.append(Trained([], dict(model.state_dict())))
-    assert weights[0].differences(weights[1])[1] < CLOSE
-
-
 class _NoCounts(LlamaForCausalLM):
     accepts_loss_kwargs = False
 
 
-@pytest.mark.parametrize("kind", [LlamaForCausalLM, _NoCounts])
-def test_once_undone_a_trainer_trains_as_ever(kind: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "weight"),
+    [(LlamaForCausalLM, 0.0), (LlamaForCausalLM, None), (_NoCounts, None)],
+    ids=["weight of zero", "undone", "undone, no counts"],
+)
+def test_with_a_weight_of_zero_or_undone_a_trainer_trains_as_ever(
+    kind: Any, weight: float | None, one: dict[str, Trained], tmp_path: Path
+) -> None:
     weights = []
     for patched in (False, True):
         model = kind(cases.llama().config)
         model.load_state_dict(cases.llama().state_dict())
         trainer = trainer_for(model, tmp_path, accumulate=4)
+        for row in trainer.train_dataset if weight is not None else ():
+            row["labels"][0] = -100  # which nothing predicts, and older trainers count all the same
         if patched:
-            handle = make_trainer_number_aware(trainer, cases.DIGITS)
+            handle = make_trainer_number_aware(trainer, cases.DIGITS, weight=weight)
             assert trainer.model_accepts_loss_kwargs
-            handle.undo()
-        trainer.train()
-        weights.append(dict(model.state_dict()))
+            if weight is None:
+                handle.undo()
+        weights.append(train_with(trainer).weights)
     assert_close(weights[0], weights[1], TRAINED)
+    moved = [(weights[1][name] - weight).abs().max() for name, weight in one["llama"].weights.items()]
+    assert max(moved) > 10 * CLOSE  # the number term takes part in the usual training
 
 
 @pytest.mark.parametrize("way", ["own loss", "compute_loss_func"])
@@ -145,12 +130,21 @@ def test_only_a_batch_that_is_split_needs_counting(way: str, one: dict[str, Trai
         uncounted(4).train()
 
 
-def test_the_mixin_serves_a_trainer_of_ones_own(one: dict[str, Trained], tmp_path: Path) -> None:
-    class CountingTrainer(NumberCountingMixin, Seq2SeqTrainer):
-        pass
-
+def number_aware_t5() -> Any:
     model = cases.t5()
     make_number_aware(model, cases.DIGITS)
+    return model
+
+
+@pytest.mark.parametrize("model_init", [None, number_aware_t5], ids=["a model", "one for each training"])
+def test_the_mixin_serves_a_trainer_of_ones_own(
+    model_init: Any, one: dict[str, Trained], tmp_path: Path
+) -> None:
+    class CountingTrainer(NumberCountingMixin, Seq2SeqTrainer):
+        def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+            super().__init__(model, *args, model_init=model_init, **kwargs)
+
+    model = None if model_init else number_aware_t5()
     trainer = trainer_for(model, tmp_path, CountingTrainer, accumulate=4, arguments=Seq2SeqTrainingArguments)
     assert_same(train_with(trainer), one["t5"])
 
@@ -249,53 +243,38 @@ def test_mixed_precision_training_is_close_and_can_be_undone(
     assert trainer.state.log_history[0]["loss"] == approx(one["llama"].losses[0], HALF_PRECISION)
     trainer.save_model(str(tmp_path / "saved"))
     handle.undo()
-    with torch.no_grad():
-        for key, weight in model.state_dict().items():
-            weight.copy_(cases.llama().state_dict()[key])
+    model.load_state_dict(cases.llama().state_dict())
     assert_close(model.float()(**cases.batch()).loss, stock, HALF_PRECISION)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("chunked", [False, True])
-def test_evaluation_has_logits_and_the_loss_of_the_whole_set(
-    name: str, chunked: bool, tmp_path: Path
-) -> None:
-    seen = []
-    model = MODELS[name]()
-    way = "chunked" if chunked else "own loss"
-    trainer = number_aware_trainer(model, tmp_path, way, per_device_eval_batch_size=4)
-    trainer.compute_metrics = lambda prediction: seen.append(prediction.predictions) or {}
-    rows = cases.samples()[4:ROWS]
-    metrics = trainer.evaluate(eval_dataset=rows)
-    assert metrics["eval_loss"] == approx(model(**cases.stack(rows)).loss.item(), ONE_COMPUTATION)
-    logits = seen[0][0] if isinstance(seen[0], tuple) else seen[0]
-    assert logits.shape[-1] == cases.VOCAB
-
-
-def terms_of(model: Any, rows: list[dict[str, Tensor]]) -> dict[str, Any]:
+def terms_of(model: Any, rows: list[dict[str, Tensor]]) -> dict[str, float]:
     """Both terms of all rows in one batch."""
     inputs = cases.stack(rows)
     loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=not model.config.is_encoder_decoder, return_terms=True)
     with torch.no_grad():
         terms = loss_fn(model.eval()(**inputs).logits, inputs["labels"])
-    return {"ce": approx(terms.ce.item()), "ntl": approx(terms.ntl.item())}
+    return {"ce": terms.ce.item(), "ntl": terms.ntl.item()}
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("way", cases.WAYS)
-def test_evaluation_logs_both_terms_of_the_whole_set(name: str, way: str, tmp_path: Path) -> None:
+def test_evaluation_has_logits_and_both_terms_of_the_whole_set(name: str, way: str, tmp_path: Path) -> None:
     model = MODELS[name]()
-    # Batches of 3, 3 and 1 rows, with different counts of labels and numbers.
-    trainer = number_aware_trainer(model, tmp_path, way, per_device_eval_batch_size=3)
+    # One batch; and some of 5 rows and of 4, with different counts of labels and numbers.
+    trainer = number_aware_trainer(model, tmp_path, way, per_device_eval_batch_size=5)
     rows = cases.samples()
-    trainer.eval_dataset = {"short": rows[:7], "long": rows}
+    trainer.eval_dataset = {"short": rows[4:ROWS], "long": rows}
     metrics = trainer.evaluate()
     logged = {name: value for entry in trainer.state.log_history for name, value in entry.items()}
-    for dataset, part in (("short", rows[:7]), ("long", rows)):
+    for dataset, part in trainer.eval_dataset.items():
         for term, wanted in terms_of(model, part).items():
-            assert metrics[f"eval_{dataset}_{term}"] == logged[f"eval_{dataset}_{term}"] == wanted
-    predicted = trainer.predict(rows).metrics
-    assert {term: predicted[f"test_{term}"] for term in ("ce", "ntl")} == terms_of(model, rows)
+            assert metrics[f"eval_{dataset}_{term}"] == logged[f"eval_{dataset}_{term}"] == approx(wanted)
+    short = terms_of(model, rows[4:ROWS])
+    assert metrics["eval_short_loss"] == approx(short["ce"] + 0.3 * short["ntl"])
+    predictions, _, predicted = trainer.predict(rows)
+    logits = predictions[0] if isinstance(predictions, tuple) else predictions
+    assert logits.shape[-1] == cases.VOCAB
+    assert {term: predicted[f"test_{term}"] for term in ("ce", "ntl")} == approx(terms_of(model, rows))
     unlabelled = [{key: value for key, value in row.items() if key != "labels"} for row in rows]
     if not model.config.is_encoder_decoder:
         assert "test_ce" not in trainer.predict(unlabelled).metrics
@@ -315,10 +294,8 @@ def test_a_metric_of_the_users_own_keeps_its_name(tmp_path: Path) -> None:
 
 def test_evaluation_by_generating_has_the_number_term_too(tmp_path: Path) -> None:
     model = cases.t5()
-    arguments = Seq2SeqTrainingArguments(
-        str(tmp_path), predict_with_generate=True, report_to=[], disable_tqdm=True, use_cpu=True
-    )
-    trainer = Seq2SeqTrainer(model, arguments)
+    options = {"arguments": Seq2SeqTrainingArguments, "predict_with_generate": True}
+    trainer = trainer_for(model, tmp_path, Seq2SeqTrainer, **options)
     make_trainer_number_aware(trainer, cases.DIGITS, chunked=True)
     rows = cases.samples()[4:ROWS]
     prediction = trainer.predict(rows, max_new_tokens=3)
@@ -332,8 +309,7 @@ def test_a_resumed_training_is_the_one_that_went_through(tmp_path: Path, one: di
     number_aware_trainer(cases.llama(), tmp_path, accumulate=4, **options).train()
     second = number_aware_trainer(cases.llama(), tmp_path, accumulate=4)
     second.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    resumed = Trained([], dict(second.model.state_dict()))
-    assert resumed.differences(Trained([], one["llama"].weights))[1] < CLOSE
+    assert_close(dict(second.model.state_dict()), one["llama"].weights, TRAINED)
 
 
 @pytest.mark.parametrize(
@@ -355,8 +331,7 @@ def test_a_resumed_training_is_the_one_that_went_through(tmp_path: Path, one: di
 def test_a_trainer_that_would_not_use_the_models_loss_is_an_error(
     options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    model = cases.llama()
-    trainer = trainer_for(model, tmp_path, **options)
+    trainer = trainer_for(cases.llama(), tmp_path, **options)
     with pytest.raises(ValueError, match=message):
         make_trainer_number_aware(trainer, cases.DIGITS)
     make_number_aware(trainer.model, cases.DIGITS)  # the error has left it as it was
@@ -365,15 +340,18 @@ def test_a_trainer_that_would_not_use_the_models_loss_is_an_error(
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("use_liger_kernel", True, "chunked=True computes the loss without logits"),
-        ("_n_gpu", 2, "sees 2 GPUs and would copy the model"),
+        ("args.use_liger_kernel", True, "chunked=True computes the loss without logits"),
+        ("args._n_gpu", 2, "sees 2 GPUs and would copy the model"),
+        ("get_sp_size", lambda: 2, "expected data, tensor or context parallelism"),
     ],
+    ids=["Liger", "two GPUs", "shared sequences"],
 )
-def test_what_would_put_the_stock_loss_back_into_the_model_is_an_error(
+def test_a_setup_in_which_the_number_term_would_be_lost_or_wrong_is_an_error(
     name: str, value: Any, message: str, tmp_path: Path
 ) -> None:
     trainer = trainer_for(cases.llama(), tmp_path)
-    setattr(trainer.args, name, value)  # a trainer that is made so needs the library, or the GPUs
+    owner = trainer.args if name.startswith("args.") else trainer
+    setattr(owner, name.removeprefix("args."), value)  # one made so needs the library, or the GPUs
     with pytest.raises(ValueError, match=message):
         make_trainer_number_aware(trainer, cases.DIGITS)
     assert handle_of(trainer.model) is None
@@ -398,28 +376,6 @@ def test_label_smoothing_that_compute_loss_func_would_ignore_is_an_error(tmp_pat
     trainer = trainer_for(model, tmp_path, compute_loss_func=function, label_smoothing_factor=0.1)
     with pytest.raises(ValueError, match="is ignored by the Trainer"):
         count_numbers(trainer)
-
-
-def test_ranks_that_share_a_sequence_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trainer, "get_sp_size", lambda self: 2, raising=False)
-    with pytest.raises(ValueError, match="expected data, tensor or context parallelism"):
-        make_trainer_number_aware(trainer_for(cases.llama(), tmp_path), cases.DIGITS)
-
-
-def test_a_model_that_is_made_for_each_training_can_be_number_aware(
-    one: dict[str, Trained], tmp_path: Path
-) -> None:
-    class CountingTrainer(NumberCountingMixin, Trainer):
-        def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
-            super().__init__(model, *args, model_init=model_init, **kwargs)
-
-    def model_init() -> Any:
-        model = cases.llama()
-        make_number_aware(model, cases.DIGITS)
-        return model
-
-    trainer = trainer_for(None, tmp_path, CountingTrainer, accumulate=4)
-    assert_same(train_with(trainer), one["llama"])
 
 
 @pytest.mark.parametrize("line", [make_trainer_number_aware, count_numbers])

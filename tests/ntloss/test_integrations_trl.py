@@ -10,9 +10,8 @@ import integration_cases as cases
 import pytest
 import tiny_tokenizers
 import torch
-import torch.distributed as dist
-import transformers
-from processes import join, run_job
+from processes import results_of
+from test_integrations_model import make
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close
 from torch.torch_version import TorchVersion
 from transformers import PrinterCallback
@@ -60,9 +59,14 @@ def sft(folder: Path, peft_config: Any = None, model: Any = None, rows: Any = No
     return cases.in_order(trainer)
 
 
+def number_aware_sft(folder: Path, weight: float = 0.7, **options: Any) -> Any:
+    trainer = sft(folder, **options)
+    make_sft_number_aware(trainer, weight=weight)
+    return trainer
+
+
 def trained(trainer: Any) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
-    trainer.train()
-    weights = {key: weight.clone() for key, weight in trainer.model.state_dict().items()}
+    weights = cases.train_with(trainer).weights
     return weights, [entry for entry in trainer.state.log_history if "loss" in entry]
 
 
@@ -90,71 +94,39 @@ def test_with_a_weight_of_zero_it_trains_and_logs_as_without(way: str, tmp_path:
     if way == "padding free" and TorchVersion(trl.__version__) < TorchVersion("1.14"):
         pytest.skip("this trainer asks for flash attention where nothing is padded")
     expected = trained(sft(tmp_path, **WAYS[way]))
-    trainer = sft(tmp_path, **WAYS[way])
-    make_sft_number_aware(trainer, weight=0.0)
+    trainer = number_aware_sft(tmp_path, weight=0.0, **WAYS[way])
     assert_same_training(trained(trainer), expected, "entropy", "mean_token_accuracy", "num_tokens")
 
 
 def mixture() -> Any:
-    torch.manual_seed(0)
-    sizes = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    config = transformers.MixtralConfig(
-        num_attention_heads=2, num_key_value_heads=2, num_local_experts=4, output_router_logits=True,
-        router_aux_loss_coef=0.5, pad_token_id=0, **sizes,
-    )  # fmt: skip
-    return transformers.MixtralForCausalLM(config).train()
+    return make("Mixtral", vocab_size=VOCAB, num_local_experts=4)
 
 
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_a_routers_loss_is_added_once(accumulate: int, tmp_path: Path) -> None:
     expected = trained(sft(tmp_path, model=mixture(), **cases.split(accumulate)))
-    trainer = sft(tmp_path, model=mixture(), **cases.split(accumulate))
-    make_sft_number_aware(trainer, weight=0.0)
+    trainer = number_aware_sft(tmp_path, weight=0.0, model=mixture(), **cases.split(accumulate))
     assert_same_training(trained(trainer), expected, "aux_loss")
 
 
 def test_micro_batches_train_the_same(tmp_path: Path) -> None:
-    results = []
-    for accumulate in (1, 4):
-        trainer = sft(tmp_path, **cases.split(accumulate))
-        make_sft_number_aware(trainer, weight=0.7)
-        results.append(trained(trainer))
-    assert_same_training(*results)
+    one, four = (number_aware_sft(tmp_path, **cases.split(accumulate)) for accumulate in (1, 4))
+    assert_same_training(trained(one), trained(four))
 
 
 # The second half of each batch, which is the second rank's, completes without a number.
 UNEVEN = [{**row, "completion": " a. a"} if i % 8 > 3 else row for i, row in enumerate(COMPLETIONS)]
 
 
-def on_two(rank: int, folder: str) -> None:
+def on_two(_rank: int, folder: Path) -> Any:
     """What each of two processes trains."""
-    join(rank, folder)
-    trainer = sft(Path(folder), rows=UNEVEN, per_device_train_batch_size=4, ddp_backend="gloo")
-    make_sft_number_aware(trainer, weight=0.7)
-    results = trained(trainer)
-    if rank == 0:
-        torch.save(results, Path(folder) / "trained.pt")
-    dist.destroy_process_group()
+    split = {"per_device_train_batch_size": 4, "ddp_backend": "gloo"}
+    return trained(number_aware_sft(folder, rows=UNEVEN, **split))
 
 
 def test_two_processes_train_the_same(tmp_path: Path) -> None:
-    if not dist.is_available() or not dist.is_gloo_available():
-        pytest.skip("needs gloo")
-    run_job(on_two, (str(tmp_path),))
-    trainer = sft(tmp_path, rows=UNEVEN)
-    make_sft_number_aware(trainer, weight=0.7)
-    assert_same_training(torch.load(tmp_path / "trained.pt", weights_only=False), trained(trainer))
-
-
-def test_the_loss_is_cross_entropy_and_number_term_of_the_completions(tmp_path: Path) -> None:
-    trainer = sft(tmp_path)
-    inputs = next(iter(trainer.get_train_dataloader()))
-    model = trainer.model.train()
-    logits = model(**{key: value for key, value in inputs.items() if key != "labels"}).logits
-    handle = make_sft_number_aware(trainer, weight=0.7)
-    loss_fn = NTLCrossEntropyLoss(handle.loss.vocabulary, weight=0.7, shift=True)
-    assert (inputs["labels"] == -100).any()
-    assert_close(trainer.compute_loss(model, dict(inputs)), loss_fn(logits, inputs["labels"]))
+    of_two = results_of(on_two, (tmp_path,), tmp_path)
+    assert_same_training(of_two[0], trained(number_aware_sft(tmp_path, rows=UNEVEN)))
 
 
 def test_packed_sequences_are_told_apart(tmp_path: Path) -> None:
@@ -173,21 +145,18 @@ def test_packed_sequences_are_told_apart(tmp_path: Path) -> None:
     assert_close(trainer.compute_loss(model, dict(inputs)), expected)
 
 
-OF_THE_HEAD: dict[str, dict[str, Any]] = {
-    "around it": {"target_modules": ["q_proj", "lm_head"]},
-    "trained whole": {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
-    "some tokens": {"target_modules": ["q_proj"], "trainable_token_indices": {"lm_head": [40, 260, 261]}},
-}
+def peft_config_of(adapter: str) -> Any:
+    if adapter == "none":
+        return None
+    from test_integrations_adapters import lora  # which skips the test without PEFT
+
+    return lora(adapter, task_type="CAUSAL_LM")
 
 
-@pytest.mark.parametrize("adapter", OF_THE_HEAD)
-def test_an_adapter_of_the_head_trains_as_from_logits(adapter: str, tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
-    if adapter == "some tokens" and TorchVersion(peft.__version__) < TorchVersion("0.18"):
-        pytest.skip("before PEFT 0.18 only an embedding's tokens can be trained")
-    config = peft.LoraConfig(r=2, task_type="CAUSAL_LM", init_lora_weights=False, **OF_THE_HEAD[adapter])
+@pytest.mark.parametrize("adapter", ["none", "head, too", "head trained whole", "tokens of the head"])
+def test_the_loss_of_completions_is_that_of_their_logits(adapter: str, tmp_path: Path) -> None:
     try:
-        trainer = sft(tmp_path, peft_config=config)
+        trainer = sft(tmp_path, peft_config=peft_config_of(adapter))
     except ValueError as error:
         if "adapter to `lm_head` is not supported" not in str(error):
             raise
@@ -196,9 +165,12 @@ def test_an_adapter_of_the_head_trains_as_from_logits(adapter: str, tmp_path: Pa
     logits = model(**{key: value for key, value in inputs.items() if key != "labels"}).logits
     handle = make_sft_number_aware(trainer, weight=0.7)
     loss = NTLCrossEntropyLoss(handle.loss.vocabulary, weight=0.7, shift=True)(logits, inputs["labels"])
-    adapters = [weight for weight in model.parameters() if weight.requires_grad]
-    expected = torch.autograd.grad(loss, adapters)
-    found = torch.autograd.grad(trainer.compute_loss(model, dict(inputs)), adapters)
+    assert (inputs["labels"] == -100).any()
+    found_loss = trainer.compute_loss(model, dict(inputs))
+    assert_close(found_loss, loss)
+    trained_weights = [weight for weight in model.parameters() if weight.requires_grad]
+    expected = torch.autograd.grad(loss, trained_weights)
+    found = torch.autograd.grad(found_loss, trained_weights)
     for gradient, wanted in zip(found, expected, strict=True):
         assert wanted.abs().max() > 0
         assert_close(gradient, wanted)

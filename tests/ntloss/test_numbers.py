@@ -211,12 +211,6 @@ def test_a_shift_moves_sequence_ids_with_the_labels(linear):
     assert float(shifted) != approx(float(loss(hidden, labels, None, shift=True)))
 
 
-def test_compiles_without_graph_breaks():
-    labels = labels_of("_12.45_6", "9876_x.3")
-    compiled = torch.compile(find_numbers, fullgraph=True, backend="aot_eager")
-    assert_close(compiled(labels, KINDS, None, True), find_numbers(labels, KINDS, None, True))
-
-
 def test_empty_batches():
     spans = find_numbers(torch.zeros(0, 5, dtype=torch.int64), KINDS, decimals=True)
     assert spans.place.shape == (0, 5)

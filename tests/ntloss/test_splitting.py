@@ -12,7 +12,6 @@ import torch
 from combined_cases import (
     ALONE_PATHS,
     CRITERIA,
-    LINEAR_PATHS,
     NUMBERS,
     PATHS,
     TEXTS,
@@ -54,28 +53,28 @@ def in_parts(case: Case, bounds: list[int], path: str, **changes: Any) -> tuple[
     return sum(result.loss for result in results), gradients
 
 
+def assert_splits(case: Case, bounds: list[int], path: str, **changes: Any) -> None:
+    """Micro-batches add up to the whole; counts are float32 and exact, but their reciprocals are not."""
+    whole = run(case, path, **changes)
+    loss, gradients = in_parts(case, bounds, path, **changes)
+    assert_close(loss, whole.loss)
+    assert_gradients(gradients, whole.gradients, TWO_PATHS)
+
+
 @given(seed=st.integers(0, 2**32 - 1), bounds=st.lists(st.integers(0, 8), max_size=4))
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("mode", ["add", "replace"])
 def test_into_any_micro_batches(mode: str, path: str, seed: int, bounds: list[int]) -> None:
     # Some have no numbers, some nothing at all, some are empty: each counts for what it holds.
     case = make_case(8, seed=seed, weighted=seed % 2 == 0, mode=mode, z_loss=0.01, label_smoothing=0.1)
-    whole = run(case, path)
-    loss, gradients = in_parts(case, bounds, path)
-    # Counts are float32; these are exact, and their reciprocals are not.
-    assert_close(loss, whole.loss)
-    assert_gradients(gradients, whole.gradients, TWO_PATHS)
+    assert_splits(case, bounds, path)
 
 
 @pytest.mark.parametrize("criterion", ["wasserstein", "smmd", "number_level", "ntil"])
 @pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 def test_of_sequences(path: str, shift: bool, criterion: str) -> None:
-    case = numbers_case(criterion, weighted=True)
-    whole = run(case, path, shift=shift)
-    loss, gradients = in_parts(case, [1], path, shift=shift)
-    assert_close(loss, whole.loss)
-    assert_gradients(gradients, whole.gradients, TWO_PATHS)
+    assert_splits(numbers_case(criterion, weighted=True), [1], path, shift=shift)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -84,12 +83,9 @@ def test_where_numbers_are_rare(path: str) -> None:
     labels = torch.full((8,), TEXTS[0])
     labels[0], labels[4:7] = 9, 3
     case = replace(make_case(8), labels=labels)
-    whole = run(case, path)
-    loss, gradients = in_parts(case, [4], path)
-    assert_close(loss, whole.loss)
-    assert_gradients(gradients, whole.gradients, TWO_PATHS)
+    assert_splits(case, [4], path)
     means = [run(part, path).loss for part in parts_of(case, [4])]
-    assert abs(sum(means) / 2 - whole.loss) > 1e-3  # what the counts are for
+    assert abs(sum(means) / 2 - run(case, path).loss) > 1e-3  # what the counts are for
 
 
 @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
@@ -97,13 +93,3 @@ def test_a_sum_needs_no_counts(path: str) -> None:
     case = make_case(8, reduction="sum", weighted=True)
     parts = [run(part, path) for part in parts_of(case, [2, 5])]
     assert_close(sum(part.loss for part in parts), run(case, path).loss)
-
-
-@pytest.mark.parametrize("chunk_size", [1, 2, 3, 7, 8, 9, 1000])
-@pytest.mark.parametrize("path", LINEAR_PATHS)
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_chunks_of_any_size_change_nothing(reduction: str, path: str, chunk_size: int) -> None:
-    case = make_case(8, seed=5, reduction=reduction)
-    whole, chunked = run(case, path), run(case, path, chunk_size=chunk_size)
-    assert_close(chunked.loss, whole.loss)
-    assert_gradients(chunked.gradients, whole.gradients, TWO_PATHS)

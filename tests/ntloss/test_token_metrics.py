@@ -11,8 +11,7 @@ import torch
 from tolerances import approx
 from torch import Tensor
 
-from ntloss import NumberVocabulary, Wasserstein
-from ntloss.functional import number_token_loss
+from ntloss import NumberVocabulary
 from ntloss.token_metrics import TokenMetrics
 
 VOCABULARY = NumberVocabulary.from_mapping(
@@ -66,13 +65,6 @@ def test_definitions_streamed_and_at_once(dtype: torch.dtype) -> None:
         metrics.update(logits[start : start + 2].to(dtype), labels[start : start + 2])
     assert metrics.compute() == approx(oracle(logits, labels))
     assert metrics.compute() == approx(TokenMetrics(VOCABULARY).update(logits.to(dtype), labels).compute())
-
-
-def test_expected_absolute_error_is_the_wasserstein_loss() -> None:
-    logits, labels, _ = batch(1, 40)
-    loss = number_token_loss(logits, labels, VOCABULARY, Wasserstein(), reweigh=False)
-    result = TokenMetrics(VOCABULARY).update(logits, labels).compute()
-    assert result["expected_absolute_error"] == approx(loss.item())
 
 
 def test_each_place_has_its_own_and_places_not_asked_for_have_none() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import other_tokenizers
 import pytest
 import tiny_tokenizers
+import transformers
 from tiny_tokenizers import DIGITS
 
 from ntloss import NumberVocabulary, tokenizer_loading
@@ -68,8 +69,6 @@ class TestLoading:
     def test_a_name_is_looked_up_in_the_cache_before_the_network(
         self, monkeypatch: pytest.MonkeyPatch, no_network: list[str]
     ) -> None:
-        import transformers
-
         calls = []
 
         def from_pretrained(name: str, **options: Any) -> str:
@@ -85,8 +84,6 @@ class TestLoading:
     def test_a_name_that_is_not_in_the_cache_is_downloaded(
         self, gated: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        import transformers
-
         def answer(request: Any, timeout: float) -> io.BytesIO:
             if gated:  # an answer all the same
                 raise urllib.error.HTTPError(request.full_url, 403, "forbidden", {}, None)  # type: ignore[arg-type]
@@ -105,7 +102,7 @@ class TestLoading:
 
 
 class TestLoadingFails:
-    def test_offline_at_once_with_what_to_do(self, no_network: list[str], tmp_path: Path) -> None:
+    def test_offline_at_once_with_what_to_do(self, no_network: list[str]) -> None:
         start = time.monotonic()
         with pytest.raises(TokenizerLoadingError, match=r"does not answer.*save_pretrained\(folder\)"):
             load_tokenizer("nobody/has-this-name")

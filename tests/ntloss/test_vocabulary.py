@@ -20,7 +20,7 @@ import tiny_tokenizers
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from tiny_tokenizers import DIGITS, HOME_MADE, NOT_NUMBERS, NUMBERS, NUMBERS_UP_TO_999, saved_bytes
+from tiny_tokenizers import DIGITS, HOME_MADE, NUMBERS, NUMBERS_UP_TO_999, saved_bytes
 from tokenizers import normalizers, pre_tokenizers
 from tolerances import assert_close
 
@@ -36,11 +36,26 @@ from ntloss import (
     Wasserstein,
     ntil,
 )
+from ntloss.inspection import SENTENCE, inspect_tokenizer
 from ntloss.numbers import find_numbers, token_kinds
 
-SENTENCE = "The answer is 42, or 3.14 in 2019."
 VALUES_OF_DIGITS = {d: float(d) for d in DIGITS}
 PLAIN = {**VALUES_OF_DIGITS, **NUMBERS}
+PLAIN_OF_BYTES = {**VALUES_OF_DIGITS, "42": 42.0}
+
+
+def marked(marker: str, values: dict[str, float]) -> dict[str, float]:
+    return {marker + text: value for text, value in values.items()}
+
+
+# By the token's own string; the other makes have the digits alone.
+VALUES_OF_MAKES = {
+    "word_level": PLAIN,
+    "word_piece": PLAIN | marked("##", PLAIN),
+    "sentence_piece": PLAIN | marked("▁", {t: v for t, v in PLAIN.items() if t != "0"}) | {"88": 88.0},
+    "byte_level": PLAIN_OF_BYTES | marked("Ġ", PLAIN_OF_BYTES),
+    "llama_3_like": VALUES_OF_DIGITS | {text: float(text) for text in NUMBERS_UP_TO_999},
+}
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
 
@@ -49,11 +64,6 @@ def raw_values(tokenizer: Any, vocabulary: NumberVocabulary) -> dict[str, float]
     """Value by the token's own string, markers included."""
     raw = tokenizer.convert_ids_to_tokens(list(vocabulary.token_ids))
     return dict(zip(raw, vocabulary.values, strict=True))
-
-
-def token_of(tokenizer: Any, vocabulary: NumberVocabulary, raw: str) -> Any:
-    token_id = tokenizer.convert_tokens_to_ids(raw)
-    return next(token for token in vocabulary.tokens if token.token_id == token_id)
 
 
 def quietly_left_out(call: Any) -> list[str]:
@@ -74,38 +84,13 @@ def gsm8k() -> list[str]:
 
 
 class TestTinyTokenizers:
-    @pytest.mark.parametrize(
-        ("make", "marker", "plain", "unmarked", "added"),
-        [
-            ("word_level", None, PLAIN, {}, {}),
-            ("word_piece", "##", PLAIN, {}, {}),
-            ("sentence_piece", "▁", PLAIN, {"0"}, {"88": 88.0}),
-            ("byte_level", "Ġ", {**VALUES_OF_DIGITS, "42": 42.0}, {}, {}),
-            ("llama_like", None, VALUES_OF_DIGITS, {}, {}),  # and no byte's token, such as <0x34>
-        ],
-    )
-    def test_all_numbers_of_a_make_with_and_without_its_marker(
-        self, make: str, marker: str | None, plain: Any, unmarked: Any, added: Any
-    ) -> None:
+    @pytest.mark.parametrize("make", tiny_tokenizers.MAKES)
+    def test_all_numbers_of_a_make_with_and_without_its_marker_and_nothing_else(self, make: str) -> None:
+        # Nothing else: what float() reads (NOT_NUMBERS), special tokens and bytes such as <0x34>.
         tokenizer = tiny_tokenizers.MAKES[make]()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
-        expected = {**plain, **added}
-        if marker is not None:
-            expected |= {marker + text: value for text, value in plain.items() if text not in unmarked}
-        assert raw_values(tokenizer, vocabulary) == expected
-
-    def test_a_continued_word_starts_no_number(self) -> None:
-        tokenizer = tiny_tokenizers.word_piece()
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
-        assert not token_of(tokenizer, vocabulary, "##4").starts_number
-        assert token_of(tokenizer, vocabulary, "4").starts_number
-
-    def test_digits_without_a_marker_are_bare_and_start_no_number(self) -> None:
-        tokenizer = tiny_tokenizers.llama_like()
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
-        assert not any(vocabulary.starts_number)
-        assert all(token.bare for token in vocabulary.tokens)
-        assert vocabulary.point_ids == (tokenizer.convert_tokens_to_ids("."),)
+        assert raw_values(tokenizer, vocabulary) == VALUES_OF_MAKES.get(make, VALUES_OF_DIGITS)
+        assert vocabulary.left_out == ()
 
     def test_digit_level_keeps_the_digits_of_each_make(self, tiny_tokenizer: Any) -> None:
         with_spaces = NumberVocabulary.from_tokenizer(tiny_tokenizer)
@@ -114,22 +99,13 @@ class TestTinyTokenizers:
         bare = NumberVocabulary.from_tokenizer(tiny_tokenizer, space_prefixed=False)
         assert raw_values(tiny_tokenizer, bare) == VALUES_OF_DIGITS
 
-    def test_what_float_reads_but_is_no_number_is_left_out_everywhere(self, tiny_tokenizer: Any) -> None:
-        vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizer, digit_level=False)
-        raw = tiny_tokenizer.convert_ids_to_tokens(
-            [*vocabulary.token_ids, *(t.token_id for t in vocabulary.left_out)]
-        )
-        assert not {text.lstrip("▁Ġ#") for text in raw} & set(NOT_NUMBERS)
-        assert not any(text.startswith("<") for text in raw)  # special tokens and bytes
-        assert all(math.isfinite(value) for value in vocabulary.values)
-
     def test_digit_counts(self) -> None:
         tokenizer = tiny_tokenizers.sentence_piece()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
         counts = {"4": 1, "42": 2, "007": 3, "-3": 1, "+5": 1, "3.14": 3, "3.": 1, ".5": 1, "1e3": 1}
-        for text, digits in counts.items():
-            for raw in (text, "▁" + text):
-                assert token_of(tokenizer, vocabulary, raw).digits == digits, raw
+        digits = dict(zip(raw_values(tokenizer, vocabulary), vocabulary.digit_counts, strict=True))
+        for text, count in counts.items():
+            assert digits[text] == digits["▁" + text] == count, text
 
     def test_a_space_or_a_sign_starts_a_number(self) -> None:
         tokenizer = tiny_tokenizers.sentence_piece()
@@ -145,13 +121,11 @@ class TestTinyTokenizers:
         assert dict(vocabulary.sign_ids) == {ids("-"): -1, ids("▁-"): -1, ids("+"): 1, ids("▁+"): 1}
         assert vocabulary.separator_ids == (ids(","),)
 
-    def test_added_and_special_tokens(self) -> None:
+    def test_a_special_token_is_no_number(self) -> None:
         tokenizer = tiny_tokenizers.sentence_piece()
-        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
-        assert token_of(tokenizer, vocabulary, "88").value == 88
         tokenizer.add_special_tokens({"bos_token": "77"})
-        again = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
-        assert tokenizer.bos_token_id not in again.token_ids
+        vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
+        assert tokenizer.bos_token_id not in vocabulary.token_ids
 
 
 def numbers_read(tokenizer: Any, text: str) -> list[list[int]]:
@@ -168,12 +142,13 @@ def numbers_read(tokenizer: Any, text: str) -> list[list[int]]:
     return list(numbers.values())
 
 
-def with_digits_split_first(tokenizer: Any) -> Any:
-    """The tokenizer, which then cuts words that are single digits already."""
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=True)]
-    )
+def cut_by(tokenizer: Any, *steps: pre_tokenizers.PreTokenizer) -> Any:
+    """The tokenizer, which then cuts a text in these steps."""
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(steps))
     return tokenizer
+
+
+SINGLE_DIGITS = pre_tokenizers.Digits(individual_digits=True)
 
 
 class TestDecodersThatPutSpacesBetweenTokens:
@@ -235,8 +210,21 @@ class TestDecodersThatPutSpacesBetweenTokens:
             ),
             # Plain digits begin a word, marked ones continue it.
             (tiny_tokenizers.word_piece(), "127 3", ["1", "##2", "##7", "3"], [[2, 1, 0], [0]]),
-            (with_digits_split_first(tiny_tokenizers.word_piece()), "12", ["1", "2"], [[1, 0]]),
+            (
+                cut_by(tiny_tokenizers.word_piece(), pre_tokenizers.Whitespace(), SINGLE_DIGITS),
+                "12",
+                ["1", "2"],
+                [[1, 0]],
+            ),
+            # A space is put before each digit.
+            (
+                cut_by(tiny_tokenizers.byte_level(), SINGLE_DIGITS, pre_tokenizers.ByteLevel()),
+                "12 7",
+                ["Ġ1", "Ġ2", "Ġ", "Ġ7"],
+                [[1, 0], [0]],
+            ),
             (tiny_tokenizers.word_level(), "42 7 1", ["42", "7", "1"], [[0], [0], [0]]),
+            (tiny_tokenizers.llama_like(), "12.5", ["▁", "1", "2", ".", "5"], [[1, 0, -1]]),
         ],
     )
     def test_places_of_digits(
@@ -244,14 +232,6 @@ class TestDecodersThatPutSpacesBetweenTokens:
     ) -> None:
         assert tokenizer.tokenize(text) == tokens
         assert numbers_read(tokenizer, text) == places
-
-    def test_a_space_put_before_each_digit_when_encoding(self) -> None:
-        tokenizer = tiny_tokenizers.byte_level()
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=True)]
-        )
-        assert tokenizer.tokenize("12") == ["Ġ1", "Ġ2"]
-        assert numbers_read(tokenizer, "12 7") == [[1, 0], [0]]
 
     @pytest.mark.parametrize("make", ["word_piece", "sentence_piece"])
     def test_an_added_token_that_cuts_words_changes_nothing_else(self, make: str) -> None:
@@ -316,6 +296,9 @@ class TestTiktoken:
         assert all(token.bare for token in vocabulary.tokens)
         assert vocabulary.point_ids == (ord("."),)
         assert dict(vocabulary.sign_ids) == {ord("-"): -1, ord("+"): 1}
+        # "42", "3", "14", "201", "9"
+        coverage = vocabulary.coverage(SENTENCE)
+        assert (coverage.digits, coverage.seen, coverage.seen_by_reading[True, True]) == (9, 9, 2)
 
     @pytest.mark.parametrize("digit_level", [True, False])
     def test_is_the_same_vocabulary_as_hugging_faces(
@@ -340,18 +323,13 @@ class TestMistralCommon:
     def _mistral_common(self) -> None:
         pytest.importorskip("mistral_common")
 
-    @pytest.fixture(params=["tekken", "sentence_piece"])
-    def path(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-        make = {
-            "tekken": other_tokenizers.tekken_file,
-            "sentence_piece": other_tokenizers.sentence_piece_file,
-        }
-        return make[request.param](tmp_path)
-
-    def test_each_digit_is_what_its_tokenizer_encodes(self, path: Path) -> None:
+    @pytest.fixture(params=["tekken_file", "sentence_piece_file"])
+    def tokenizer(self, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
-        tokenizer = MistralTokenizer.from_file(path)
+        return MistralTokenizer.from_file(getattr(other_tokenizers, request.param)(tmp_path))
+
+    def test_each_digit_is_what_its_tokenizer_encodes(self, tokenizer: Any) -> None:
         inner = tokenizer.instruct_tokenizer.tokenizer
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
         assert vocabulary.vocab_size == inner.n_words
@@ -360,10 +338,7 @@ class TestMistralCommon:
         }
         assert vocabulary.coverage(SENTENCE).share == 1
 
-    def test_all_its_layers_and_transformers_wrapper_are_one_vocabulary(self, path: Path) -> None:
-        from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
-
-        tokenizer = MistralTokenizer.from_file(path)
+    def test_all_its_layers_and_transformers_wrapper_are_one_vocabulary(self, tokenizer: Any) -> None:
         layers = [
             tokenizer,
             tokenizer.instruct_tokenizer,
@@ -419,17 +394,23 @@ class TestTheTokenizerIsNeverChanged:
     def test_by_reading_it(self, tiny_tokenizer: Any, tmp_path: Path) -> None:
         before = saved_bytes(tiny_tokenizer, tmp_path / "before"), dict(tiny_tokenizer.get_vocab())
         NumberVocabulary.from_tokenizer(tiny_tokenizer, digit_level=False).coverage([SENTENCE, "", "7"])
+        inspect_tokenizer(tiny_tokenizer)
         NTLoss(tiny_tokenizer)
         NTLossDotProduct(tiny_tokenizer, digit_level=False)
         assert before == (saved_bytes(tiny_tokenizer, tmp_path / "after"), dict(tiny_tokenizer.get_vocab()))
 
-    def test_when_digits_are_missing(self, tmp_path: Path) -> None:
+    def test_when_digits_are_missing_which_are_named_with_the_way_out(self, tmp_path: Path) -> None:
         tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
         before, length = saved_bytes(tokenizer, tmp_path / "before"), len(tokenizer)
-        with pytest.raises(ValueError, match="digits"):
-            NTLoss(tokenizer)
-        with pytest.raises(ValueError, match="digits"):
-            NumberVocabulary.from_tokenizer(tokenizer)
+        for make, missing in [(NTLoss, DIGITS), (NumberVocabulary.from_tokenizer, ["0"])]:
+            with pytest.raises(ValueError, match=f"digits {', '.join(missing)} have no token") as error:
+                make(tokenizer)
+            for advice in (
+                f"tokenizer.add_tokens({missing})",
+                "resize_token_embeddings",
+                "digit_level=False",
+            ):
+                assert advice in str(error.value)
         assert saved_bytes(tokenizer, tmp_path / "after") == before
         assert len(tokenizer) == length
 
@@ -444,13 +425,6 @@ class TestTheTokenizerIsNeverChanged:
 
 
 class TestMissingDigits:
-    def test_are_named_with_the_way_out(self) -> None:
-        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
-        with pytest.raises(ValueError, match=r"digits 0 have no token") as error:
-            NumberVocabulary.from_tokenizer(tokenizer)
-        for advice in ("tokenizer.add_tokens(['0'])", "resize_token_embeddings", "digit_level=False"):
-            assert advice in str(error.value)
-
     def test_that_only_lack_a_bare_form(self) -> None:
         mapping = {d: f" {d}" if d in (3, 7) else str(d) for d in range(10)}
         with pytest.raises(ValueError, match=r"digits 3, 7 .*space_prefixed=True"):
@@ -526,7 +500,7 @@ class TestWhatIsLeftOutIsSaid:
 class TestCoverage:
     def test_counts_by_reading(self) -> None:
         vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizers.byte_level())
-        coverage = vocabulary.coverage(["is 42, 7", "4"])
+        coverage = vocabulary.coverage(text for text in ["is 42, 7", "4"])
         # "Ġ42" is one token, "Ġ7" another, "4" a third.
         assert coverage.digits == 4
         assert coverage.seen == 2
@@ -534,11 +508,6 @@ class TestCoverage:
             (True, False): 1, (True, True): 2, (False, False): 1, (False, True): 4,
         }  # fmt: skip
         assert "2 of 4 digits" in str(coverage)
-
-    def test_of_one_text_and_of_a_generator(self) -> None:
-        vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizers.llama_like())
-        assert vocabulary.coverage("1 23").share == 1
-        assert vocabulary.coverage(text for text in ("1", "23")).digits == 3
 
     @pytest.mark.parametrize("texts", ["", "no digit", [], [""]])
     def test_without_digits_is_nan_and_prints(self, texts: Any) -> None:
@@ -660,14 +629,11 @@ class TestFromMapping:
             NumberVocabulary.from_mapping(mapping, vocab_size=10)
 
 
-class TestBadTokenizers:
-    @pytest.mark.parametrize(
-        "given_instead", [None, "t5", {"4": 4}, object()], ids=lambda x: type(x).__name__
-    )
-    def test_say_what_to_pass(self, given_instead: Any) -> None:
-        for call in (NumberVocabulary.from_tokenizer, NTLoss, NTLossDotProduct):
-            with pytest.raises(TypeError, match=rf"tokenizer.*{type(given_instead).__name__}.*from_mapping"):
-                call(given_instead)
+@pytest.mark.parametrize("given_instead", [None, "t5", {"4": 4}, object()], ids=lambda x: type(x).__name__)
+def test_what_is_no_tokenizer_is_an_error_that_says_what_to_pass(given_instead: Any) -> None:
+    for call in (NumberVocabulary.from_tokenizer, NTLoss, NTLossDotProduct):
+        with pytest.raises(TypeError, match=rf"tokenizer.*{type(given_instead).__name__}.*from_mapping"):
+            call(given_instead)
 
 
 NO_DIGITS = str.maketrans("0123456789", "ghijklmnop")

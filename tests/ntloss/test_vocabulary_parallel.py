@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import oracle
 import parallel_worker
 import pytest
 import torch
-from combined_cases import (
-    HIDDEN,
-    NUMBERS,
-    make_case,
-    run,
-)
+from combined_cases import HIDDEN, assert_gradients, make_case, run
 from parallel_worker import KINDS, Trial
 from processes import run_job
 from tolerances import (
@@ -62,30 +58,19 @@ def whole(name: str, parts: list[torch.Tensor]) -> torch.Tensor:
 @pytest.mark.parametrize("world", WORLDS)
 def test_equals_one_process(trial: Trial, world: int, jobs: dict[int, Any]) -> None:
     ranks = [rank[trial.name] for rank in jobs[world]]
-    case, kind = trial.case, trial.kind
-    gradients = {}
-    if trial.arguments and "shift" in trial.arguments:
-        alone = run(case, "logits" if kind.startswith("logits") else "linear", shift=True)
-        terms, gradients = [alone.loss, alone.ce, alone.ntl], alone.gradients
-    else:
-        wanted = case.expected(case.logits(trial.dtype))
-        terms, gradients["logits"] = wanted[:3], wanted.gradient
-        gradients["hidden"], gradients["weight"], gradients["bias"] = oracle.through_head(
-            case.hidden.numpy(), case.weight.numpy(), wanted.gradient
-        )
+    path = "logits" if trial.kind.startswith("logits") else "linear"
+    alone = run(trial.case, path, trial.dtype, **(trial.arguments or {}))
+    terms = [alone.loss, alone.ce, alone.ntl]
     # Heads that multiply in bfloat16 round logits in their own way.
-    rounded = trial.dtype == torch.bfloat16 and not kind.startswith("logits")
+    rounded = trial.dtype == torch.bfloat16 and path == "linear"
     value = HALF_PRECISION if rounded else 2 * VALUE_TOLERANCE[trial.dtype]
     for rank in ranks:
         for name, got, wanted_term in zip(("loss", "ce", "ntl"), rank["terms"], terms, strict=True):
             assert_close(got, wanted_term, value, name)
-    # Partial gradients of hidden states are added up in the input's dtype.
-    tolerance = GRADIENT_TOLERANCE[trial.dtype] * (2 if trial.dtype == torch.bfloat16 else 1)
-    tolerance = HALF_PRECISION_GRADIENT if rounded else tolerance
-    for name in ranks[0]["gradients"]:
-        parts = [rank["gradients"][name] for rank in ranks]
-        if parts[0] is not None:
-            assert_close(whole(name, parts), gradients[name], tolerance, name)
+    tolerance = HALF_PRECISION_GRADIENT if rounded else 2 * GRADIENT_TOLERANCE[trial.dtype]
+    held = {name for name, gradient in ranks[0]["gradients"].items() if gradient is not None}
+    together = {name: whole(name, [rank["gradients"][name] for rank in ranks]) for name in held}
+    assert_gradients(together, alone.gradients, tolerance)
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
@@ -153,13 +138,8 @@ def test_ranks_with_batches_of_their_own_sum_to_the_gradient_of_one(
 ) -> None:
     # One rank has no numbers, another nothing to learn at all: none of them hangs, or weighs less.
     ranks = [rank["data parallel"] for rank in jobs[world]]
-    case, labels = ranks[0]["case"], ranks[0]["labels"]
-    together = oracle.combined(
-        case.logits().numpy(),
-        labels.numpy(),
-        dict(zip(NUMBERS.token_ids, NUMBERS.values, strict=True)),
-        oracle.Combined(z_loss=0.01),
-    )
+    case = replace(ranks[0]["case"], upstream=1.0)
+    together = case.expected()
     hidden, head, _ = oracle.through_head(case.hidden.numpy(), case.weight.numpy(), together.gradient)
     assert_close(sum(rank[kind]["loss"] for rank in ranks), together.loss)
     for index, rank in enumerate(ranks):

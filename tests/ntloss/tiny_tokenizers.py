@@ -29,11 +29,16 @@ NOT_NUMBERS = [
     "3.1.4", "--3", "e3", "1e", "4a", "-", "+", ",", "4)", "Ⅳ", "1２",
 ]  # fmt: skip
 TEXTS = [*DIGITS, *NUMBERS, *NOT_NUMBERS, ".", "a", "the"]
+_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+_JOINED_PIECES = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
 
 
-def _wrapped(model: Any, pre_tokenizer: Any, decoder: Any = None, **special: Any) -> PreTrainedTokenizerFast:
+def _wrapped(
+    model: Any, pre_tokenizer: Any = None, decoder: Any = None, **special: Any
+) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizer
+    if pre_tokenizer is not None:
+        tokenizer.pre_tokenizer = pre_tokenizer
     if decoder is not None:
         tokenizer.decoder = decoder
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
@@ -62,7 +67,7 @@ def sentence_piece(with_plain_digits: bool = True) -> PreTrainedTokenizerFast:
     texts = [t for t in TEXTS if with_plain_digits or t not in DIGITS]
     pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("▁", -3.0)]
     pieces += [(text, -2.0) for text in texts] + [("▁" + text, -1.5) for text in TEXTS if text != "0"]
-    pieces += [(f"<0x{byte:02X}>", -9.0) for byte in range(256)]
+    pieces += [(byte, -9.0) for byte in _BYTES]
     wrapped = _wrapped(
         models.Unigram(pieces, unk_id=1, byte_fallback=True),
         pre_tokenizers.Metaspace(),
@@ -86,10 +91,9 @@ def byte_level() -> PreTrainedTokenizerFast:
 
 def llama_like() -> PreTrainedTokenizerFast:
     """Llama's make: single digits only, a decoder that strips the text's first space, byte fallback."""
-    texts = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *DIGITS, ".", "-", ",", "a", "▁a"]
+    texts = ["<unk>", *_BYTES, "▁", *DIGITS, ".", "-", ",", "a", "▁a"]
     model = models.BPE(_ids(texts), [("▁", "a")], byte_fallback=True, unk_token="<unk>")
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    decoder = decoders.Sequence([*steps, decoders.Strip(content=" ", left=1)])
+    decoder = decoders.Sequence([*_JOINED_PIECES, decoders.Strip(content=" ", left=1)])
     return _wrapped(model, pre_tokenizers.Metaspace(split=False), decoder, unk_token="<unk>")
 
 
@@ -125,23 +129,19 @@ def qwen_like() -> PreTrainedTokenizerFast:
 
 def gemma_like() -> PreTrainedTokenizerFast:
     """Gemma's make: pieces with byte fallback, no space put before a text, each digit a token."""
-    texts = ["<pad>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁▁", *DIGITS, *"٣.,-a"]
+    texts = ["<pad>", "<unk>", *_BYTES, "▁", "▁▁", *DIGITS, *"٣.,-a"]
     merges = [("▁", "▁")]
     model = models.BPE(_ids(texts), merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>")
-    tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.Replace(" ", "▁")
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
+    decoder = decoders.Sequence(_JOINED_PIECES)
+    tokenizer = _wrapped(model, decoder=decoder, unk_token="<unk>", pad_token="<pad>")
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    return tokenizer
 
 
 def large(words: list[str]) -> PreTrainedTokenizerFast:
     """As many words as given, of GPT-2's letters, and the digits."""
     vocab = _ids(dict.fromkeys([*DIGITS, *words]))
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="0"))
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    return _wrapped(models.WordLevel(vocab, unk_token="0"), decoder=decoders.ByteLevel())
 
 
 CHARACTERS = ["<unk>", *DIGITS, *".,-+a"]
@@ -202,19 +202,15 @@ def saved_bytes(tokenizer: Any, folder: Path) -> dict[str, bytes]:
 
 
 # Their decoders put a space before each token.
-HOME_MADE = {
-    "split_words": split_words,
-    "quick_tour": quick_tour,
-    "python_characters": PythonCharacters,
-}
-MAKES = {
-    **HOME_MADE,
-    "word_level": word_level,
-    "word_piece": word_piece,
-    "sentence_piece": sentence_piece,
-    "byte_level": byte_level,
-    "llama_like": llama_like,
-    "llama_3_like": llama_3_like,
-    "qwen_like": qwen_like,
-    "gemma_like": gemma_like,
-}
+HOME_MADE = {"split_words": split_words, "quick_tour": quick_tour, "python_characters": PythonCharacters}
+_OTHERS = (
+    word_level,
+    word_piece,
+    sentence_piece,
+    byte_level,
+    llama_like,
+    llama_3_like,
+    qwen_like,
+    gemma_like,
+)
+MAKES = {**HOME_MADE, **{make.__name__: make for make in _OTHERS}}
