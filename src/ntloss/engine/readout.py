@@ -265,7 +265,7 @@ def read_block(
 def _log_normalizer(logits: Tensor) -> tuple[Tensor, Tensor]:
     # A row of -inf everywhere has no maximum to subtract.
     highest = logits.detach().amax(-1).clamp(min=torch.finfo(logits.dtype).min)
-    return highest, (logits - highest.unsqueeze(-1)).exp().sum(-1).log()
+    return highest, (logits - highest.unsqueeze(-1)).exp_().sum(-1).log()
 
 
 def _of_softmax(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tensor) -> tuple[Tensor, Tensor]:
