@@ -47,6 +47,7 @@ class Objective(nn.Module):
         needs: what the criterion needs.
         worst: the criterion's worst cost if it is reweighed, else None.
         reads_mass: whether the number term depends on the whole vocabulary's probability.
+        reads_all: whether the criterion must be given all positions, not the number labels alone.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Objective(nn.Module):
         self.worst = _worst_cost(self.criterion, vocabulary.value_tensor(), reweigh)
         self.needs = needs_of(self.criterion)
         self.reads_mass = self.worst is not None or self.needs.log_normalizer
+        self.reads_all = self.needs.spans or self.needs.across_positions
         self.label_smoothing = label_smoothing
         self.z_loss = z_loss
         self.tables = NumberTables(vocabulary, spans=self.needs.spans)
@@ -135,8 +137,7 @@ class Objective(nn.Module):
                 level, log_sum = level[rows], log_sum[rows]
         else:
             # The logits of the other positions may be anything, NaN too.
-            across = self.needs.spans or self.needs.across_positions
-            counted = targets.counted if across else weights != 0
+            counted = targets.counted if self.reads_all else weights != 0
             number_logits = torch.where(counted.unsqueeze(-1), number_logits, 0)
             if knows_mass:
                 level, log_sum = torch.where(counted, level, 0), torch.where(counted, log_sum, 0)

@@ -118,8 +118,7 @@ def read_labels(
         ce_weights = torch.where(is_number, 0, item_weights)
         number_weights = torch.where(has_term, item_weights, 0)
     number_rows = None
-    across = needs.spans or needs.across_positions
-    if not across and labels.device.type == "cpu" and not torch.compiler.is_compiling():
+    if not objective.reads_all and labels.device.type == "cpu" and not torch.compiler.is_compiling():
         number_rows = number_weights.nonzero().squeeze(-1)
     labels = torch.where(counted, labels, 0)
     return Targets(labels, target, counted, item_weights, ce_weights, number_weights, number_rows, spans)
