@@ -80,7 +80,7 @@ def test_several_rows_share_values_and_a_row_without_candidates_is_nan() -> None
     logs = torch.tensor([[0.0, -math.inf], [-math.inf, 0.0], [-math.inf, -math.inf]])
     for choice in ("mode", "median", "mean", lambda a, b: (a - b).abs()):
         assert_close(bayes_choice(values, logs, choice), torch.tensor([1, 2, math.nan]))
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         bayes_choice(torch.zeros(3), logs)
     with pytest.raises(ValueError, match="'mode', 'median', 'mean'"):
         bayes_choice(values, logs, "mid")
@@ -269,7 +269,7 @@ def test_own_weights_and_own_decoder_are_taken() -> None:
     ("options", "message"),
     [
         ({}, "prompt_length"),
-        ({"num_return_sequences": 3, "prompt_length": 1}, "do not divide"),
+        ({"num_return_sequences": 3, "prompt_length": 1}, "not a multiple"),
         ({"num_return_sequences": 2, "prompt_length": 1, "weights": "probability"}, "output_scores"),
         ({"prompt_length": 1, "weights": "even"}, "'uniform'"),
         ({"prompt_length": 1, "weights": torch.zeros(3)}, "one for each of 4"),

@@ -48,7 +48,8 @@ def folder(tmp_path: Path) -> str:
 
 
 def shares(inspection: Inspection) -> dict[tuple[bool, bool], float]:
-    return {(r.digit_level, r.space_prefixed): r.seen / inspection.digits for r in inspection.readings}
+    coverage = inspection.coverage
+    return {(row.digit_level, row.space_prefixed): row.seen / coverage.digits for row in coverage.rows}
 
 
 def counts(inspection: Inspection) -> dict[str, dict[str, int]]:
@@ -110,21 +111,16 @@ class TestMakes:
         assert shares(inspection)[chosen.digit_level, chosen.space_prefixed] == coverage.share
         assert coverage.share >= 0.9 * max(shares(inspection).values()) > 0
 
-    def test_the_four_readings_are_those_of_a_vocabulary(self, tiny_tokenizer: Any) -> None:
+    def test_each_coverage_row_matches_the_vocabulary_of_its_token_set(self, tiny_tokenizer: Any) -> None:
         texts = ["is 42, 7", "3.14 in 2019"]
         inspection = inspect_tokenizer(tiny_tokenizer, texts)
-        for reading in inspection.readings:
-            vocabulary = NumberVocabulary.from_tokenizer(
-                tiny_tokenizer, reading.digit_level, reading.space_prefixed
-            )
+        for row in inspection.coverage.rows:
+            vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizer, row.digit_level, row.space_prefixed)
             coverage = vocabulary.coverage(texts)
-            assert (reading.seen, inspection.digits) == (coverage.seen, coverage.digits)
-            assert (reading.tokens, reading.values) == (
-                len(vocabulary.tokens),
-                len(vocabulary.distinct_values),
-            )
-            left_out = reading.longer_left_out + reading.marked_left_out
-            assert left_out == len(vocabulary.left_out)
+            assert (row.seen, inspection.coverage.digits) == (coverage.seen, coverage.digits)
+            assert coverage.rows == inspection.coverage.rows
+            assert (row.tokens, row.values) == (len(vocabulary.tokens), len(vocabulary.distinct_values))
+            assert row.longer_left_out + row.marked_left_out == len(vocabulary.left_out)
             assert inspection.vocab_size == vocabulary.vocab_size
 
     @pytest.mark.parametrize(
@@ -174,7 +170,7 @@ class TestWhatIsNotCounted:
 
     def test_digits_of_other_scripts_in_a_text(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.qwen_like(), "4 and ٣٤")
-        assert (inspection.digits, inspection.other_digits) == (1, 2)
+        assert (inspection.coverage.digits, inspection.other_digits) == (1, 2)
         assert any("other scripts" in note and ": 2." in note for note in inspection.notes)
 
     @pytest.mark.parametrize("make", ["fast", "pieces", "python"])
@@ -191,9 +187,9 @@ class TestWhatIsNotCounted:
             if make == "python":  # around such a processor
                 tokenizer = BertGenerationTokenizer(path)
         inspection = inspect_tokenizer(tokenizer, "4 ４５ m² and ٣")
-        assert (inspection.digits, inspection.other_digits) == (4, 1)
+        assert (inspection.coverage.digits, inspection.other_digits) == (4, 1)
         assert shares(inspection)[False, True] == 1
-        assert not any("No reading sees" in note for note in inspection.notes)
+        assert not any("No token set covers" in note for note in inspection.notes)
 
     def test_tokens_that_are_numbers_and_more(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "4 4a 4a 1,000 5")
@@ -208,7 +204,7 @@ class TestWhatIsNotCounted:
     def test_digits_in_special_tokens(self) -> None:
         tokenizer = tiny_tokenizers.word_level()
         tokenizer.add_special_tokens({"additional_special_tokens": ["7"]})
-        assert any("special tokens" in note for note in inspect_tokenizer(tokenizer, "4 7").notes)
+        assert any("special or byte tokens" in note for note in inspect_tokenizer(tokenizer, "4 7").notes)
 
     def test_no_reading_sees_any_digit(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "999")
@@ -244,7 +240,7 @@ class TestAdvice:
     def test_missing_digits_make_a_reading_unusable_and_say_why(self) -> None:
         tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
         inspection = inspect_tokenizer(tokenizer, "1 2 3")
-        problems = {(r.digit_level, r.space_prefixed): r.problem for r in inspection.readings}
+        problems = {(row.digit_level, row.space_prefixed): row.problem for row in inspection.coverage.rows}
         assert problems[False, True] is None
         assert problems[True, True] == "the digits 0 have no token in this vocabulary"
         assert not inspection.recommendation.digit_level
@@ -261,7 +257,7 @@ class TestAdvice:
 
     def test_spaces_are_explained(self) -> None:
         with_marker = inspect_tokenizer(tiny_tokenizers.byte_level(), "is 7 8").recommendation
-        assert "10 of these tokens stand after a space (such as ' 7'), without which it would be 0.0%" in (
+        assert "10 of these tokens occur after a space (such as ' 7'), and without them it would be 0.0%" in (
             with_marker.reason
         )
         without = inspect_tokenizer(tiny_tokenizers.llama_like()).recommendation
@@ -282,8 +278,8 @@ class TestAdvice:
 
     def test_a_text_without_digits_is_said_and_replaced_by_the_sentence(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.llama_3_like(), "no number here")
-        assert inspection.digits == 0
-        assert any("holds no digit" in note and SENTENCE in note for note in inspection.notes)
+        assert inspection.coverage.digits == 0
+        assert any("has no digit" in note and SENTENCE in note for note in inspection.notes)
         assert inspection.recommendation == inspect_tokenizer(tiny_tokenizers.llama_3_like()).recommendation
 
     @pytest.mark.parametrize("texts", ["", " \n", [], ["", " "]], ids=["none", "blank", "no-texts", "blanks"])
@@ -329,10 +325,11 @@ class TestTheCommand:
         out = told(folder, "--text", str(text), "--json")
         assert out.isascii()
         inspection = json.loads(out)
-        assert [inspection[name] for name in ("digits", "other_digits", "number_tokens")] == [3, 1, 22]
+        assert (inspection["other_digits"], inspection["number_tokens"]) == (1, 22)
         assert inspection["source"] == folder
         assert inspection["forms"]["one digit"]["plain"]["samples"] == DIGITS[:5]
-        assert [r["seen"] for r in inspection["readings"]] == [1, 1, 1, 3]
+        assert inspection["coverage"]["digits"] == 3
+        assert [row["seen"] for row in inspection["coverage"]["rows"]] == [1, 1, 1, 3]
         assert inspection["recommendation"]["digit_level"] is False
 
     def test_reads_standard_input(
@@ -372,10 +369,10 @@ class TestTheCommand:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            (b"caf\xe9 4", r"no UTF-8 text \(byte 3\)"),
+            (b"caf\xe9 4", r"not UTF-8 text \(byte 3\)"),
             (b"", "is empty"),
             (b"\n \n", "is empty"),
-            ("is 42".encode("utf-16"), r"no UTF-8 text \(byte 0\)"),
+            ("is 42".encode("utf-16"), r"not UTF-8 text \(byte 0\)"),
             ("is 42".encode("utf-16le"), "looks like UTF-16"),
             (None, "cannot read the text .*No such file"),
         ],
@@ -428,7 +425,7 @@ def test_a_long_text_is_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(type(tokenizer), "__call__", counted)
     inspection = inspect_tokenizer(tokenizer, ["is 42", "7"] * 1250)
-    assert inspection.digits == inspection.readings[0].seen == 3 * 1250
+    assert inspection.coverage.digits == inspection.coverage.row(True, False).seen == 3 * 1250
     assert NumberVocabulary.from_tokenizer(tokenizer).coverage(["is 42", "7"] * 1250).share == 1
     assert sum(size for size in sizes if size > 1) == 5000  # beside a few digits, to see how they are cut
     assert max(sizes) <= 1000  # encodings take some fifty times the memory of their text

@@ -37,7 +37,7 @@ from ntloss import (
     ntil,
 )
 from ntloss.inspection import SENTENCE, inspect_tokenizer
-from ntloss.numbers import find_numbers, token_kinds
+from ntloss.number_spans import find_numbers, token_kinds
 
 VALUES_OF_DIGITS = {d: float(d) for d in DIGITS}
 PLAIN = {**VALUES_OF_DIGITS, **NUMBERS}
@@ -60,10 +60,14 @@ VALUES_OF_MAKES = {
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
 
 
-def raw_values(tokenizer: Any, vocabulary: NumberVocabulary) -> dict[str, float]:
-    """Value by the token's own string, markers included."""
+def by_raw_text(tokenizer: Any, vocabulary: NumberVocabulary, field: str = "value") -> dict[str, Any]:
+    """A field of each number token, by the token's own string including its marker."""
     raw = tokenizer.convert_ids_to_tokens(list(vocabulary.token_ids))
-    return dict(zip(raw, vocabulary.values, strict=True))
+    return dict(zip(raw, fields(vocabulary, field), strict=True))
+
+
+def fields(vocabulary: NumberVocabulary, field: str) -> list[Any]:
+    return [getattr(token, field) for token in vocabulary.tokens]
 
 
 def quietly_left_out(call: Any) -> list[str]:
@@ -89,28 +93,28 @@ class TestTinyTokenizers:
         # Nothing else: what float() reads (NOT_NUMBERS), special tokens and bytes such as <0x34>.
         tokenizer = tiny_tokenizers.MAKES[make]()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
-        assert raw_values(tokenizer, vocabulary) == VALUES_OF_MAKES.get(make, VALUES_OF_DIGITS)
+        assert by_raw_text(tokenizer, vocabulary) == VALUES_OF_MAKES.get(make, VALUES_OF_DIGITS)
         assert vocabulary.left_out == ()
 
     def test_digit_level_keeps_the_digits_of_each_make(self, tiny_tokenizer: Any) -> None:
         with_spaces = NumberVocabulary.from_tokenizer(tiny_tokenizer)
         assert with_spaces.distinct_values == tuple(float(d) for d in range(10))
-        assert set(with_spaces.digit_counts) == {1}
+        assert set(fields(with_spaces, "digits")) == {1}
         bare = NumberVocabulary.from_tokenizer(tiny_tokenizer, space_prefixed=False)
-        assert raw_values(tiny_tokenizer, bare) == VALUES_OF_DIGITS
+        assert by_raw_text(tiny_tokenizer, bare) == VALUES_OF_DIGITS
 
     def test_digit_counts(self) -> None:
         tokenizer = tiny_tokenizers.sentence_piece()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
         counts = {"4": 1, "42": 2, "007": 3, "-3": 1, "+5": 1, "3.14": 3, "3.": 1, ".5": 1, "1e3": 1}
-        digits = dict(zip(raw_values(tokenizer, vocabulary), vocabulary.digit_counts, strict=True))
+        digits = by_raw_text(tokenizer, vocabulary, "digits")
         for text, count in counts.items():
             assert digits[text] == digits["▁" + text] == count, text
 
     def test_a_space_or_a_sign_starts_a_number(self) -> None:
         tokenizer = tiny_tokenizers.sentence_piece()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
-        starts = dict(zip(raw_values(tokenizer, vocabulary), vocabulary.starts_number, strict=True))
+        starts = by_raw_text(tokenizer, vocabulary, "starts_number")
         assert all(starts[raw] == (raw[0] in "▁-+") for raw in starts)
 
     def test_points_signs_and_separators(self) -> None:
@@ -158,7 +162,7 @@ class TestDecodersThatPutSpacesBetweenTokens:
         assert tokenizer.convert_tokens_to_string(["1", "2"]) == "1 2"
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
         assert [token.text for token in vocabulary.tokens] == DIGITS
-        assert not any(vocabulary.starts_number)
+        assert not any(fields(vocabulary, "starts_number"))
         ids = tokenizer.convert_tokens_to_ids
         assert vocabulary.point_ids == (ids("."),)
         assert vocabulary.separator_ids == (ids(","),)
@@ -254,7 +258,7 @@ class TestDecodersThatPutSpacesBetweenTokens:
 
         tokenizer = HOME_MADE[make]()
         monkeypatch.setattr(type(tokenizer), "__call__", needs_boxes)
-        assert not any(NumberVocabulary.from_tokenizer(tokenizer).starts_number)
+        assert not any(fields(NumberVocabulary.from_tokenizer(tokenizer), "starts_number"))
 
     def test_what_cannot_encode_is_read_as_it_decodes(self) -> None:
         words = tiny_tokenizers.split_words()
@@ -265,7 +269,7 @@ class TestDecodersThatPutSpacesBetweenTokens:
             def __len__(self) -> int:
                 return len(words)
 
-        assert all(NumberVocabulary.from_tokenizer(Words()).starts_number)
+        assert all(fields(NumberVocabulary.from_tokenizer(Words()), "starts_number"))
 
 
 class TestRealTokenizers:
@@ -275,7 +279,7 @@ class TestRealTokenizers:
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)
         assert len(vocabulary.tokens) > 500
         marker = {"t5": "▁", "gpt2": "Ġ"}[name]
-        for raw, value in raw_values(tokenizer, vocabulary).items():
+        for raw, value in by_raw_text(tokenizer, vocabulary).items():
             assert float(raw.removeprefix(marker)) == value
         # and nothing that decodes to a plain number is missed
         plain = {i for raw, i in tokenizer.get_vocab().items() if raw.isascii() and raw.isdigit()}
@@ -298,7 +302,7 @@ class TestTiktoken:
         assert dict(vocabulary.sign_ids) == {ord("-"): -1, ord("+"): 1}
         # "42", "3", "14", "201", "9"
         coverage = vocabulary.coverage(SENTENCE)
-        assert (coverage.digits, coverage.seen, coverage.seen_by_reading[True, True]) == (9, 9, 2)
+        assert (coverage.digits, coverage.seen, coverage.row(True, True).seen) == (9, 9, 2)
 
     @pytest.mark.parametrize("digit_level", [True, False])
     def test_is_the_same_vocabulary_as_hugging_faces(
@@ -360,7 +364,7 @@ class TestMistralCommon:
         ours = NumberVocabulary.from_tokenizer(processor, digit_level=False)
         theirs = NumberVocabulary.from_tokenizer(SentencePieceTokenizer(path), digit_level=False)
         assert ours.tokens == theirs.tokens
-        assert max(ours.digit_counts) > 1
+        assert max(fields(ours, "digits")) > 1
         assert {token.bare for token in ours.tokens} == {True, False}
         assert ours.coverage(SENTENCE) == theirs.coverage(SENTENCE)
 
@@ -467,7 +471,7 @@ class TestWhatIsLeftOutIsSaid:
         tokenizer = tiny_tokenizers.byte_level()
         first = quietly_left_out(lambda: NTLoss(tokenizer))
         assert len(first) == 1
-        for part in ("10 tokens are read", "12 more", "10 with a space", "2 that are no single digit"):
+        for part in ("10 tokens count", "12 more", "10 with a space", "2 that are not a single digit"):
             assert part in first[0]
         assert "space_prefixed=True" in first[0]
         assert "digit_level=False" in first[0]
@@ -504,7 +508,7 @@ class TestCoverage:
         # "Ġ42" is one token, "Ġ7" another, "4" a third.
         assert coverage.digits == 4
         assert coverage.seen == 2
-        assert coverage.seen_by_reading == {
+        assert {(row.digit_level, row.space_prefixed): row.seen for row in coverage.rows} == {
             (True, False): 1, (True, True): 2, (False, False): 1, (False, True): 4,
         }  # fmt: skip
         assert "2 of 4 digits" in str(coverage)
@@ -544,7 +548,7 @@ class TestFromMapping:
         vocabulary = NumberVocabulary.from_mapping(mapping, vocab_size=10)
         assert vocabulary.token_ids == (3, 5, 7, 9)
         assert vocabulary.values == (12.0, 12.0, 0.5, -3.0)
-        assert vocabulary.starts_number == (False, True, False, True)
+        assert fields(vocabulary, "starts_number") == [False, True, False, True]
         assert vocabulary.distinct_values == (-3.0, 0.5, 12.0)
         assert vocabulary.point_ids == (2,)
         assert dict(vocabulary.sign_ids) == {1: -1, 4: -1, 0: 1}
@@ -555,7 +559,7 @@ class TestFromMapping:
     )
     def test_a_text_that_is_no_number_is_an_error(self, text: str) -> None:
         with pytest.raises(
-            ValueError, match=rf"token 1: .*{re.escape(repr(text))} is no number.*leave"
+            ValueError, match=rf"token 1: .*{re.escape(repr(text))} is not a number.*omit"
         ) as told:
             NumberVocabulary.from_mapping({0: "4", 1: text}, vocab_size=2)
         assert "'.', '-'" in str(told.value)
@@ -599,7 +603,7 @@ class TestFromMapping:
 
     def test_the_value_four_point_zero_is_the_digit_four(self) -> None:
         vocabulary = NumberVocabulary.from_mapping({d: float(d) for d in range(10)}, 10, digit_level=True)
-        assert set(vocabulary.digit_counts) == {1}
+        assert set(fields(vocabulary, "digits")) == {1}
         assert NTLoss(vocabulary).digit_level
 
     @pytest.mark.parametrize(

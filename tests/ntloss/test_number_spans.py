@@ -20,7 +20,7 @@ from ntloss import (
     Wasserstein,
     get_criterion,
 )
-from ntloss.numbers import find_numbers, log_ratio, sequence_ids_of, token_kinds
+from ntloss.number_spans import find_numbers, log_ratio, sequence_ids_of, token_kinds
 from ntloss.parsing import parse_numbers
 
 TEXTS = [*"0123456789", ".", ",", "-", None, " 4", "12", " 345", "007", "3.14", "-8", "1e3", ".5"]
