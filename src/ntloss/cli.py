@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import io
 import json
@@ -11,7 +10,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ntloss.inspection import MARKERS, SENTENCE, Inspection, TokenGroup, inspect_tokenizer
@@ -102,12 +101,14 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _inspect(source: str, text: str | None, as_json: bool) -> str:
     # The text comes first: reading it is fast, and the tokenizer may be a download.
     lines = [SENTENCE] if text is None else _read_lines(text)
-    with _quiet_libraries():
-        tokenizer = load_tokenizer(source)
-        try:
-            inspection = inspect_tokenizer(tokenizer, lines)
-        except (TypeError, ValueError) as error:
-            raise _InputError(f"{source}: {error}") from error
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # such as warnings about texts longer than the model's context
+    try:
+        inspection = inspect_tokenizer(load_tokenizer(source), lines)
+    except (TypeError, ValueError) as error:
+        raise _InputError(f"{source}: {error}") from error
+    finally:
+        logging.disable(disabled)
     if as_json:
         described = {"source": source, "text": text or SENTENCE, **dataclasses.asdict(inspection)}
         return json.dumps(described, indent=2)
@@ -131,20 +132,6 @@ def _read_lines(text: str) -> list[str]:
     if not any(line.strip() for line in lines):
         raise _InputError(f"{where} is empty. Expected a text like the model's training data.")
     return [piece for line in lines for piece in _PIECE.findall(line)]
-
-
-@contextlib.contextmanager
-def _quiet_libraries() -> Iterator[None]:
-    # They warn about texts longer than a model's context, which does not matter here.
-    names = ("transformers", "huggingface_hub")
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
 
 
 def describe(inspection: Inspection, source: str, text: str) -> str:

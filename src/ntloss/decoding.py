@@ -284,7 +284,7 @@ def read_generation(
     ends = _end_tokens(decode, eos_token_id)
     generated = _generated_part(output, sequences, prompt_length)
     tokens = [_until_end(row, ends) for row in generated.tolist()]
-    texts = make_decoder(decode)(tokens)
+    texts = _make_decoder(decode)(tokens)
     numbers = [parse_number(text, which) for text in texts]
     shape = (-1, num_return_sequences)
     candidates = torch.tensor([math.nan if n is None else n for n in numbers], dtype=torch.float64)
@@ -326,7 +326,7 @@ def _until_end(row: list[int], ends: frozenset[int]) -> list[int]:
     return row[: next((i for i, token in enumerate(row) if token in ends), len(row))]
 
 
-def make_decoder(decode: Any) -> Callable[[list[list[int]]], list[str]]:
+def _make_decoder(decode: Any) -> Callable[[list[list[int]]], list[str]]:
     """Return a function from rows of token ids to texts for the `decode` of `read_generation`."""
     if hasattr(decode, "batch_decode"):
         return lambda rows: list(decode.batch_decode(rows, skip_special_tokens=True))

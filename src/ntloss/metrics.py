@@ -1,4 +1,4 @@
-r"""Metrics of predicted numbers, from texts, token ids or floats.
+r"""Metrics of predicted numbers, from texts or floats.
 
     metrics = NumericMetrics()
     for batch in batches:
@@ -23,7 +23,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ntloss.decoding import make_decoder
 from ntloss.parsing import Which, parse_number
 
 METRICS = (
@@ -65,8 +64,8 @@ class NumericMetrics:
     `invalid_rate`        `invalid` / (`count` - `skipped`), 0 to 1
     `exact_match`         share of *all* pairs with equal texts, ignoring surrounding white space, or with
                           equal numbers if either side was given as numbers
-    `accuracy`            share of pairs with $|\hat x - x| \le atol + rtol |x|$ (`np.isclose`), before
-                          clipping; an invalid prediction is wrong
+    `accuracy`            share of pairs with $|\hat x - x| \le 10^{-8} + 10^{-5} |x|$ (`np.isclose`),
+                          before clipping; an invalid prediction is wrong
     `accuracy_of_valid`   the same share among valid predictions
     `mae`, `median_ae`    mean and median of $|e|$, in the numbers' units
     `rmse`                $\sqrt{\mathrm{mean}(e^2)}$, in the numbers' units
@@ -84,17 +83,13 @@ class NumericMetrics:
     answers only easy questions has a small error. A metric with nothing to average over is NaN.
 
     Args:
-        tokenizer: decodes token ids: a tokenizer, a function from rows of ids to texts, or a
-            `NumberVocabulary`; see `decoding.read_generation`. Default: token ids are rejected.
         which: which number of a text to compare, on both sides; see `parse_number`. Default: "last".
         clip: largest absolute value, or None for no limit. Default: 1e10, as in the paper.
-        rtol: relative tolerance of `accuracy`. Default: 1e-5.
-        atol: absolute tolerance of `accuracy`. Default: 1e-8.
         metrics: names of the metrics to compute. Default: all.
 
     Raises:
         ImportError: scipy is missing; `pearson` and `spearman` need it.
-        ValueError: an unknown metric, or a limit or tolerance out of range.
+        ValueError: an unknown metric or `which`, or a `clip` that is not positive.
 
     Source: "Regress, Don't Guess", ICML 2025 (last number of a text, `np.isclose`, clipping, log scale, count
     of invalid predictions).
@@ -110,47 +105,37 @@ class NumericMetrics:
     def __init__(
         self,
         *,
-        tokenizer: Any = None,
         which: Which = "last",
         clip: float | None = 1e10,
-        rtol: float = 1e-5,
-        atol: float = 1e-8,
         metrics: Sequence[str] | None = None,
     ) -> None:
         names = METRICS if metrics is None else metrics
         if unknown := sorted(set(names) - set(METRICS)):
             raise ValueError(f"metrics={unknown}: expected some of {', '.join(METRICS)}")
-        if not (clip is None or clip > 0) or not (rtol >= 0 and atol >= 0):
-            raise ValueError(
-                f"clip={clip}, rtol={rtol}, atol={atol}: expected a clip above 0 or None, and tolerances of "
-                "0 or more"
-            )
+        if clip is not None and not clip > 0:
+            raise ValueError(f"clip={clip}: expected a number above 0, or None for no limit")
         parse_number("", which)  # raises now for an unknown `which`, as _scipy_stats does without scipy
         if set(names) & set(_NEED_SCIPY):
             _scipy_stats()
         self.names = tuple(name for name in METRICS if name in names)
         self.which = which
         self.clip = clip
-        self.rtol = rtol
-        self.atol = atol
-        self._decode = None if tokenizer is None else make_decoder(tokenizer)
         self._chunks: list[Tensor] = []
 
     def update(self, predictions: Any, targets: Any) -> NumericMetrics:
         """Add a batch.
 
         Args:
-            predictions: `[batch]` texts; `[batch]` numbers, with None or NaN for a missing one; or `[batch,
-                seq]` token ids, of which negative ones are ignored. Tensors stay on their device until
-                `compute`.
+            predictions: `[batch]`, texts or numbers, with None or NaN for a missing number. Tensors stay on
+                their device until `compute`.
             targets: the same, though not necessarily of the same kind.
 
         Returns:
             `self`.
 
         Raises:
-            TypeError: neither texts nor numbers nor token ids, or token ids without a tokenizer.
-            ValueError: different numbers of predictions and targets, or numbers that are not `[batch]`.
+            TypeError: neither texts nor numbers.
+            ValueError: different numbers of predictions and targets, or a tensor that is not `[batch]`.
         """
         predicted, predicted_texts = self._read(predictions, "predictions")
         true, true_texts = self._read(targets, "targets")
@@ -173,35 +158,17 @@ class NumericMetrics:
         kind = getattr(getattr(given, "dtype", None), "kind", None)  # of a NumPy array
         if isinstance(given, Tensor) or (kind is not None and kind in "fiub"):
             given = torch.as_tensor(given)
-            if given.is_floating_point() and given.dim() != 1:
+            if given.dim() != 1:
                 raise ValueError(f"{name} of shape {list(given.shape)}: expected numbers as [batch]")
-            if given.dim() == 1:
-                device = "cpu" if given.device.type == "mps" else given.device  # MPS has no float64
-                return given.detach().to(device, torch.float64), None
-            given = given.tolist()
-        items = [] if isinstance(given, (str, Mapping)) else list(given)
-        if all(isinstance(item, str) for item in items) and not isinstance(given, (str, Mapping)):
-            return self._parse(items), items
-        if all(item is None or isinstance(item, (int, float)) for item in items) and items:
-            return torch.tensor([_as_float(item) for item in items], dtype=torch.float64), None
-        if not items or not all(hasattr(item, "__len__") and not isinstance(item, str) for item in items):
-            kinds = sorted({type(item).__name__ for item in items}) or type(given).__name__
-            raise TypeError(
-                f"{name}: given {kinds}; expected a list of texts, of numbers (None for a missing one), or "
-                "of rows of token ids"
-            )
-        if self._decode is None:
-            raise TypeError(
-                f"{name}: token ids need a tokenizer: NumericMetrics(tokenizer=tokenizer). For numbers, the "
-                "expected shape is [batch]."
-            )
-        texts = self._decode([[int(i) for i in row if i >= 0] for row in items])
-        return self._parse(texts), texts
-
-    def _parse(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor(
-            [_as_float(parse_number(text, self.which)) for text in texts], dtype=torch.float64
-        )
+            device = "cpu" if given.device.type == "mps" else given.device  # MPS has no float64
+            return given.detach().to(device, torch.float64), None
+        items: list[Any] = [given] if isinstance(given, (str, Mapping)) else list(given)
+        texts = None if isinstance(given, str) or not all(isinstance(i, str) for i in items) else items
+        if texts is None and not all(item is None or isinstance(item, (int, float)) for item in items):
+            kinds = ", ".join(sorted({type(item).__name__ for item in items}))
+            raise TypeError(f"{name}: given {kinds}; expected a list of texts, or of numbers or None")
+        numbers = items if texts is None else [parse_number(text, self.which) for text in texts]
+        return torch.tensor([_as_float(number) for number in numbers], dtype=torch.float64), texts
 
     def compute(self) -> dict[str, float]:
         """Compute the metrics of all batches so far.
@@ -214,7 +181,7 @@ class NumericMetrics:
         counted = self._is_number(true)
         predicted, true = predicted[counted], true[counted]
         valid = self._is_number(predicted)
-        close = torch.isclose(predicted, true, rtol=self.rtol, atol=self.atol) & predicted.isfinite()
+        close = torch.isclose(predicted, true, rtol=1e-5, atol=1e-8) & predicted.isfinite()
         results["skipped"] = int((~counted).sum())
         results["invalid"] = int((~valid).sum())
         results["invalid_rate"] = _mean((~valid).double())

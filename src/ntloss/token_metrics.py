@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ntloss.engine.readout import check_logits, read_logits
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import check_labels, check_values, shift_left
+from ntloss.engine.targets import check_labels, check_values
 from ntloss.metrics import gather
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
@@ -48,8 +48,6 @@ class TokenMetrics:
     Args:
         vocabulary: the number tokens, or a tokenizer, whose default token set is used.
         ignore_index: label of positions to ignore. Default: -100.
-        shift: compare each label with the logits of the position before, as for causal models; see
-            `NTLCrossEntropyLoss`. Default: False.
         places: decimal places to report separately, such as `range(-2, 6)`: 0 for units, 1 for tens, -1 for
             tenths. Default: none.
 
@@ -78,13 +76,11 @@ class TokenMetrics:
         vocabulary: NumberVocabulary | Any,
         *,
         ignore_index: int = -100,
-        shift: bool = False,
         places: range | None = None,
     ) -> None:
         if places is not None and places.step != 1:
             raise ValueError(f"places={places!r}: expected consecutive decimal places, such as range(-2, 6)")
         self.ignore_index = ignore_index
-        self.shift = shift
         self.places = range(0) if places is None else places
         self._tables = NumberTables(as_vocabulary(vocabulary))
         self._sums: Tensor | None = None
@@ -100,9 +96,9 @@ class TokenMetrics:
 
         Args:
             logits: `[..., vocab]`, any float dtype.
-            labels: `[...]`, token ids.
-            places: `[...]`, int, decimal place of each label; used at number labels, and shifted with the
-                labels. Required if the constructor was given `places`.
+            labels: `[...]`, token ids; for a causal model, pass `logits[:, :-1]` and `labels[:, 1:]`.
+            places: `[...]`, int, decimal place of each label, used at number labels. Required if the
+                constructor was given `places`.
 
         Returns:
             `self`.
@@ -123,8 +119,6 @@ class TokenMetrics:
                 f"range there and the labels' shape here, {list(labels.shape)}, or neither."
             )
         self._tables.to(logits.device)
-        if self.shift:
-            labels, places = shift_left(labels, places, self.ignore_index)
         columns, is_number = self._columns(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
         sums = columns.sum(0, keepdim=True)
         if places is not None:

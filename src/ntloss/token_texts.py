@@ -11,6 +11,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,12 @@ def cannot_encode(texts: list[str]) -> Sequence[Sequence[int]]:
         "this vocabulary cannot tokenize text: it was made by from_mapping without `encode`. "
         "Pass encode=<text to token ids> to from_mapping."
     )
+
+
+# At module level, so that a vocabulary can be pickled.
+def encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Sequence[Sequence[int]]:
+    """Encode texts one by one."""
+    return [encode(text) for text in texts]
 
 
 @dataclass(frozen=True)
@@ -71,13 +78,13 @@ def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts
     normalize: Callable[[str], str] = str
     if _has(tokenizer, "decode_single_token_bytes", "encode_ordinary", "n_vocab"):
         size, texts = tokenizer.n_vocab, _texts_of_tiktoken(tokenizer)
-        encode = functools.partial(_encode_with_tiktoken, tokenizer)
+        encode_one = tokenizer.encode_ordinary  # treats special tokens in a text as text
     elif _has(tokenizer, "id_to_piece", "is_special", "n_words"):
         size, texts = tokenizer.n_words, _texts_of_mistral(tokenizer)
-        encode = functools.partial(_encode_with_mistral, tokenizer)
+        encode_one = functools.partial(tokenizer.encode, bos=False, eos=False)
     elif _has(tokenizer, "id_to_piece", "is_control", "vocab_size"):
         size, texts = tokenizer.vocab_size(), _texts_of_pieces(tokenizer)
-        encode = functools.partial(_encode_with_pieces, tokenizer)
+        encode_one = functools.partial(tokenizer.encode, add_bos=False, add_eos=False)
         normalize = tokenizer.normalize
     else:
         raise TypeError(
@@ -88,7 +95,7 @@ def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts
         )
     decoded = {i: text for i, text in texts if _is_candidate(text, every_script)}
     bare = {i: not text.startswith(" ") for i, text in decoded.items()}
-    return TokenTexts(decoded, bare, size, encode, normalize)
+    return TokenTexts(decoded, bare, size, functools.partial(encode_each, encode_one), normalize)
 
 
 def count_tokens(
@@ -191,26 +198,19 @@ def _encode_alone(tokenizer: Any, text: str) -> Sequence[int]:
 def _texts_of_tiktoken(encoding: Any) -> Iterator[tuple[int, str]]:
     for token_id in range(encoding.n_vocab):
         if not encoding.is_special_token(token_id):
-            try:
+            with suppress(KeyError, UnicodeDecodeError):  # an unused id; part of a character
                 yield token_id, encoding.decode_single_token_bytes(token_id).decode()
-            except (KeyError, UnicodeDecodeError):  # an unused id; part of a character
-                continue
 
 
 def _texts_of_mistral(tokenizer: Any) -> Iterator[tuple[int, str]]:
-    in_bytes = getattr(tokenizer, "id_to_byte_piece", None)  # Tekken only; pieces hide partial characters
     for token_id in range(tokenizer.n_words):
         if tokenizer.is_special(token_id):
             continue
-        if in_bytes is None:
-            piece = tokenizer.id_to_piece(token_id)
-            if not _BYTE_TOKEN.fullmatch(piece):
-                yield token_id, piece.replace("▁", " ")
-        else:
-            try:
-                yield token_id, in_bytes(token_id, "ignore").decode()
-            except UnicodeDecodeError:
-                continue
+        if hasattr(tokenizer, "id_to_byte_piece"):  # Tekken; its pieces hide partial characters
+            with suppress(UnicodeDecodeError):
+                yield token_id, tokenizer.id_to_byte_piece(token_id, "ignore").decode()
+        elif not _BYTE_TOKEN.fullmatch(piece := tokenizer.id_to_piece(token_id)):
+            yield token_id, piece.replace("▁", " ")
 
 
 def _texts_of_pieces(processor: Any) -> Iterator[tuple[int, str]]:
@@ -238,17 +238,3 @@ def _normalize_with(tokenizer: Any, text: str) -> str:
         return str(normalizer.normalize_str(text))
     pieces = getattr(tokenizer, "sp_model", None)  # of a slow tokenizer that wraps SentencePiece
     return text if pieces is None else str(pieces.normalize(text))
-
-
-def _encode_with_tiktoken(encoding: Any, texts: list[str]) -> Sequence[Sequence[int]]:
-    # encode_ordinary treats special tokens that occur in a text as text.
-    return [encoding.encode_ordinary(text) for text in texts]
-
-
-def _encode_with_mistral(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
-    return [tokenizer.encode(text, bos=False, eos=False) for text in texts]
-
-
-def _encode_with_pieces(processor: Any, texts: list[str]) -> Sequence[Sequence[int]]:
-    ids: Sequence[Sequence[int]] = processor.encode(texts, add_bos=False, add_eos=False)
-    return ids

@@ -27,7 +27,14 @@ from ntloss.token_sets import (
     split_tokens,
     value_of,
 )
-from ntloss.token_texts import Encode, TokenTexts, cannot_encode, count_tokens, texts_of_tokenizer
+from ntloss.token_texts import (
+    Encode,
+    TokenTexts,
+    cannot_encode,
+    count_tokens,
+    encode_each,
+    texts_of_tokenizer,
+)
 
 # A sign may follow a space (" -3"); a point or a separator inside a number may not.
 _POINT, _SEPARATOR = ".", ","
@@ -179,7 +186,7 @@ class NumberVocabulary:
                 raise TypeError(f"token ids are ints; given {token_id!r} as a key of the mapping")
             decoded[token_id] = _text_of_value(token_id, given)
         bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
-        batch_encode = cannot_encode if encode is None else functools.partial(_encode_each, encode)
+        batch_encode = cannot_encode if encode is None else functools.partial(encode_each, encode)
         texts = TokenTexts(decoded, bare, vocab_size, batch_encode)
         return cls._from_texts(texts, vocab_size, digit_level, space_prefixed)
 
@@ -232,11 +239,6 @@ class NumberVocabulary:
 def as_vocabulary(given: Any) -> NumberVocabulary:
     """Return a vocabulary as it is; for a tokenizer, make the vocabulary of its default token set."""
     return given if isinstance(given, NumberVocabulary) else NumberVocabulary.from_tokenizer(given)
-
-
-# At module level, so that a vocabulary can be pickled.
-def _encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Sequence[Sequence[int]]:
-    return [encode(text) for text in texts]
 
 
 def _text_of_value(token_id: int, given: Any) -> str:

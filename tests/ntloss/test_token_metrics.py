@@ -90,15 +90,6 @@ def test_an_infinite_loss_at_one_place_stays_there() -> None:
     assert by_place[0]["cross_entropy"] == approx(math.log(12))
 
 
-def test_shifted_labels_are_those_of_the_next_position() -> None:
-    logits, labels, places = batch(3, 4, 9)
-    shifted = TokenMetrics(VOCABULARY, shift=True, places=PLACES).update(logits, labels, places)
-    by_hand = TokenMetrics(VOCABULARY, places=PLACES).update(logits[:, :-1], labels[:, 1:], places[:, 1:])
-    assert shifted.compute() == approx(by_hand.compute())
-    for place in PLACES:
-        assert shifted.compute_by_place()[place] == approx(by_hand.compute_by_place()[place])
-
-
 def test_nothing_to_average_over_is_nan() -> None:
     nothing = TokenMetrics(VOCABULARY)
     empty = TokenMetrics(VOCABULARY).update(torch.zeros(0, 12), torch.zeros(0, dtype=torch.int64))
