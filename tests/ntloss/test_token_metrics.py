@@ -1,4 +1,4 @@
-"""Teacher-forced metrics of number tokens; over ranks in test_metrics.py."""
+"""Teacher-forced metrics of number tokens; test_metrics.py gathers them over ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def batch(seed: int, *shape: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def oracle(logits: Tensor, labels: Tensor, keep: Any = lambda i: True) -> dict[str, float]:
-    """The definitions, position by position, in NumPy."""
+    """The definitions in NumPy, position by position."""
     rows, flat = logits.reshape(-1, 12).numpy(), labels.reshape(-1).tolist()
     values = dict(zip(VOCABULARY.token_ids, VOCABULARY.values, strict=True))
     numbers: list[tuple[float, ...]] = []
@@ -58,7 +58,7 @@ def oracle(logits: Tensor, labels: Tensor, keep: Any = lambda i: True) -> dict[s
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_definitions_streamed_and_at_once(dtype: torch.dtype) -> None:
+def test_streamed_metrics_match_their_definitions(dtype: torch.dtype) -> None:
     logits, labels, _ = batch(0, 6, 15)
     metrics = TokenMetrics(VOCABULARY)
     for start in range(0, 6, 2):
@@ -67,7 +67,7 @@ def test_definitions_streamed_and_at_once(dtype: torch.dtype) -> None:
     assert metrics.compute() == approx(TokenMetrics(VOCABULARY).update(logits.to(dtype), labels).compute())
 
 
-def test_each_place_has_its_own_and_places_not_asked_for_have_none() -> None:
+def test_metrics_are_reported_for_each_requested_decimal_place() -> None:
     logits, labels, places = batch(2, 8, 25)
     metrics = TokenMetrics(VOCABULARY, places=PLACES).update(logits, labels, places)
     flat = places.reshape(-1)
@@ -81,7 +81,7 @@ def test_each_place_has_its_own_and_places_not_asked_for_have_none() -> None:
     assert TokenMetrics(VOCABULARY).compute_by_place() == {}
 
 
-def test_an_infinite_loss_at_one_place_stays_there() -> None:
+def test_an_infinite_loss_at_one_place_does_not_affect_others() -> None:
     logits = torch.zeros(2, 12)
     logits[0, 4] = -math.inf
     metrics = TokenMetrics(VOCABULARY, places=range(2))
@@ -90,7 +90,7 @@ def test_an_infinite_loss_at_one_place_stays_there() -> None:
     assert by_place[0]["cross_entropy"] == approx(math.log(12))
 
 
-def test_nothing_to_average_over_is_nan() -> None:
+def test_means_over_no_positions_are_nan() -> None:
     nothing = TokenMetrics(VOCABULARY)
     empty = TokenMetrics(VOCABULARY).update(torch.zeros(0, 12), torch.zeros(0, dtype=torch.int64))
     ignored = TokenMetrics(VOCABULARY).update(torch.zeros(3, 12), torch.full((3,), -100))
@@ -109,8 +109,8 @@ def test_reset_discards_all_batches() -> None:
     assert metrics.compute() == approx(TokenMetrics(VOCABULARY, places=PLACES).update(*second).compute())
 
 
-def test_update_never_waits_for_the_device() -> None:
-    # Tensors on "meta" have no values: whatever reads one, or needs one for a shape, raises.
+def test_update_does_not_synchronize_with_the_device() -> None:
+    # Tensors on "meta" have no values: reading one, also for a shape, raises an error.
     metrics = TokenMetrics(VOCABULARY, places=PLACES)
     logits = torch.empty(2, 5, 12, device="meta")
     labels = torch.empty(2, 5, dtype=torch.int64, device="meta")
@@ -122,7 +122,7 @@ def test_update_never_waits_for_the_device() -> None:
         metrics.compute()
 
 
-def test_no_graph_is_kept() -> None:
+def test_update_keeps_no_autograd_graph() -> None:
     metrics = TokenMetrics(VOCABULARY)
     metrics.update(torch.zeros(2, 12, requires_grad=True), torch.tensor([1, 2]))
     assert metrics._sums is not None
@@ -146,6 +146,6 @@ def test_no_graph_is_kept() -> None:
         ({"places": range(0, 4, 2)}, (), ValueError, "consecutive"),
     ],
 )
-def test_what_does_not_fit_is_refused(options: Any, inputs: Any, error: Any, message: str) -> None:
+def test_invalid_arguments_are_errors(options: Any, inputs: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         TokenMetrics(VOCABULARY, **options).update(*inputs)

@@ -1,4 +1,4 @@
-"""Tokenizers from folders, files and names; and one line of advice where that fails."""
+"""Loading tokenizers from folders, files and names, and the errors if that fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ntloss.tokenizer_loading import TokenizerLoadingError, load_tokenizer
 
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Nothing answers; the addresses asked for."""
+    """Let all requests fail, and return the list of requested URLs."""
     asked = []
 
     def refuse(request: Any, timeout: float) -> None:
@@ -38,7 +38,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class TestLoading:
-    def test_a_tokenizer_json_alone(self, tmp_path: Path) -> None:
+    def test_a_tokenizer_json_is_loaded_without_its_folder(self, tmp_path: Path) -> None:
         tiny_tokenizers.byte_level().save_pretrained(tmp_path)
         tokenizer = load_tokenizer(str(tmp_path / "tokenizer.json"))
         assert inspect_tokenizer(tokenizer).number_tokens == 22
@@ -53,7 +53,7 @@ class TestLoading:
                 path.unlink()
         assert inspect_tokenizer(load_tokenizer(str(tmp_path))).number_tokens == 22
 
-    def test_an_encoding_of_tiktoken_by_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_tiktoken_encoding_is_loaded_by_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tiktoken = pytest.importorskip("tiktoken")
         asked: list[str] = []
         monkeypatch.setattr(
@@ -62,7 +62,7 @@ class TestLoading:
         assert inspect_tokenizer(load_tokenizer("tiktoken:cl100k_base")).number_tokens == 1110
         assert asked == ["cl100k_base"]
 
-    def test_a_name_is_looked_up_in_the_cache_before_the_network(
+    def test_a_hub_name_is_looked_up_in_the_cache_before_the_network(
         self, monkeypatch: pytest.MonkeyPatch, no_network: list[str]
     ) -> None:
         calls = []
@@ -77,11 +77,11 @@ class TestLoading:
         assert no_network == []
 
     @pytest.mark.parametrize("gated", [False, True])
-    def test_a_name_that_is_not_in_the_cache_is_downloaded(
+    def test_a_hub_name_that_is_not_in_the_cache_is_downloaded(
         self, gated: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def answer(request: Any, timeout: float) -> io.BytesIO:
-            if gated:  # an answer all the same
+            if gated:  # still an answer
                 raise urllib.error.HTTPError(request.full_url, 403, "forbidden", {}, None)  # type: ignore[arg-type]
             return io.BytesIO()
 
@@ -99,14 +99,14 @@ class TestLoading:
 
 
 class TestLoadingFails:
-    def test_offline_at_once_with_what_to_do(self, no_network: list[str]) -> None:
+    def test_offline_fails_fast_and_says_what_to_do(self, no_network: list[str]) -> None:
         start = time.monotonic()
         with pytest.raises(TokenizerLoadingError, match=r"does not answer.*save_pretrained\(folder\)"):
             load_tokenizer("nobody/has-this-name")
         assert time.monotonic() - start < 30
         assert len(no_network) == 1
 
-    def test_the_network_is_left_alone_when_told(
+    def test_the_network_is_not_used_if_an_offline_switch_is_set(
         self, no_network: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -114,7 +114,7 @@ class TestLoadingFails:
             load_tokenizer("nobody/has-this-name")
         assert no_network == []
 
-    def test_an_encoding_that_cannot_be_downloaded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_encoding_that_cannot_be_downloaded_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tiktoken = pytest.importorskip("tiktoken")
 
         def refuse(name: str) -> None:
@@ -124,7 +124,7 @@ class TestLoadingFails:
         with pytest.raises(TokenizerLoadingError, match=r"ConnectionError.*TIKTOKEN_CACHE_DIR"):
             load_tokenizer("tiktoken:cl100k_base")
 
-    def test_an_encoding_whose_download_hangs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_encoding_whose_download_hangs_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tiktoken = pytest.importorskip("tiktoken")
         answer = threading.Event()
         monkeypatch.setattr(tiktoken, "get_encoding", lambda name: answer.wait(60))
@@ -133,7 +133,7 @@ class TestLoadingFails:
             load_tokenizer("tiktoken:cl100k_base")
         answer.set()
 
-    def test_an_unknown_encoding_names_those_there_are(self) -> None:
+    def test_the_error_for_an_unknown_encoding_lists_the_valid_ones(self) -> None:
         pytest.importorskip("tiktoken")
         with pytest.raises(TokenizerLoadingError, match=r"'nope'.*cl100k_base"):
             load_tokenizer("tiktoken:nope")
@@ -146,7 +146,7 @@ class TestLoadingFails:
             ("org/name", "transformers"),
         ],
     )
-    def test_a_missing_library_is_named_with_how_to_install_it(
+    def test_the_error_for_a_missing_library_says_how_to_install_it(
         self, source: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "tokenizer.json").write_text('{"model": {}}')
@@ -186,16 +186,16 @@ class TestLoadingFails:
             load_tokenizer(str(tmp_path))
         assert "\n" not in str(error.value)
 
-    def test_a_folder_that_asks_for_its_own_code(self, tmp_path: Path) -> None:
+    def test_custom_code_of_a_tokenizer_is_not_run(self, tmp_path: Path) -> None:
         auto_map = {"AutoTokenizer": ["code.Tokenizer", None]}
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": auto_map}))
-        # transformers 4 reads the model's configuration first, and finds none.
+        # transformers 4 looks for the model's configuration first, which is missing.
         with pytest.raises(TokenizerLoadingError, match=r"custom code|Unrecognized model") as error:
             load_tokenizer(str(tmp_path))
         assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize("source", ["no/such/folder", "./gone", "gone/tokenizer.json", "gone.model", ""])
-    def test_a_path_that_is_not_there_is_no_hub_name(self, source: str, no_network: list[str]) -> None:
+    def test_a_missing_path_is_not_looked_up_on_the_hub(self, source: str, no_network: list[str]) -> None:
         with pytest.raises(TokenizerLoadingError, match="no such file or folder"):
             load_tokenizer(source)
         assert no_network == []
