@@ -135,16 +135,7 @@ def _read_lines(text: str) -> list[str]:
 
 
 def describe(inspection: Inspection, source: str, text: str) -> str:
-    """Format an inspection as aligned plain text.
-
-    Args:
-        inspection: result of `inspect_tokenizer`.
-        source: name of the tokenizer.
-        text: name of the text.
-
-    Returns:
-        Lines, without a trailing newline.
-    """
+    """Format an inspection as aligned plain text; `source` names the tokenizer, and `text` the text."""
     coverage = inspection.coverage
     lines = [
         f"{source} ({inspection.tokenizer}): {inspection.number_tokens:,} of {inspection.vocab_size:,} "

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ntloss.token_sets import Coverage, NumberToken, count_digits, find_number_tokens, measure_coverage
+from ntloss.token_sets import (
+    Coverage,
+    NumberToken,
+    check_not_empty,
+    count_digits,
+    find_number_tokens,
+    measure_coverage,
+)
 from ntloss.token_texts import TokenTexts, count_tokens, texts_of_tokenizer
 
 SENTENCE = "The answer is 42, or 3.14 in 2019."
@@ -114,31 +121,29 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         raise ValueError("the text is empty. Expected a text like the model's training data.")
     found = texts_of_tokenizer(tokenizer, every_script=True)
     tokens = find_number_tokens(found.decoded, found.bare)
-    if not tokens:
-        raise ValueError(
-            f"no number token among the {found.vocab_size:,} tokens of this {type(tokenizer).__name__}. "
-            "Expected at least one token whose text is an ASCII number, such as '4'. Add the digits to the "
-            "tokenizer and the model, or list tokens that stand for numbers ('<num_4>') with "
-            "NumberVocabulary.from_mapping."
-        )
+    check_not_empty(tokens, found.vocab_size)
     used, normalized = count_tokens(texts, found.encode, found.normalize)
     coverage = measure_coverage(tokens, (), used, normalized)
-    unseen = _count_unseen(found, tokens, used)
     other_digits = sum(_is_other_digit(character) for text in normalized for character in text)
+    numbers = {token.token_id for token in tokens}
+    others = {i: _shown(text, found.bare[i]) for i, text in found.decoded.items() if i not in numbers}
+    unseen = Counter[str]()
+    for token_id, text in others.items():
+        if seen := used[token_id] * count_digits(text):
+            unseen[text] += seen
     if coverage.digits:
         recommendation = _recommend(tokens, coverage, used)
     else:
         used, normalized = count_tokens(SENTENCE, found.encode, found.normalize)
         recommendation = _recommend(tokens, measure_coverage(tokens, (), used, normalized), used)
-    other_scripts, mixed = _group_others(found, tokens)
     return Inspection(
         tokenizer=type(tokenizer).__name__,
         vocab_size=found.vocab_size,
         number_tokens=len(tokens),
         values=len({token.value for token in tokens}),
         forms=_group_forms(tokens),
-        other_scripts=other_scripts,
-        mixed=mixed,
+        other_scripts=_group_other_scripts(others),
+        mixed=_group([text for _, text in sorted(others.items()) if count_digits(text)]),
         coverage=coverage,
         other_digits=other_digits,
         unseen=dict(unseen.most_common(_SAMPLES)),
@@ -192,21 +197,12 @@ def _is_other_digit(character: str) -> bool:
     return not character.isascii() and character.isdigit()
 
 
-def _group_others(
-    found: TokenTexts, tokens: Iterable[NumberToken]
-) -> tuple[dict[str, TokenGroup], TokenGroup]:
-    numbers = {token.token_id for token in tokens}
+def _group_other_scripts(others: Mapping[int, str]) -> dict[str, TokenGroup]:
     scripts: dict[str, list[str]] = {}
-    mixed: list[str] = []
-    for token_id, text in sorted(found.decoded.items()):
-        if token_id in numbers:
-            continue
-        shown = _shown(text, found.bare[token_id])
-        if count_digits(text):
-            mixed.append(shown)
-        elif text.strip() and all(map(_is_other_digit, text.strip())):
-            scripts.setdefault(_script(text.strip()[0]), []).append(shown)
-    return {script: _group(texts) for script, texts in sorted(scripts.items())}, _group(mixed)
+    for _, text in sorted(others.items()):
+        if text.strip() and all(map(_is_other_digit, text.strip())):
+            scripts.setdefault(_script(text.strip()[0]), []).append(text)
+    return {script: _group(texts) for script, texts in sorted(scripts.items())}
 
 
 def _script(digit: str) -> str:
@@ -215,16 +211,6 @@ def _script(digit: str) -> str:
     if name.startswith("digit "):  # "DIGIT ONE FULL STOP" is one character
         return "punctuated"
     return name.partition(" digit ")[0] if " digit " in name else name.partition(" ")[0]
-
-
-def _count_unseen(found: TokenTexts, tokens: Iterable[NumberToken], used: Mapping[int, int]) -> Counter[str]:
-    numbers = {token.token_id for token in tokens}
-    unseen: Counter[str] = Counter()
-    for token_id, times in used.items():
-        text = found.decoded.get(token_id, "")
-        if token_id not in numbers and count_digits(text):
-            unseen[_shown(text, found.bare[token_id])] += times * count_digits(text)
-    return unseen
 
 
 def _recommend(

@@ -190,6 +190,16 @@ def split_tokens(
     return kept, others
 
 
+def check_not_empty(tokens: Sequence[NumberToken], vocab_size: int) -> None:
+    """Raise a ValueError if a vocabulary has no number tokens."""
+    if not tokens:
+        raise ValueError(
+            f"no number token among {vocab_size:,} tokens. Expected at least one token whose text is an "
+            "ASCII number, such as '4'. Add the digits to the tokenizer and the model, or list tokens that "
+            "stand for numbers ('<num_4>') with NumberVocabulary.from_mapping({token_id: value})."
+        )
+
+
 def check_digits(kept: Sequence[NumberToken], others: Sequence[NumberToken]) -> None:
     """Raise a ValueError if a digit-level token set lacks one of the ten digits."""
 

@@ -68,9 +68,10 @@ def _load_from_hub(name: str) -> Any:
     except Exception:  # missing or incomplete in the cache; transformers raises many types
         pass
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    switches = [name for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if _is_on(name)]
-    if switches or not _answers(endpoint):
-        why = f"{switches[0]} is set" if switches else f"{endpoint} does not answer"
+    switches = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    is_set = [name for name in switches if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")]
+    if is_set or not _answers(endpoint):
+        why = f"{is_set[0]} is set" if is_set else f"{endpoint} does not answer"
         raise TokenizerLoadingError(
             f"{name!r} is neither a folder nor in the hub's cache, and {why}. Check the spelling, or run "
             "tokenizer.save_pretrained(folder) on a machine with network access and pass that folder."
@@ -119,10 +120,6 @@ def _load(source: str, load: Callable[..., Any], *arguments: Any, **options: Any
         raise TokenizerLoadingError(
             f"{source}: no tokenizer could be loaded: {_one_line(error)} {_OTHER_KINDS}"
         ) from error
-
-
-def _is_on(switch: str) -> bool:
-    return os.environ.get(switch, "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 def _one_line(error: BaseException) -> str:

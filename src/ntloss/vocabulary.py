@@ -22,6 +22,7 @@ from ntloss.token_sets import (
     Coverage,
     NumberToken,
     check_digits,
+    check_not_empty,
     find_number_tokens,
     measure_coverage,
     split_tokens,
@@ -82,12 +83,7 @@ class NumberVocabulary:
             raise TypeError(
                 f"vocab_size: expected an int, the width of the model's logits, given {self.vocab_size!r}"
             )
-        if not self.tokens:
-            raise ValueError(
-                f"no number token among {self.vocab_size:,} tokens. Expected at least one token whose text "
-                "is an ASCII number, such as '4'. Add the digits to the tokenizer, or list the number tokens "
-                "with NumberVocabulary.from_mapping({token_id: value})."
-            )
+        check_not_empty(self.tokens, self.vocab_size)
         ids = sorted([*self.token_ids, *self.point_ids, *self.sign_ids, *self.separator_ids])
         if ids[0] < 0 or ids[-1] >= self.vocab_size:
             raise ValueError(

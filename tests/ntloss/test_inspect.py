@@ -400,7 +400,7 @@ class TestTheCommand:
 
         backend = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
         PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(tmp_path)
-        self.fails(["inspect", str(tmp_path)], "no number token among the 2 tokens.*from_mapping", capsys)
+        self.fails(["inspect", str(tmp_path)], "no number token among 2 tokens.*from_mapping", capsys)
 
     @pytest.mark.parametrize("arguments", [["inspect", "{folder}"], ["--help"]], ids=["report", "help"])
     def test_a_closed_output_pipe_causes_no_traceback(self, arguments: list[str], folder: str) -> None:
