@@ -79,7 +79,7 @@ class TokenMetrics:
         places: range | None = None,
     ) -> None:
         if places is not None and places.step != 1:
-            raise ValueError(f"places={places!r}: expected consecutive decimal places, such as range(-2, 6)")
+            raise ValueError(f"places={places!r}: expected consecutive places, such as range(-2, 6)")
         self.ignore_index = ignore_index
         self.places = range(0) if places is None else places
         self._tables = NumberTables(as_vocabulary(vocabulary))
