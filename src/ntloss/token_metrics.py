@@ -85,11 +85,6 @@ class TokenMetrics:
         self._tables = NumberTables(as_vocabulary(vocabulary))
         self._sums: Tensor | None = None
 
-    @property
-    def vocabulary(self) -> NumberVocabulary:
-        """The number tokens."""
-        return self._tables.vocabulary
-
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor, places: Tensor | None = None) -> TokenMetrics:
         """Add a batch.
@@ -107,9 +102,10 @@ class TokenMetrics:
             TypeError: logits are not floating-point, or labels are not token ids.
             ValueError: shapes, devices or labels do not match; `places` are missing or unexpected.
         """
-        check_logits(logits, self.vocabulary.vocab_size)
+        vocab_size = self._tables.vocabulary.vocab_size
+        check_logits(logits, vocab_size)
         check_labels(labels, logits)
-        check_values(labels, None, self.vocabulary.vocab_size, self.ignore_index, None)
+        check_values(labels, None, vocab_size, self.ignore_index, None)
         if (places is None) != (len(self.places) == 0) or (
             places is not None and places.shape != labels.shape
         ):

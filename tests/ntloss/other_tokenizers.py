@@ -62,11 +62,11 @@ def tekken_file(folder: Path) -> Path:
     return path
 
 
-def sentence_piece_file(folder: Path, name: str = "tokenizer.model.v1", split_digits: bool = True) -> Path:
+def sentence_piece_file(folder: Path, split_digits: bool = True) -> Path:
     """A SentencePiece model, trained here, with byte fallback; it adds a space before a text."""
     import sentencepiece
 
-    path = folder / name
+    path = folder / "tokenizer.model.v1"
     sentences = [f"the answer is {n}, or {n / 7:.2f} in {1900 + n % 130}." for n in range(0, 2000, 3)]
     with path.open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
