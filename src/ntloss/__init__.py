@@ -35,7 +35,8 @@ from ntloss.number_level import NumberLevelLoss
 from ntloss.published import NTLoss, NTLossDotProduct
 from ntloss.schedules import After, Constant, Cosine, LinearWarmup, WeightScheduler
 from ntloss.token_metrics import TokenMetrics
-from ntloss.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary
+from ntloss.token_sets import Coverage, NumberToken
+from ntloss.vocabulary import NumberTokensLeftOut, NumberVocabulary
 
 __version__ = "1.0.0.dev0"
 

@@ -106,7 +106,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
     one buffer of their size, which becomes their gradient.
 
     Args:
-        vocabulary: the number tokens; of a tokenizer, its default reading.
+        vocabulary: the number tokens, or a tokenizer, whose default token set is used.
         criterion: how wrong a number is. Default: `Wasserstein()`.
         weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. The attribute may be
             changed between steps (`ntloss.schedules`); under `torch.compile` make it a tensor, which is

@@ -48,7 +48,7 @@ class NumberTokenLoss(BaseLoss):
     """Any criterion as a number token loss, to be added to cross-entropy.
 
     Args:
-        vocabulary: the number tokens; of a tokenizer, its default reading.
+        vocabulary: the number tokens, or a tokenizer, whose default token set is used.
         criterion: how wrong a number is. Default: `Wasserstein()`.
         reweigh: let probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
             Default: where the criterion has a worst cost.

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ntloss.numbers import NumberSpans
+from ntloss.number_spans import NumberSpans
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def spans_of(x: CriterionInput, asker: object) -> NumberSpans:
     if x.spans is None:
         raise ValueError(
             f"spans is None, and {asker!r} needs to know which tokens form a number: make the input with "
-            "spans=ntloss.numbers.find_numbers(...).flatten()"
+            "spans=ntloss.number_spans.find_numbers(...).flatten()"
         )
     return x.spans
 

@@ -1,7 +1,7 @@
 r"""Losses on whole numbers: one for each number, at its first token.
 
 All compare $\hat x = \sum_t \hat d_t 10^{place_t}$, read from what the model expects at each token, with the
-label's number $x$, on a scale that numbers of any length fit (`ntloss.numbers.log_ratio`). A teacher-forced
+label's number $x$, on a scale that numbers of any length fit (`number_spans.log_ratio`). A teacher-forced
 loss sees as many digits as the *labels* have: that the model would have stopped earlier, or gone on, it
 cannot see.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ntloss.criteria.criterion import CriterionInput, Needs, check_positive, spans_of
-from ntloss.numbers import NumberSpans, log_ratio
+from ntloss.number_spans import NumberSpans, log_ratio
 
 # In the unit of a number's last digit; that of the published package.
 _EPSILON = torch.finfo(torch.float32).eps

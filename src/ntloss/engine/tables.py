@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ntloss.criteria import CriterionInput
-from ntloss.numbers import NumberSpans, token_kinds
+from ntloss.number_spans import NumberSpans, token_kinds
 from ntloss.vocabulary import NumberVocabulary
 
 # Stands in for a logit of -inf among the number tokens: its probability is 0 all the same, and no
