@@ -45,7 +45,7 @@ __all__ = [
     "NumberToken",
     "NumberTokensLeftOut",
     "Coverage",
-    # losses: nn.Modules (their functions are in ntloss.functional)
+    # losses: nn.Modules
     "NTLoss",
     "NTLossDotProduct",
     "NumberLevelLoss",

@@ -20,7 +20,6 @@ from ntloss import (
     NumberVocabulary,
     Wasserstein,
 )
-from ntloss.functional import cross_entropy_ntl, linear_cross_entropy_ntl, number_token_loss
 
 BOTH = (NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss)
 ALL = (*BOTH, NumberTokenLoss)
@@ -337,21 +336,7 @@ def test_predict_numbers_checks_its_logits(digits: NumberVocabulary) -> None:
         NTLossDotProduct(digits).predict_numbers(torch.zeros(1, 2, 12, dtype=torch.int64))
 
 
-# --- functions, and values that are not read ------------------------------------------------------
-
-
-def test_the_functions_say_the_same() -> None:
-    labels = torch.tensor([9, 2, 3])
-    with pytest.raises(ValueError, match="mode='both': expected"):
-        cross_entropy_ntl(torch.zeros(3, VOCAB), labels, NUMBERS, mode="both")
-    with pytest.raises(ValueError, match="has 22 rows"):
-        linear_cross_entropy_ntl(torch.zeros(3, 6), torch.zeros(22, 6), labels, NUMBERS)
-    with pytest.raises(TypeError, match="smoothing"):
-        cross_entropy_ntl(torch.zeros(3, VOCAB), labels, NUMBERS, smoothing=0.1)
-    with pytest.raises(ValueError, match=r"reweigh=True.*worst"):
-        number_token_loss(torch.zeros(3, VOCAB), labels, NUMBERS, Unbounded(), reweigh=True)
-    with pytest.raises(ValueError, match="label 29"):
-        number_token_loss(torch.zeros(3, VOCAB), labels + 20, NUMBERS, validate=True)
+# --- when values are read -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", [*OF_LOGITS, "linear", "alone from hidden"])

@@ -21,7 +21,6 @@ from combined_cases import (
     VALUES,
     VOCAB,
     Result,
-    SquaredDistance,
     assert_gradients,
     assert_matches,
     compute,
@@ -56,7 +55,6 @@ from ntloss import (
     Wasserstein,
 )
 from ntloss.engine import readout
-from ntloss.functional import cross_entropy_ntl, linear_cross_entropy_ntl
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 REDUCTIONS = ["mean", "sum", "none"]
@@ -447,41 +445,6 @@ class TestTerms:
     def test_default_weights(self) -> None:
         assert NTLCrossEntropyLoss(NUMBERS).weight == 0.3
         assert NTLLinearCrossEntropyLoss(NUMBERS, mode="replace").weight == 1.0
-
-
-class TestFunctions:
-    @pytest.mark.parametrize("criterion", ["wasserstein", "user's own"])
-    def test_equal_the_modules(self, criterion: str) -> None:
-        case = make_case(5, weighted=True, criterion=criterion, num_items=9.0, num_numbers=4.0)
-        rest = {
-            "loss_weights": case.loss_weights,
-            "num_items_in_batch": 9.0,
-            "num_numbers_in_batch": 4.0,
-            **case.arguments(),
-        }
-        wanted = case.expected()
-        loss = cross_entropy_ntl(case.logits(), case.labels, NUMBERS, **rest)
-        assert_close(loss, wanted.loss)
-        loss = linear_cross_entropy_ntl(
-            case.hidden, case.weight, case.labels, NUMBERS, case.bias, chunk_size=2, **rest
-        )
-        assert_close(loss, wanted.loss)
-
-    def test_take_a_criterion_that_cannot_be_hashed(self) -> None:
-        # A plain dataclass, or anything with __eq__, has no hash.
-        class Mine(SquaredDistance):
-            __hash__ = None  # type: ignore[assignment]
-
-        case = make_case(5, criterion="user's own")
-        loss = cross_entropy_ntl(case.logits(), case.labels, NUMBERS, criterion=Mine())
-        assert_close(loss, case.expected().loss)
-
-    def test_a_changed_weight_is_not_the_one_kept(self) -> None:
-        case = make_case(5)
-        for weight in (0.3, 0.6):
-            loss = cross_entropy_ntl(case.logits(), case.labels, NUMBERS, weight=weight)
-            wanted = replace(case, options=replace(case.options, weight=weight)).expected().loss
-            assert_close(loss, wanted)
 
 
 class MatrixProduct:

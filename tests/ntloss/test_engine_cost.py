@@ -21,7 +21,6 @@ from ntloss import (
     NumberVocabulary,
 )
 from ntloss.engine import readout
-from ntloss.functional import cross_entropy_ntl
 
 WIDE = NumberVocabulary.from_mapping({7 * i: i for i in range(10)}, vocab_size=1009)
 
@@ -378,12 +377,3 @@ class TestReadBlock:
         monkeypatch.setattr(readout, "_CHUNK", rows * VOCAB + 1)
         parts = readout.read_block(logits, labels, torch.tensor([3, 5]), readout.IDENTITY, True, None)
         assert_close(parts, whole, ONE_COMPUTATION)
-
-
-def test_the_function_keeps_its_module() -> None:
-    hidden, weight, labels = wide_batch()
-    logits = (hidden @ weight.T).requires_grad_()
-    cross_entropy_ntl(logits, labels, WIDE, validate=False)
-    with Watch() as watch:
-        cross_entropy_ntl(logits, labels, WIDE, validate=False).backward()
-    assert "lift_fresh" not in watch.operators  # torch.tensor(...), of which tables are made

@@ -41,7 +41,6 @@ from ntloss import (
     SmoothedWasserstein,
     Wasserstein,
 )
-from ntloss.functional import number_token_loss
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 REDUCTIONS = ["mean", "sum", "none"]
@@ -107,8 +106,8 @@ def ours(case: dict[str, Any], dtype: torch.dtype = torch.float64, **changes: An
     weights = None if case["weights"] is None else torch.from_numpy(np.asarray(case["weights"]))
     labels = torch.from_numpy(np.asarray(case["labels"]))
     criterion = CRITERIA[case["criterion"]][0]
-    options = {"reweigh": case["reweigh"], "loss_weights": weights, **case["options"]}
-    return number_token_loss(logits, labels, case["vocabulary"], criterion, **options), logits
+    loss = NumberTokenLoss(case["vocabulary"], criterion, case["reweigh"])
+    return loss(logits, labels, weights, **case["options"]), logits
 
 
 def number_term(
@@ -185,7 +184,7 @@ class TestBatches:
         assert each.sum() > 1000
         wanted = {"none": each, "sum": each.sum(), "mean": each.sum() / (labels < 10).sum().item()}
         for reduction, value in wanted.items():
-            loss = number_token_loss(logits.requires_grad_(), labels, digits, reduction=reduction)
+            loss = NumberTokenLoss(digits)(logits.requires_grad_(), labels, reduction=reduction)
             assert_close(loss, value, VALUE_TOLERANCE[dtype])
 
     @pytest.mark.parametrize("certainty", [5.0, 15.0, 20.0, 30.0])
@@ -202,7 +201,7 @@ class TestBatches:
     def test_large_values_keep_their_difference_in_bfloat16(self) -> None:
         vocabulary = NumberVocabulary.from_mapping({0: 256, 1: 257, 2: 1001}, vocab_size=4)
         logits = torch.tensor([[0.0, -1e4, -1e4, -1e4]], dtype=torch.bfloat16)
-        assert number_token_loss(logits, torch.tensor([1]), vocabulary).item() == 1.0
+        assert NumberTokenLoss(vocabulary)(logits, torch.tensor([1])).item() == 1.0
 
     def test_rows_of_nothing_but_minus_infinity_stay_finite(self, digits: NumberVocabulary) -> None:
         for reweigh in (True, False):
@@ -218,13 +217,13 @@ class TestBatches:
         vocabulary = NumberVocabulary.from_mapping({i: i * i for i in range(5)}, vocab_size=5)
         logits, labels = batch(5, 7)
         wanted = number_term(logits, labels, vocabulary, Term(reweigh=reweigh))
-        loss = number_token_loss(logits, labels, vocabulary, reweigh=reweigh)
+        loss = NumberTokenLoss(vocabulary, reweigh=reweigh)(logits, labels)
         assert_matches_oracle(loss, logits, (wanted.ntl, wanted.gradient), torch.float64, 16.0)  # 4 squared
 
     def test_a_vocabulary_of_one_number(self, batch: Any) -> None:
         vocabulary = NumberVocabulary.from_mapping({1: 5.0}, vocab_size=3)
         logits, _ = batch(3, 2)
-        loss = number_token_loss(logits, torch.tensor([1, 1]), vocabulary)
+        loss = NumberTokenLoss(vocabulary)(logits, torch.tensor([1, 1]))
         loss.backward()
         assert loss.item() == 0
         assert (logits.grad == 0).all()
@@ -245,7 +244,7 @@ class TestBatches:
         # float() reads "1e300" as finite; float32, in which the loss is computed, does not.
         try:
             vocabulary = NumberVocabulary.from_mapping({0: 0.0, 1: "1", 2: largest}, vocab_size=4)
-            loss = number_token_loss(torch.zeros(1, 4), torch.tensor([1]), vocabulary)
+            loss = NumberTokenLoss(vocabulary)(torch.zeros(1, 4), torch.tensor([1]))
         except ValueError:
             return
         assert loss.isfinite()
@@ -365,9 +364,10 @@ class TestModule:
         # Tables that are built in inference mode cannot be saved for backward.
         vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         logits, labels = batch(12, 5)
+        loss = NumberTokenLoss(vocabulary)
         with torch.inference_mode():
-            number_token_loss(logits, labels, vocabulary)
-        number_token_loss(logits, labels, vocabulary).backward()
+            loss(logits, labels)
+        loss(logits, labels).backward()
 
         logits, labels = batch(12, 5)
         with torch.inference_mode():

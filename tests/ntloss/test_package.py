@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import ntloss
-import ntloss.functional
 
 # Those that integrate; the lab and development have floors of their own.
 _EXTRAS = "transformers|trl|peft|lightning"
@@ -36,7 +35,7 @@ def test_importing_it_imports_torch_alone() -> None:
     code = """
 import torch
 before = set(sys.modules)
-import ntloss, ntloss.functional, ntloss.metrics, ntloss.decoding, ntloss.parsing, ntloss.schedules
+import ntloss, ntloss.metrics, ntloss.decoding, ntloss.parsing, ntloss.schedules
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
     ours = set(run(code).split()) - set(sys.stdlib_module_names)
