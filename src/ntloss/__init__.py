@@ -33,7 +33,7 @@ from ntloss.losses import NumberTokenLoss
 from ntloss.metrics import NumericMetrics
 from ntloss.number_level import NumberLevelLoss
 from ntloss.published import NTLoss, NTLossDotProduct
-from ntloss.schedules import After, Constant, Cosine, LinearWarmup, WeightScheduler
+from ntloss.schedules import WeightScheduler
 from ntloss.token_metrics import TokenMetrics
 from ntloss.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary
 
@@ -78,12 +78,8 @@ __all__ = [
     "Criterion",
     "CriterionInput",
     "Needs",
-    # how much it counts at each step
+    # the number term's weight at each step
     "WeightScheduler",
-    "Constant",
-    "LinearWarmup",
-    "Cosine",
-    "After",
     # how good predicted numbers are (reading them out: ntloss.decoding, ntloss.parsing)
     "NumericMetrics",
     "TokenMetrics",
