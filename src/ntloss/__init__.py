@@ -31,8 +31,7 @@ from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.objective import LossTerms
 from ntloss.losses import NumberTokenLoss
 from ntloss.metrics import NumericMetrics
-from ntloss.number_level import NumberLevelLoss
-from ntloss.published import NTLoss, NTLossDotProduct
+from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
 from ntloss.schedules import WeightScheduler
 from ntloss.token_metrics import TokenMetrics
 from ntloss.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary
