@@ -49,11 +49,11 @@ __all__ = [
     "NTLossDotProduct",
     "NumberLevelLoss",
     "NumberTokenLoss",
-    # with cross-entropy in one go
+    # cross-entropy and number term together
     "NTLCrossEntropyLoss",
     "NTLLinearCrossEntropyLoss",
     "LossTerms",
-    # how wrong a number is
+    # criteria: how wrong a number is
     "Wasserstein",
     "ExpectedValue",
     "GaussianCrossEntropy",
@@ -61,25 +61,25 @@ __all__ = [
     "Dist2",
     "DigitEntropy",
     "SMMD",
-    # ... and how wrong a whole number
+    # criteria on whole numbers
     "NumberLevel",
     "RelativeError",
     "Magnitude",
     "ntil",
-    # made of others, or by name
+    # combined criteria, and criteria by name
     "PlaceWeighted",
     "PerNumber",
     "WeightedSum",
     "get_criterion",
     "register_criterion",
     "criterion_names",
-    # for writing one
+    # for your own criterion
     "Criterion",
     "CriterionInput",
     "Needs",
     # the number term's weight at each step
     "WeightScheduler",
-    # how good predicted numbers are (reading them out: ntloss.decoding, ntloss.parsing)
+    # metrics of predicted numbers (ntloss.decoding and ntloss.parsing read them out)
     "NumericMetrics",
     "TokenMetrics",
 ]

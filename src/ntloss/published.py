@@ -201,7 +201,7 @@ class NTLossDotProduct(_PublishedLoss):
             nt_mass: `[...]`, total probability of the number tokens.
         """
         check_logits(logits, self.vocab_size)
-        self.objective.follow(logits)
+        self.objective.move_to_device_of(logits)
         shape = logits.shape[:-1]
         unused = logits.new_zeros(shape.numel(), dtype=torch.int64)  # in place of labels and targets
         readout = read_logits(logits, unused, self.tables.token_ids)

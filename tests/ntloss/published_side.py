@@ -1,4 +1,4 @@
-"""Requests and batches of the differential test, and the program that answers them with the published package.
+"""The differential test's requests and batches, and a program that answers them with the published package.
 
     python published_side.py <requests> <answers>
 
