@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ntloss import criterion_names, get_criterion
 
-# name, options: `get_criterion` makes them, but for those of OWN.
+# Names and options for `get_criterion`, except those in OWN.
 CRITERIA: list[tuple[str, dict[str, Any]]] = [
     ("wasserstein", {}),
     ("wasserstein", {"squash_factor": 3.0}),
@@ -56,7 +56,7 @@ CRITERIA: list[tuple[str, dict[str, Any]]] = [
 ]
 WHOLE_NUMBERS = "number_level"
 
-# The values of each option other than its default; `paths` knows what each of them stands for.
+# The values of each option besides its default; `paths` interprets them.
 OPTIONS: dict[str, list[Any]] = {
     "reweigh": [True, False],
     "mode": ["replace"],
@@ -95,9 +95,6 @@ TAKES = {
     "linear": _OF_LINEAR,
     "number": _OF_NUMBER,
     "from_hidden": _OF_HIDDEN,
-    "functional logits": _OF_COMBINED,
-    "functional linear": _OF_LINEAR,
-    "functional number": _OF_NUMBER,
     "published": _OF_NUMBER - {"reweigh", "validate"},
     "sharded logits": _OF_COMBINED,
     "sharded linear": _OF_LINEAR,
@@ -108,7 +105,6 @@ TAKES = {
     "compiled number": _OF_NUMBER,
 }
 EAGER = ("logits", "inplace", "linear", "number", "from_hidden")
-FUNCTIONAL = tuple(path for path in TAKES if path.startswith("functional"))
 SHARDED = tuple(path for path in TAKES if path.startswith("sharded"))
 PARALLEL = (*SHARDED, *(path for path in TAKES if path.startswith("DTensor")))
 COMPILED = tuple(path for path in TAKES if path.startswith("compiled"))
@@ -134,10 +130,10 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)  # so that its repr, which error messages hold, is the same in every process
 class UsersOwn:
-    """A criterion as a user would write it."""
+    """A user's criterion."""
 
-    def __call__(self, record: Any) -> Tensor:
-        return (record.probs * (record.values - record.target_values.unsqueeze(-1)).square()).sum(-1)
+    def __call__(self, x: Any) -> Tensor:
+        return (x.probs * (x.values - x.target_values.unsqueeze(-1)).square()).sum(-1)
 
     def worst(self, values: Tensor) -> float:
         return float((values[-1] - values[0]) ** 2)
@@ -150,8 +146,8 @@ class WithParameter(nn.Module):
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(1.25))
 
-    def forward(self, record: Any) -> Tensor:
-        return self.scale * ((record.probs * record.values).sum(-1) - record.target_values).abs()
+    def forward(self, x: Any) -> Tensor:
+        return self.scale * ((x.probs * x.values).sum(-1) - x.target_values).abs()
 
     def worst(self, values: Tensor) -> None:
         return None
@@ -182,19 +178,19 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the case is saved under."""
+        """The case's key in the saved file."""
         options = ", ".join(f"{key}={value}" for key, value in self.options) or "default options"
         return " | ".join((self.path, self.dtype, self.vocabulary, self.inputs, self.criterion, options))
 
 
 def label(name: str, options: dict[str, Any]) -> str:
-    """A criterion with its options, in words that are the same in every process."""
+    """Describe a criterion with its options, the same in every process."""
     texts = (f"{k}={v.__name__ if callable(v) else v!r}" for k, v in options.items())
     return f"{name}({', '.join(texts)})" if options else name
 
 
 def criteria() -> dict[str, tuple[str, dict[str, Any]]]:
-    """The criteria by label, and those that have been registered since, with their default options."""
+    """The criteria by label, and later ones with their default options."""
     known = {name for name, _ in CRITERIA}
     new = [(name, {}) for name in criterion_names() if name not in known]
     return {label(*made): made for made in [*CRITERIA, *new]}
@@ -215,7 +211,7 @@ def cases() -> list[Case]:
 def _each_option() -> Iterator[Case]:
     """Each option on each path, with a criterion on tokens and one on whole numbers."""
     dtypes = ("float32", "bfloat16", "float16")
-    for path in (*EAGER, *FUNCTIONAL, *PARALLEL):
+    for path in (*EAGER, *PARALLEL):
         turn = 0
         for dtype in ("float64", *dtypes):
             yield Case(path, dtype=dtype)
