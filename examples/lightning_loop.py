@@ -3,8 +3,8 @@
     python examples/lightning_loop.py --steps 60 --accumulate 2
 
 `CountedBatches` wraps the loader: Lightning averages losses over micro-batches and processes, and with its
-counts that average is the gradient of one large batch. On several processes give the `DataLoader` a
-`DistributedSampler` yourself, which Lightning does for a bare `DataLoader` alone.
+counts the averaged gradient is that of one large batch. With several processes, give the `DataLoader` a
+`DistributedSampler` yourself: Lightning adds one to a bare `DataLoader` only.
 """
 
 import argparse
@@ -18,18 +18,19 @@ from tiny import causal_batch, make_llama, make_texts, make_tokenizer, report
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ntloss import LinearWarmup, NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
 from ntloss.integrations.counts import CountedBatches
 
 
 class NumberAware(lightning.LightningModule):
-    """A causal model that is trained with cross-entropy plus a number token loss."""
+    """A causal model trained with cross-entropy plus a number token loss."""
 
     def __init__(self, model: torch.nn.Module, loss_fn: NTLCrossEntropyLoss, warmup: int) -> None:
         super().__init__()
         self.model = model
         self.loss_fn = loss_fn
-        self.schedule = WeightScheduler(loss_fn, LinearWarmup(steps=warmup))
+        self.schedule = WeightScheduler(loss_fn, lambda step: min(step / warmup, 1.0))
+        self.warmup = warmup
 
     def training_step(self, counted: tuple[dict[str, Tensor], dict[str, Tensor]], index: int) -> Tensor:
         """The loss of a micro-batch."""
@@ -42,7 +43,7 @@ class NumberAware(lightning.LightningModule):
 
     def validation_step(self, batch: dict[str, Tensor], index: int) -> None:
         """Both terms on the validation batch."""
-        self.schedule.set_step(self.schedule.schedule.steps)  # with the full weight, to be compared
+        self.schedule.set_step(self.warmup)  # the full weight, so that losses can be compared
         logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         loss, ce, ntl = self.loss_fn(logits, batch["labels"])
         self.log_dict({"loss": loss, "ce": ce, "ntl": ntl}, batch_size=len(logits))
@@ -64,7 +65,7 @@ def main() -> None:
     model = make_llama(tokenizer)
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
     loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
-    module = NumberAware(model, loss_fn, warmup=arguments.steps // 4)
+    module = NumberAware(model, loss_fn, warmup=max(arguments.steps // 4, 1))
 
     collate = partial(causal_batch, tokenizer)
     texts = make_texts(8 * arguments.steps * arguments.accumulate, seed=1)

@@ -157,7 +157,7 @@ class NumberTokenLoss(BaseLoss):
     ) -> Tensor:
         """The same beside a kernel that computes cross-entropy from hidden states, without logits.
 
-        The number tokens' logits are `hidden_states @ lm_head_weight[number tokens].T`; docs/riding_along.md
+        The number tokens' logits are `hidden_states @ lm_head_weight[number tokens].T`; docs/fused_kernels.md
         shows it with Liger-Kernel, cut-cross-entropy and `F.linear_cross_entropy`.
 
         Args:

@@ -1,6 +1,6 @@
-"""What each process of the vocabulary-parallel tests runs; the tests read what it wrote down.
+"""Run by each process of the vocabulary-parallel tests, which read its results from a file.
 
-One job runs all cases, because starting processes takes longer than all of them.
+One job runs all cases, because starting processes takes longer than running them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS = ("logits", "logits as DTensor", "head", "head as DTensor", "head and hid
 
 @dataclass(frozen=True)
 class Trial:
-    """One case on one way of sharding."""
+    """A case and a way of sharding it."""
 
     name: str
     case: Case
@@ -42,7 +42,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """All of them; the same list in every process."""
+    """All trials; the same list in every process."""
     made = []
     drawn_cases = covering(
         {
@@ -79,7 +79,7 @@ def trials() -> list[Trial]:
         counted = make_case(7, num_items=20.0, num_numbers=7.0)
         made.append(Trial(f"normalised: {kind}", counted, kind))
         for criterion in ("gaussian", "smmd", "entropy places", "number_level", "ntil"):
-            # Whole numbers keep the graph of all positions, as "none" does.
+            # Criteria on whole numbers keep the graph of all positions, as "none" does.
             reduction = "none" if criterion in ("number_level", "ntil") else "mean"
             of_numbers = numbers_case(criterion, reduction=reduction, softcap=4.0)
             made.append(Trial(f"{criterion}: {kind}", of_numbers, kind))
@@ -87,7 +87,7 @@ def trials() -> list[Trial]:
 
 
 class Collectives(TorchDispatchMode):
-    """Writes down how many elements each collective moves."""
+    """Records how many elements each collective moves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,14 +106,14 @@ def columns(rank: int, world: int) -> slice:
 
 
 def local_gradient(leaf: Tensor) -> Tensor | None:
-    """This rank's part; torch 2.7 makes whole gradients of uneven shards."""
+    """This rank's part of a gradient; torch 2.7 gathers gradients of uneven shards."""
     if not isinstance(leaf.grad, DTensor):
         return leaf.grad
     return leaf.grad.redistribute(placements=leaf.placements).to_local()
 
 
 def of_shard(shard: Tensor, mesh: Any, placements: list[Any]) -> DTensor:
-    """The whole tensor that this rank holds a shard of, which may be smaller than the others'."""
+    """DTensor made of this rank's shard, which may be smaller than those of the others."""
     shape = list(shard.shape)
     shape[placements[-1].dim] = VOCAB
     strides = torch.empty(shape, device="meta").stride()
@@ -149,7 +149,7 @@ def compute(trial: Trial, rank: int, world: int, group: Any, mesh: Any) -> dict[
 
 
 def frozen_hidden_states(rank: int, world: int, group: Any) -> dict[str, Any]:
-    """Nothing to add up over the ranks where hidden states need no gradient."""
+    """Collectives for hidden states without a gradient, which needs no sum over the ranks."""
     case, mine = make_case(6), columns(rank, world)
     counts = {}
     for reduction in ("mean", "none"):
@@ -161,7 +161,7 @@ def frozen_hidden_states(rank: int, world: int, group: Any) -> dict[str, Any]:
 
 
 def errors(rank: int, world: int, group: Any, mesh: Any) -> dict[str, str]:
-    """What is said of shards that do not fit; every rank raises before any collective."""
+    """Errors for shards that do not fit; every rank raises before any collective."""
     case, mine = make_case(4), columns(rank, world)
     logits, head = case.logits(), case.weight
     dense = NTLCrossEntropyLoss(NUMBERS, group=group)
@@ -188,32 +188,32 @@ def errors(rank: int, world: int, group: Any, mesh: Any) -> dict[str, str]:
             said[name] = "no error"
         except Exception as error:
             said[name] = f"{type(error).__name__}: {error}"
-    # A DTensor that every rank holds whole is a plain tensor.
+    # A replicated DTensor is treated as a plain tensor.
     terms = plain(whole, DTensor.from_local(head, mesh, [Replicate()]), case.labels)
     said["replicated"] = float(terms)
     return said
 
 
 def different_batches(rank: int, world: int, group: Any) -> list[str]:
-    """What a head that is sharded over ranks with batches of their own, as FSDP's is, gets told."""
+    """Errors for a head that is sharded over ranks with different batches, as with FSDP."""
     vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=4 * world + 8)
     each = -(-vocabulary.vocab_size // world)
     held = min(each, vocabulary.vocab_size - rank * each)
     loss_fn = NTLLinearCrossEntropyLoss(vocabulary, group=group)
     told = []
-    # Other labels, then as many labels as the rank's number says.
+    # Different labels, then different numbers of labels.
     for labels in (torch.full((4,), rank), torch.zeros(1 + rank, dtype=torch.int64)):
         try:
             loss_fn(torch.zeros(len(labels), 6), torch.zeros(held, 6), labels)
         except ValueError as error:
             told.append(str(error))
-    # The same labels: from here on the group is not asked again.
+    # The same labels: from here on the group is not checked again.
     loss_fn(torch.zeros(4, 6), torch.zeros(held, 6), torch.arange(4))
     return told
 
 
 def data_parallel(rank: int, world: int) -> dict[str, Any]:
-    """Each rank has its own batch, rank 0 one without numbers and the last one everything ignored."""
+    """Each rank has its own batch: rank 0 has no numbers, and on the last rank all labels are ignored."""
     case = make_case(world, 5, seed=3, bias=False, z_loss=0.01)
     labels = case.labels
     labels[0], labels[-1] = 2, -100
@@ -236,7 +236,7 @@ def data_parallel(rank: int, world: int) -> dict[str, Any]:
 
 
 def groups_of_two(rank: int, world: int) -> dict[str, Any]:
-    """Four ranks as two pairs that share a vocabulary: by process group, and by a mesh of two dimensions."""
+    """Four ranks as two pairs that share a vocabulary: by process group, and by a two-dimensional mesh."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     pair, place = divmod(rank, 2)
@@ -251,7 +251,7 @@ def groups_of_two(rank: int, world: int) -> dict[str, Any]:
 
 
 def main(rank: int, world: int, folder: str) -> None:
-    """Run everything as one of `world` processes, and write the results to `folder`."""
+    """Run all trials as one of `world` processes, and write the results to `folder`."""
     join(rank, folder, world, seconds=30)
     group = dist.group.WORLD
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
