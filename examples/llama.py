@@ -4,7 +4,7 @@
     python examples/llama.py --chunked
 
 With `--chunked` the loss is computed from hidden states, and the logits of a training batch are never in
-memory. The callback logs how well numbers are predicted, wherever the trainer reports to.
+memory. The callback logs how well numbers are predicted, to all trackers of the trainer.
 """
 
 import argparse

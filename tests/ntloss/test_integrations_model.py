@@ -306,6 +306,22 @@ def test_a_schedule_sets_the_weight_of_training_and_evaluation() -> None:
         assert_close(loss, full - 0.5 * handle.terms.ntl)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"label_smoothing": 0.1, "z_loss": 0.01}, {"mode": "replace"}, {"reweigh": False}, {"ignore_index": 5}],
+    ids=str,
+)
+def test_options_apply_to_the_losses_of_training_and_evaluation(options: dict[str, Any]) -> None:
+    model, inputs = cases.llama(), batch()
+    logits = model(**inputs).logits
+    expected = NTLCrossEntropyLoss(DIGITS, shift=True, **{"ignore_index": -100, **options})
+    if "ignore_index" in options:
+        inputs["labels"] = inputs["labels"].clamp(min=5)
+    make_number_aware(model, DIGITS, chunked=True, **options)
+    for mode in (True, False):
+        assert_close(model.train(mode)(**inputs).loss, expected(logits, inputs["labels"]))
+
+
 class _Louder(transformers.LlamaForCausalLM):
     """A model that transforms its logits in a way that its configuration does not show."""
 

@@ -1,7 +1,7 @@
 """Integrations with training libraries; each module needs the library that it is named after, as an extra.
 
     ntloss.integrations.transformers    Trainer, Seq2SeqTrainer, and any loop over a transformers model
-    ntloss.integrations.callback        logs how well numbers are predicted, wherever a Trainer reports to
+    ntloss.integrations.callback        logs how well numbers are predicted, to all trackers of a Trainer
     ntloss.integrations.trl             TRL's SFTTrainer
     ntloss.integrations.counts          your own training loop, Lightning, accelerate
 

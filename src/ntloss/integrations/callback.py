@@ -1,4 +1,4 @@
-"""Logs how well numbers are predicted during training, wherever a transformers Trainer reports to."""
+"""Logs how well numbers are predicted, to all trackers of a transformers Trainer."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class NumberMetricsCallback(TrainerCallback):
     ) -> None:
         if train_every is not None and train_every < 1:
             raise ValueError(f"train_every={train_every!r}: expected 1 or more steps, or None for never")
-        if loss is not None and not isinstance(loss, Loss):
+        if loss is not None and not (isinstance(loss, torch.nn.Module) and hasattr(loss, "normalizers")):
             raise TypeError(
                 f"NumberMetricsCallback({type(loss).__name__}): expected an NTLCrossEntropyLoss or "
                 "NTLLinearCrossEntropyLoss, such as a handle's .loss, or None. To listen to a trainer: "
@@ -86,7 +86,7 @@ class NumberMetricsCallback(TrainerCallback):
         self._trainer: Any = None
         self._windows: dict[bool, _Window] = {}
         self._measures = True
-        self._undo: list[Any] = []
+        self._hooks: list[tuple[Loss, bool, Any]] = []  # loss, its own return_terms, hook
 
     def attach(self, trainer: Any) -> NumberMetricsCallback:
         """Add the callback to a Trainer, before its trackers, so that they see the metrics.
@@ -121,9 +121,10 @@ class NumberMetricsCallback(TrainerCallback):
         if self._trainer is None:
             raise ValueError("not attached to a trainer: there is nothing to detach from")
         self._trainer.callback_handler.remove_callback(self)
-        for undo in self._undo:
-            undo()
-        self._undo, self._trainer = [], None
+        for loss, had_terms, hook in self._hooks:
+            hook.remove()
+            loss.return_terms = had_terms
+        self._hooks, self._trainer = [], None
 
     def _listen_to(self, loss: Loss) -> None:
         signature = inspect.signature(loss.forward)
@@ -138,10 +139,7 @@ class NumberMetricsCallback(TrainerCallback):
                 self._see(module, dict(bound.arguments), output)
             return output if had_terms else output.loss
 
-        def restore() -> None:
-            loss.return_terms = had_terms
-
-        self._undo += [loss.register_forward_hook(listen, with_kwargs=True).remove, restore]
+        self._hooks.append((loss, had_terms, loss.register_forward_hook(listen, with_kwargs=True)))
 
     def _see(self, loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
         training = bool(self._trainer.model.training)

@@ -8,7 +8,7 @@ both, so the counts must be known before the first micro-batch is computed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +24,7 @@ Loss = NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss
 
 
 def counter_of(loss: Loss) -> NTLCrossEntropyLoss:
-    """Return a loss that counts as `loss` does. It can stay on the CPU with the labels of a data loader."""
+    """Return a loss that counts as `loss` does, but may be on another device: that of a loader's labels."""
     return NTLCrossEntropyLoss(
         loss.vocabulary, loss.objective.criterion, ignore_index=loss.ignore_index, shift=loss.shift
     )
@@ -48,8 +48,8 @@ class CountedBatches:
         loss: a combined loss; or the handle of `make_number_aware`, whose model is called with batch and
             counts, `model(**batch, **counts)`.
         accumulate: micro-batches per optimizer step. The last step of an epoch may have fewer. Default: 1.
-        labels: function of a batch that returns the labels of the loss; or a dict of `labels` and the
-            `loss_weights` and `sequence_ids` that go with them. Default: `batch["labels"]`; with a handle,
+        labels: function of a batch that returns its labels, or a dict of `labels` and of the `loss_weights`
+            and `sequence_ids` that the loss is called with, if any. Default: `batch["labels"]`; with a handle,
             the whole batch.
         group: process group over which data is split. Default: all ranks, if `torch.distributed` is in use.
 
@@ -97,9 +97,7 @@ class CountedBatches:
 
     def __len__(self) -> int:
         """Number of micro-batches, if the loader has a length."""
-        if not isinstance(self.loader, Sized):
-            raise TypeError(f"{type(self.loader).__name__} has no length")
-        return len(self.loader)
+        return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[tuple[Any, dict[str, Tensor]]]:
         batches = iter(self.loader)
@@ -130,9 +128,7 @@ class CountedBatches:
 
 
 def _labels_of(batch: Any) -> Any:
-    if isinstance(batch, Mapping):
-        return batch.get("labels")
-    return None if isinstance(batch, (tuple, list)) else batch["labels"]
+    return batch.get("labels") if hasattr(batch, "get") else None
 
 
 def _sum_over_ranks(total: Tensor, group: dist.ProcessGroup | None) -> Tensor:

@@ -107,7 +107,7 @@ def make_sft_number_aware(
         The handle: its `loss`, and `undo`, which restores the trainer's own loss.
 
     Raises:
-        TypeError: not an `SFTTrainer`; `chunked`, which is not an option here.
+        TypeError: not an `SFTTrainer`; an unknown option, such as `chunked`, which is always on.
         ValueError: another `loss_type`, or an option that replaces the loss; the tokenizer is another
             model's.
     """
@@ -115,11 +115,6 @@ def make_sft_number_aware(
         raise TypeError(
             f"expected an SFTTrainer, given {type(trainer).__name__}. For a Trainer of transformers: "
             "ntloss.integrations.transformers.make_trainer_number_aware(trainer)."
-        )
-    if "chunked" in options:
-        raise TypeError(
-            f"chunked={options['chunked']!r}: the loss of an SFTTrainer is always computed without logits: "
-            "omit chunked"
         )
     loss_type = vars(trainer.args)["loss_type"]
     if loss_type not in ("nll", "chunked_nll"):  # two names of one loss

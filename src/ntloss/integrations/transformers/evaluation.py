@@ -35,16 +35,14 @@ class TermSums:
             inputs: arguments of its `forward`, by name; labels, what counts them, and divisors are read.
             terms: of the batch.
         """
-        own = loss.normalizers(inputs["labels"], inputs.get("loss_weights"), inputs.get("sequence_ids"))
-        given = [inputs.get("num_items_in_batch"), inputs.get("num_numbers_in_batch")]
+        counts = loss.normalizers(inputs["labels"], inputs.get("loss_weights"), inputs.get("sequence_ids"))
+        divisors = [inputs.get("num_items_in_batch"), inputs.get("num_numbers_in_batch")]
         if loss.mode == "replace":  # both terms are divided by the count of all labels
-            own, given = (own[0], own[0]), [given[0], given[0]]
+            counts, divisors = (counts[0], counts[0]), [divisors[0], divisors[0]]
         sums = []
-        for term, count, over in zip((terms.ce, terms.ntl), own, given, strict=True):
-            factor = 1.0
-            if loss.reduction == "mean":
-                factor = count if over is None else over  # type: ignore[assignment]
-            sums += [term.detach().sum() * factor, count]
+        for term, count, divisor in zip((terms.ce, terms.ntl), counts, divisors, strict=True):
+            factor = count if divisor is None else divisor
+            sums += [term.detach().sum() * (factor if loss.reduction == "mean" else 1.0), count]
         dtype = loss.tables.values.dtype  # float64, if the device has it
         stacked = torch.stack([torch.as_tensor(s, dtype=dtype, device=terms.ce.device) for s in sums])
         self._sums = stacked if self._sums is None else self._sums.to(stacked) + stacked

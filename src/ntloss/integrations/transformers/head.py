@@ -33,12 +33,6 @@ class HeadTensors(NamedTuple):
 def find_head(model: Any) -> nn.Module:
     """Return the module that computes a model's logits.
 
-    Args:
-        model: a transformers model.
-
-    Returns:
-        Its output embeddings.
-
     Raises:
         TypeError: not a transformers model.
         ValueError: the model has no linear head.
@@ -64,14 +58,7 @@ def rows_of(head: nn.Module) -> int:
 
 
 def vocabulary_for(numbers: NumberVocabulary | Any, rows: int) -> NumberVocabulary:
-    """Return the number tokens of a model whose head has `rows` rows.
-
-    Args:
-        numbers: a tokenizer, or its number tokens.
-        rows: width of the model's logits.
-
-    Returns:
-        The number tokens, for logits of that width.
+    """Return the number tokens for logits of width `rows`, given these tokens or a tokenizer.
 
     Raises:
         ValueError: the tokenizer or vocabulary belongs to another model.
@@ -103,14 +90,7 @@ def vocabulary_for(numbers: NumberVocabulary | Any, rows: int) -> NumberVocabula
 
 
 def logit_transform(config: Any) -> dict[str, float]:
-    """Return what a model does to the logits of its head, as options of `NTLLinearCrossEntropyLoss`.
-
-    Args:
-        config: the model's configuration.
-
-    Returns:
-        `softcap` and `logit_scale`, if the model has them.
-    """
+    """Return the transform of a model's logits, as options of `NTLLinearCrossEntropyLoss`."""
     config = config.get_text_config(decoder=True)
     options: dict[str, float] = {}
     # Gemma models, RecurrentGemma, xLSTM.

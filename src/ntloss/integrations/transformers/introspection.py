@@ -57,15 +57,15 @@ def _names_in_forward(model_class: type) -> set[str]:
 
 
 def without_labels(model: Any, names: tuple[str, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Replace the labels in a call's arguments by the decoder inputs that the model would derive from them.
+    """Replace the labels of a call by the decoder inputs that the model would derive from them.
 
     Args:
         model: a model that computes its loss inline.
         names: parameters of its forward.
-        kwargs: arguments of the call, with labels.
+        kwargs: arguments of the call.
 
     Returns:
-        The arguments of a call that returns the same logits, and no loss.
+        Arguments of a call that returns the same logits.
 
     Raises:
         ValueError: the call would add a router's loss, or the decoder inputs are unknown.
@@ -86,18 +86,7 @@ def without_labels(model: Any, names: tuple[str, ...], kwargs: dict[str, Any]) -
 
 
 def decoder_inputs_of(model: Any, labels: Tensor) -> Tensor:
-    """Return the decoder inputs that an encoder-decoder derives from its labels in its forward.
-
-    Args:
-        model: the model.
-        labels: `[batch, seq]`.
-
-    Returns:
-        `[batch, seq]`, token ids: the labels shifted to the right.
-
-    Raises:
-        ValueError: its class has no method for it.
-    """
+    """Shift labels `[batch, seq]` to the right as an encoder-decoder does, or raise a ValueError."""
     for name in ("prepare_decoder_input_ids_from_labels", "_shift_right"):
         if hasattr(model, name):
             made: Tensor = getattr(model, name)(labels)

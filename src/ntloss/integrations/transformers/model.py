@@ -47,6 +47,7 @@ class NumberAwareModel:
 
     Attributes:
         model: the model, without wrappers.
+        losses: `loss`, and if that takes hidden states, the same loss from logits, for evaluation.
         loss: the loss of training batches; `WeightScheduler(handle.loss, schedule)` sets its weight, also for
             evaluation.
         shift: whether the model is causal: position i predicts label i + 1.
@@ -58,32 +59,25 @@ class NumberAwareModel:
     # A Trainer passes its count of labels to the model itself. One with its own compute_loss may not.
     counts_to_pass: tuple[str, ...] = ("num_numbers_in_batch",)
 
-    def __init__(
-        self, model: nn.Module, loss: Loss, loss_of_logits: NTLCrossEntropyLoss, shift: bool
-    ) -> None:
+    def __init__(self, model: nn.Module, losses: tuple[Loss, ...], shift: bool) -> None:
         self.model: Any = model
-        self.loss = loss
+        self.losses = losses
+        self.loss, self._loss_of_logits = losses[0], losses[-1]
         self.shift = shift
-        self.chunked = isinstance(loss, NTLLinearCrossEntropyLoss)
+        self.chunked = self.loss is not self._loss_of_logits
         self.terms: LossTerms | None = None
         self.evaluated = TermSums()  # of batches that are computed while a Trainer evaluates
         self.active = True
-        self._counter = counter_of(loss)
-        self._loss_of_logits = loss_of_logits
+        self._counter = counter_of(self.loss)
         self._names = tuple(inspect.signature(model.forward).parameters)
         self._calls_loss_function = calls_loss_function(type(model))
         self._entry: Callable[..., Any] | None = None
         self._previous: Callable[..., Any] | None = None
         self._replaced: dict[str, Any] = {}
-        self._head_hook = HeadHook(model, loss.transform) if self.chunked else None
+        self._head_hook = HeadHook(model, self.loss.transform) if self.chunked else None
         self._aligned: dict[str, Any] | None = None
         self._computed: Tensor | None = None
         self._asked = False
-
-    @property
-    def losses(self) -> tuple[Loss, ...]:
-        """The losses in use: `loss`, and if that takes hidden states, the one for evaluation from logits."""
-        return (self.loss, self._loss_of_logits) if self.chunked else (self.loss,)
 
     def normalizers(self, **inputs: Any) -> tuple[Tensor, Tensor]:
         """Count labels and numbers of a batch; `CountedBatches` sums them over micro-batches and ranks.
@@ -361,12 +355,11 @@ def install_handle(
     vocabulary = vocabulary_for(numbers, rows)
     check_inline_loss(model)
     shared = {name: value for name, value in options.items() if name in _OPTIONS}
-    loss_of_logits = NTLCrossEntropyLoss(vocabulary, *number_term, return_terms=True, **shared)
-    loss: Loss = loss_of_logits
-    if chunked:  # the model transforms its logits itself, but not its hidden states
+    losses: tuple[Loss, ...] = (NTLCrossEntropyLoss(vocabulary, *number_term, return_terms=True, **shared),)
+    if chunked:  # the model transforms its logits itself, but this loss starts from hidden states
         options = options | logit_transform(model.config)
-        loss = NTLLinearCrossEntropyLoss(vocabulary, *number_term, return_terms=True, **options)
-    handle = handle_class(model, loss, loss_of_logits, shifts_labels(model) if shift is None else shift)
+        losses = (NTLLinearCrossEntropyLoss(vocabulary, *number_term, return_terms=True, **options), *losses)
+    handle = handle_class(model, losses, shifts_labels(model) if shift is None else shift)
     handle.install()
     return handle
 
