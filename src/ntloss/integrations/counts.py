@@ -49,8 +49,8 @@ class CountedBatches:
             counts, `model(**batch, **counts)`.
         accumulate: micro-batches per optimizer step. The last step of an epoch may have fewer. Default: 1.
         labels: function of a batch that returns its labels, or a dict of `labels` and of the `loss_weights`
-            and `sequence_ids` that the loss is called with, if any. Default: `batch["labels"]`; with a handle,
-            the whole batch.
+            and `sequence_ids` that the loss is called with. Default: `batch["labels"]`; with a handle, the
+            whole batch.
         group: process group over which data is split. Default: all ranks, if `torch.distributed` is in use.
 
     Raises:

@@ -50,19 +50,15 @@ def find_head(model: Any) -> nn.Module:
     return head
 
 
-def rows_of(head: nn.Module) -> int:
-    """Width of a head's logits."""
-    # Sharded by DeepSpeed, the weight itself is an empty tensor.
-    weight: Any = head.weight
-    return int(getattr(weight, "ds_shape", weight.shape)[0])
-
-
-def vocabulary_for(numbers: NumberVocabulary | Any, rows: int) -> NumberVocabulary:
-    """Return the number tokens for logits of width `rows`, given these tokens or a tokenizer.
+def vocabulary_for(numbers: NumberVocabulary | Any, head: nn.Module) -> NumberVocabulary:
+    """Return the number tokens for the logits of a head, given these tokens or a tokenizer.
 
     Raises:
         ValueError: the tokenizer or vocabulary belongs to another model.
     """
+    # Sharded by DeepSpeed, the weight itself is an empty tensor.
+    weight: Any = head.weight
+    rows = int(getattr(weight, "ds_shape", weight.shape)[0])
     if isinstance(numbers, NumberVocabulary):
         if numbers.vocab_size != rows:
             raise ValueError(

@@ -16,13 +16,7 @@ from ntloss.engine.objective import LossTerms
 from ntloss.integrations.counts import Loss, counter_of
 from ntloss.integrations.transformers.aligned_labels import align_labels, on_device
 from ntloss.integrations.transformers.evaluation import TermSums
-from ntloss.integrations.transformers.head import (
-    HeadTensors,
-    find_head,
-    logit_transform,
-    rows_of,
-    vocabulary_for,
-)
+from ntloss.integrations.transformers.head import HeadTensors, find_head, logit_transform, vocabulary_for
 from ntloss.integrations.transformers.head_hook import HeadHook
 from ntloss.integrations.transformers.introspection import (
     calls_loss_function,
@@ -340,7 +334,7 @@ def install_handle(
 ) -> Handle:
     """Do the work of `make_number_aware` with a given class of handle."""
     model = without_wrappers(model)
-    rows = rows_of(find_head(model))
+    head = find_head(model)
     if handle_of(model) is not None:
         raise ValueError(
             f"this {type(model).__name__} is already number-aware: call undo() of its handle first. To add "
@@ -352,7 +346,7 @@ def install_handle(
             "NTLCrossEntropyLoss in yours, or restore the model's own"
         )
     check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
-    vocabulary = vocabulary_for(numbers, rows)
+    vocabulary = vocabulary_for(numbers, head)
     check_inline_loss(model)
     shared = {name: value for name, value in options.items() if name in _OPTIONS}
     losses: tuple[Loss, ...] = (NTLCrossEntropyLoss(vocabulary, *number_term, return_terms=True, **shared),)

@@ -46,7 +46,9 @@ class NumberCountingMixin:
         )
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             counts = self.accelerator.gather(counts).view(-1, 2).sum(0)
-        counts = counts / _ranks_per_batch(self)
+        # Ranks of tensor and context parallelism share a batch, and have all counted it.
+        layout = getattr(self.accelerator, "parallelism_config", None)
+        counts = counts / (self.get_tp_size() * (getattr(layout, "cp_size", None) or 1))
         self._num_numbers_in_batch = counts[1]
         return counts[0]
 
@@ -191,13 +193,6 @@ class WeightScheduleCallback(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Set the weight before the micro-batches of a step; a resumed run continues at its step."""
         self.scheduler.set_step(state.global_step)
-
-
-def _ranks_per_batch(trainer: Any) -> int:
-    """Count the ranks that share a batch, and so have all counted it."""
-    layout = getattr(trainer.accelerator, "parallelism_config", None)
-    ranks: int = trainer.get_tp_size() * (getattr(layout, "cp_size", None) or 1)
-    return ranks
 
 
 def check_uses_model_loss(trainer: Any) -> None:
