@@ -7,7 +7,7 @@ from conftest import shared
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ntl.encodings.digits import character_tokenizer, check_ends, load_tokenizer, split_digits
+from ntl.encodings.digits import character_tokenizer, check_special_tokens, load_tokenizer, split_digits
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
 
@@ -61,7 +61,7 @@ def test_a_tokenizer_that_does_not_end_its_texts_is_an_error():
     backend.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="<end>")
     with pytest.raises(UserError, match="no padding token"):
-        check_ends(split_digits(tokenizer))
+        check_special_tokens(split_digits(tokenizer))
 
 
 def test_a_folder_without_a_tokenizer_is_an_error(tmp_path):

@@ -12,7 +12,7 @@ from published_commands import PROGRAM, scaled_down
 from safetensors.torch import load_file
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
 
-from ntl.run import spread
+from ntl.run import evenly_spaced
 from ntl.run_folder import RunFolder
 from ntl.run_language_modeling import main
 
@@ -320,6 +320,6 @@ def test_a_run_that_is_killed_continues_to_the_same_result(tmp_path):
 
 
 def test_examples_are_chosen_at_equal_distances():
-    assert list(spread(list("abcdefghij"), 3)) == ["a", "d", "g"]
-    assert spread([1, 2], 5) == [1, 2]
-    assert spread([1, 2], None) == [1, 2]
+    assert list(evenly_spaced(list("abcdefghij"), 3)) == ["a", "d", "g"]
+    assert evenly_spaced([1, 2], 5) == [1, 2]
+    assert evenly_spaced([1, 2], None) == [1, 2]

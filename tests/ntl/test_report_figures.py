@@ -5,7 +5,7 @@ import math
 import pytest
 from tolerances import approx
 
-from ntl.drawing import look
+from ntl.drawing import series_style
 from ntl.report_figures import digit_counts, draw_dataset, error_by_digits
 from ntl.report_groups import group_runs, load_finished
 from ntl.run_folder import Prediction, RunFolder, RunRecord
@@ -37,7 +37,7 @@ def test_errors_are_grouped_by_the_true_numbers_digits():
 
 
 def test_ten_series_can_be_told_apart_without_colour():
-    looks = [look(i) for i in range(10)]
+    looks = [series_style(i) for i in range(10)]
     assert len({(how.dashes, how.marker) for how in looks}) == 10
     assert len({(how.colour, how.dashes) for how in looks}) == 10
 

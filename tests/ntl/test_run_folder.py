@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ntl.errors import UserError
-from ntl.records import write_whole
+from ntl.records import write_atomically
 from ntl.run_folder import Prediction, RunFolder, RunRecord, find_runs
 
 RECORD = RunRecord("vanilla_t5_ntl", "T5 + NTL-WAS", "arithmetic", 7, {"loss": {"weight": 0.3}})
@@ -40,9 +40,9 @@ def test_an_evaluation_that_dies_while_writing_is_not_taken_for_finished(tmp_pat
     def write_or_die(path, text):
         if path == folder.metrics_path:
             raise KeyboardInterrupt
-        write_whole(path, text)
+        write_atomically(path, text)
 
-    monkeypatch.setattr("ntl.run_folder.write_whole", write_or_die)
+    monkeypatch.setattr("ntl.run_folder.write_atomically", write_or_die)
     with pytest.raises(KeyboardInterrupt):
         folder.write_results("one", {"mae": 2.0}, [Prediction("q", "1", "1", 1.0, 1.0)], {"steps": 5})
     assert not folder.is_evaluated("one", {"steps": 5})

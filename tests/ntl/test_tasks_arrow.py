@@ -10,7 +10,7 @@ import pytest
 
 from ntl.errors import UserError
 from ntl.tasks import Example, TaskData, fingerprint
-from ntl.tasks.arrow import ROWS, cached
+from ntl.tasks.arrow import ROWS, read_cached
 from ntl.tasks.files import read_lines, read_pairs
 
 EXAMPLES = [Example(f"What is {i}?", str(i)) for i in range(ROWS + 5)]
@@ -18,7 +18,7 @@ EXAMPLES = [Example(f"What is {i}?", str(i)) for i in range(ROWS + 5)]
 
 @pytest.fixture
 def examples(tmp_path):
-    return cached(["numbers"], lambda: EXAMPLES, str(tmp_path))
+    return read_cached(["numbers"], lambda: EXAMPLES, str(tmp_path))
 
 
 def test_examples_in_a_file_are_a_sequence_like_a_list(examples):
@@ -54,8 +54,8 @@ def test_what_was_read_is_not_read_again(tmp_path, examples):
     def fail():
         raise AssertionError
 
-    assert cached(["numbers"], fail, str(tmp_path)) == examples
-    assert cached(["others"], lambda: EXAMPLES[:3], str(tmp_path)) != examples
+    assert read_cached(["numbers"], fail, str(tmp_path)) == examples
+    assert read_cached(["others"], lambda: EXAMPLES[:3], str(tmp_path)) != examples
 
 
 def test_who_asks_at_the_same_time_waits_for_the_first(tmp_path):
@@ -68,7 +68,7 @@ def test_who_asks_at_the_same_time_waits_for_the_first(tmp_path):
 
     def ask(_):
         all_here.wait()
-        return cached(["numbers"], read, str(tmp_path)).fingerprint
+        return read_cached(["numbers"], read, str(tmp_path)).fingerprint
 
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(ask, range(4)))) == 1
@@ -81,15 +81,15 @@ def test_an_interrupted_reading_leaves_nothing_that_is_taken_for_whole(tmp_path)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cached(["numbers"], broken, str(tmp_path))
+        read_cached(["numbers"], broken, str(tmp_path))
     assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
-    assert len(cached(["numbers"], lambda: EXAMPLES, str(tmp_path))) == len(EXAMPLES)
+    assert len(read_cached(["numbers"], lambda: EXAMPLES, str(tmp_path))) == len(EXAMPLES)
 
 
 def test_a_cache_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cache_dir=.*file cannot be written .*dataset_args.cache_dir="):
-        cached(["numbers"], lambda: EXAMPLES, str(tmp_path / "file"))
+        read_cached(["numbers"], lambda: EXAMPLES, str(tmp_path / "file"))
 
 
 def test_a_file_that_has_changed_is_read_again(tmp_path):

@@ -13,7 +13,7 @@ from ntl.errors import UserError
 from ntl.tasks import DATASETS, load_task, sample_data_dir
 from ntl.tasks.gsm8k import normalise, problem
 from ntl.tasks.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES
-from ntl.tasks.questions import text_of
+from ntl.tasks.questions import format_decimal
 
 SIZES = {
     "mathematics_dataset": (312, 39, {"interpolate": 65, "extrapolate": 35}),
@@ -145,7 +145,7 @@ def test_generated_mathematics_is_right(load):
 
 
 def test_numbers_are_written_without_exponent_and_idle_zeros():
-    assert [text_of(x) for x in (0, -3, 100)] == ["0", "-3", "100"]
+    assert [format_decimal(x) for x in (0, -3, 100)] == ["0", "-3", "100"]
 
 
 def test_mathematics_can_be_tested_by_module(load):
@@ -337,7 +337,7 @@ def test_an_odd_passage_is_named_with_file_and_line(load, tmp_path):
 
 
 def test_a_large_file_is_announced_when_it_is_read_and_not_when_it_was(load, monkeypatch, capsys):
-    monkeypatch.setattr("ntl.tasks.files.ANNOUNCED", 10_000)
+    monkeypatch.setattr("ntl.tasks.files.LARGE_FILE", 10_000)
     load("arithmetic", data_dir="sample")
     assert re.fullmatch(
         r"Reading .*arithmetic_train.txt \(0 MB\); this is done once.\n", capsys.readouterr().err
