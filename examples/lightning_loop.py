@@ -1,10 +1,10 @@
-"""PyTorch Lightning: accumulated gradients, a schedule, both terms logged.
+"""Train with PyTorch Lightning, with gradient accumulation, a schedule and both terms logged.
 
     python examples/lightning_loop.py --steps 60 --accumulate 2
 
-`CountedBatches` wraps the loader: Lightning averages losses over micro-batches and processes, and with its
-counts that average is the gradient of one large batch. On several processes give the `DataLoader` a
-`DistributedSampler` yourself, which Lightning does for a bare `DataLoader` alone.
+`CountedBatches` wraps the loader. Lightning averages losses over micro-batches and processes; with the
+counts, this average gives the gradient of one large batch. On several processes, pass a `DistributedSampler`
+to the `DataLoader` yourself, because Lightning adds one only to a bare `DataLoader`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from ntloss.integrations.counts import CountedBatches
 
 
 class NumberAware(lightning.LightningModule):
-    """A causal model that is trained with cross-entropy plus a number token loss."""
+    """A causal model trained with cross-entropy plus a number token loss."""
 
     def __init__(self, model: torch.nn.Module, loss_fn: NTLCrossEntropyLoss, warmup: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class NumberAware(lightning.LightningModule):
         self.schedule = WeightScheduler(loss_fn, LinearWarmup(steps=warmup))
 
     def training_step(self, counted: tuple[dict[str, Tensor], dict[str, Tensor]], index: int) -> Tensor:
-        """The loss of a micro-batch."""
+        """Compute the loss of a micro-batch."""
         batch, counts = counted
         self.schedule.set_step(self.global_step)  # optimizer steps, also after a resume
         logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
@@ -41,14 +41,14 @@ class NumberAware(lightning.LightningModule):
         return loss
 
     def validation_step(self, batch: dict[str, Tensor], index: int) -> None:
-        """Both terms on the validation batch."""
-        self.schedule.set_step(self.schedule.schedule.steps)  # with the full weight, to be compared
+        """Compute both terms on the validation batch."""
+        self.schedule.set_step(self.schedule.schedule.steps)  # the full weight makes losses comparable
         logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         loss, ce, ntl = self.loss_fn(logits, batch["labels"])
         self.log_dict({"loss": loss, "ce": ce, "ntl": ntl}, batch_size=len(logits))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """AdamW."""
+        """Use AdamW."""
         return torch.optim.AdamW(self.model.parameters(), lr=3e-3)
 
 

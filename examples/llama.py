@@ -1,10 +1,10 @@
-"""A decoder-only model in transformers' Trainer: one line makes it number-aware.
+"""Train a decoder-only model with transformers' Trainer, made number-aware by one line.
 
     python examples/llama.py --steps 60 --accumulate 2
     python examples/llama.py --chunked
 
-With `--chunked` the loss is computed from hidden states, and the logits of a training batch are never in
-memory. The callback logs how well numbers are predicted, to whatever the trainer reports to.
+With `--chunked`, the loss is computed from hidden states, and the logits of a training batch are never
+materialised. The callback logs number metrics to the trainer's trackers.
 """
 
 import argparse
@@ -52,9 +52,9 @@ def main() -> None:
             processing_class=tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        # The one line. Its handle has the loss, and undo().
+        # The one line. The handle holds the loss, and its undo() restores the trainer.
         handle = make_trainer_number_aware(trainer, weight=0.3, chunked=arguments.chunked)
-        # Two more, as you like: a schedule for the weight, and metrics of numbers in the logs.
+        # Optional: a schedule for the weight, and number metrics in the logs.
         trainer.add_callback(WeightScheduleCallback(handle.loss, LinearWarmup(arguments.steps // 4)))
         NumberMetricsCallback().attach(trainer)
 

@@ -1,8 +1,9 @@
-"""A Mamba model, trained from hidden states: the logits of all tokens are never in memory.
+"""Train a Mamba model from hidden states, so that the logits of all tokens are never materialised.
 
     python examples/mamba.py --steps 60
 
-Nothing here is special to Mamba: a number token loss sees hidden states and a head, or logits, of any model.
+Nothing here is specific to Mamba: a number token loss takes logits, or hidden states and a head, of any
+model.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""An encoder-decoder: T5, which computes its loss inline, in transformers' Seq2SeqTrainer.
+"""Train T5, an encoder-decoder that computes its loss inline, with transformers' Seq2SeqTrainer.
 
     python examples/t5.py --steps 60
 
-The tokenizer is made here, digit by digit. T5's own writes most numbers with tokens of several digits: split
-digits when tokenizing, or say which tokens are numbers, with
-`NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, vocab_size=model.config.vocab_size)`.
-`ntloss inspect google-t5/t5-small` shows what the loss would see.
+The tokenizer is built here and splits numbers into digits. T5's own tokenizer uses multi-digit tokens for
+most numbers. With it, split digits when tokenizing, or let all number tokens count:
+`NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, vocab_size=model.config.vocab_size)`. `ntloss
+inspect google-t5/t5-small` shows which tokens the loss uses.
 """
 
 import argparse

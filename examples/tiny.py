@@ -1,8 +1,8 @@
-"""What the examples share: a tokenizer, a model, sums to learn, and a line that says how well.
+"""Helpers for the examples: a tokenizer, a model, sums to learn, and a report line.
 
-Everything is made here, so that nothing is downloaded. Replace `make_tokenizer` by
-`AutoTokenizer.from_pretrained(...)`, `make_llama` by `AutoModelForCausalLM.from_pretrained(...)`, and
-`make_texts` by your data.
+Everything is built locally and nothing is downloaded. Replace `make_tokenizer` with
+`AutoTokenizer.from_pretrained(...)`, `make_llama` with `AutoModelForCausalLM.from_pretrained(...)`, and
+`make_texts` with your data.
 """
 
 import random
@@ -17,7 +17,7 @@ CHARACTERS = "0123456789+= "
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Single characters: numbers digit by digit, as Llama 2, Mistral, Gemma and Qwen write them."""
+    """Build a character tokenizer, which splits numbers into digits like that of Llama 2 or Qwen."""
     vocab = {text: i for i, text in enumerate(["<pad>", "</s>", "<unk>", *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
@@ -28,7 +28,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_llama(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A decoder-only model of some 80,000 weights."""
+    """Build a decoder-only model with about 80,000 parameters."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -42,14 +42,14 @@ def make_llama(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def make_texts(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Questions and answers: `("27+45=", "72")`."""
+    """Draw questions and answers such as `("27+45=", "72")`."""
     draw = random.Random(seed)
     pairs = [(draw.randrange(100), draw.randrange(100)) for _ in range(count)]
     return [(f"{a}+{b}=", str(a + b)) for a, b in pairs]
 
 
 def causal_batch(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, str]]) -> dict[str, Tensor]:
-    """A batch for a decoder-only model; questions and padding do not count."""
+    """Make a batch for a decoder-only model; questions and padding are ignored by the loss."""
     rows = []
     for question, answer in texts:
         asked = tokenizer.encode(question, add_special_tokens=False)
@@ -67,11 +67,11 @@ def causal_batch(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, str]
 def causal_batches(
     tokenizer: PreTrainedTokenizerFast, count: int, batch_size: int = 8, seed: int = 0
 ) -> Iterator[dict[str, Tensor]]:
-    """`count` batches for training."""
+    """Yield `count` training batches."""
     for i in range(count):
         yield causal_batch(tokenizer, make_texts(batch_size, seed=1 + i + 1_000 * seed))
 
 
 def report(when: str, loss: Tensor, ce: Tensor, ntl: Tensor) -> None:
-    """One line; the tests of the examples read it."""
+    """Print one line, which the tests of the examples parse."""
     print(f"{when:>6}: loss {float(loss):.4f}, CE {float(ce):.4f}, NTL {float(ntl):.4f}")

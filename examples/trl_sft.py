@@ -1,10 +1,10 @@
-"""TRL's SFTTrainer, on completions alone, optionally packed or with an adapter.
+"""Train with TRL's SFTTrainer on completions only, optionally with packing or an adapter.
 
     python examples/trl_sft.py --steps 60
     python examples/trl_sft.py --packing
     python examples/trl_sft.py --lora
 
-Its default loss is computed without logits, and so is ours.
+Like TRL's default loss, ours is computed without materialising the logits.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from ntloss.integrations.trl import make_sft_number_aware
 
 
 def dataset(count: int, seed: int) -> Dataset:
-    """Prompts and completions, as TRL wants them."""
+    """Make a dataset of prompts and completions in TRL's format."""
     return Dataset.from_list(
         [{"prompt": question, "completion": answer} for question, answer in make_texts(count, seed)]
     )
@@ -29,8 +29,8 @@ def dataset(count: int, seed: int) -> Dataset:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=60, help="optimizer steps")
-    parser.add_argument("--packing", action="store_true", help="several examples in a row")
-    parser.add_argument("--lora", action="store_true", help="train an adapter alone")
+    parser.add_argument("--packing", action="store_true", help="pack several examples into a row")
+    parser.add_argument("--lora", action="store_true", help="train only an adapter")
     arguments = parser.parse_args()
 
     set_seed(0)

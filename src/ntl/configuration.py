@@ -173,4 +173,4 @@ def check_number(
     given = {word: bound for word, (bound, _) in bounds.items() if bound is not None}
     ok = ok and all(bounds[word][1](value, bound) for word, bound in given.items())
     words = " and ".join(f"{word} {bound}" for word, bound in given.items())
-    check_value(ok, key, value, f"a number {words}", example)
+    check_value(ok, key, value, f"a number that is {words}", example)
