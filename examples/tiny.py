@@ -52,9 +52,9 @@ def causal_batch(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, str]
     """Make a batch for a decoder-only model; questions and padding are ignored by the loss."""
     rows = []
     for question, answer in texts:
-        asked = tokenizer.encode(question, add_special_tokens=False)
-        told = [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]
-        rows.append((asked + told, [-100] * len(asked) + told))
+        question_ids = tokenizer.encode(question, add_special_tokens=False)
+        answer_ids = [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]
+        rows.append((question_ids + answer_ids, [-100] * len(question_ids) + answer_ids))
     longest = max(len(ids) for ids, _ in rows)
     pad = tokenizer.pad_token_id
     return {

@@ -76,7 +76,7 @@ def evaluate(
         UserError: There are no examples, or the approach cannot encode an answer.
     """
     if not examples:
-        raise UserError("there are no examples to evaluate; expected at least one.")
+        raise UserError("there are no examples to evaluate; expected at least one. Check the dataset.")
     examples = list(examples)  # may be memory-mapped: read them once
     model = approach.model if model is None else model
     rank, world = _rank_and_world()

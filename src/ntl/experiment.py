@@ -155,12 +155,12 @@ def _check_has_checkpoint(folder: RunFolder) -> None:
     """Check that there is a checkpoint to resume from, rather than silently training from the start."""
     if last_complete_checkpoint(folder.path) is not None:
         return
-    anew = "with training_args.overwrite_output_dir=true instead of" if folder.holds_run() else "without"
+    how = "with training_args.overwrite_output_dir=true instead of" if folder.holds_run() else "without"
     raise UserError(
         f"training_args.resume_from_checkpoint=true, but {folder} has no complete checkpoint (checkpoint-* "
         f"with {TRAINER_STATE_NAME}); expected the training_args.output_dir of the run to continue. "
         "Correct training_args.output_dir (or the keys that form its default), or train from the start "
-        f"{anew} resume_from_checkpoint."
+        f"{how} resume_from_checkpoint."
     )
 
 

@@ -103,7 +103,7 @@ def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
     try:
         arguments = Seq2SeqTrainingArguments(**given)
         _try_arguments(arguments)
-    except Exception as error:  # transformers raises many kinds
+    except Exception as error:  # transformers raises many types
         raise UserError(
             f"training_args cannot be used ({type(error).__name__}: {error}). Its keys are those of "
             "transformers' Seq2SeqTrainingArguments; correct or omit the one that the message names."

@@ -37,5 +37,5 @@ def shared(path: str) -> Path:
     """Return a folder of optional files, or skip the test if it is missing."""
     folder = SHARED / path
     if not folder.exists():
-        pytest.skip(f"needs {path}, in a folder named shared beside the repository")
+        pytest.skip(f"needs {path}, in a folder named shared next to the repository")
     return folder

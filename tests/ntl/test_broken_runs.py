@@ -44,9 +44,9 @@ def test_a_damaged_checkpoint_is_reported_and_left_alone(file, damage, tmp_path,
     before = contents(run)
     capsys.readouterr()
     assert main(command) == 2
-    told = capsys.readouterr().err
-    assert "checkpoint-2 is not a complete checkpoint" in told
-    assert "Traceback" not in told
+    message = capsys.readouterr().err
+    assert "checkpoint-2 is not a complete checkpoint" in message
+    assert "Traceback" not in message
     assert contents(run) == before
 
 
@@ -55,9 +55,9 @@ def test_a_run_whose_only_checkpoint_is_incomplete_is_not_silently_restarted(tmp
     (run / "checkpoint-2/trainer_state.json").write_text("{")
     before = contents(run)
     assert main(command) == 2
-    told = capsys.readouterr().err
-    assert f"{run} has no complete checkpoint" in told
-    assert "training_args.overwrite_output_dir=true" in told
+    message = capsys.readouterr().err
+    assert f"{run} has no complete checkpoint" in message
+    assert "training_args.overwrite_output_dir=true" in message
     assert contents(run) == before
 
 
@@ -89,9 +89,9 @@ def full(*_, **__):
 def test_a_full_disk_while_writing_results_keeps_the_model(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("ntl.run_folder.RunFolder.write_results", full)
     assert main(scaled_down(tmp_path)) == 2
-    told = capsys.readouterr().err
-    assert "the disk is full" in told
-    assert "Traceback" not in told
+    message = capsys.readouterr().err
+    assert "the disk is full" in message
+    assert "Traceback" not in message
     monkeypatch.undo()
     assert main([*scaled_down(tmp_path), RESUME]) == 0
 
@@ -99,9 +99,9 @@ def test_a_full_disk_while_writing_results_keeps_the_model(tmp_path, monkeypatch
 def test_a_full_disk_while_drawing_a_comparisons_figures_keeps_its_runs(tiny, monkeypatch, capsys):
     monkeypatch.setattr("ntl.comparison.figures.save_figure", full)
     assert program.main(tiny) == 2
-    told = capsys.readouterr().err
-    assert "the disk is full" in told
-    assert "the same command keeps the finished runs" in told
+    message = capsys.readouterr().err
+    assert "the disk is full" in message
+    assert "the same command keeps the finished runs" in message
     monkeypatch.undo()
     assert program.main(tiny) == 0
     assert "2 of 2 runs are already finished" in capsys.readouterr().out

@@ -63,7 +63,7 @@ def test_a_hub_model_fails_at_once_without_a_network_and_with_advice(command, tm
     kept = ("dataset_args", "training_args.output_dir", "training_args.use_cpu")
     small = [o for o in scaled_down(tmp_path) if o.startswith(kept)]
     assert main([*shlex.split(command), *small]) == 2
-    told = capsys.readouterr().err
-    assert "google-t5/t5-" in told
-    assert "model_args.model_name_or_path=null" in told
+    message = capsys.readouterr().err
+    assert "google-t5/t5-" in message
+    assert "model_args.model_name_or_path=null" in message
     assert not (tmp_path / "run").exists()

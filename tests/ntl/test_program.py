@@ -260,9 +260,9 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
 )
 def test_an_invalid_setting_is_a_one_line_error_and_nothing_is_written(arguments, expected, tmp_path, capsys):
     assert main(small(tmp_path, *arguments)) == 2
-    told = capsys.readouterr().err
-    assert expected in told
-    assert len(told.strip().splitlines()) == 1
+    message = capsys.readouterr().err
+    assert expected in message
+    assert len(message.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
 

@@ -89,9 +89,9 @@ def test_a_tracker_that_is_not_installed_is_an_error_that_says_how_to_install_it
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr("transformers.integrations.integration_utils.is_wandb_available", lambda: False)
     assert main([*scaled_down(tmp_path), "training_args.report_to=wandb"]) == 2
-    told = capsys.readouterr().err
-    assert "wandb" in told
-    assert "pip install wandb" in told
+    message = capsys.readouterr().err
+    assert "wandb" in message
+    assert "pip install wandb" in message
     assert not (tmp_path / "run").exists()
 
 

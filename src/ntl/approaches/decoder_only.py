@@ -91,7 +91,7 @@ class DecoderOnly:
         """Compute the logits that predict each label, `[batch, answer, vocab]`."""
         mask = batch["attention_mask"]
         options: dict[str, Any] = {}
-        # Each position predicts the next token, so the last one of the question is needed, the end is not.
+        # Each position predicts the next token: include the last one of the question, exclude the end token.
         needed = batch["labels"].shape[1] + 1
         if self._takes_positions:
             options["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)

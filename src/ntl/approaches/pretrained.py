@@ -29,7 +29,8 @@ from ntl.settings import ModelSettings
 _SCRATCH = (
     "model_args.model_name_or_path=null trains from scratch, with a configuration that ships with the lab"
 )
-_ALWAYS_KNOWN = ("tie_word_embeddings", "rope_theta", "rope_scaling")  # read, but not shown
+# Arguments that transformers reads although `to_dict()` may omit them.
+_ALWAYS_KNOWN = ("tie_word_embeddings", "rope_theta", "rope_scaling")
 
 
 def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrainedConfig | None:
@@ -204,9 +205,8 @@ def build_model(
 
 
 def _from_config(model_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
-    make = getattr(
-        model_class, "from_config", model_class
-    )  # Auto classes select the model by its configuration
+    # Auto classes select the model by its configuration.
+    make = getattr(model_class, "from_config", model_class)
     try:
         return make(config).train()
     except (ValueError, TypeError, KeyError, ZeroDivisionError, RuntimeError) as error:

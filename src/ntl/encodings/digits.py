@@ -108,7 +108,7 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         The copy, with the same vocabulary. It encodes `42` as `4` and `2`, which T5 and GPT-2 already have.
 
     Raises:
-        UserError: The copy does not encode the ten digits as ten tokens, or decoding does not restore texts.
+        UserError: The copy does not encode the ten digits as ten tokens, or does not decode texts unchanged.
     """
     tokenizer = copy.deepcopy(tokenizer)
     backend = tokenizer.backend_tokenizer
@@ -183,5 +183,5 @@ def _check_digits(tokenizer: PreTrainedTokenizerFast) -> None:
         if decoded != text:
             raise UserError(
                 f"the tokenizer decodes {text!r} as {decoded!r}; expected the same text. Use one that "
-                "restores texts, such as T5's."
+                "decodes texts unchanged, such as T5's."
             )
