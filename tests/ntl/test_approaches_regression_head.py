@@ -71,7 +71,7 @@ def test_equal_training_answers_do_not_cause_a_division_by_zero():
 def test_training_without_the_statistics_of_the_answers_is_an_error():
     approach = make(head="regression", loss=CE)
     batch = approach.collate(rows_of(approach))
-    with pytest.raises(UserError, match="was never trained"):
+    with pytest.raises(UserError, match="is untrained"):
         approach.loss(approach.model, batch, approach.count(batch))
 
 

@@ -148,7 +148,7 @@ def test_pretrained_weights_get_a_number_head(tmp_path):
     [
         ({}, NTL, "loss=wasserstein needs number tokens"),
         ({"family": "decoder_only"}, CE, "family=decoder_only has no xVal; expected t5"),
-        ({}, LossSettings(label_smoothing=2), "label_smoothing=2: expected 0 to 1"),
+        ({}, LossSettings(label_smoothing=2), "label_smoothing is 2; expected a number from 0 to 1"),
     ],
 )
 def test_invalid_settings_are_errors(settings, loss, complaint):

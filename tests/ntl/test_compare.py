@@ -29,7 +29,7 @@ def test_a_comparison_writes_table_results_figures_and_runs_and_a_second_call_co
     assert main(["compare", *tiny]) == 0
     printed = capsys.readouterr().out
     assert "CE + NTL-WAS" in printed
-    assert "knowing everything but the noise" in printed
+    assert "predicting everything except the noise" in printed
 
     folder = output(tiny)
     assert run_files(tiny) == ["ce-seed0.json", "ntl_was-seed0.json"]

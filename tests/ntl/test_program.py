@@ -94,7 +94,7 @@ def test_every_value_of_a_sweep_is_checked_before_the_first_run(sweep, expected,
     ("other", "expected"),
     [
         ("model_args=xval", "was trained with encoding=digits, not xval"),
-        ("model_args.config_overrides={d_ff: 32}", "the model's is [32, 64]"),
+        ("model_args.config_overrides={d_ff: 32}", ", not [32, 64]; expected a checkpoint"),
     ],
 )
 def test_a_checkpoint_of_another_model_is_not_continued(other, expected, tmp_path, capsys):
