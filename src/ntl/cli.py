@@ -10,9 +10,9 @@ from importlib import import_module
 # Maps each command to its module. Only the requested module is imported; its `main` receives the remaining
 # arguments.
 COMMANDS = {
-    "prepare": "ntl.prepare",
+    "prepare": "ntl.data.prepare",
     "train": "ntl.run_language_modeling",
-    "report": "ntl.report",
+    "report": "ntl.report.program",
     "compare": "ntl.comparison.program",
 }
 USAGE = """\

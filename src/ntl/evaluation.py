@@ -19,11 +19,11 @@ import torch.distributed as dist
 from torch import nn
 
 from ntl.approaches import Approach
+from ntl.config.settings import GenerationSettings
+from ntl.data import Example, TaskData, fingerprint
 from ntl.errors import UserError
-from ntl.metrics import final_answer_scores, finite_or_none, number_scores, text_scores
-from ntl.run_folder import Metrics, Prediction, RunFolder
-from ntl.settings import GenerationSettings
-from ntl.tasks import Example, TaskData, fingerprint
+from ntl.scores import final_answer_scores, finite_or_none, number_scores, text_scores
+from ntl.training.run_folder import Metrics, Prediction, RunFolder
 from ntloss.parsing import parse_number
 
 

@@ -28,7 +28,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.main import get_args_parser
 from omegaconf import DictConfig, OmegaConf
 
-from ntl.configuration import compose_config
+from ntl.config.compose import compose_config
 from ntl.errors import UserError, disk_full_error
 
 CONFIG = "run_language_modeling"
@@ -97,8 +97,8 @@ def check(overrides: Sequence[str], multirun: bool) -> list[str]:
     Raises:
         UserError: The configuration is invalid.
     """
-    from ntl.experiment import Experiment
-    from ntl.known_keys import check_effect, known_keys
+    from ntl.config.known_keys import check_effect, known_keys
+    from ntl.training.experiment import Experiment
 
     given, swept = list(overrides), {}
     if multirun:
@@ -127,8 +127,8 @@ def run_job(config: DictConfig, swept: Sequence[str]) -> None:
     Raises:
         SystemExit: With code 2, after a user-fixable error is printed.
     """
-    from ntl.experiment import Experiment
-    from ntl.run import run
+    from ntl.training.experiment import Experiment
+    from ntl.training.run import run
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
     task_overrides = HydraConfig.get().overrides.task

@@ -27,7 +27,7 @@ def interrupted_run(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ntl.run.RunRecorder.on_save", die)
+        patch.setattr("ntl.training.run.RunRecorder.on_save", die)
         assert main(command) == 130
     return tmp_path / "run", [*command, RESUME]
 
@@ -87,7 +87,7 @@ def full(*_, **__):
 
 
 def test_a_full_disk_while_writing_results_keeps_the_model(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("ntl.run_folder.RunFolder.write_results", full)
+    monkeypatch.setattr("ntl.training.run_folder.RunFolder.write_results", full)
     assert main(scaled_down(tmp_path)) == 2
     message = capsys.readouterr().err
     assert "the disk is full" in message

@@ -5,7 +5,7 @@ import math
 from tolerances import approx
 
 from ntl.comparison.tables import constant_guess, markdown_tables, noise_floor, summarise
-from ntl.tasks import Example
+from ntl.data import Example
 
 
 def record(objective, seed, mae):

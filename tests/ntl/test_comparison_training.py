@@ -13,9 +13,9 @@ from ntl.comparison.training import (
     plan_batches,
     training_arguments,
 )
-from ntl.settings import GenerationSettings
-from ntl.tasks import Example
-from ntl.trainer import ApproachTrainer
+from ntl.config.settings import GenerationSettings
+from ntl.data import Example
+from ntl.training.trainer import ApproachTrainer
 from ntloss import NTLoss
 
 TRAINING = {

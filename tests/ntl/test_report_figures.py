@@ -5,10 +5,10 @@ import math
 import pytest
 from tolerances import approx
 
-from ntl.drawing import series_style
-from ntl.report_figures import digit_counts, draw_dataset, error_by_digits
-from ntl.report_groups import group_runs, load_finished
-from ntl.run_folder import Prediction, RunFolder, RunRecord
+from ntl.report.figures import digit_counts, draw_dataset, error_by_digits
+from ntl.report.groups import group_runs, load_finished
+from ntl.report.style import series_style
+from ntl.training.run_folder import Prediction, RunFolder, RunRecord
 
 
 def predict(predicted, true, times=1):

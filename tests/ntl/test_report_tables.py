@@ -11,9 +11,9 @@ import pytest
 from tolerances import approx
 
 from ntl.cli import main
-from ntl.metrics import mean_and_interval
-from ntl.run_folder import Prediction, RunFolder, RunRecord
-from ntl.tables import Columns, latex_table
+from ntl.report.formats import Columns, latex_table
+from ntl.scores import mean_and_interval
+from ntl.training.run_folder import Prediction, RunFolder, RunRecord
 
 PUBLISHED = Path(__file__).parents[2] / "results/miniature/runs"
 NUMBERS = {
@@ -190,7 +190,7 @@ def test_a_failed_report_leaves_nothing_behind_and_can_be_repeated(tmp_path, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("ntl.report_figures.draw_dataset", fail)
+        patched.setattr("ntl.report.figures.draw_dataset", fail)
         with pytest.raises(KeyboardInterrupt):
             report(tmp_path)
         assert not (tmp_path / "out").exists()
@@ -198,7 +198,7 @@ def test_a_failed_report_leaves_nothing_behind_and_can_be_repeated(tmp_path, mon
     before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     make_run(tmp_path / "runs/a", "T5", 0, 0.75)
     with monkeypatch.context() as patched:
-        patched.setattr("ntl.report_figures.draw_dataset", fail)
+        patched.setattr("ntl.report.figures.draw_dataset", fail)
         with pytest.raises(KeyboardInterrupt):
             report(tmp_path, "--overwrite")
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
@@ -211,7 +211,7 @@ def test_a_full_disk_while_drawing_leaves_no_report(tmp_path, monkeypatch, capsy
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("ntl.report_figures.save_figure", full)
+        patched.setattr("ntl.report.figures.save_figure", full)
         assert report(tmp_path) == 2
     assert "cannot be written (No space left on device)" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -231,7 +231,7 @@ def test_a_killed_report_does_not_block_the_next_one(tmp_path, monkeypatch):
 
     make_run(tmp_path / "runs/a", "T5", 0, 0.75)
     with monkeypatch.context() as patched:
-        patched.setattr("ntl.report.os.replace", replace_one)
+        patched.setattr("ntl.report.program.os.replace", replace_one)
         with pytest.raises(KeyboardInterrupt):
             report(tmp_path, "--overwrite")
     assert report(tmp_path, "--overwrite") == 0

@@ -5,7 +5,7 @@ import math
 import pytest
 from tolerances import approx
 
-from ntl.metrics import exact_share, final_answer_scores, mean_and_error, number_scores, read_answer, score
+from ntl.scores import exact_share, final_answer_scores, mean_and_error, number_scores, read_answer, score
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from ntl.config.settings import FAMILIES, GenerationSettings, LossSettings, ModelSettings
 from ntl.errors import UserError
-from ntl.settings import FAMILIES, GenerationSettings, LossSettings, ModelSettings
 from ntloss import NumberVocabulary
 
 IGNORE = -100

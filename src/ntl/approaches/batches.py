@@ -15,7 +15,7 @@ from torch.distributed.fsdp import (
 )
 from transformers import PreTrainedModel
 
-from ntl.settings import GenerationSettings
+from ntl.config.settings import GenerationSettings
 
 
 def pad(

@@ -15,10 +15,10 @@ from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share
 from ntl.approaches.batches import generate, pad, pad_questions
 from ntl.approaches.objective import LanguageObjective
 from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.digits import TextEncoding, check_special_tokens, split_digits
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
-from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 from ntloss import NumberTokensLeftOut, NumberVocabulary
 
 

@@ -7,8 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ntl.configuration import check_number, check_section, check_value, compose_config, is_whole_number
-from ntl.tasks import TASKS
+from ntl.config.compose import check_number, check_section, check_value, compose_config, is_whole_number
+from ntl.data import TASKS
 
 HEADS = ("language", "regression")
 TERMS = ("wasserstein", "squared_error")

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from ntl.comparison.tables import BASELINE, display_name
-from ntl.drawing import BLUE, GREEN, GREY, ORANGE, PINK, SKY, STYLE, VERMILION, new_figure, save_figure
-from ntl.metrics import mean_and_error
+from ntl.report.style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, STYLE, VERMILION, new_figure, save_figure
+from ntl.scores import mean_and_error
 
 COLOURS = {"ce": GREY, "ntl_was": BLUE, "ntl_mse": ORANGE, "regression_head": GREEN}
 SPARE = (PINK, SKY, VERMILION)

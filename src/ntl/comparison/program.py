@@ -27,9 +27,9 @@ from ntl.comparison.progress import ComparisonProgress
 from ntl.comparison.store import RunStore
 from ntl.comparison.tables import markdown_tables, reference_line, references, summarise, terminal_table
 from ntl.comparison.workers import Run, default_jobs, run_all, usable_cores
+from ntl.data import TaskData, load_task
 from ntl.errors import UserError, disk_full_error
-from ntl.records import installed_versions, write_atomically
-from ntl.tasks import TaskData, load_task
+from ntl.training.records import installed_versions, write_atomically
 
 HELP = """\
 usage: ntl compare [key=value ...]

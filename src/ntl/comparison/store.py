@@ -9,7 +9,7 @@ from typing import Any
 
 from ntl.comparison.workers import Run
 from ntl.errors import UserError
-from ntl.records import flatten, write_atomically
+from ntl.training.records import flatten, write_atomically
 
 
 class RunStore:

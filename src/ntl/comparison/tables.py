@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-from ntl.metrics import METRICS, mean_and_error
-from ntl.tables import markdown_table
-from ntl.tasks import Example, TaskData
+from ntl.data import Example, TaskData
+from ntl.report.formats import markdown_table
+from ntl.scores import METRICS, mean_and_error
 
 BASELINE = "ce"
 NOT_AVAILABLE = "n/a"

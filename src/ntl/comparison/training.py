@@ -17,11 +17,11 @@ from transformers import PrinterCallback, Seq2SeqTrainingArguments, TrainerCallb
 from ntl.approaches import Approach, build_approach
 from ntl.approaches.language_model import LanguageModel
 from ntl.approaches.objective import LanguageObjective
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
+from ntl.data import Example, TaskData
 from ntl.evaluation import batches_by_length
-from ntl.metrics import read_answer, score
-from ntl.settings import GenerationSettings, LossSettings, ModelSettings
-from ntl.tasks import Example, TaskData
-from ntl.trainer import ApproachTrainer
+from ntl.scores import read_answer, score
+from ntl.training.trainer import ApproachTrainer
 
 POOL = 16  # batches whose examples are sorted by length together, see plan_batches
 REPORT_EVERY = 5  # steps between two progress reports

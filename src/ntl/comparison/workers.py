@@ -167,7 +167,7 @@ def _load(config: Mapping[str, Any]) -> tuple[Callable[..., dict[str, Any]], Any
     import torch
 
     from ntl.comparison.training import EncodedExamples, train_run
-    from ntl.tasks import load_task
+    from ntl.data import load_task
 
     torch.set_num_threads(1)
     data = load_task(config["task"])

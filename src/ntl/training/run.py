@@ -1,0 +1,232 @@
+"""Run an experiment: load the data and the model, train or resume, evaluate, and write the results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import datasets
+import torch
+import transformers
+from accelerate import PartialState
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import Seq2SeqTrainingArguments, get_scheduler, set_seed
+from transformers.integrations import get_reporting_integration_callbacks
+
+from ntl.approaches import Approach, build_approach
+from ntl.approaches.pretrained import check_model
+from ntl.data import Example, TaskData, load_task
+from ntl.encodings.cache import tokenize
+from ntl.errors import UserError
+from ntl.evaluation import evaluate, evaluate_tests
+from ntl.training.evaluation_folder import place_evaluation
+from ntl.training.experiment import OWN_KEYS, Experiment, check_folder, open_folder
+from ntl.training.run_folder import Metrics
+from ntl.training.trainer import (
+    ApproachTrainer,
+    RunRecorder,
+    check_checkpoint,
+    delete_incomplete_checkpoints,
+    last_complete_checkpoint,
+)
+
+PLATEAU = {"factor": 0.5, "patience": 5}  # options of the published reduce_lr_on_plateau schedule
+
+
+def run(experiment: Experiment) -> dict[str, Metrics]:
+    """Run an experiment, or the part of it that is not done yet.
+
+    Args:
+        experiment: An experiment from `Experiment.from_config`.
+
+    Returns:
+        Maps each test set to its metrics.
+
+    Raises:
+        UserError: A setting, the data, the model or the output folder cannot be used.
+    """
+    check_folder(experiment)
+    arguments = training_arguments(experiment)
+    transformers.logging.set_verbosity_error()
+    for library in (transformers.logging, datasets):
+        (library.disable_progress_bar if arguments.disable_tqdm else library.enable_progress_bar)()
+    settings = experiment.config["dataset_args"]
+    check_model(experiment.model)  # before reading the data, which may take minutes
+    data = load_task({**settings, "name": settings["dataset_name"]})
+    set_seed(arguments.seed)
+    approach = build_approach(experiment.model, experiment.loss)
+    if experiment.checkpoint is not None:
+        check_checkpoint(approach.model, experiment.checkpoint)
+    if not experiment.only_evaluate:
+        approach.fit(example.answer for example in data.train)
+    # No process writes before all have passed their checks.
+    PartialState().wait_for_everyone()
+    if arguments.should_save:
+        try:
+            open_folder(experiment, approach)
+        except OSError as error:
+            raise UserError(
+                f"training_args.output_dir={experiment.folder} cannot be written ({error.strerror}); "
+                "expected a writable folder. Choose another one."
+            ) from None
+    PartialState().wait_for_everyone()
+    model = approach.model.to(arguments.device)
+    if not experiment.only_evaluate:
+        model = train(experiment, arguments, data, approach)
+    return answer_tests(experiment, arguments, data, approach, model)
+
+
+def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
+    """Make the trainer's arguments. Under `torchrun`, this initialises the process group.
+
+    Raises:
+        UserError: transformers rejects the arguments (the message quotes its reason), or a tracker cannot be
+            used.
+    """
+    training = experiment.config["training_args"]
+    given = {key: value for key, value in training.items() if key not in OWN_KEYS}
+    given |= {
+        "output_dir": str(experiment.folder.path),
+        "remove_unused_columns": False,
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "report_to": [] if given["report_to"] in (None, "none") else given["report_to"],
+        "disable_tqdm": not sys.stderr.isatty() if given["disable_tqdm"] is None else given["disable_tqdm"],
+        "dataloader_pin_memory": torch.cuda.is_available() and not given["use_cpu"],
+    }
+    if given["lr_scheduler_type"] == "reduce_lr_on_plateau":
+        mode = "max" if given["greater_is_better"] else "min"
+        given["lr_scheduler_kwargs"] = {"mode": mode, **(given["lr_scheduler_kwargs"] or PLATEAU)}
+    try:
+        arguments = Seq2SeqTrainingArguments(**given)
+        _try_arguments(arguments)
+    except Exception as error:  # transformers raises many types
+        raise UserError(
+            f"training_args cannot be used ({type(error).__name__}: {error}). Its keys are those of "
+            "transformers' Seq2SeqTrainingArguments; correct or omit the one that the message names."
+        ) from None
+    for name in arguments.report_to:
+        _check_tracker(name)
+    return arguments
+
+
+def _try_arguments(arguments: Seq2SeqTrainingArguments) -> None:
+    """Try the arguments that transformers would use only after everything is loaded."""
+    optimizer: torch.optim.Optimizer = torch.optim.SGD([torch.zeros(1)])
+    if arguments.optim_target_modules is None:  # target modules need the model itself
+        kind, options = ApproachTrainer.get_optimizer_cls_and_kwargs(arguments, nn.Linear(1, 1))
+        optimizer = kind([torch.zeros(1)], **options)
+    schedule = arguments.lr_scheduler_type, optimizer, 1, 2
+    get_scheduler(*schedule, scheduler_specific_kwargs=arguments.lr_scheduler_kwargs)
+    workers = arguments.dataloader_num_workers
+    DataLoader([0], num_workers=workers, persistent_workers=arguments.dataloader_persistent_workers)
+    arguments.get_process_log_level()
+
+
+def _check_tracker(name: str) -> None:
+    """Check that a tracker can be used, which transformers does only after everything is loaded."""
+    try:
+        (tracker,) = get_reporting_integration_callbacks([name])
+        tracker()
+    except ValueError as error:
+        raise UserError(f"training_args.report_to={name} is unknown: {error} Correct it.") from None
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"training_args.report_to={name} cannot be used here: {str(error).splitlines()[0]} Do that, or "
+            "omit report_to."
+        ) from None
+
+
+def train(
+    experiment: Experiment, arguments: Seq2SeqTrainingArguments, data: TaskData, approach: Approach
+) -> nn.Module:
+    """Train from the start or from the last complete checkpoint, and save the model in the run's folder.
+
+    Returns:
+        The model, wrapped if it was trained on several processes.
+
+    Raises:
+        UserError: The data cannot be encoded, a checkpoint cannot be read or written, or training diverges.
+    """
+    folder = experiment.folder
+    cache = Path(experiment.config["dataset_args"]["cache_dir"])
+    with arguments.main_process_first(desc="tokenize"):
+        training, validation = (
+            tokenize(examples, approach, experiment.model, cache)
+            for examples in (data.train, data.validation)
+        )
+    shown = evenly_spaced(data.validation, experiment.config["evaluation"]["samples_during_training"])
+
+    def measure(model: nn.Module) -> Metrics:
+        return evaluate(approach, shown, data, experiment.generation, model).metrics
+
+    trainer = ApproachTrainer(
+        args=arguments,
+        approach=approach,
+        measure=measure,
+        train_dataset=training,
+        eval_dataset=validation,
+        callbacks=[RunRecorder(folder, arguments.should_save)],
+    )
+    checkpoint = experiment.checkpoint
+    if checkpoint is None and experiment.resume:
+        checkpoint = last_complete_checkpoint(folder.path)
+        delete_incomplete_checkpoints(folder.path)
+    trainer.train_from(checkpoint)
+    trainer.save_model()
+    return trainer.model_wrapped
+
+
+def answer_tests(
+    experiment: Experiment,
+    arguments: Seq2SeqTrainingArguments,
+    data: TaskData,
+    approach: Approach,
+    model: nn.Module,
+) -> dict[str, Metrics]:
+    """Evaluate the validation and test sets that are not evaluated yet, and write the results."""
+    samples = experiment.config["evaluation"]["samples"]
+    parts = {"validation": data.validation, **data.tests}
+    tests = {name: evenly_spaced(part, samples) for name, part in parts.items()}
+    place = place_evaluation(experiment, tests)
+    if arguments.should_save and not place.folder.holds_run():
+        place.folder.write_record(place.record)
+
+    def show(test: str, metrics: Metrics, is_new: bool) -> None:
+        if arguments.should_log:
+            _show(test, metrics)
+
+    results = evaluate_tests(
+        approach, replace(data, tests=tests), experiment.generation, place.folder, place.model, model, show
+    )
+    if arguments.should_save:
+        place.folder.write_record(replace(place.record, status="finished"))
+        print(f"Metrics and predictions are in {place.folder}")
+    return results
+
+
+def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
+    """Choose evenly spaced examples, because test files hold one module after another.
+
+    Args:
+        examples: Examples of a test set.
+        count: Number of examples to choose. None, or more than there are, chooses all.
+
+    Returns:
+        The chosen examples, in their original order.
+    """
+    if count is None or count >= len(examples):
+        return examples
+    return [examples[i * len(examples) // count] for i in range(count)]
+
+
+def _show(test: str, metrics: Metrics) -> None:
+    names = (
+        "exact_final_answer", "final_answer_accuracy", "exact_number", "accuracy", "log_mae", "log_r2",
+        "invalid_rate", "rougeL", "loss",
+    )  # fmt: skip
+    shown = (f"{name} {metrics[name]:.4f}" for name in names if metrics.get(name) is not None)
+    print(f"{test}: {', '.join(shown)}")
