@@ -6,45 +6,12 @@ import logging
 import math
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from statistics import median
 
 import numpy as np
 
 from ntloss import NumericMetrics
 from ntloss.parsing import number_texts, parse_number
-
-METRICS = ("exact", "mae", "rmse", "r2", "pearson", "accuracy", "invalid")
-
-
-def read_answer(text: str) -> float | None:
-    """Parse a decoded text that should be a single number, or return None if it is not.
-
-    Example:
-        >>> read_answer(" -3.5 "), read_answer("4 2"), read_answer("")
-        (-3.5, None, None)
-    """
-    return parse_number(text, "whole")
-
-
-def score(predictions: Sequence[float | None], targets: Sequence[float]) -> dict[str, float | None]:
-    """Score predicted numbers against true numbers, for `ntl compare`.
-
-    Args:
-        predictions: One prediction per target; None if the model wrote no number.
-        targets: The true numbers.
-
-    Returns:
-        `exact` is the share of all predictions that equal their target as float64. `mae`, `rmse`, `r2`,
-        `pearson` and `accuracy` (`np.isclose`) are computed over the valid predictions, as
-        `ntloss.NumericMetrics` defines them (where `accuracy` is called `accuracy_of_valid`). `invalid`
-        counts the other predictions. Undefined metrics are None.
-
-    Raises:
-        ValueError: The lengths differ.
-    """
-    names_there = {"exact": "exact_match", "accuracy": "accuracy_of_valid"}
-    names = [names_there.get(name, name) for name in METRICS]
-    found = NumericMetrics(metrics=names).update(predictions, targets).compute()
-    return dict(zip(METRICS, (finite_or_none(found[name]) for name in names), strict=True))
 
 
 def number_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float | None]:
@@ -63,6 +30,38 @@ def number_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, flo
     )
     found = NumericMetrics().update(texts, answers).compute()
     return {"exact_number": exact, **{name: finite_or_none(value) for name, value in found.items()}}
+
+
+def reference_scores(
+    train: Sequence[str], answers: Sequence[str], expected: Sequence[float | None]
+) -> dict[str, float | None]:
+    """Score two references that a model's errors are compared with.
+
+    Args:
+        train: Training answers.
+        answers: The correct answers of a test set.
+        expected: The answers without their noise, None where that is not known.
+
+    Returns:
+        `constant_mae` and `constant_log_mae`: the errors of always answering the median of the training
+        answers, which a model must beat to have learnt anything. `noise_mae` and `noise_log_mae`: the errors
+        of answering without the noise, which no model can beat; only if the noise of every answer is known.
+
+    Example:
+        >>> scores = reference_scores(["1", "2", "9"], ["4", "1"], [3.0, 3.0])
+        >>> scores["constant_mae"], scores["noise_mae"]
+        (1.5, 1.5)
+    """
+    known = [number for number in map(parse_number, train) if number is not None]
+    references = {"constant": [median(known)] * len(answers)} if known else {}
+    if None not in expected:
+        references["noise"] = list(expected)
+    true = [parse_number(answer) for answer in answers]
+    scores = {}
+    for name, predicted in references.items():
+        found = NumericMetrics(metrics=["mae", "log_mae"]).update(predicted, true).compute()
+        scores |= {f"{name}_{metric}": finite_or_none(value) for metric, value in found.items()}
+    return scores
 
 
 def exact_share(predicted: Sequence[str | None], true: Sequence[str | None]) -> float | None:

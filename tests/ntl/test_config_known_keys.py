@@ -3,19 +3,19 @@ import shlex
 import pytest
 from published_commands import DEBUG, TRAINING
 
-from ntl.comparison.configuration import load_config
-from ntl.config.compose import compose_config
+from ntl.config.comparison import load_comparison
+from ntl.config.compose import choices, compose_config
 from ntl.config.known_keys import check_keys, known_keys
+from ntl.config.paper_keys import read_settings
 from ntl.errors import UserError
-from ntl.run_language_modeling import check
-from ntl.training.experiment import Experiment
+from ntl.run_language_modeling import plan_runs
 
 SCRATCH = ["model_args.model_name_or_path=null", "model_args.config_name=t5-tiny"]
 
 
 @pytest.mark.parametrize("command", [*TRAINING, DEBUG])
 def test_a_published_command_only_has_known_keys_with_an_effect(command):
-    assert check(shlex.split(command), False) == []
+    assert len(plan_runs(shlex.split(command))) == 1
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_published_command_only_has_known_keys_with_an_effect(command):
 )
 def test_an_unknown_key_is_an_error_that_suggests_the_closest_one(override, expected):
     with pytest.raises(UserError, match=expected):
-        check([*SCRATCH, override], False)
+        plan_runs([*SCRATCH, override])
 
 
 @pytest.mark.parametrize(
@@ -64,19 +64,20 @@ def test_an_unknown_key_is_an_error_that_suggests_the_closest_one(override, expe
 )
 def test_a_key_without_effect_is_an_error_that_says_what_to_do(overrides, expected):
     with pytest.raises(UserError, match=f"has no effect: .*{expected}"):
-        check([*SCRATCH, *overrides], False)
+        plan_runs([*SCRATCH, *overrides])
 
 
 def test_in_a_sweep_a_key_needs_an_effect_on_only_some_runs():
     weights = [*SCRATCH, "loss.weight=0.5"]
-    assert check([*weights, "loss=ce,ntl_was"], True) == ["loss"]
+    ce, was = plan_runs([*weights, "loss=ce,ntl_was"], True)
+    assert (ce.loss.criterion, was.loss.weight) == (None, 0.5)
     with pytest.raises(UserError, match="has no effect"):
-        check([*weights, "loss=ce", "training_args.seed=1,2"], True)
+        plan_runs([*weights, "loss=ce", "training_args.seed=1,2"], True)
 
 
 def test_every_choice_of_every_group_only_has_known_keys():
     groups = {
-        "dataset_args": ("arithmetic", "gsm8k", "mathematics_dataset", "multiplication", "multirc", "rjokes"),
+        "dataset_args": choices("dataset_args"),
         "model_args": ("decoder_only_ntl", "rt_ntl", "xval", "vanilla_t5_regression_head"),
         "loss": ("ce", "dist2", "ntl_mae", "gaussian"),
         "run_specific_config@_global_": (
@@ -86,8 +87,8 @@ def test_every_choice_of_every_group_only_has_known_keys():
             "debug_config",
         ),
     }
-    for group, choices in groups.items():
-        for choice in choices:
+    for group, names in groups.items():
+        for choice in names:
             config = compose_config("run_language_modeling", [f"{group}={choice}"], "ntl-train")
             check_keys(config)
             assert set(known_keys(config)) == {"", *config}
@@ -96,25 +97,23 @@ def test_every_choice_of_every_group_only_has_known_keys():
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("+training.stpes=3", "Did you mean training.steps?"),
-        ("+modle.d_model=3", "Did you mean model?"),
-        ("+task.data_sed=3", "Did you mean task.data_seed?"),
-        ("+model.dropout_rat=0.1", "Did you mean model.dropout_rate?"),
-        ("~training.steps", "training.steps is missing"),
+        ("+training_args.max_stpes=3", "Did you mean training_args.max_steps?"),
+        ("+modle_args.family=t5", "Did you mean model_args?"),
+        ("+dataset_args.data_sed=3", "Did you mean dataset_args.data_seed?"),
+        ("~training_args.max_steps", "training_args.max_steps is missing"),
+        ("~seeds", "seeds is missing"),
+        ("training_args.seed=3", r"the comparison sets it. Pass seeds=\[0,1\]"),
+        ("loss.weight=0.5", "has no effect"),
     ],
 )
-def test_an_unknown_or_missing_key_of_a_comparison_is_an_error(override, expected):
+def test_an_unknown_missing_or_ineffective_key_of_a_comparison_is_an_error(override, expected):
     with pytest.raises(UserError, match=expected):
-        load_config([override])
-
-
-def test_a_comparison_accepts_every_argument_of_t5():
-    assert load_config(["+model.layer_norm_epsilon=1e-5"])["model"]["layer_norm_epsilon"] == 1e-5
+        load_comparison(["objectives=[ce]", override])
 
 
 def folder_of(command):
     config = compose_config("run_language_modeling", shlex.split(command), "ntl-train")
-    return str(Experiment.from_config(config).folder)
+    return str(read_settings(config).output_dir)
 
 
 def test_published_commands_of_different_losses_have_different_folders():

@@ -31,12 +31,11 @@ def test_examples_in_a_file_behave_like_a_list(examples):
         examples[len(EXAMPLES)]
 
 
-def test_lists_and_files_of_equal_content_have_the_same_fingerprint_and_longest_answer(examples):
+def test_lists_and_files_of_equal_content_have_the_same_fingerprint(examples):
     assert examples.fingerprint == fingerprint(EXAMPLES)
     parts = (examples, examples, {"test": examples}), (EXAMPLES, EXAMPLES, {"test": EXAMPLES})
     in_file, in_list = (TaskData(*part) for part in parts)
     assert in_file.fingerprint == in_list.fingerprint
-    assert in_file.longest_answer == in_list.longest_answer == 5
     assert in_file.fingerprint != TaskData(EXAMPLES[:-1], EXAMPLES, {"test": EXAMPLES}).fingerprint
 
 

@@ -12,8 +12,8 @@ from published_commands import PROGRAM, scaled_down
 from safetensors.torch import load_file
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
 
+from ntl.evaluation import evenly_spaced
 from ntl.run_language_modeling import main
-from ntl.training.run import evenly_spaced
 from ntl.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -44,7 +45,9 @@ def compose_config(
             )
     try:
         with initialize_config_module("ntl.config", version_base="1.3"):
-            composed = compose(root, list(overrides))
+            # With ++, keys and values are merged into those that a file sets, which may lack some of them.
+            merged = [f"++{o}" if re.match(r"[\w.]+=\{", o) else o for o in overrides]
+            composed = compose(root, merged)
         return OmegaConf.to_container(composed, resolve=True)
     except MissingConfigException as error:
         raise UserError(_unknown_choice(error)) from None
@@ -60,15 +63,41 @@ def compose_config(
 def _unknown_choice(error: MissingConfigException) -> str:
     """Return the message for an unknown file of a group, which lists the valid ones."""
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
-    options = error.options or sorted(
-        path.name.removesuffix(".yaml")
-        for path in (resources.files("ntl.config") / group).iterdir()
-        if path.name.endswith(".yaml")
-    )
+    options = error.options or choices(group)
     return (
         f"{group}={name} is unknown; expected one of: {', '.join(options)}. Pass for example "
         f"{group}={options[0]}."
     )
+
+
+def choices(group: str) -> list[str]:
+    """Return the names of the files of a group, sorted."""
+    files = (path.name for path in (resources.files("ntl.config") / group).iterdir())
+    return sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))
+
+
+def describe_config(root: str) -> str:
+    """Return the files that document a program's keys and their defaults, and the choices of each group.
+
+    Args:
+        root: Name of the main file in `ntl.config`.
+    """
+    folder = resources.files("ntl.config")
+    defaults = OmegaConf.create((folder / f"{root}.yaml").read_text(encoding="utf-8"))["defaults"]
+    groups = {
+        str(group): choice
+        for entry in defaults
+        if OmegaConf.is_dict(entry)
+        for group, choice in entry.items()
+    }
+    groups = {group: choice for group, choice in groups.items() if not group.startswith("override ")}
+    lines = ["Groups, chosen with GROUP=NAME:"]
+    lines += [f"  {group}: {', '.join(choices(group.partition('@')[0]))}" for group in groups]
+    chosen = [f"{group}/{choice}" for group, choice in groups.items() if choice]
+    files = list(dict.fromkeys([root, *chosen, "loss/ce"]))
+    texts = [(folder / f"{name}.yaml").read_text(encoding="utf-8") for name in files]
+    lines += [f"\n--- {name}.yaml\n{text.rstrip()}" for name, text in zip(files, texts, strict=True)]
+    return "\n".join(lines)
 
 
 def check_section(
@@ -143,6 +172,18 @@ def _is_group(override: str) -> bool:
     """Return whether an override chooses a file of a group, such as `task=arithmetic`."""
     group = override.partition("=")[0].partition("@")[0].lstrip("+~")
     return (resources.files("ntl.config") / group).is_dir()
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings, joining keys with dots: `{"a": {"b": 1}}` becomes `{"a.b": 1}`."""
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat
 
 
 def is_whole_number(value: Any, least: int) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ntl.config.compose import check_section
-from ntl.config.paper_keys import LOSS_KEYS
+from ntl.config.compose import check_section, choices
 from ntl.errors import UserError
 
+LOSS_KEYS = ("criterion", "options", "weight", "reweigh", "mode", "label_smoothing")
 SECTIONS = ("dataset_args", "model_args", "training_args", "loss", "evaluation")
 PUBLISHED_WITH_PLUS = "number_token_loss_function"  # a key of model_args that is in no file
 GENERATOR_KEYS = (
@@ -64,7 +64,7 @@ def known_keys(config: Mapping[str, Any]) -> dict[str, Collection[str]]:
     from transformers import Seq2SeqTrainingArguments
 
     dataset = config["dataset_args"]["dataset_name"]
-    names = _choices("dataset_args")
+    names = choices("dataset_args")
     if dataset not in names:
         raise UserError(
             f"dataset_args.dataset_name is {dataset!r}; expected one of: {', '.join(names)}. Pass for "
@@ -202,8 +202,3 @@ def _keys_of(file: str) -> tuple[str, ...]:
 def _content(file: str) -> dict[str, Any]:
     text = (resources.files("ntl.config") / f"{file}.yaml").read_text(encoding="utf-8")
     return OmegaConf.to_container(OmegaConf.create(text))
-
-
-def _choices(group: str) -> list[str]:
-    files = (path.name for path in (resources.files("ntl.config") / group).iterdir())
-    return sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))

@@ -1,16 +1,20 @@
 """Check the published configuration keys and translate them into the lab's settings.
 
-No other module knows these keys.
+No module behind this one reads these keys; what they need from a configuration, they get from here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from ntl.config.compose import check_number, check_value, is_whole_number
-from ntl.config.settings import FAMILIES, GenerationSettings, LossSettings, ModelSettings
+from ntl.config.compose import check_number, check_value, flatten, is_whole_number
+from ntl.config.known_keys import LOSS_KEYS, check_keys
+from ntl.config.names import loss_name, objective_name
+from ntl.config.settings import FAMILIES, GenerationSettings, LossSettings, ModelSettings, RunSettings
 from ntl.errors import UserError
 from ntloss import criterion_names
 
@@ -29,20 +33,123 @@ BOOLEANS = (
     "gaussian_label_smoother",
     "log_scale_embeddings",
 )
-LOSS_KEYS = ("criterion", "options", "weight", "reweigh", "mode", "label_smoothing")
+# Keys of training_args that belong to the lab; the others belong to transformers.
+OWN_KEYS = (
+    "trial", "special_name", "output_dir", "do_only_eval", "overwrite_output_dir", "resume_from_checkpoint",
+)  # fmt: skip
+# Keys that may change when a run is resumed, because they do not affect its result.
+CHANGEABLE_KEYS = {
+    "training_args": (
+        *OWN_KEYS, "disable_tqdm", "logging_steps", "report_to", "save_total_limit",
+        "per_device_eval_batch_size",
+    ),
+    "dataset_args": ("cache_dir",),
+}  # fmt: skip
+# Keys, by their last part, that do not separate the rows of a report.
+NOT_COMPARED = (
+    *OWN_KEYS, "seed", "data_seed", "name", "data_dir", "run_name", "cache_dir", "evaluated", "logging_dir",
+    "logging_steps", "logging_strategy", "eval_steps", "save_steps", "save_strategy", "save_total_limit",
+    "report_to", "use_cpu", "per_device_eval_batch_size", "dataloader_num_workers",
+    "dataloader_pin_memory", "samples_during_training", "disable_tqdm",
+)  # fmt: skip
 
-_ENCODING_NAMES = {"rt": "RT", "xval": "xVal"}
-_CRITERION_NAMES = {
-    "wasserstein": "NTL-WAS",
-    "gaussian_cross_entropy": "Gaussian smoothing",
-    "smoothed_wasserstein": "smoothed NTL-WAS",
-    "dist2": "DIST2",
-    "digit_entropy": "DEL",
-    "smmd": "SMMD",
-    "ntil": "NTIL",
-    "number_level": "number-level NTL",
-}
-_LOSS_NAMES = {"squared": "NTL-MSE", "absolute": "NTL-MAE", "huber": "NTL-Huber"}
+
+def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
+    """Check a composed configuration and translate it.
+
+    Args:
+        config: Configuration composed from `config/run_language_modeling.yaml`.
+        sweep: Overrides that distinguish the runs of a sweep, appended to the output folder.
+
+    Returns:
+        The settings.
+
+    Raises:
+        UserError: A key or a value is invalid.
+    """
+    check_keys(config)
+    training, data, asked = config["training_args"], config["dataset_args"], config["evaluation"]
+    check_training_args(training)
+    model = model_settings(config["model_args"], training["seed"])
+    loss = loss_settings(config["model_args"], config["loss"])
+    if training["do_only_eval"] and model.checkpoint is None:
+        raise UserError(
+            "training_args=eval evaluates a trained model, but model_args.model_name_or_path is null; "
+            "expected the folder of a run or of one of its checkpoints. Pass "
+            "model_args.model_name_or_path=<folder>."
+        )
+    resume = training["resume_from_checkpoint"]
+    if isinstance(resume, str) and not Path(resume, "trainer_state.json").is_file():
+        raise UserError(
+            f"training_args.resume_from_checkpoint={resume} is not a folder with trainer_state.json; "
+            "expected true, or the folder of a checkpoint. Correct it."
+        )
+    return RunSettings(
+        config=config,
+        name=str(config["model_args"]["name"]),
+        objective=objective_name(model, loss),
+        model=model,
+        loss=loss,
+        generation=generation_settings(asked, training["per_device_eval_batch_size"]),
+        samples=asked["samples"],
+        samples_during_training=asked["samples_during_training"],
+        data={**data, "name": data["dataset_name"]},
+        trainer={key: value for key, value in training.items() if key not in OWN_KEYS},
+        output_dir=_output_dir(config, loss, sweep),
+        only_evaluate=training["do_only_eval"],
+        overwrite=training["overwrite_output_dir"],
+        resume=bool(resume),
+        checkpoint=Path(resume) if isinstance(resume, str) else None,
+    )
+
+
+def _output_dir(config: Mapping[str, Any], loss: LossSettings, sweep: str) -> Path:
+    """Return the output folder, from the configuration or by default."""
+    training, model = config["training_args"], config["model_args"]
+    if training["output_dir"] is not None:
+        return Path(training["output_dir"], sweep.replace("/", "_")).expanduser()
+    if training["do_only_eval"] and Path(str(model["model_name_or_path"])).is_dir():
+        return Path(model["model_name_or_path"])
+    parts = (config["dataset_args"]["dataset_name"], training["trial"])
+    added = re.sub(r"[^\w.-]+", "-", loss_name(loss))  # folder names have no spaces
+    name = "_".join(str(part) for part in (model["name"], added, training["special_name"]) if part)
+    return Path("outputs", *(str(part) for part in parts if part), name, sweep.replace("/", "_"))
+
+
+def continued_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings, by dotted key, that a run and its continuation must share."""
+    return flatten(
+        {
+            name: {k: v for k, v in section.items() if k not in CHANGEABLE_KEYS.get(name, ())}
+            for name, section in config.items()
+            if isinstance(section, Mapping) and name != "evaluation"
+        }
+    )
+
+
+def evaluated_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings, by key, that an evaluation's results depend on, besides the model."""
+    flat = flatten({**config["dataset_args"], **config.get("evaluation", {})})
+    return {key: value for key, value in flat.items() if key not in ("cache_dir", "samples_during_training")}
+
+
+def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings, by dotted key, that separate the rows of a report. Null counts as absent."""
+    return {
+        key: value
+        for key, value in flatten(config).items()
+        if value is not None and key.rpartition(".")[2] not in NOT_COMPARED
+    }
+
+
+def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the data and the evaluation of another one."""
+    return {**config, **{key: other[key] for key in ("dataset_args", "evaluation")}}
+
+
+def initial_model(config: Mapping[str, Any]) -> str | None:
+    """Return the checkpoint that a recorded run started from, or None if it was trained from scratch."""
+    return config["model_args"]["model_name_or_path"]
 
 
 def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
@@ -275,29 +382,6 @@ def _check_types(training: Mapping[str, Any]) -> None:
         fits = any(type(value) is kind or (kind is float and type(value) is int) for kind in kinds)
         expected = " or ".join(words[kind] for kind in kinds)
         check_value(fits, f"training_args.{key}", value, expected, examples[kinds[0]])
-
-
-def objective_name(model: ModelSettings, loss: LossSettings) -> str:
-    """Return a run's name in tables, such as `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE` or `Llama`."""
-    name = {"t5": "T5"}.get(model.family) or str(model.config.get("model_type", "decoder")).capitalize()
-    name = _ENCODING_NAMES.get(model.encoding, name)
-    if model.head == "regression":
-        return f"{name} regression head"
-    return " + ".join(filter(None, (name, loss_name(loss))))
-
-
-def loss_name(loss: LossSettings) -> str:
-    """Return the criterion's name in tables, such as `NTL-WAS` or `SMMD`; "" without a criterion."""
-    return _criterion_name(loss.criterion, loss.options) if loss.criterion is not None else ""
-
-
-def _criterion_name(criterion: str, options: Mapping[str, Any]) -> str:
-    if criterion == "expected_value":
-        return _LOSS_NAMES.get(options.get("loss", "squared"), criterion)
-    if criterion == "weighted_sum":
-        parts = [{"name": p} if isinstance(p, str) else p for p in options.get("criteria", ())]
-        return " + ".join(_criterion_name(part["name"], part) for part in parts) or criterion
-    return _CRITERION_NAMES.get(criterion, criterion)
 
 
 def _check_choice(model_args: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 FAMILIES = ("t5", "decoder_only")
@@ -75,3 +76,57 @@ class GenerationSettings:
     beams: int = 4
     max_new_tokens: int = 64
     batch_size: int = 64
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything that one run needs to know.
+
+    Args:
+        config: The composed configuration, as recorded in `run.json`.
+        name: Name of the model.
+        objective: Name of the model with its loss in tables and figures.
+        model: Model settings.
+        loss: Loss settings.
+        generation: Decoding settings.
+        samples: Number of examples of each test set that are answered. None: all.
+        samples_during_training: Number of validation examples answered at each evaluation. None: all.
+        data: Settings of the dataset, with its `name`.
+        trainer: Arguments of transformers' `Seq2SeqTrainingArguments`.
+        output_dir: Output folder.
+        only_evaluate: Whether to evaluate a trained model without training.
+        overwrite: Whether a run in the output folder is deleted.
+        resume: Whether to continue the run in the output folder.
+        checkpoint: Checkpoint to continue from. None is the latest one.
+    """
+
+    config: Mapping[str, Any]
+    name: str
+    objective: str
+    model: ModelSettings
+    loss: LossSettings
+    generation: GenerationSettings
+    samples: int | None
+    samples_during_training: int | None
+    data: Mapping[str, Any]
+    trainer: Mapping[str, Any]
+    output_dir: Path
+    only_evaluate: bool = False
+    overwrite: bool = False
+    resume: bool = False
+    checkpoint: Path | None = None
+
+    @property
+    def dataset(self) -> str:
+        """Name of the dataset."""
+        return str(self.data["name"])
+
+    @property
+    def cache_dir(self) -> Path:
+        """Folder of the memory-mapped copies of the data."""
+        return Path(self.data["cache_dir"])
+
+    @property
+    def seed(self) -> int:
+        """Random seed of the weights, of dropout and of the order of the data."""
+        return self.model.seed

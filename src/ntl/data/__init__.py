@@ -1,9 +1,7 @@
-"""The tasks that models learn: one module per task, all with the same interface.
+"""The data that models learn: one module per dataset in `ntl.data.tasks`, all with the same interface.
 
-A task is a module in this package with a function `load(settings) -> TaskData`. `settings` is a section of
-the
-configuration: `task` (of `ntl compare`), or `dataset_args` with an additional `name`. The same settings give
-the same examples in every process.
+A dataset is a module with a function `load(settings) -> TaskData`. `settings` is the section `dataset_args`
+of the configuration, with an additional `name`. The same settings give the same examples in every process.
 
     gsm8k                grade-school problems with their solutions
     mathematics_dataset  the thirteen modules of the DeepMind mathematics dataset that the paper trained on
@@ -11,7 +9,7 @@ the same examples in every process.
     multiplication       products of integers with up to a given number of digits
     rjokes               jokes and their scores
     multirc              passages with questions, answered in words
-    noisy_regression     weighted sums with noise, for `ntl compare`
+    noisy_regression     weighted sums with noise
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from typing import Any, NamedTuple
 
 from ntl.errors import UserError
 
-TASKS = ("arithmetic", "noisy_regression")
+# Datasets that are read from files; a sample of each ships with the lab.
 DATASETS = ("mathematics_dataset", "arithmetic", "gsm8k", "rjokes", "multirc", "multiplication")
 
 
@@ -65,23 +63,11 @@ class TaskData:
     final_answer_marker: str | None = None
 
     @property
-    def longest_answer(self) -> int:
-        """The length of the longest answer in characters."""
-        return max(
-            part.longest_answer if hasattr(part, "longest_answer") else max(len(e.answer) for e in part)
-            for part in self._parts()
-        )
-
-    @property
     def fingerprint(self) -> str:
         """A short hash of all examples, which identifies the data regardless of its location."""
-        parts = [
-            part.fingerprint if hasattr(part, "fingerprint") else fingerprint(part) for part in self._parts()
-        ]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-    def _parts(self) -> list[Sequence[Example]]:
-        return [self.train, self.validation, *self.tests.values()]
+        parts = [self.train, self.validation, *self.tests.values()]
+        hashes = [getattr(part, "fingerprint", None) or fingerprint(part) for part in parts]
+        return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:16]
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
@@ -129,17 +115,15 @@ def load_task(settings: Mapping[str, Any]) -> TaskData:
         UserError: The settings or the files are invalid.
     """
     name = settings["name"]
-    known = sorted({*TASKS, *DATASETS})
+    known = sorted((*DATASETS, "noisy_regression"))
     if name not in known:
         raise UserError(f"the dataset {name!r} is unknown; expected one of: {', '.join(known)}.")
     return import_module(f"ntl.data.tasks.{name}").load(settings)
 
 
 def setting_key(settings: Mapping[str, Any], name: str) -> str:
-    """Return a setting's full key: in `dataset_args` or `task` or, for `ntl prepare`, without a section."""
-    if "dataset_name" in settings:
-        return f"dataset_args.{name}"
-    return f"task.{name}" if "name" in settings else name
+    """Return a setting's full key: in `dataset_args` or, for `ntl prepare`, without a section."""
+    return f"dataset_args.{name}" if "dataset_name" in settings else name
 
 
 def check_at_least(settings: Mapping[str, Any], least: Mapping[str, float]) -> None:

@@ -36,14 +36,12 @@ class ArrowExamples(Sequence[Example]):
         dataset: The examples as a `datasets.Dataset` with the columns question and answer. Results of its
             `map` are cached in the same folder.
         fingerprint: Hash of the content, see `ntl.data.fingerprint`.
-        longest_answer: Length of the longest answer in characters.
     """
 
     def __init__(self, folder: Path):
         self.dataset = Dataset.from_file(str(folder / "examples.arrow"))
         facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
         self.fingerprint: str = facts["fingerprint"]
-        self.longest_answer: int = facts["longest_answer"]
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -121,15 +119,13 @@ def _make(folder: Path, read: Callable[[], Iterable[Example]]) -> None:
 
 def _write(folder: Path, examples: Iterable[Example]) -> None:
     digest = hashlib.sha256()
-    longest = 0
     with pa.OSFile(str(folder / "examples.arrow"), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as stream:
         for rows in _batches(examples):
             questions, answers = [e.question for e in rows], [e.answer for e in rows]
             # The same bytes as in `ntl.data.fingerprint`, so lists and files of equal content hash alike.
             digest.update("".join(f"{q}\t{a}\n" for q, a in zip(questions, answers, strict=True)).encode())
-            longest = max(longest, max(map(len, answers)))
             stream.write_batch(pa.record_batch([pa.array(questions), pa.array(answers)], schema=SCHEMA))
-    facts = {"fingerprint": digest.hexdigest(), "longest_answer": longest}
+    facts = {"fingerprint": digest.hexdigest()}
     (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
 
 

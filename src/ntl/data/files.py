@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ntl.data import Example, check_at_least, sample_data_dir, setting_key
 from ntl.errors import UserError
-from ntl.scores import read_answer
 
 if TYPE_CHECKING:
     from ntl.data.arrow import ArrowExamples
@@ -145,12 +144,11 @@ def _join_names(names: Sequence[str], limit: int = 12) -> str:
     return ", ".join(names[:limit]) + more
 
 
-def read_pairs(path: Path, numbers: bool = False) -> Iterator[Example]:
+def read_pairs(path: Path) -> Iterator[Example]:
     """Read questions and answers on alternating lines, the mathematics dataset's format.
 
     Args:
         path: A UTF-8 file.
-        numbers: Whether every answer must be a number.
 
     Yields:
         The pairs, in the file's order.
@@ -169,11 +167,6 @@ def read_pairs(path: Path, numbers: bool = False) -> Iterator[Example]:
         if question is None:
             question = text
             continue
-        if numbers and read_answer(text) is None:
-            raise UserError(
-                f"{path}, line {number}: the answer {text[:40]!r} is not a number. Choose modules whose "
-                "answers are numbers (task.modules), or restore the file."
-            )
         yield Example(question, text)
         question = None
     if question is not None or not number:

@@ -22,10 +22,10 @@ from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from ntl.comparison.progress import LINE_EVERY
 from ntl.data import DATASETS, splits
 from ntl.data.splits import Plan
 from ntl.errors import UserError
+from ntl.training.progress import LINE_EVERY
 from ntl.training.records import write_atomically
 
 MATHEMATICS = "data/mathematics_dataset-v1.0"

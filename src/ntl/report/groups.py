@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from ntl.config.paper_keys import compared_settings
 from ntl.errors import UserError
 from ntl.scores import mean_and_interval
-from ntl.training.records import flatten
 from ntl.training.run_folder import (
     CHECKPOINT,
     EVALUATIONS,
@@ -21,16 +22,6 @@ from ntl.training.run_folder import (
 )
 
 MODEL_ORDER = ("T5", "RT", "xVal")
-# fmt: off
-# Configuration keys, by their last part, that do not affect what is run and so do not separate groups.
-IGNORED_KEYS = (
-    "seed", "data_seed", "name", "special_name", "trial", "output_dir", "data_dir", "run_name",
-    "cache_dir", "evaluated", "logging_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_only_eval",
-    "logging_steps", "logging_strategy", "eval_steps", "save_steps", "save_strategy",
-    "save_total_limit", "report_to", "use_cpu", "per_device_eval_batch_size",
-    "dataloader_num_workers", "dataloader_pin_memory", "samples_during_training", "disable_tqdm",
-)
-# fmt: on
 
 
 @dataclass(frozen=True)
@@ -46,6 +37,22 @@ class FinishedRun:
     folder: RunFolder
     record: RunRecord
     metrics: Mapping[str, Metrics]
+
+
+class Difference(NamedTuple):
+    """How a metric differs from that of a baseline, over the seeds that both have.
+
+    Args:
+        mean: Mean difference; negative if the metric is lower than the baseline's.
+        width: Half-width of its 95 % confidence interval, None for one seed.
+        lower: Number of seeds whose metric is lower.
+        seeds: Number of seeds.
+    """
+
+    mean: float
+    width: float | None
+    lower: int
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,28 @@ class Group:
     def mean_and_interval(self, test: str, metric: str) -> tuple[float | None, float | None]:
         """Return the mean over seeds and its confidence interval, see `metrics.mean_and_interval`."""
         return mean_and_interval(self.values(test, metric))
+
+    def difference(self, baseline: Group, test: str, metric: str) -> Difference | None:
+        """Compare a metric with that of a baseline, seed by seed.
+
+        Args:
+            baseline: The runs to compare with.
+            test: Name of the test set.
+            metric: Name of the metric.
+
+        Returns:
+            The difference, or None if no seed has the metric in both.
+        """
+        mine, other = (
+            {run.record.seed: run.metrics.get(test, {}).get(metric) for run in group.runs}
+            for group in (self, baseline)
+        )
+        shared = [(mine[s], other[s]) for s in mine if None not in (mine[s], other.get(s))]
+        if not shared:
+            return None
+        differences = [a - b for a, b in shared]
+        mean, width = mean_and_interval(differences)
+        return Difference(mean, width, sum(d < 0 for d in differences), len(differences))
 
 
 def load_finished(folders: Sequence[Path | str]) -> tuple[list[FinishedRun], list[str]]:
@@ -123,15 +152,16 @@ def drop_repeated_runs(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], 
     return list(kept.values()), left_out
 
 
-def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
+def group_runs(runs: Sequence[FinishedRun], in_order: bool = False) -> list[Group]:
     """Group runs by dataset, objective, and all other settings that differ.
 
     Args:
         runs: Runs of any datasets, from `drop_repeated_runs`.
+        in_order: Whether groups keep the order of their first runs.
 
     Returns:
-        Groups sorted by dataset, model and label, so that a model without a number loss precedes those with
-        one.
+        Groups in order or, by default, sorted by dataset, model and label, so that a model without a number
+        loss precedes those with one.
     """
     named: dict[tuple[str, str], list[FinishedRun]] = {}
     for run in runs:
@@ -146,10 +176,13 @@ def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
             label = ", ".join(f"{key}={value}" for key, value in shown)
             seeds = groups.setdefault((dataset, f"{objective} ({label})" if label else objective), {})
             seeds[run.record.seed] = run
-    return [
+    found = [
         Group(dataset, label, [seeds[seed] for seed in sorted(seeds)])
-        for (dataset, label), seeds in sorted(groups.items(), key=lambda item: _sort_key(*item[0]))
+        for (dataset, label), seeds in groups.items()
     ]
+    if in_order:
+        return sorted(found, key=lambda group: min(runs.index(run) for run in group.runs))
+    return sorted(found, key=lambda group: _sort_key(group.dataset, group.label))
 
 
 def group_by_dataset(groups: Sequence[Group]) -> dict[str, list[Group]]:
@@ -226,15 +259,11 @@ def _counted(counts: Mapping[str, int], with_runs: bool) -> list[str]:
 
 def _settings(run: FinishedRun) -> dict[str, str]:
     """Return the settings that distinguish runs, formatted for a table. Null counts as absent."""
-    flat = flatten(run.record.config)
-    evaluated = Path(str(flat.get("evaluated"))).name
+    settings = {key: format_setting(value) for key, value in compared_settings(run.record.config).items()}
+    evaluated = Path(str(run.record.config.get("evaluated"))).name
     if evaluated.startswith(CHECKPOINT):  # not the final model of its run
-        flat["checkpoint"] = evaluated.removeprefix(CHECKPOINT)
-    return {
-        key: format_setting(value)
-        for key, value in flat.items()
-        if value is not None and key.rpartition(".")[2] not in IGNORED_KEYS
-    }
+        settings["checkpoint"] = evaluated.removeprefix(CHECKPOINT)
+    return settings
 
 
 def _sort_key(dataset: str, label: str) -> tuple[str, int, str]:

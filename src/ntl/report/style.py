@@ -32,6 +32,12 @@ STYLE = {
 }
 
 
+# Objectives with a style of their own; others take the next ones in order.
+OBJECTIVES = (
+    "T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 regression head", "xVal", "RT", "RT + NTL-MSE", "RT + NTL-WAS",
+)  # fmt: skip
+
+
 class SeriesStyle(NamedTuple):
     """How one series is drawn; the first 21 styles are distinguishable even without colour.
 
@@ -44,6 +50,21 @@ class SeriesStyle(NamedTuple):
     colour: str
     dashes: object
     marker: str
+
+
+def styles(labels: Sequence[str]) -> dict[str, SeriesStyle]:
+    """Choose a style for each objective, the same in every figure of every report for those in `OBJECTIVES`.
+
+    Args:
+        labels: Names of the objectives.
+
+    Returns:
+        Maps each name to its style; no two are the same.
+    """
+    others = [label for label in labels if label not in OBJECTIVES]
+    places = {label: OBJECTIVES.index(label) for label in labels if label in OBJECTIVES}
+    places |= {label: len(OBJECTIVES) + i for i, label in enumerate(others)}
+    return {label: series_style(places[label]) for label in labels}
 
 
 def series_style(i: int) -> SeriesStyle:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 PACKAGES = ("ntloss", "torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
 
@@ -28,18 +26,6 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
-
-
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings, joining keys with dots: `{"a": {"b": 1}}` becomes `{"a.b": 1}`."""
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{name}.")
-        else:
-            flat[name] = value
-    return flat
 
 
 def installed_versions() -> dict[str, str]:

@@ -1,11 +1,10 @@
-"""Run an experiment: load the data and the model, train or resume, evaluate, and write the results."""
+"""Do a run: load the data and the model, train or resume, evaluate, and write the results."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import datasets
 import torch
@@ -18,16 +17,16 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from ntl.approaches import Approach, build_approach
 from ntl.approaches.pretrained import check_model
-from ntl.data import Example, TaskData, load_task
+from ntl.config.settings import RunSettings
+from ntl.data import TaskData, load_task
 from ntl.encodings.cache import tokenize
 from ntl.errors import UserError
-from ntl.evaluation import evaluate, evaluate_tests
-from ntl.training.evaluation_folder import place_evaluation
-from ntl.training.experiment import OWN_KEYS, Experiment, check_folder, open_folder
-from ntl.training.run_folder import Metrics
+from ntl.evaluation import evaluate, evaluate_tests, evenly_spaced
+from ntl.training.callbacks import RunRecorder, describe_metrics, progress_callbacks
+from ntl.training.folders import check_folder, open_folder, place_evaluation
+from ntl.training.run_folder import Metrics, RunFolder
 from ntl.training.trainer import (
     ApproachTrainer,
-    RunRecorder,
     check_checkpoint,
     delete_incomplete_checkpoints,
     last_complete_checkpoint,
@@ -36,11 +35,18 @@ from ntl.training.trainer import (
 PLATEAU = {"factor": 0.5, "patience": 5}  # options of the published reduce_lr_on_plateau schedule
 
 
-def run(experiment: Experiment) -> dict[str, Metrics]:
-    """Run an experiment, or the part of it that is not done yet.
+def run(
+    settings: RunSettings,
+    say: Callable[[str], None] = print,
+    on_progress: Callable[[float], None] | None = None,
+) -> dict[str, Metrics]:
+    """Do a run, or the part of it that is not done yet.
 
     Args:
-        experiment: An experiment from `Experiment.from_config`.
+        settings: Settings from `paper_keys.read_settings`.
+        say: Prints a line. It is called for each test set.
+        on_progress: Called with the share of the updates that are done. Default: show a bar in a terminal,
+            and print the logged losses.
 
     Returns:
         Maps each test set to its metrics.
@@ -48,48 +54,46 @@ def run(experiment: Experiment) -> dict[str, Metrics]:
     Raises:
         UserError: A setting, the data, the model or the output folder cannot be used.
     """
-    check_folder(experiment)
-    arguments = training_arguments(experiment)
+    check_folder(settings)
+    arguments = training_arguments(settings)
     transformers.logging.set_verbosity_error()
-    for library in (transformers.logging, datasets):
-        (library.disable_progress_bar if arguments.disable_tqdm else library.enable_progress_bar)()
-    settings = experiment.config["dataset_args"]
-    check_model(experiment.model)  # before reading the data, which may take minutes
-    data = load_task({**settings, "name": settings["dataset_name"]})
+    transformers.logging.disable_progress_bar()  # of loading and saving weights, not of training
+    (datasets.disable_progress_bar if arguments.disable_tqdm else datasets.enable_progress_bar)()
+    check_model(settings.model)  # before reading the data, which may take minutes
+    data = load_task(settings.data)
     set_seed(arguments.seed)
-    approach = build_approach(experiment.model, experiment.loss)
-    if experiment.checkpoint is not None:
-        check_checkpoint(approach.model, experiment.checkpoint)
-    if not experiment.only_evaluate:
+    approach = build_approach(settings.model, settings.loss)
+    if settings.checkpoint is not None:
+        check_checkpoint(approach.model, settings.checkpoint)
+    if not settings.only_evaluate:
         approach.fit(example.answer for example in data.train)
     # No process writes before all have passed their checks.
     PartialState().wait_for_everyone()
     if arguments.should_save:
         try:
-            open_folder(experiment, approach)
+            open_folder(settings, approach)
         except OSError as error:
             raise UserError(
-                f"training_args.output_dir={experiment.folder} cannot be written ({error.strerror}); "
+                f"training_args.output_dir={settings.output_dir} cannot be written ({error.strerror}); "
                 "expected a writable folder. Choose another one."
             ) from None
     PartialState().wait_for_everyone()
     model = approach.model.to(arguments.device)
-    if not experiment.only_evaluate:
-        model = train(experiment, arguments, data, approach)
-    return answer_tests(experiment, arguments, data, approach, model)
+    if not settings.only_evaluate:
+        model = train(settings, arguments, data, approach, on_progress)
+    return answer_tests(settings, arguments, data, approach, model, say)
 
 
-def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
+def training_arguments(settings: RunSettings) -> Seq2SeqTrainingArguments:
     """Make the trainer's arguments. Under `torchrun`, this initialises the process group.
 
     Raises:
         UserError: transformers rejects the arguments (the message quotes its reason), or a tracker cannot be
             used.
     """
-    training = experiment.config["training_args"]
-    given = {key: value for key, value in training.items() if key not in OWN_KEYS}
+    given = dict(settings.trainer)
     given |= {
-        "output_dir": str(experiment.folder.path),
+        "output_dir": str(settings.output_dir),
         "remove_unused_columns": False,
         "eval_strategy": "steps",
         "save_strategy": "steps",
@@ -141,7 +145,11 @@ def _check_tracker(name: str) -> None:
 
 
 def train(
-    experiment: Experiment, arguments: Seq2SeqTrainingArguments, data: TaskData, approach: Approach
+    settings: RunSettings,
+    arguments: Seq2SeqTrainingArguments,
+    data: TaskData,
+    approach: Approach,
+    on_progress: Callable[[float], None] | None = None,
 ) -> nn.Module:
     """Train from the start or from the last complete checkpoint, and save the model in the run's folder.
 
@@ -151,17 +159,16 @@ def train(
     Raises:
         UserError: The data cannot be encoded, a checkpoint cannot be read or written, or training diverges.
     """
-    folder = experiment.folder
-    cache = Path(experiment.config["dataset_args"]["cache_dir"])
+    folder = RunFolder(settings.output_dir)
     with arguments.main_process_first(desc="tokenize"):
         training, validation = (
-            tokenize(examples, approach, experiment.model, cache)
+            tokenize(examples, approach, settings.model, settings.cache_dir)
             for examples in (data.train, data.validation)
         )
-    shown = evenly_spaced(data.validation, experiment.config["evaluation"]["samples_during_training"])
+    shown = evenly_spaced(data.validation, settings.samples_during_training)
 
     def measure(model: nn.Module) -> Metrics:
-        return evaluate(approach, shown, data, experiment.generation, model).metrics
+        return evaluate(approach, shown, data, settings.generation, model).metrics
 
     trainer = ApproachTrainer(
         args=arguments,
@@ -171,8 +178,9 @@ def train(
         eval_dataset=validation,
         callbacks=[RunRecorder(folder, arguments.should_save)],
     )
-    checkpoint = experiment.checkpoint
-    if checkpoint is None and experiment.resume:
+    trainer.show_progress(progress_callbacks(arguments, on_progress))
+    checkpoint = settings.checkpoint
+    if checkpoint is None and settings.resume:
         checkpoint = last_complete_checkpoint(folder.path)
         delete_incomplete_checkpoints(folder.path)
     trainer.train_from(checkpoint)
@@ -181,52 +189,28 @@ def train(
 
 
 def answer_tests(
-    experiment: Experiment,
+    settings: RunSettings,
     arguments: Seq2SeqTrainingArguments,
     data: TaskData,
     approach: Approach,
     model: nn.Module,
+    say: Callable[[str], None],
 ) -> dict[str, Metrics]:
     """Evaluate the validation and test sets that are not evaluated yet, and write the results."""
-    samples = experiment.config["evaluation"]["samples"]
     parts = {"validation": data.validation, **data.tests}
-    tests = {name: evenly_spaced(part, samples) for name, part in parts.items()}
-    place = place_evaluation(experiment, tests)
+    tests = {name: evenly_spaced(part, settings.samples) for name, part in parts.items()}
+    place = place_evaluation(settings, tests)
     if arguments.should_save and not place.folder.holds_run():
         place.folder.write_record(place.record)
 
     def show(test: str, metrics: Metrics, is_new: bool) -> None:
         if arguments.should_log:
-            _show(test, metrics)
+            say(f"{test}: {describe_metrics(metrics)}")
 
     results = evaluate_tests(
-        approach, replace(data, tests=tests), experiment.generation, place.folder, place.model, model, show
+        approach, replace(data, tests=tests), settings.generation, place.folder, place.model, model, show
     )
     if arguments.should_save:
         place.folder.write_record(replace(place.record, status="finished"))
-        print(f"Metrics and predictions are in {place.folder}")
+        say(f"Metrics and predictions are in {place.folder}")
     return results
-
-
-def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
-    """Choose evenly spaced examples, because test files hold one module after another.
-
-    Args:
-        examples: Examples of a test set.
-        count: Number of examples to choose. None, or more than there are, chooses all.
-
-    Returns:
-        The chosen examples, in their original order.
-    """
-    if count is None or count >= len(examples):
-        return examples
-    return [examples[i * len(examples) // count] for i in range(count)]
-
-
-def _show(test: str, metrics: Metrics) -> None:
-    names = (
-        "exact_final_answer", "final_answer_accuracy", "exact_number", "accuracy", "log_mae", "log_r2",
-        "invalid_rate", "rougeL", "loss",
-    )  # fmt: skip
-    shown = (f"{name} {metrics[name]:.4f}" for name in names if metrics.get(name) is not None)
-    print(f"{test}: {', '.join(shown)}")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback
+from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, Seq2SeqTrainer, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ntl.approaches import Approach
 from ntl.errors import UserError
-from ntl.training.run_folder import RunFolder
 
 Measure = Callable[[nn.Module], Mapping[str, float | None]]
 
@@ -73,6 +70,13 @@ class ApproachTrainer(Seq2SeqTrainer):
             # Set it in both states, as accelerate does when it copies one to the other.
             state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
             self.is_fsdp_enabled = True
+
+    def show_progress(self, callbacks: Sequence[TrainerCallback]) -> None:
+        """Show progress with these callbacks instead of transformers' own, which print every metric."""
+        for theirs in (ProgressCallback, PrinterCallback):
+            self.remove_callback(theirs)
+        for callback in callbacks:
+            self.add_callback(callback)
 
     def train_from(self, checkpoint: Path | None) -> None:
         """Train to the last step, and load the best model if the arguments ask for it.
@@ -223,44 +227,6 @@ def shard(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> Non
             fully_shard(module, **options)
     fully_shard(model, **options)
     plugin.auto_wrap_policy = None
-
-
-class RunRecorder(TrainerCallback):
-    """Keeps `run.json` and the learning curve of a run's folder up to date.
-
-    Args:
-        folder: Folder of the run.
-        is_writer: Whether this process writes; exactly one does.
-    """
-
-    def __init__(self, folder: RunFolder, is_writer: bool):
-        self.folder = folder
-        self.is_writer = is_writer
-        self.seconds_before = folder.record().train_seconds if is_writer else 0.0
-        self.started = time.monotonic()
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        """Start the clock."""
-        self.started = time.monotonic()
-
-    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
-        """Add a point to the learning curve."""
-        if self.is_writer and metrics:
-            self.folder.add_to_curve({"step": state.global_step, **metrics})
-
-    def on_save(self, args, state, control, **kwargs):
-        """Record the progress, from which a resumed run continues to count."""
-        self.write(state.global_step)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        """Record that all steps are done."""
-        self.write(state.global_step)
-
-    def write(self, steps: int) -> None:
-        """Write the number of steps and the training time to `run.json`."""
-        if self.is_writer:
-            seconds = round(self.seconds_before + time.monotonic() - self.started, 1)
-            self.folder.write_record(replace(self.folder.record(), steps=steps, train_seconds=seconds))
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from ntl.data import Example, TaskData, check_at_least, check_one_of
-from ntl.data.files import load_files, read_pairs
+from ntl.data.files import load_files
 from ntl.data.tasks.mathematics_dataset import DIFFICULTIES, prepared_text
 from ntl.data.tasks.questions import TEMPLATES, draw_expression
-from ntl.errors import UserError
 
 PREPARED = {
     "train": "arithmetic_train.txt",
@@ -42,11 +40,8 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 
     Args:
         settings: If `data_dir` is None, examples are generated with `train_per_difficulty`,
-            `validation_per_difficulty`, `test_size` (numbers of questions) and `data_seed`. In the section
-            `dataset_args`, `data_dir` is a folder of prepared files, with `mode` (None) and `cache_dir`. In
-            the section `task`, it is a folder of official files with the subfolders train-easy, train-medium,
-            train-hard, interpolate and extrapolate. `modules` and `extrapolate_modules` are then file names
-            without .txt, and the sizes count pairs from each file.
+            `validation_per_difficulty`, `test_size` (numbers of questions) and `data_seed`. Otherwise it is a
+            folder of prepared files, with `mode` (None) and `cache_dir`.
 
     Returns:
         Training and validation examples of the three difficulties, an interpolation and an extrapolation
@@ -57,67 +52,11 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     """
     sizes = ("train_per_difficulty", "validation_per_difficulty", "test_size")
     check_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})
-    if "mode" in settings:
-        check_one_of(settings, "mode", [None])
+    check_one_of(settings, "mode", [None])
     if settings["data_dir"] is None:
         return generate(settings)
-    if "modules" in settings:
-        return _read(settings, Path(settings["data_dir"]))
     parts = load_files(settings, [prepared_text(PREPARED)])
     return TaskData(parts.pop("train"), parts.pop("validation"), parts)
-
-
-def _read(settings: Mapping[str, Any], folder: Path) -> TaskData:
-    if not folder.is_dir():
-        raise UserError(
-            f"task.data_dir={folder} is not a folder; expected one that holds train-easy, train-medium, "
-            "train-hard, interpolate and extrapolate. Correct it, or omit it to generate the questions."
-        )
-    if not settings["modules"]:
-        raise UserError(
-            "task.modules is empty; expected at least one file name without .txt. Pass for example "
-            "task.modules=[arithmetic__add_sub_multiple]."
-        )
-    training = [
-        folder / f"train-{difficulty}" / f"{module}.txt"
-        for difficulty in DIFFICULTIES
-        for module in settings["modules"]
-    ]
-    tests = {
-        split: [folder / split / f"{module}.txt" for module in settings[modules]]
-        for split, modules in (("interpolate", "modules"), ("extrapolate", "extrapolate_modules"))
-        if settings[modules]
-    }
-    for path in [*training, *(path for paths in tests.values() for path in paths)]:
-        if not path.is_file():
-            raise UserError(
-                f"{path} does not exist; expected a file of questions and answers on alternating lines. "
-                "Correct task.data_dir or task.modules."
-            )
-    n_train, n_validation = settings["train_per_difficulty"], settings["validation_per_difficulty"]
-    train: list[Example] = []
-    validation: list[Example] = []
-    for path in training:
-        pairs = list(islice(read_pairs(path, numbers=True), n_train + n_validation))
-        if len(pairs) < n_train + n_validation:
-            raise UserError(
-                f"{path} holds {len(pairs)} pairs; expected {n_train} for training + {n_validation} for "
-                "validation. Lower task.train_per_difficulty or task.validation_per_difficulty."
-            )
-        train += pairs[:n_train]
-        validation += pairs[n_train:]
-    return TaskData(
-        train,
-        validation,
-        {
-            split: [
-                pair
-                for path in paths
-                for pair in islice(read_pairs(path, numbers=True), settings["test_size"])
-            ]
-            for split, paths in tests.items()
-        },
-    )
 
 
 def generate(settings: Mapping[str, Any]) -> TaskData:

@@ -34,8 +34,8 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     weights = settings["weights"]
     if not isinstance(weights, list) or not weights:
         raise UserError(
-            f"task.weights is {weights!r}; expected one number per integer of the question. Pass for "
-            "example task.weights=[5,3,2]."
+            f"dataset_args.weights is {weights!r}; expected one number per integer of the question. Pass for "
+            "example dataset_args.weights=[5,3,2]."
         )
     for name in ("smallest", "largest", "largest_answer"):
         check_at_least(settings, {name: 0})
@@ -44,9 +44,9 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     questions = (high - low + 1) ** len(weights) if high > low else 0
     if questions < 4 * held_out:
         raise UserError(
-            f"{len(weights)} integers from task.smallest={low} to task.largest={high} make {questions} "
-            f"questions; expected at least {4 * held_out}, four times the number held out. Widen the range, "
-            "or lower task.validation_size and task.test_size."
+            f"{len(weights)} integers from dataset_args.smallest={low} to dataset_args.largest={high} make "
+            f"{questions} questions; expected at least {4 * held_out}, four times the number held out. Widen "
+            "the range, or lower dataset_args.validation_size and dataset_args.test_size."
         )
 
     rng = np.random.default_rng(settings["data_seed"])

@@ -1,6 +1,6 @@
 """Run several runs in parallel, in single-threaded worker processes.
 
-Each worker is spawned once and keeps its imports and data from run to run. If a worker dies, only its current
+Each worker is spawned once and keeps its imports from run to run. If a worker dies, only its current
 run fails.
 """
 
@@ -11,26 +11,15 @@ import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from typing import Any
+
+from ntl.config.settings import RunSettings
+from ntl.errors import UserError
+from ntl.training.run_folder import Metrics
 
 MAX_DEFAULT_JOBS = 4  # a worker takes about 0.7 GiB; more would exceed the demo's limit of 4 GiB
-
-
-class Run(NamedTuple):
-    """One model to train.
-
-    Args:
-        objective: A key of the configuration's `objective` section.
-        seed: Random seed of the run.
-    """
-
-    objective: str
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.objective}, seed {self.seed}"
 
 
 def usable_cores() -> int:
@@ -44,12 +33,11 @@ def default_jobs() -> int:
 
 
 def run_all(
-    config: Mapping[str, Any],
-    runs: Sequence[Run],
+    runs: Mapping[str, RunSettings],
     jobs: int,
-    on_progress: Callable[[Run, int], None],
-    on_done: Callable[[Run, dict[str, Any]], None],
-    on_failed: Callable[[Run, str], None],
+    on_progress: Callable[[str, float], None],
+    on_done: Callable[[str, dict[str, Metrics]], None],
+    on_failed: Callable[[str, str], None],
 ) -> None:
     """Do all runs, several at a time.
 
@@ -57,26 +45,25 @@ def run_all(
     on an interrupt.
 
     Args:
-        config: The whole configuration.
-        runs: Runs to do, in this order.
+        runs: Settings of each run, by its name, in the order in which they are started.
         jobs: Number of workers.
-        on_progress: Called with a run and the number of its steps done.
-        on_done: Called with a run and its result, see `training.train_run`.
+        on_progress: Called with a run and the share of its updates that are done.
+        on_done: Called with a run and its metrics by test set.
         on_failed: Called with a run and its error message.
     """
     waiting = list(runs)
-    workers = [_Worker(config) for _ in range(min(jobs, len(waiting)))]
+    workers = [_Worker() for _ in range(min(jobs, len(waiting)))]
     try:
         for worker in workers:
-            worker.start(waiting.pop(0))
+            worker.start(name := waiting.pop(0), runs[name])
         while busy := [worker for worker in workers if worker.run is not None]:
             ready = wait([worker.connection for worker in busy])
             for worker in busy:
                 if worker.connection not in ready:
                     continue
-                run = worker.run
+                run = str(worker.run)
                 kind, content = worker.receive()
-                if kind == "step":
+                if kind == "progress":
                     on_progress(run, content)
                     continue
                 worker.run = None
@@ -85,10 +72,10 @@ def run_all(
                     workers.remove(worker)
                     if not waiting:
                         continue
-                    worker = _Worker(config)
+                    worker = _Worker()
                     workers.append(worker)
                 if waiting:
-                    worker.start(waiting.pop(0))
+                    worker.start(name := waiting.pop(0), runs[name])
     finally:
         for worker in workers:
             worker.stop()
@@ -97,10 +84,10 @@ def run_all(
 class _Worker:
     """The parent's end of one worker process."""
 
-    def __init__(self, config: Mapping[str, Any]):
+    def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, child_end = context.Pipe()
-        self.process = context.Process(target=_serve, args=(child_end, dict(config)), daemon=True)
+        self.process = context.Process(target=_serve, args=(child_end,), daemon=True)
         # Ctrl-C signals the whole process group, but only the parent should handle it. Children inherit the
         # ignored signal.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -110,15 +97,15 @@ class _Worker:
             signal.signal(signal.SIGINT, before)
         # Close the parent's copy, so that the connection ends when the worker does.
         child_end.close()
-        self.run: Run | None = None
+        self.run: str | None = None
 
-    def start(self, run: Run) -> None:
+    def start(self, run: str, settings: RunSettings) -> None:
         self.run = run
         with contextlib.suppress(OSError):  # the worker has died; receive() reports it
-            self.connection.send(run)
+            self.connection.send(settings)
 
     def receive(self) -> tuple[str, Any]:
-        """Receive a message: `step` with a count, `done` with a result, `failed` or `died` with an error."""
+        """Receive `progress` with a share, `done` with metrics, or `failed` or `died` with an error."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):
@@ -133,42 +120,27 @@ class _Worker:
         self.connection.close()
 
 
-def _serve(connection: Connection, config: dict[str, Any]) -> None:
-    """Serve as a worker: train the runs that the parent sends, until the parent exits."""
+def _serve(connection: Connection) -> None:
+    """Serve as a worker: do the runs that the parent sends, until the parent exits."""
     # Set before torch is imported, whose thread pools otherwise use all cores.
     os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    loaded = None
     try:
         while True:
-            run = connection.recv()
+            settings = connection.recv()
             try:
-                if loaded is None:
-                    loaded = _load(config)
-                train_run, data, train = loaded
-                result = train_run(
-                    config,
-                    run.objective,
-                    run.seed,
-                    data,
-                    train,
-                    report=lambda step: connection.send(("step", step)),
-                )
+                import torch
+
+                from ntl.training.run import run
+
+                torch.set_num_threads(1)
+                metrics = run(settings, lambda line: None, lambda done: connection.send(("progress", done)))
             except BrokenPipeError:
                 raise
+            except UserError as error:
+                connection.send(("failed", str(error)))
             except Exception:
                 connection.send(("failed", traceback.format_exc()))
             else:
-                connection.send(("done", result))
+                connection.send(("done", metrics))
     except (EOFError, OSError):
         return  # the parent has exited
-
-
-def _load(config: Mapping[str, Any]) -> tuple[Callable[..., dict[str, Any]], Any, Any]:
-    import torch
-
-    from ntl.comparison.training import EncodedExamples, train_run
-    from ntl.data import load_task
-
-    torch.set_num_threads(1)
-    data = load_task(config["task"])
-    return train_run, data, EncodedExamples(data.train)

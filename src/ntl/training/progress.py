@@ -1,4 +1,4 @@
-"""Show a comparison's progress: a bar in a terminal, occasional lines elsewhere."""
+"""Show the progress of several runs together: a bar in a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,29 +9,24 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from ntl.comparison.workers import Run
-
 LINE_EVERY = 30.0  # seconds between two lines without a terminal
 
 
-class ComparisonProgress:
+class SweepProgress:
     """A context manager that shows the progress of all runs together.
 
     Args:
         console: Console to show the progress on.
-        steps: Number of steps of one run.
         runs: Number of runs to do.
         clock: Function that returns the time in seconds.
     """
 
-    def __init__(self, console: Console, steps: int, runs: int, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, console: Console, runs: int, clock: Callable[[], float] = time.monotonic):
         self.console = console
-        self.total = steps * runs
         self.runs = runs
-        self.steps = steps
         self.clock = clock
         self.started = self.last_line = clock()
-        self.done: dict[Run, int] = {}
+        self.done: dict[str, float] = {}
         self.ended = 0
         self.bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -43,9 +38,9 @@ class ComparisonProgress:
             transient=True,
             disable=not console.is_terminal,
         )
-        self.task = self.bar.add_task(f"0 of {runs} runs", total=self.total, left="")
+        self.task = self.bar.add_task(f"0 of {runs} runs", total=runs, left="")
 
-    def __enter__(self) -> ComparisonProgress:
+    def __enter__(self) -> SweepProgress:
         self.bar.start()
         return self
 
@@ -57,14 +52,14 @@ class ComparisonProgress:
     ) -> None:
         self.bar.stop()
 
-    def step(self, run: Run, steps: int) -> None:
-        """Record how many steps a run has done."""
-        self.done[run] = steps
+    def update(self, run: str, done: float) -> None:
+        """Record which share of a run's updates is done."""
+        self.done[run] = done
         self._show()
 
-    def end(self, run: Run, message: str) -> None:
+    def end(self, run: str, message: str) -> None:
         """Record that a run has finished or failed, and print a message."""
-        self.done[run] = self.steps
+        self.done[run] = 1.0
         self.ended += 1
         self.console.print(message, markup=False, highlight=False, soft_wrap=True)
         self._show()
@@ -73,9 +68,9 @@ class ComparisonProgress:
     def left(self) -> str:
         """The estimated time left, in words."""
         done = sum(self.done.values())
-        if not done:
+        if done < 0.01 * self.runs:  # workers are still starting
             return ""
-        seconds = (self.clock() - self.started) * (self.total - done) / done
+        seconds = (self.clock() - self.started) * (self.runs - done) / done
         return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
 
     def _show(self) -> None:
@@ -83,10 +78,10 @@ class ComparisonProgress:
         counts = f"{self.ended} of {self.runs} runs"
         self.bar.update(self.task, completed=done, description=counts, left=self.left)
         now = self.clock()
-        if not self.console.is_terminal and now - self.last_line >= LINE_EVERY and done < self.total:
+        if not self.console.is_terminal and now - self.last_line >= LINE_EVERY and done < self.runs:
             self.last_line = now
             self.console.print(
-                f"{done / self.total:4.0%} of all steps, {counts}, {self.left}",
+                f"{done / self.runs:4.0%} of all updates, {counts}, {self.left}",
                 highlight=False,
                 soft_wrap=True,
             )
