@@ -147,6 +147,11 @@ def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> d
     return {**config, **{key: other[key] for key in ("dataset_args", "evaluation")}}
 
 
+def with_decoding_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the evaluation, but not the data, of another one."""
+    return {**config, "evaluation": other["evaluation"]}
+
+
 def initial_model(config: Mapping[str, Any]) -> str | None:
     """Return the checkpoint that a recorded run started from, or None if it was trained from scratch."""
     return config["model_args"]["model_name_or_path"]

@@ -1,4 +1,4 @@
-"""An experiment's settings as frozen dataclasses, independent of the configuration's keys."""
+"""A run's settings as frozen dataclasses, independent of the configuration's keys."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def load_task(settings: Mapping[str, Any]) -> TaskData:
 
 def setting_key(settings: Mapping[str, Any], name: str) -> str:
     """Return a setting's full key: in `dataset_args` or, for `ntl prepare`, without a section."""
-    return f"dataset_args.{name}" if "dataset_name" in settings else name
+    return f"dataset_args.{name}" if "name" in settings else name
 
 
 def check_at_least(settings: Mapping[str, Any], least: Mapping[str, float]) -> None:

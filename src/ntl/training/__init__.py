@@ -1,1 +1,1 @@
-"""Train models: an experiment is a checked configuration, and a run's folder holds its results."""
+"""Train models: a run trains and evaluates one model, a sweep does several runs."""

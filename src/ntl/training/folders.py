@@ -17,6 +17,7 @@ from ntl.config.paper_keys import (
     continued_settings,
     evaluated_settings,
     initial_model,
+    with_decoding_of,
     with_evaluation_of,
 )
 from ntl.config.settings import RunSettings
@@ -200,7 +201,7 @@ def place_evaluation(settings: RunSettings, tests: Mapping[str, Sequence[Example
     run = RunFolder(settings.output_dir)
     record = run.record()
     if not settings.only_evaluate and record.status != "finished":
-        config = {**record.config, "evaluation": settings.config["evaluation"]}
+        config = with_decoding_of(record.config, settings.config)
         return _place(run, replace(record, config=config), settings.model.checkpoint)
     differences = _differences(settings, record) or _other_questions(run, tests)
     model = settings.model.checkpoint

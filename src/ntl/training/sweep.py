@@ -104,22 +104,24 @@ def compare(comparison: Comparison, command: str, console: Console) -> int:
         from ntl.report.program import report
 
         report(_by_objective(finished), folder / "report", overwrite=True, in_order=True)
-    if interrupted:
-        console.print(
-            f"Interrupted with {len(finished)} of {len(runs)} runs finished. To continue: {command}",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
-        return 130
-    if failed:
-        names = "; ".join(failed)
-        console.print(
-            f"Failed: {names}. The same command repeats them: {command}", markup=False, soft_wrap=True
-        )
-        return 1
-    if missing:
+    if missing and not failed and not interrupted:
         minutes = (time.monotonic() - started) / 60
         console.print(f"{len(missing)} run(s) in {minutes:.1f} min with {jobs} worker(s).", highlight=False)
-    return 0
+    return _exit_code(f"{len(finished)} of {len(runs)}", failed, interrupted, command, console)
+
+
+def _exit_code(
+    finished: str, failed: Sequence[str], interrupted: bool, command: str, console: Console
+) -> int:
+    """Say how an incomplete comparison continues, and return the exit code."""
+    if interrupted:
+        message = f"Interrupted with {finished} runs finished. To continue: {command}"
+    elif failed:
+        message = f"Failed: {'; '.join(failed)}. The same command repeats them: {command}"
+    else:
+        return 0
+    console.print(message, markup=False, highlight=False, soft_wrap=True)
+    return 130 if interrupted else 1
 
 
 def missing_runs(runs: Mapping[str, RunSettings], overwrite: bool) -> dict[str, RunSettings]:
