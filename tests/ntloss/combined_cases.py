@@ -21,6 +21,7 @@ from tolerances import (
 from torch import Tensor
 
 from ntloss import (
+    CRPS,
     SMMD,
     DigitEntropy,
     Dist2,
@@ -89,10 +90,13 @@ def of(formula: Any, **options: Any) -> Term:
 CRITERIA: dict[str, tuple[Any, Term]] = {
     "wasserstein": (Wasserstein(), of(oracle.wasserstein)),
     "squashed": (Wasserstein(3.0), of(oracle.wasserstein, squash=3.0)),
+    "crps": (CRPS(), of(oracle.crps)),
     "squared": (ExpectedValue(), of(oracle.expected_value)),
     "absolute": (ExpectedValue("absolute"), of(oracle.expected_value, loss="absolute")),
     "huber": (ExpectedValue("huber"), of(oracle.expected_value, loss="huber")),
     "pinball": (ExpectedValue(pinball), of(oracle.expected_value, loss="pinball")),
+    "raft": (ExpectedValue(over="vocabulary"), of(oracle.raft)),
+    "raft absolute": (ExpectedValue("absolute", over="vocabulary"), of(oracle.raft, loss="absolute")),
     "user's own": (SquaredDistance(), of(oracle.squared_distance)),
     "gaussian": (GaussianCrossEntropy(), of(oracle.gaussian_cross_entropy)),
     "gaussian 2.5": (GaussianCrossEntropy(2.5), of(oracle.gaussian_cross_entropy, sigma=2.5)),

@@ -121,6 +121,11 @@ def wasserstein(x: Position, squash: float | None = None) -> Tensor:
     return x.p @ (cost if squash is None else squashed(cost, x.values, squash))
 
 
+def crps(x: Position) -> Tensor:
+    """E|X - v_k| - E|X - X'| / 2, by the double sum."""
+    return wasserstein(x) - 0.5 * x.p @ (x.values[:, None] - x.values).abs() @ x.p
+
+
 def huber(error: Tensor) -> Tensor:
     return torch.where(error.abs() <= 1, 0.5 * error**2, error.abs() - 0.5)
 
@@ -136,6 +141,10 @@ REGRESSION: dict[str, Callable[[Tensor], Tensor]] = {
 
 def expected_value(x: Position, loss: str = "squared") -> Tensor:
     return REGRESSION[loss](x.p @ x.values - x.label)
+
+
+def raft(x: Position, loss: str = "squared") -> Tensor:
+    return REGRESSION[loss](x.mass * x.p @ x.values - x.label)
 
 
 def squared_distance(x: Position) -> Tensor:
