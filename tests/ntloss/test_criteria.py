@@ -491,7 +491,7 @@ def test_unknown_names_and_options_list_the_choices(monkeypatch: pytest.MonkeyPa
         get_criterion("wassersten")
     with pytest.raises(ValueError, match=r"no option 'temperature'.*tau, distance"):
         get_criterion("dist2", temperature=2.0)
-    with pytest.raises(ValueError, match="dist2.*is taken by"):
+    with pytest.raises(ValueError, match=r"dist2.*is taken by"):
         register_criterion("dist2", Wasserstein)
     register_criterion("squashed for the test", lambda factor=3.0: Wasserstein(factor))
     assert get_criterion("squashed for the test", factor=4.0) == Wasserstein(4.0)
