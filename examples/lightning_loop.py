@@ -18,7 +18,7 @@ from tiny import causal_batch, make_llama, make_texts, make_tokenizer, report
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ntloss import LinearWarmup, NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
 from ntloss.integrations.counts import CountedBatches
 
 
@@ -29,7 +29,8 @@ class NumberAware(lightning.LightningModule):
         super().__init__()
         self.model = model
         self.loss_fn = loss_fn
-        self.schedule = WeightScheduler(loss_fn, LinearWarmup(steps=warmup))
+        self.warmup = max(warmup, 1)
+        self.schedule = WeightScheduler(loss_fn, lambda step: min(step / self.warmup, 1.0))
 
     def training_step(self, counted: tuple[dict[str, Tensor], dict[str, Tensor]], index: int) -> Tensor:
         """The loss of a micro-batch."""
@@ -42,7 +43,7 @@ class NumberAware(lightning.LightningModule):
 
     def validation_step(self, batch: dict[str, Tensor], index: int) -> None:
         """Both terms on the validation batch."""
-        self.schedule.set_step(self.schedule.schedule.steps)  # with the full weight, to be compared
+        self.schedule.set_step(self.warmup)  # the full weight, so that losses can be compared
         logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         loss, ce, ntl = self.loss_fn(logits, batch["labels"])
         self.log_dict({"loss": loss, "ce": ce, "ntl": ntl}, batch_size=len(logits))

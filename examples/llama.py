@@ -13,7 +13,6 @@ import tempfile
 from tiny import causal_batch, make_llama, make_texts, make_tokenizer, report
 from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 
-from ntloss import LinearWarmup
 from ntloss.integrations.callback import NumberMetricsCallback
 from ntloss.integrations.transformers import WeightScheduleCallback, make_trainer_number_aware
 
@@ -55,7 +54,8 @@ def main() -> None:
         # The one line. Its handle has the loss, and undo().
         handle = make_trainer_number_aware(trainer, weight=0.3, chunked=arguments.chunked)
         # Two more, as you like: a schedule for the weight, and metrics of numbers in the logs.
-        trainer.add_callback(WeightScheduleCallback(handle.loss, LinearWarmup(arguments.steps // 4)))
+        warmup = max(arguments.steps // 4, 1)
+        trainer.add_callback(WeightScheduleCallback(handle.loss, lambda step: min(step / warmup, 1.0)))
         NumberMetricsCallback().attach(trainer)
 
         def evaluate(when: str) -> None:

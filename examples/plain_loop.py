@@ -11,7 +11,7 @@ import argparse
 import torch
 from tiny import causal_batch, causal_batches, make_llama, make_texts, make_tokenizer, report
 
-from ntloss import LinearWarmup, NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
 from ntloss.integrations.counts import CountedBatches
 
 
@@ -28,7 +28,8 @@ def main() -> None:
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
     # A causal model's logits are those of the next token: shift=True.
     loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
-    schedule = WeightScheduler(loss_fn, LinearWarmup(steps=arguments.steps // 4))
+    warmup = max(arguments.steps // 4, 1)
+    schedule = WeightScheduler(loss_fn, lambda step: min(step / warmup, 1.0))
     held_out = causal_batch(tokenizer, make_texts(64, seed=0))
 
     def evaluate(when: str) -> None:

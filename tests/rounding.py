@@ -1,8 +1,8 @@
-"""Noise of one rounding on every matrix product: the suite as a CPU with other kernels runs it.
+"""Noise of one rounding on every matrix product, to run the suite as on a CPU with other kernels.
 
 `pytest --rounding=SEED` (`make test ARGS=--rounding`) moves each element of the result of a matrix product, a
-convolution or an attention operator by -1, 0 or 1 units in the last place, drawn anew at each call. What
-compares two computations to the bit then fails, as it does on some CPUs without the switch.
+convolution or an attention operator by -1, 0 or 1 units in the last place, drawn anew at each call. A
+bitwise comparison of two computations then fails, as it does on some CPUs without the switch.
 
 The noise replaces the CPU kernels of these operators, so it reaches all threads, the backward pass and
 compiled code that calls them. It also reaches the processes that a test starts with its own environment
@@ -10,8 +10,8 @@ compiled code that calls them. It also reaches the processes that a test starts 
 other reductions, and processes that a test starts with another PYTHONPATH. It needs
 `torch.library.get_kernel`, which the oldest supported PyTorch does not have.
 
-A test marked `exact_rounding`, with the reason, runs without noise: one of compilation, memory or time, where
-the noise's own operators would be measured.
+A test marked `exact_rounding`, with the reason, runs without noise. The marker is for tests of compilation,
+memory or time, which would measure the operators of the noise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SEED = "NTLOSS_TEST_ROUNDING"  # in the environment of the processes that tests start
+SEED = "NTLOSS_TEST_ROUNDING"  # an environment variable of processes that tests start
 OPERATORS = (
     "mm",
     "mm.out",
@@ -53,12 +53,12 @@ OPERATORS = (
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention_for_cpu_backward",
 )
-# Its result alone moves; the log-normalizers beside it are not rounded to the inputs' dtype.
+# Only its result gets noise: its log-normalizers are not rounded to the inputs' dtype.
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 class _Noise:
-    """State of this process: the replaced kernels, once installed, and what they draw from."""
+    """State of this process: whether noise is on, the replaced kernels, and the generator."""
 
     on = False
     library: torch.library.Library | None = None
@@ -91,11 +91,11 @@ def _with_noise(name: str) -> Callable[..., Any]:
 
 
 def install(seed: int) -> None:
-    """Add noise to every product of this process, and of the processes that it starts, from now on."""
+    """Add noise to every product of this process, and of processes that it starts, from now on."""
     if _Noise.library is None:
         library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that kernels are replaced
+            warnings.simplefilter("ignore")  # about replaced kernels
             for name in OPERATORS:
                 library.impl(name, _with_noise(name), "CPU", with_keyset=True)
         _Noise.library = library
@@ -107,30 +107,30 @@ def install(seed: int) -> None:
 
 
 def restart(seed: int) -> None:
-    """Draw the noise of `seed` from its beginning."""
+    """Restart the noise of `seed`."""
     _Noise.on = True
     _Noise.generator.manual_seed(seed)
     os.environ[SEED] = str(seed)
 
 
 def stop() -> None:
-    """Add no noise, here and in the processes that are started, until the next restart."""
+    """Stop the noise, here and in processes that are started, until the next restart."""
     _Noise.on = False
     os.environ.pop(SEED, None)
 
 
 def position() -> Tensor:
-    """Where in the noise this process is, for `rewind`."""
+    """Return the state of the noise, for `rewind`."""
     return _Noise.generator.get_state()
 
 
 def rewind(to: Tensor) -> None:
-    """Draw the noise again that followed a `position`."""
+    """Restore a state, to draw the same noise again."""
     _Noise.generator.set_state(to)
 
 
 def seed_of(seed: int, test: str) -> int:
-    """Each test has noise of its own, the same whether it runs alone or after others."""
+    """Make a test's seed, which does not depend on the other tests that run."""
     return zlib.crc32(f"{seed} {test}".encode())
 
 

@@ -1,4 +1,4 @@
-"""The benchmark runs, and what it writes can be read."""
+"""The benchmark runs, and its results can be read."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 @pytest.fixture
 def benchmarks(monkeypatch):
-    """The benchmark's modules; they lie in a folder of scripts, not in a package."""
+    """Import the benchmark's modules, which are scripts."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import losses
     import measure
@@ -27,7 +27,7 @@ def benchmarks(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_tables_and_json_of_tiny_shapes(benchmarks, tmp_path, capsys):
+def test_tiny_shapes_give_tables_and_json(benchmarks, tmp_path, capsys):
     losses, *_ = benchmarks
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- benchmark cpu: begin -->\nold\n<!-- benchmark cpu: end -->\nafter\n")
@@ -52,7 +52,7 @@ def test_tables_and_json_of_tiny_shapes(benchmarks, tmp_path, capsys):
     assert "old" not in page.read_text().splitlines()
 
 
-def test_two_source_trees_are_timed_in_turn(benchmarks, tmp_path, capsys):
+def test_two_source_trees_are_timed_alternately(benchmarks, tmp_path, capsys):
     losses, *_ = benchmarks
     same = losses.against.PRESENT
     options = ["--quick", "--no-compile", "--repeats", "1", "--threads", "1", "--output", str(tmp_path)]
@@ -72,7 +72,7 @@ def test_two_source_trees_are_timed_in_turn(benchmarks, tmp_path, capsys):
         losses.main([*options, "--against", str(tmp_path)])
 
 
-def test_peak_memory_counts_what_one_run_holds_at_once():
+def test_peak_memory_is_that_of_one_run():
     # In a process of its own, as the benchmark: other tests may have changed how memory is given back.
     code = (
         "import measure, torch\n"
@@ -89,7 +89,7 @@ def test_peak_memory_counts_what_one_run_holds_at_once():
     assert 0.9 < int(done.stdout) / (1 << 26) < 1.1
 
 
-def test_a_requirement_is_met_only_if_every_figure_is(benchmarks):
+def test_a_requirement_is_met_only_if_every_figure_meets_it(benchmarks):
     _, _, report = benchmarks
     assert report.Requirement("time", [0.5, 0.75], 0.75, "0.45").met is True
     assert report.Requirement("time", [0.5, 0.76], 0.75, "0.45").met is False
@@ -97,7 +97,7 @@ def test_a_requirement_is_met_only_if_every_figure_is(benchmarks):
     assert report.Requirement("time", [], 0.75, "0.45").met is None
 
 
-def test_all_measured_ways_compute_the_same_cross_entropy(benchmarks):
+def test_all_contenders_compute_the_same_cross_entropy(benchmarks):
     losses, *_ = benchmarks
     c = losses.c
     for case, names in (

@@ -29,7 +29,7 @@ LINE = re.compile(r"^ *(before|after): loss ([\d.]+), CE ([\d.]+), NTL ([\d.]+)$
 
 
 def run(name: str, processes: int, arguments: list[str], folder: Path) -> str:
-    """What the example printed."""
+    """Run the example and return its output."""
     command = [sys.executable]
     if processes > 1:
         command += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
@@ -50,7 +50,7 @@ def run(name: str, processes: int, arguments: list[str], folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_both_terms_fall(name: str, tmp_path: Path) -> None:
+def test_both_terms_decrease(name: str, tmp_path: Path) -> None:
     needed, processes, arguments = EXAMPLES[name]
     for module in needed:
         pytest.importorskip(module)
@@ -64,12 +64,12 @@ def test_both_terms_fall(name: str, tmp_path: Path) -> None:
     assert all(after < before for before, after in zip(lines["before"], lines["after"], strict=True)), printed
 
 
-def test_every_example_is_run() -> None:
+def test_every_example_is_tested() -> None:
     assert {path.name for path in FOLDER.glob("*.py")} == {*EXAMPLES, "tiny.py"}
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
-def test_an_example_is_under_a_hundred_lines_and_says_how_to_run_it(path: Path) -> None:
+def test_an_example_has_under_a_hundred_lines_and_says_how_to_run_it(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) < 100
     if path.name != "tiny.py":

@@ -1,4 +1,4 @@
-"""The switch `--rounding`, and that tests of computed floats stay with it and with tolerances.py."""
+"""The switch `--rounding`, and the rules for tests of computed floats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tolerances import ONE_COMPUTATION, TRAINED, TWO_PATHS, assert_close, assert
 from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
 
 TESTS = Path(__file__).parent
-# File and test of each use of the marker. New ones are tests of compilation, memory or time.
+# File and test of each use of the marker, which is for tests of compilation, memory or time.
 EXACT = {
     "ntloss/test_large_logits.py::test_gradients_are_as_exact_as_those_of_cross_entropy",
     "ntloss/test_riding_along.py::test_makes_no_dense_gradient_of_the_head_beside_the_kernels",
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def noise(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Noise in this test, whatever the others run with."""
+    """Noise in this test, even without the switch."""
     monkeypatch.setenv("PYTHONPATH", "")
     rounding.install(5)
     yield
@@ -57,7 +57,7 @@ def test_a_product_moves_by_about_one_rounding(dtype: torch.dtype, noise: None) 
     assert moved.max() < 1.6  # the step, and the rounding of the moved element
 
 
-def test_each_call_has_other_noise_and_each_seed_its_own(noise: None) -> None:
+def test_noise_differs_by_call_and_by_seed(noise: None) -> None:
     left, right = factors()
     first, second = left @ right, left @ right
     assert not torch.equal(first, second)
@@ -84,7 +84,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad])
-def test_every_way_to_multiply_is_reached(name: str, mode: type, noise: None) -> None:
+def test_every_kind_of_product_gets_noise(name: str, mode: type, noise: None) -> None:
     left, right = factors()
     with mode():
         one, other = (CALLS[name](left, right) for _ in range(2))
@@ -93,7 +93,7 @@ def test_every_way_to_multiply_is_reached(name: str, mode: type, noise: None) ->
 
 
 @pytest.mark.parametrize("name", ["linear", "convolution", "attention"])
-def test_the_backward_pass_is_reached(name: str, noise: None) -> None:
+def test_the_backward_pass_gets_noise(name: str, noise: None) -> None:
     left, right = factors()
     right.requires_grad_()
     result = CALLS[name](left, right).sum()
@@ -101,7 +101,7 @@ def test_the_backward_pass_is_reached(name: str, noise: None) -> None:
     assert not torch.equal(one, other)
 
 
-def test_other_threads_are_reached(noise: None) -> None:
+def test_other_threads_get_noise(noise: None) -> None:
     left, right = factors()
     found: list[torch.Tensor] = []
     threads = [threading.Thread(target=lambda: found.append(left @ right)) for _ in range(2)]
@@ -114,7 +114,7 @@ def test_other_threads_are_reached(noise: None) -> None:
 MULTIPLY = "import torch; x = torch.ones(40, 40); print(int((x @ x != x @ x).sum()))"
 
 
-def test_processes_are_reached_and_those_without_torch_left_alone(noise: None) -> None:
+def test_processes_get_noise_unless_they_do_not_import_torch(noise: None) -> None:
     done = subprocess.run([sys.executable, "-c", MULTIPLY], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 0
     assert not done.stderr
@@ -128,7 +128,7 @@ def _multiply(rank: int, path: str) -> None:
     torch.save([left @ right, left @ right], path)
 
 
-def test_spawned_processes_are_reached(noise: None, tmp_path: Path) -> None:
+def test_spawned_processes_get_noise(noise: None, tmp_path: Path) -> None:
     torch.multiprocessing.spawn(_multiply, (str(tmp_path / "products.pt"),), nprocs=1)
     assert not torch.equal(*torch.load(tmp_path / "products.pt"))
 
@@ -141,17 +141,17 @@ def two_paths() -> tuple[torch.Tensor, torch.Tensor]:
     return logits_loss, NTLLinearCrossEntropyLoss(vocabulary)(hidden, weight, labels)
 
 
-def test_two_paths_of_the_loss_are_close_and_not_equal(noise: None) -> None:
+def test_two_paths_of_the_loss_are_close_but_not_equal(noise: None) -> None:
     equal = 0
     for seed in range(8):
         rounding.restart(seed)
         one, other = two_paths()
         assert_close(other, one, TWO_PATHS)
         equal += torch.equal(one, other)
-    assert equal < 8  # what a planted torch.equal asserts
+    assert equal < 8  # a torch.equal would fail
 
 
-def test_the_very_same_calls_repeat_to_the_bit(noise: None) -> None:
+def test_the_same_calls_repeat_to_the_bit(noise: None) -> None:
     left, right = factors()
     assert_repeats(lambda: left @ right)
     assert_repeats(lambda: left @ right, lambda: left.clone() @ right)
@@ -172,7 +172,7 @@ def test_one_percent_is_never_close(kind: dict[torch.dtype, float], dtype: torch
     assert tolerances.approx(1.0, kind, dtype=dtype) != 1.01
 
 
-def test_tests_take_their_tolerances_from_one_module() -> None:
+def test_all_tolerances_are_in_one_module() -> None:
     own = re.compile(r"testing\.assert_|pytest\.approx|allclose|\b(rtol|atol|rel|abs)=[\d.]|< [\d.]+e-")
     found = [
         f"{path.relative_to(TESTS)}: {line.strip()}"
@@ -184,7 +184,7 @@ def test_tests_take_their_tolerances_from_one_module() -> None:
     assert not found, "\n".join(found)
 
 
-def test_tests_without_noise_are_the_listed_ones() -> None:
+def test_only_the_listed_tests_run_without_noise() -> None:
     uses = {
         f"{path.relative_to(TESTS).as_posix()}::{name}"
         for path in TESTS.rglob("test_*.py")

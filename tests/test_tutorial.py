@@ -1,8 +1,8 @@
-"""The tutorial runs as it stands, and its saved outputs are those of such a run.
+"""The tutorial runs, and its saved outputs are those of such a run.
 
     python tests/test_tutorial.py
 
-executes it and saves the outputs; do so after changing it.
+executes it and saves the outputs; run it after changing the tutorial.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def read() -> Any:
 
 
 def execute(notebook: Any) -> Any:
-    """The notebook with the outputs of a run; an error in a cell is raised."""
-    # The kernel that the file names may be of another environment.
+    """Run the notebook and return it with the outputs; an error in a cell is raised."""
+    # The file may name a kernel of another environment.
     manager = jupyter_client.AsyncKernelManager(kernel_name="python3")
     manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
-    environment["PYTHONWARNINGS"] = "ignore:IProgress not found"  # progress bars would want ipywidgets
+    environment["PYTHONWARNINGS"] = "ignore:IProgress not found"  # progress bars need ipywidgets
     client = nbclient.NotebookClient(notebook, km=manager, timeout=180, coalesce_streams=True)
     client.execute(env=environment, cwd=str(PATH.parent))
     return notebook
@@ -45,7 +45,7 @@ def code_cells(notebook: Any) -> list[Any]:
 
 
 def strip(notebook: Any) -> None:
-    """Leave only what a reader sees: no times, no names of environments."""
+    """Remove times and names of environments, which readers do not see."""
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -54,7 +54,7 @@ def strip(notebook: Any) -> None:
         cell.metadata = {}
 
 
-def test_it_runs_and_prints_and_draws_what_is_saved() -> None:
+def test_a_run_reproduces_the_saved_outputs() -> None:
     saved, run = code_cells(read()), code_cells(execute(read()))
     for before, after in zip(saved, run, strict=True):
         kinds = [[output.output_type for output in cell.outputs] for cell in (before, after)]
@@ -84,7 +84,7 @@ def save_pretrained(folder: Path) -> None:
     transformers.LlamaForCausalLM(config).bfloat16().save_pretrained(folder)
 
 
-def test_the_commented_lines_make_it_a_pretrained_model(tmp_path: Path) -> None:
+def test_the_commented_lines_load_a_pretrained_model(tmp_path: Path) -> None:
     save_pretrained(tmp_path)
     notebook = read()
     for line, instead in (
@@ -102,7 +102,7 @@ def test_the_commented_lines_make_it_a_pretrained_model(tmp_path: Path) -> None:
     assert learnt.outputs[0].text == "[[False, False, False, False, True, True]]\n"
 
 
-def test_what_is_saved_is_a_whole_run_and_names_no_machine() -> None:
+def test_the_saved_outputs_are_of_a_complete_run_and_name_no_machine() -> None:
     notebook = read()
     nbformat.validate(notebook)
     assert [cell.execution_count for cell in code_cells(notebook)] == list(

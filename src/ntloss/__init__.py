@@ -32,9 +32,8 @@ from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.objective import LossTerms
 from ntloss.losses import NumberTokenLoss
 from ntloss.metrics import NumericMetrics
-from ntloss.number_level import NumberLevelLoss
-from ntloss.published import NTLoss, NTLossDotProduct
-from ntloss.schedules import After, Constant, Cosine, LinearWarmup, WeightScheduler
+from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
+from ntloss.schedules import WeightScheduler
 from ntloss.token_metrics import TokenMetrics
 from ntloss.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary
 
@@ -46,16 +45,16 @@ __all__ = [
     "NumberToken",
     "NumberTokensLeftOut",
     "Coverage",
-    # losses: nn.Modules (their functions are in ntloss.functional)
+    # losses: nn.Modules
     "NTLoss",
     "NTLossDotProduct",
     "NumberLevelLoss",
     "NumberTokenLoss",
-    # with cross-entropy in one go
+    # cross-entropy and number term together
     "NTLCrossEntropyLoss",
     "NTLLinearCrossEntropyLoss",
     "LossTerms",
-    # how wrong a number is
+    # criteria: how wrong a number is
     "Wasserstein",
     "CRPS",
     "ExpectedValue",
@@ -64,29 +63,25 @@ __all__ = [
     "Dist2",
     "DigitEntropy",
     "SMMD",
-    # ... and how wrong a whole number
+    # criteria on whole numbers
     "NumberLevel",
     "RelativeError",
     "Magnitude",
     "ntil",
-    # made of others, or by name
+    # combined criteria, and criteria by name
     "PlaceWeighted",
     "PerNumber",
     "WeightedSum",
     "get_criterion",
     "register_criterion",
     "criterion_names",
-    # for writing one
+    # for your own criterion
     "Criterion",
     "CriterionInput",
     "Needs",
-    # how much it counts at each step
+    # the number term's weight at each step
     "WeightScheduler",
-    "Constant",
-    "LinearWarmup",
-    "Cosine",
-    "After",
-    # how good predicted numbers are (reading them out: ntloss.decoding, ntloss.parsing)
+    # metrics of predicted numbers (ntloss.decoding and ntloss.parsing read them out)
     "NumericMetrics",
     "TokenMetrics",
 ]

@@ -1,4 +1,4 @@
-"""What the library's autograd functions share."""
+"""Shared by the library's autograd functions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 
 def refuse_double_backward() -> None:
-    """Raise in a backward pass that is itself to be differentiated.
+    """Raise an error in a backward pass with `create_graph=True`.
 
-    `once_differentiable` raises only if the second pass runs through it: `torch.autograd.grad` of some
-    inputs, and so gradient penalties and Hessians, leave it out, and drop second derivatives in silence.
+    `once_differentiable` raises only if the second backward pass reaches it. `torch.autograd.grad` of some
+    inputs does not, so gradient penalties and Hessians would silently lack second derivatives.
     """
     if torch.is_grad_enabled():
         raise RuntimeError(

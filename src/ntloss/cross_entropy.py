@@ -1,7 +1,7 @@
-"""Cross-entropy and number token loss in one go, as modules: at cross-entropy's cost, or less.
+"""Modules that compute cross-entropy and a number token loss together, at the cost of cross-entropy or less.
 
-Each `forward` has the same stages: what the labels say, what is read of the logits, the loss of each
-position, their sum.
+Each `forward` has the same stages: targets from the labels, a readout of the logits, the loss of each
+position, the reduction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEFAULT_WEIGHT = {"add": 0.3, "replace": 1.0}
 
 
 class _CombinedLoss(BaseLoss):
-    """The options that both combined losses take, and what they do with labels."""
+    """Base class of the combined losses: their common options, and the targets that they read from labels."""
 
     def __init__(
         self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None, weight: float | Tensor | None,
@@ -40,7 +40,7 @@ class _CombinedLoss(BaseLoss):
         objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
         super().__init__(objective, validate)
         self.weight: float | Tensor
-        if isinstance(weight, Tensor):  # so that it moves with the loss
+        if isinstance(weight, Tensor):  # as a buffer it moves with the loss
             check_weight(weight, validate)
             self.register_buffer("weight", weight, persistent=False)
         else:
@@ -61,17 +61,17 @@ class _CombinedLoss(BaseLoss):
     def normalizers(
         self, labels: Tensor, loss_weights: Tensor | None = None, sequence_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Count what a mean divides by; add up over accumulated micro-batches and ranks.
+        """Compute the divisors of `reduction="mean"`, to be summed over micro-batches and ranks.
 
         Args:
-            labels: `[...]`, token ids, as they are given to the loss.
-            loss_weights: `[...]`, or None for 1.
-            sequence_ids: `[...]`, as they are given to the loss.
+            labels: `[...]`, token ids, as passed to `forward`.
+            loss_weights: `[...]`, weight of each position. Default: 1.
+            sequence_ids: `[...]`, as passed to `forward`.
 
         Returns:
-            num_items_in_batch: scalar, sum of the weights of the positions that count.
-            num_numbers_in_batch: scalar, the same of those whose label is a number; for criteria on whole
-                numbers, of the positions where one starts.
+            num_items_in_batch: scalar, total weight of the positions that are not ignored.
+            num_numbers_in_batch: scalar, total weight of the positions whose label is a number token; for
+                criteria on whole numbers, of the positions where a number starts.
 
         Example:
             >>> import torch
@@ -82,15 +82,15 @@ class _CombinedLoss(BaseLoss):
             >>> items.item(), numbers.item()
             (3.0, 2.0)
         """
-        self.objective.follow(labels)
+        self.objective.move_to_device_of(labels)
         targets = read_labels(
             labels, labels.unsqueeze(-1), self.objective, loss_weights, sequence_ids=sequence_ids,
             ignore_index=self.ignore_index, reduction="sum", shift=self.shift, validate=self.validate,
         )  # fmt: skip
         return targets.item_weights.sum(), targets.number_weights.sum()
 
-    def targets(self, labels: Tensor, inputs: Tensor, *weighting: Any) -> Targets:
-        """What the labels say, by the options of this loss; see `read_labels`."""
+    def _read_targets(self, labels: Tensor, inputs: Tensor, *weighting: Any) -> Targets:
+        """Call `read_labels` with the options of this loss."""
         return read_labels(
             labels, inputs, self.objective, *weighting, ignore_index=self.ignore_index,
             reduction=self.reduction, mode=self.mode, shift=self.shift, validate=self.validate,
@@ -101,38 +101,38 @@ class _CombinedLoss(BaseLoss):
 class NTLCrossEntropyLoss(_CombinedLoss):
     r"""Cross-entropy plus $\lambda$ times a number token loss, from logits.
 
-    Both terms share one pass over the logits, and on the CPU the whole costs less than
-    `torch.nn.functional.cross_entropy` alone (docs/benchmarks.md has the figures). Memory beyond the logits:
-    one buffer of their size, which becomes their gradient.
+    Both terms share one pass over the logits. On the CPU they cost less together than
+    `torch.nn.functional.cross_entropy` alone (docs/benchmarks.md has the figures). Beyond the logits, the
+    loss needs one buffer of their size, which becomes their gradient.
 
     Args:
-        vocabulary: the number tokens; of a tokenizer, its default reading.
+        vocabulary: the number tokens, or a tokenizer, for `NumberVocabulary.from_tokenizer(tokenizer)`.
         criterion: how wrong a number is. Default: `Wasserstein()`.
-        weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. The attribute may be
-            changed between steps (`ntloss.schedules`); under `torch.compile` make it a tensor, which is
-            changed in place and not differentiated.
-        reweigh: let probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
-            Default: where the criterion has a worst cost.
-        mode: "add" (default) adds the number term; "replace" puts it in place of cross-entropy at number
-            positions, and divides both by the count of all positions.
-        ignore_index: label of positions that do not count. Default: -100.
-        label_smoothing: of cross-entropy, from 0 (default) to 1.
+        weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. The attribute may
+            change between steps (`WeightScheduler`). Under `torch.compile`, pass a scalar tensor, which is
+            changed in place; it gets no gradient.
+        reweigh: make probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
+            Default: True if the criterion has a worst cost.
+        mode: "add" (default) adds the number term to cross-entropy. "replace" uses it instead of
+            cross-entropy at number positions, and "mean" then divides both by the count of all positions.
+        ignore_index: label of positions to ignore. Default: -100.
+        label_smoothing: label smoothing of cross-entropy, from 0 (default) to 1.
         z_loss: factor of the mean squared log-normalizer, which keeps logits from drifting. Default: 0.
-        softcap: logits become `softcap * tanh(logits / softcap)` first, as Gemma's head does. Default: none.
-        logit_scale: logits are multiplied with it before all else, as Cohere's head does. Default: 1.
-        reduction: "mean" (default): each term divided by the sum of its positions' weights; "sum"; "none".
-        shift: labels are those of the inputs, and each position is compared with the next one's, as causal
-            models need it. Default: labels are compared as they stand.
+        softcap: replace logits by `softcap * tanh(logits / softcap)`, as in Gemma's head. Default: None.
+        logit_scale: factor of the logits, applied before the soft cap, as in Cohere's head. Default: 1.
+        reduction: "mean" (default) divides each term by the total weight of its positions; "sum"; "none".
+        shift: compare each position with the next position's label, for a causal model's unshifted labels.
+            Default: False, each position has its own label.
         return_terms: return a `LossTerms(loss, ce, ntl)`, the terms detached. Default: the loss alone.
         group: process group over which plain logits are sharded along the vocabulary, in the order of its
             ranks. A `DTensor` with placement `Shard(-1)` needs none.
         validate: check the values of labels and weights at each call. Default: on the CPU only, where it
-            costs no synchronisation, and not inside `torch.compile`.
-        inplace_backward: write the gradient over the logits, which are lost; no memory beyond them. Only
-            where nothing reads the logits after the backward pass. Default: False.
+            does not synchronise, and not under `torch.compile`.
+        inplace_backward: write the gradient over the logits, to save their buffer. Nothing may read the
+            logits after the backward pass. Default: False.
 
     Raises:
-        ValueError: an option outside of its range; `reweigh=True` for a criterion without a worst cost.
+        ValueError: an option is out of range, or `reweigh=True` for a criterion without a worst cost.
 
     Source: "Regress, Don't Guess", ICML 2025; z-loss: PaLM, 2022, section 5.
 
@@ -174,22 +174,22 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         """Compute the loss.
 
         Args:
-            logits: `[..., vocab]`, any float dtype. Softmax and sums are in float32 at least.
+            logits: `[..., vocab]`, any float dtype. Softmax and sums are computed in float32 or float64.
             labels: `[...]`, token ids.
             loss_weights: `[...]`, weight of each position in both terms, 0 or more. Default: 1.
-            num_items_in_batch: what "mean" divides cross-entropy by, instead of this call's own weights: the
-                count over all accumulated micro-batches and ranks (`normalizers`).
-            num_numbers_in_batch: the same for the number term.
-            sequence_ids: `[...]`, int, for criteria that look at whole numbers, where several sequences are
-                packed into a row: positions side by side with the same id are of one sequence
-                (`numbers.sequence_ids_of` makes them of position ids). Default: each row is one sequence.
+            num_items_in_batch: divisor of cross-entropy for "mean": the count over all accumulated
+                micro-batches and ranks (`normalizers`). Default: the total weight of this call.
+            num_numbers_in_batch: likewise for the number term.
+            sequence_ids: `[...]`, integers, for criteria on whole numbers if a row packs several sequences:
+                adjacent positions with equal ids belong to one sequence (`sequence_ids_of` makes them from
+                position ids). Default: each row is one sequence.
 
         Returns:
-            A scalar, or `[...]` for "none", in float32 at least; with `return_terms` a `LossTerms` of these.
+            A scalar, or `[...]` for "none", in float32 or float64. With `return_terms`, a `LossTerms`.
 
         Raises:
-            TypeError: logits that are not floating-point, labels that are not token ids.
-            ValueError: shapes, devices, labels or weights that do not fit; one count without the other.
+            TypeError: the logits are not floating-point, or the labels are not token ids.
+            ValueError: shapes, devices, labels or weights do not fit, or only one count is given.
         """
         tables, shard = self.objective.tables, None
         if self.group is not None or type(logits) is not Tensor:
@@ -198,9 +198,9 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         if shard is not None:
             check_same_labels(labels, shard.group)
             if self.inplace_backward:
-                raise ValueError("inplace_backward=True is for whole logits; these are sharded. Omit it.")
-        self.objective.follow(logits)
-        targets = self.targets(
+                raise ValueError("inplace_backward=True needs whole logits, and these are sharded: omit it")
+        self.objective.move_to_device_of(logits)
+        targets = self._read_targets(
             labels, logits, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids
         )
         readout = read_logits(
@@ -215,24 +215,24 @@ class NTLCrossEntropyLoss(_CombinedLoss):
 class NTLLinearCrossEntropyLoss(_CombinedLoss):
     r"""Cross-entropy plus $\lambda$ times a number token loss, from hidden states and the head's weight.
 
-    The logits of all tokens are never held: tokens go through the head in chunks. For "mean" and "sum" the
-    gradients are formed in the forward pass, without a matrix product more than with whole logits; a second
-    `backward` through the same graph is an error, then. Under `torch.compile` it is one graph break. For
-    "none", and for criteria on whole numbers, which look at all positions at once, the number tokens' logits
-    are kept and the backward pass takes the chunks again: a fourth product.
+    The head is applied to chunks of tokens, so the logits of all tokens are never in memory. For "mean" and
+    "sum" the forward pass computes the gradients too, with the three matrix products that whole logits need;
+    a second `backward` through the same graph is then an error. For "none", and for criteria on whole
+    numbers, which look at all positions at once, the backward pass recomputes the logits: a fourth product.
+    Under `torch.compile` the loss is one graph break.
 
     Args:
         vocabulary, criterion, weight, reweigh, mode, ignore_index, label_smoothing, z_loss, softcap,
             logit_scale, reduction, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
-        group: process group over which a plain head is sharded by rows, in the order of its ranks; hidden
-            states are whole on each. A `DTensor` with placement `Shard(0)` needs none.
-        chunk_size: tokens that go through the head, and whose logits are held, at a time. Default: a tenth
-            of the tokens, between 100 and 256 (on accelerators 256 and 4,096, and 2^27 logits at most).
-        drop_ignored: leave positions with `ignore_index` out of the matrix products. Their count is needed on
-            the host, the one synchronisation of this loss; False does without. Default: True.
+        group: process group over which the rows of a plain head are sharded, in the order of its ranks;
+            every rank holds the whole hidden states. A `DTensor` with placement `Shard(0)` needs none.
+        chunk_size: number of tokens in a chunk. Default: a tenth of the tokens, between 100 and 256 (on
+            accelerators between 256 and 4,096, and at most 2^27 logits).
+        drop_ignored: leave positions with `ignore_index` out of the matrix products. Counting them is the
+            only synchronisation of this loss; False avoids it. Default: True.
 
     Raises:
-        ValueError: an option outside of its range; `reweigh=True` for a criterion without a worst cost.
+        ValueError: an option is out of range, or `reweigh=True` for a criterion without a worst cost.
 
     Source: "Regress, Don't Guess", ICML 2025; gradients in the forward pass as in Liger-Kernel, 2024.
 
@@ -263,16 +263,16 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         criterion = self.objective.criterion
         if isinstance(criterion, nn.Module) and any(p.requires_grad for p in criterion.parameters()):
             raise ValueError(
-                f"{type(criterion).__name__} has parameters to train, which get no gradient here: expected a "
-                "criterion without, or NTLCrossEntropyLoss"
+                f"{type(criterion).__name__} has trainable parameters, which get no gradient here: expected "
+                "a criterion without them, or NTLCrossEntropyLoss"
             )
         self.chunk_size = chunk_size
         self.drop_ignored = drop_ignored
         self._disable_compile()
 
     def _disable_compile(self) -> None:
-        # One graph break under `torch.compile`, which could not trace it. Here and not where the class is
-        # defined: importing the compiler takes as long as importing torch.
+        # torch.compile cannot trace this loss; this makes it a single graph break. A decorator would import
+        # the compiler with the library, which takes as long as importing torch.
         self._compute = torch.compiler.disable(NTLLinearCrossEntropyLoss._loss)  # type: ignore[no-untyped-call]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -296,7 +296,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         """Compute the loss.
 
         Args:
-            hidden_states: `[..., hidden]`, what the head is applied to.
+            hidden_states: `[..., hidden]`, inputs of the head.
             lm_head_weight: `[vocab, hidden]`.
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
@@ -318,11 +318,11 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         hidden, head = local_head(hidden_states, lm_head_weight, bias, self.transform, vocab_size, self.group)
         if head.shard is not None:
             check_same_labels(labels, head.shard.group)
-        self.objective.follow(hidden)
-        targets = self.targets(labels, hidden, *more)
+        self.objective.move_to_device_of(hidden)
+        targets = self._read_targets(labels, hidden, *more)
         hidden = hidden.reshape(-1, hidden.shape[-1])
         kept = targets.counted.nonzero().squeeze(-1) if self.drop_ignored else None
-        if kept is not None and len(kept) < len(hidden):  # else a copy of all hidden states is for nothing
+        if kept is not None and len(kept) < len(hidden):  # else skip the copy
             hidden, targets = hidden.index_select(0, kept), targets.select(kept)
         rows = self.chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
         if self.reduction != "none" and not objective.needs.across_positions:
@@ -330,6 +330,6 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         mean = objective.label_smoothing > 0
         readout = read_hidden(hidden, head, targets.labels, self.tables.token_ids, mean, rows)
         terms: LossTerms = objective(readout, targets, self.weight)
-        if kept is not None:  # back among the ignored ones
+        if kept is not None:  # ignored positions get 0
             terms = LossTerms(*(t.new_zeros(labels.numel()).index_copy(0, kept, t) for t in terms))
         return terms.reduce(self.reduction, labels.shape)

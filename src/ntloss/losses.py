@@ -1,4 +1,4 @@
-"""What all losses share, and any criterion as a number token loss: a module to be added to cross-entropy."""
+"""The base class of all losses, and the module that computes a number token loss alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
 
 class BaseLoss(nn.Module):
-    """What all losses have: an objective, and checks of the values they are given."""
+    """Base class of all losses: an objective, and the switch for checks of values."""
 
     def __init__(self, objective: Objective, validate: bool | None) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class BaseLoss(nn.Module):
 
     @property
     def tables(self) -> NumberTables:
-        """The number tokens as tensors."""
+        """Tensors of the number tokens."""
         return self.objective.tables
 
     @property
@@ -45,15 +45,10 @@ class BaseLoss(nn.Module):
 
 
 class NumberTokenLoss(BaseLoss):
-    """Any criterion as a number token loss, to be added to cross-entropy.
+    """Number token loss of any criterion, to be added to cross-entropy.
 
     Args:
-        vocabulary: the number tokens; of a tokenizer, its default reading.
-        criterion: how wrong a number is. Default: `Wasserstein()`.
-        reweigh: let probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
-            Default: where the criterion has a worst cost.
-        validate: check the values of labels and weights at each call. Default: on the CPU only, where it
-            costs no synchronisation, and not inside `torch.compile`.
+        vocabulary, criterion, reweigh, validate: see `NTLCrossEntropyLoss`.
 
     Raises:
         ValueError: `reweigh=True` for a criterion without a worst cost.
@@ -97,37 +92,38 @@ class NumberTokenLoss(BaseLoss):
         ignore_index: int = -100,
         sequence_ids: Tensor | None = None,
     ) -> Tensor:
-        """Number token loss of the positions whose label is a number token.
+        """Compute the loss of the positions whose label is a number token.
 
         Args:
-            logits: `[..., vocab]`, any float dtype. Softmax and sums are in float32 at least.
+            logits: `[..., vocab]`, any float dtype. Softmax and sums are computed in float32 or float64.
             labels: `[...]`, token ids.
             loss_weights: `[...]`, weight of each position, 0 or more. Default: 1.
-            reduction: "mean" over the number labels (divides by the sum of their weights), "sum", or "none".
-            ignore_index: label of positions that do not count. Default: -100.
+            reduction: "mean" (default) divides by the total weight of the number labels; "sum"; "none".
+            ignore_index: label of positions to ignore. Default: -100.
             sequence_ids: see `NTLCrossEntropyLoss.forward`.
 
         Returns:
-            A scalar, or `[...]` for "none" (0 where the label is no number), in float32 at least. Without
-            number labels it is a zero that has a graph.
+            A scalar, or `[...]` for "none" (0 where the label is not a number), in float32 or float64.
+            Without number labels, a zero with a graph.
 
         Raises:
-            TypeError: logits that are not floating-point, labels that are not token ids.
-            ValueError: shapes, devices, labels, weights or a reduction that do not fit.
+            TypeError: the logits are not floating-point, or the labels are not token ids.
+            ValueError: shapes, devices, labels or weights do not fit, or the reduction is unknown.
         """
         check_logits(logits, self.vocabulary.vocab_size)
-        self.objective.follow(logits)
+        self.objective.move_to_device_of(logits)
         targets = read_labels(
             labels, logits, self.objective, loss_weights, sequence_ids=sequence_ids,
             ignore_index=ignore_index, reduction=reduction, validate=self.validate,
         )  # fmt: skip
         flat, token_ids = logits.reshape(-1, logits.shape[-1]), self.tables.token_ids
-        # Without a gradient, which is as wide as the logits, number labels alone are read: they are copied.
+        # Without gradients, only the rows of number labels are read. That copies them, so they must be few.
         rows = None if torch.is_grad_enabled() and logits.requires_grad else targets.number_rows
         rows = rows if rows is not None and 2 * len(rows) < len(flat) else None
-        if not self.objective.reads_mass:
-            # gather: the backward pass of index_select along the last dimension takes thrice the time.
-            readout, rows = Readout.of_numbers(flat.gather(-1, token_ids.expand(flat.shape[0], -1))), None
+        if not self.objective.needs_log_normalizer:
+            # The backward pass of index_select along the last dimension is three times slower than gather's.
+            number_logits, rows = flat.gather(-1, token_ids.expand(len(flat), -1)), None
+            readout = Readout.from_number_logits(number_logits)
         elif rows is None:
             readout = read_logits(flat, targets.labels, token_ids)
         else:
@@ -155,52 +151,51 @@ class NumberTokenLoss(BaseLoss):
         sparse_grad: bool = True,
         sequence_ids: Tensor | None = None,
     ) -> Tensor:
-        """The same beside a kernel that computes cross-entropy from hidden states, without logits.
+        """Compute the loss from hidden states, beside a kernel that computes cross-entropy without logits.
 
-        The number tokens' logits are `hidden_states @ lm_head_weight[number tokens].T`; docs/riding_along.md
-        shows it with Liger-Kernel, cut-cross-entropy and `F.linear_cross_entropy`.
+        Only the number tokens' logits, `hidden_states @ lm_head_weight[number tokens].T`, are computed.
+        docs/riding_along.md has examples with Liger-Kernel, cut-cross-entropy and `F.linear_cross_entropy`.
 
         Args:
-            hidden_states: `[..., hidden]`, what the head is applied to.
+            hidden_states: `[..., hidden]`, inputs of the head.
             lm_head_weight: `[vocab, hidden]`.
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
-            log_normalizer: `[...]`, logsumexp of the logits over the vocabulary, with its graph. Where a
-                kernel does not give it, its loss of each token plus that label's logit is the same. Only
-                `reweigh`, and criteria that see probability on text, need it.
+            log_normalizer: `[...]`, logsumexp of the logits over the vocabulary, with its graph; `reweigh`
+                and criteria that see probability on text need it. If a kernel does not return it, add the
+                label's logit to the kernel's loss of each token.
             loss_weights, reduction, ignore_index, sequence_ids: see `forward`.
-            softcap: logits are `softcap * tanh(logits / softcap)`. Default: none.
-            logit_scale: logits are multiplied with it before all else. Default: 1.
-            sparse_grad: give the head's weight a sparse gradient, a few rows, which autograd adds to the
-                kernel's dense one; False makes another dense one, for a weight that gets none elsewhere and
-                an optimizer that wants one. Default: True.
+            softcap, logit_scale: see `NTLCrossEntropyLoss`.
+            sparse_grad: make the gradient of the head's weight sparse, a few rows, which autograd adds to the
+                kernel's dense gradient. Pass False if the weight gets no other gradient and its optimizer
+                needs a dense one. Default: True.
 
         Returns:
-            As `forward`.
+            See `forward`.
 
         Raises:
-            ValueError: no `log_normalizer` where it is needed; see `forward` for the others.
+            ValueError: `log_normalizer` is needed and missing; see `forward` for the others.
         """
         transform = Transform(logit_scale, softcap).check()
         check_head(hidden_states, lm_head_weight, bias, self.vocabulary.vocab_size)
-        self.objective.follow(hidden_states)
-        reads_mass = self.objective.reads_mass
-        if reads_mass and (log_normalizer is None or log_normalizer.shape != hidden_states.shape[:-1]):
+        self.objective.move_to_device_of(hidden_states)
+        needed = self.objective.needs_log_normalizer
+        if needed and (log_normalizer is None or log_normalizer.shape != hidden_states.shape[:-1]):
             given = None if log_normalizer is None else list(log_normalizer.shape)
             raise ValueError(
-                f"log_normalizer: given {given}, expected shape {list(hidden_states.shape[:-1])}: reweigh "
-                f"(or the criterion, {self.criterion!r}) needs the logsumexp of all logits. Pass it, or make "
-                "the loss with reweigh=False and a criterion that does without."
+                f"log_normalizer: given {given}, expected shape {list(hidden_states.shape[:-1])}: reweigh, "
+                f"or the criterion {self.criterion!r}, needs the logsumexp of all logits. Pass it, or make "
+                "the loss with reweigh=False and a criterion that does not need it."
             )
         targets = read_labels(
             labels, hidden_states, self.objective, loss_weights, sequence_ids=sequence_ids,
             ignore_index=ignore_index, reduction=reduction, validate=self.validate,
         )  # fmt: skip
-        # An embedding look-up is the one way to rows of a matrix that has a sparse gradient.
+        # Only an embedding look-up gives a matrix a sparse gradient.
         rows = F.embedding(self.tables.token_ids, lm_head_weight, sparse=sparse_grad)
         number_bias = None if bias is None else bias[self.tables.token_ids]
         number_logits = F.linear(hidden_states.reshape(-1, hidden_states.shape[-1]), rows, number_bias)
         number_logits = transform.apply(number_logits.to(compute_dtype(rows.dtype)))
-        readout = Readout.of_numbers(number_logits, log_normalizer if reads_mass else None)
+        readout = Readout.from_number_logits(number_logits, log_normalizer if needed else None)
         term = self.objective.number_term(readout, targets)
         return term.reshape(labels.shape) if reduction == "none" else term.sum()

@@ -1,6 +1,6 @@
-"""The losses of the published package `ntloss` 0.3.2, made from a tokenizer, with its names and defaults.
+"""The losses of the published package `ntloss` 0.3.2, with its names, arguments and defaults.
 
-`docs/differences.md` lists what differs on purpose.
+`docs/differences.md` lists the intended differences.
 """
 
 from __future__ import annotations
@@ -12,44 +12,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria import Criterion, ExpectedValue, Wasserstein
+from ntloss.criteria import Criterion, ExpectedValue, NumberLevel, Wasserstein
 from ntloss.criteria.transport import squashed
+from ntloss.engine.objective import Objective
 from ntloss.engine.readout import check_logits, read_logits
 from ntloss.losses import NumberTokenLoss
 from ntloss.vocabulary import NumberVocabulary
 
 
-class TokenizerLoss(NumberTokenLoss):
-    """What the classes of the published package share: made from a tokenizer, with tensors to look at.
+class _PublishedLoss(NumberTokenLoss):
+    """Base class of the published losses: the constructor from a tokenizer, and the published attributes.
 
-    The tensors are in ascending order of token ids and lie on the loss's device.
+    Tensor attributes follow the order of the token ids and lie on the loss's device.
     """
 
     def __init__(
-        self,
-        tokenizer: Any,
-        vocab_size: int | None,
-        digit_level: bool,
-        reweigh: bool,
-        criterion: Criterion,
-        space_prefixed: bool,
-        validate: bool | None,
-    ) -> None:
-        if isinstance(tokenizer, NumberVocabulary):
-            vocabulary = tokenizer
-            if vocab_size not in (None, vocabulary.vocab_size) or not digit_level or space_prefixed:
-                raise ValueError(
-                    f"vocab_size={vocab_size}, digit_level={digit_level}, space_prefixed={space_prefixed}: "
-                    "a NumberVocabulary has settled these. Set them where the vocabulary is made."
-                )
-        else:
-            vocabulary = NumberVocabulary.from_tokenizer(
-                tokenizer,
-                digit_level=digit_level,
-                space_prefixed=space_prefixed,
-                vocab_size=vocab_size,
+        self, tokenizer: Any, vocab_size: int | None, digit_level: bool, reweigh: bool,
+        criterion: Criterion, space_prefixed: bool, validate: bool | None,
+    ) -> None:  # fmt: skip
+        if not isinstance(tokenizer, NumberVocabulary):
+            tokenizer = NumberVocabulary.from_tokenizer(
+                tokenizer, digit_level=digit_level, space_prefixed=space_prefixed, vocab_size=vocab_size
             )
-        super().__init__(vocabulary, criterion, reweigh=reweigh, validate=validate)
+        elif vocab_size not in (None, tokenizer.vocab_size) or not digit_level or space_prefixed:
+            raise ValueError(
+                f"vocab_size={vocab_size}, digit_level={digit_level}, space_prefixed={space_prefixed}: "
+                "a NumberVocabulary determines these. Pass them where you make the vocabulary."
+            )
+        super().__init__(tokenizer, criterion, reweigh, validate)
 
     @property
     def vocab_size(self) -> int:
@@ -63,17 +53,17 @@ class TokenizerLoss(NumberTokenLoss):
 
     @property
     def is_number_token(self) -> Tensor:
-        """`[vocab]`, bool."""
+        """`[vocab]`, bool, True for number tokens."""
         return self.tables.value_of_token >= 0
 
     @property
     def number_token_ids(self) -> Tensor:
-        """`[number tokens]`, ids."""
+        """`[number tokens]`, token ids, ascending."""
         return self.tables.token_ids.sort().values
 
     @property
     def number_values_dense(self) -> Tensor:
-        """`[number tokens]`, values, float32."""
+        """`[number tokens]`, value of each number token, float32."""
         return self.number_values[self.number_token_ids]
 
     @property
@@ -84,25 +74,25 @@ class TokenizerLoss(NumberTokenLoss):
 
     @property
     def max_dist(self) -> Tensor:
-        """The worst cost of the criterion, scalar."""
+        """Scalar, the criterion's worst cost."""
         return torch.tensor(
             self.criterion.worst(self.vocabulary.value_tensor()), device=self.tables.values.device
         )
 
 
-class NTLoss(TokenizerLoss):
-    """NTL-WAS: the expected distance between the predicted and the true digit. The paper's default.
+class NTLoss(_PublishedLoss):
+    """NTL-WAS, the paper's default: the expected distance between the predicted and the true digit.
 
-    Drop-in for `ntloss` 0.3.2; `docs/differences.md` lists what differs on purpose.
+    A drop-in for the class of `ntloss` 0.3.2 (`docs/differences.md`).
 
     Args:
         tokenizer: a Hugging Face tokenizer (it is not changed), or a `NumberVocabulary`.
         vocab_size: width of the model's logits. Default: the tokenizer's.
-        digit_level: count the ten digits as numbers (default), or every token that is a number.
-        reweigh: let probability on text cost more than the worst number. Default: True; the paper has False.
+        digit_level: whether the ten digits alone are numbers (default), or every token that is a number.
+        reweigh: make probability on text cost more than the worst number. Default: True; False in the paper.
         squash_factor: see `Wasserstein`. Default: None.
-        space_prefixed: count `▁4` and `Ġ4` too. Default: False, as published; with a `NumberVocabulary`
-            the vocabulary decides.
+        space_prefixed: include tokens such as `▁4` and `Ġ4`. Default: False, as published. A
+            `NumberVocabulary` determines this itself.
         validate: see `NumberTokenLoss`.
 
     Raises:
@@ -139,7 +129,7 @@ class NTLoss(TokenizerLoss):
 
     @property
     def dist_lookup(self) -> Tensor:
-        """`[number tokens, number tokens]`, cost of each for each, float32."""
+        """`[number tokens, number tokens]`, cost of each pair, float32."""
         values = self.tables.values
         costs = (values - values.unsqueeze(-1)).abs()
         if self.squash_factor is not None:
@@ -154,19 +144,19 @@ class NTLoss(TokenizerLoss):
         return torch.where(number, number.cumsum(0) - 1, -1)
 
 
-class NTLossDotProduct(TokenizerLoss):
+class NTLossDotProduct(_PublishedLoss):
     """NTL-L_p: a regression loss between the expected and the true digit.
 
-    Drop-in for `ntloss` 0.3.2; `docs/differences.md` lists what differs on purpose. The loss is zero
-    wherever the mean is right (half on 3, half on 5, label 4): prefer `NTLoss`.
+    A drop-in for the class of `ntloss` 0.3.2 (`docs/differences.md`). The loss is zero wherever the mean is
+    right (half the probability on 3, half on 5, label 4), so prefer `NTLoss`.
 
     Args:
         tokenizer: a Hugging Face tokenizer (it is not changed), or a `NumberVocabulary`.
         vocab_size: width of the model's logits. Default: the tokenizer's.
-        digit_level: count the ten digits as numbers (default), or every token that is a number.
-        reweigh: let probability on text cost more than the worst number. Default: True; the paper has False.
-        loss_function: `(prediction, target) -> loss`, element by element; called with `reduction="none"`
-            where it has that parameter. Default: squared error, NTL-MSE.
+        digit_level: whether the ten digits alone are numbers (default), or every token that is a number.
+        reweigh: make probability on text cost more than the worst number. Default: True; False in the paper.
+        loss_function: `(prediction, target) -> loss`, element by element; it is called with
+            `reduction="none"` if it has that parameter. Default: squared error, NTL-MSE.
         space_prefixed: see `NTLoss`.
         validate: see `NumberTokenLoss`.
 
@@ -201,20 +191,79 @@ class NTLossDotProduct(TokenizerLoss):
         self.loss_function = loss_function
 
     def predict_numbers(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Read the expected number at every position, whatever its label.
+        """Predict the expected value of the number at every position.
 
         Args:
             logits: `[..., vocab]`.
 
         Returns:
-            yhat: `[...]`, the mean of the distribution over the number tokens.
-            nt_mass: `[...]`, the probability of all number tokens together.
+            yhat: `[...]`, mean of the distribution over the number tokens.
+            nt_mass: `[...]`, total probability of the number tokens.
         """
         check_logits(logits, self.vocab_size)
-        self.objective.follow(logits)
+        self.objective.move_to_device_of(logits)
         shape = logits.shape[:-1]
-        nothing = logits.new_zeros(shape.numel(), dtype=torch.int64)  # neither label nor target is asked for
-        readout = read_logits(logits, nothing, self.tables.token_ids)
-        x = self.tables.criterion_input(readout.number_logits, nothing, readout[:2])
-        assert x.log_mass is not None, "it is computed if the log-normalizer is given"
+        unused = logits.new_zeros(shape.numel(), dtype=torch.int64)  # in place of labels and targets
+        readout = read_logits(logits, unused, self.tables.token_ids)
+        x = self.tables.criterion_input(readout.number_logits, unused, readout[:2])
+        assert x.log_mass is not None  # because the log-normalizer is given
         return (x.probs * x.values).sum(-1).reshape(shape), x.log_mass.exp().reshape(shape)
+
+
+class NumberLevelLoss(NTLossDotProduct):
+    r"""Symmetric relative error of the expected number, one loss for each whole number.
+
+    $|\hat x - x| / (\hat x + x + \epsilon)$ with $\hat x = \sum_t E[d_t] \, 10^{place_t}$, at the number's
+    first token, from 0 to 1 (`criteria.NumberLevel`). A drop-in for the class of `ntloss` 0.3.2 that is also
+    right for numbers of more than 20 digits.
+
+    Under teacher forcing the loss reads as many digits as the *label* has. It does not penalise a model that
+    would stop after `12` or go on to `12345` where `1234` is right; cross-entropy beside it does. Since each
+    digit enters by its mean, wrong digits that cancel cost nothing.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer (it is not changed), or a `NumberVocabulary`.
+        vocab_size: width of the model's logits. Default: the tokenizer's.
+        float_level: a single point between digits belongs to the number: `12.34` is one number instead of
+            two. Default: False.
+        reweigh: make probability on text, at the number's first token, cost more than the worst number.
+            Default: True.
+        max_number_length: no effect, since numbers may have any length; part of the published signature.
+        space_prefixed: see `NTLoss`.
+        validate: see `NumberTokenLoss`.
+
+    Raises:
+        TypeError: `tokenizer` is neither a tokenizer nor a vocabulary.
+        ValueError: a digit has no token; settings that contradict a given vocabulary.
+
+    Source: the package ntloss since 0.2.
+
+    Example:
+        >>> import torch
+        >>> from ntloss import NumberLevelLoss, NumberVocabulary
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+        >>> logits = torch.full((1, 3, 12), -1e4)
+        >>> logits[0, 0, 1] = logits[0, 1, 2] = logits[0, 2, 5] = 0.0  # certain of 125
+        >>> labels = torch.tensor([[3, 6, 11]])  # 36 and some text
+        >>> NumberLevelLoss(digits)(logits, labels, reduction="none")
+        tensor([[0.5000, 0.0000, 0.0000]])
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        vocab_size: int | None = None,
+        float_level: bool = False,
+        reweigh: bool = True,
+        max_number_length: int = 20,
+        *,
+        space_prefixed: bool = False,
+        validate: bool | None = None,
+    ) -> None:
+        # In 0.3.2 this class extends NTLossDotProduct, for its predict_numbers, and has another criterion.
+        super().__init__(
+            tokenizer, vocab_size, True, reweigh, F.l1_loss, space_prefixed=space_prefixed, validate=validate
+        )
+        self.objective = Objective(self.vocabulary, NumberLevel(decimals=float_level), reweigh)
+        self.float_level = float_level
+        self.max_number_length = max_number_length

@@ -1,4 +1,4 @@
-"""Batches for the losses, each way to compute them, and what the oracle says of them."""
+"""Batches for the losses, the paths that compute them, and the oracle's results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from ntloss import (
 )
 from ntloss.criteria import needs_of
 
-# A prime, so a multiple of nothing. 4, ` 4` and 04 are one value; 2 tokens are further forms.
+# A prime number, so no multiple of a block size. `4`, ` 4` and `04` are forms of one value.
 VOCAB = 23
 HIDDEN = 6
 POINT = 2
@@ -58,20 +58,20 @@ def values_of(vocabulary: NumberVocabulary) -> dict[int, float]:
 
 VALUES = values_of(NUMBERS)
 TEXTS = [i for i in range(VOCAB) if i not in VALUES]
-# The paths a loss can take. "inplace" and "logits" start from logits, the others from hidden states.
+# The paths of the combined losses. "inplace" and "logits" start from logits, the others from hidden states.
 LINEAR_PATHS = ("linear", "linear, all positions")
 PATHS = ("logits", "inplace", *LINEAR_PATHS)
-# The number term alone.
+# The paths of the number term alone.
 ALONE_PATHS = ("alone", "alone from hidden")
 HIDDEN_PATHS = (*LINEAR_PATHS, "alone from hidden")
 
 
 @dataclass(frozen=True)
 class SquaredDistance:
-    """A criterion as a user would write it: the expected squared error of a number drawn from the model."""
+    """A user's criterion: the expected squared error of a number drawn from the model."""
 
-    def __call__(self, record: Any) -> Tensor:
-        return (record.probs * (record.values - record.target_values.unsqueeze(-1)).square()).sum(-1)
+    def __call__(self, x: Any) -> Tensor:
+        return (x.probs * (x.values - x.target_values.unsqueeze(-1)).square()).sum(-1)
 
     def worst(self, values: Tensor) -> float:
         return float((values[-1] - values[0]) ** 2)
@@ -82,7 +82,7 @@ def pinball(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def of(formula: Any, **options: Any) -> Term:
-    """The oracle's side of a criterion."""
+    """Make the oracle's term of a criterion."""
     return Term(formula, decimals=options.pop("decimals", False), options=tuple(options.items()))
 
 
@@ -153,14 +153,14 @@ CRITERIA: dict[str, tuple[Any, Term]] = {
     "ntil": (ntil(), of(oracle.ntil)),
     "ntil soft": (ntil(hard=False, decimals=True), of(oracle.ntil, hard=False, decimals=True)),
 }
-# The criteria of one token each, which need no rows of labels.
+# The criteria that do not need to know which tokens form a number.
 OF_TOKENS = [name for name, (criterion, _) in CRITERIA.items() if not needs_of(criterion).spans]
 BOUNDED = [name for name, (c, _) in CRITERIA.items() if c.worst(NUMBERS.value_tensor()) is not None]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A batch and what to make of it; tensors are float64 and exact in every dtype of the tests."""
+    """A batch and the options of its loss; tensors are float64, and exact in every dtype of the tests."""
 
     hidden: Tensor
     weight: Tensor
@@ -178,11 +178,11 @@ class Case:
 
     @property
     def reweighed(self) -> bool:
-        """Whether the loss is reweighed, which takes a criterion with a worst cost."""
+        """Whether the loss is reweighed, which needs a criterion with a worst cost."""
         return self.reweigh and self.criterion in BOUNDED
 
     def arguments(self) -> dict[str, Any]:
-        """The options as the modules take them."""
+        """The options as keyword arguments of the modules."""
         return {
             "criterion": CRITERIA[self.criterion][0],
             "reweigh": self.reweighed,
@@ -197,12 +197,12 @@ class Case:
         }
 
     def logits(self, dtype: torch.dtype = torch.float64) -> Tensor:
-        """What the head makes of the hidden states, rounded to `dtype`."""
+        """Compute the logits, rounded to `dtype`."""
         logits = self.hidden @ self.weight.T
         return (logits if self.bias is None else logits + self.bias).to(dtype)
 
     def expected(self, logits: Tensor | None = None, path: str = "logits") -> Expected:
-        """What the oracle says."""
+        """Compute the oracle's result."""
         logits = self.logits() if logits is None else logits
         term = replace(CRITERIA[self.criterion][1], reweigh=self.reweighed)
         options = replace(self.options, number=term)
@@ -241,10 +241,10 @@ def make_case(
     vocabulary: NumberVocabulary = NUMBERS,
     **changes: Any,
 ) -> Case:
-    """A batch of the given leading shape.
+    """Make a batch of the given leading shape.
 
-    Hidden states are multiples of 1/2 and the head of 1/8: products and their sums are exact in float32, so a
-    bfloat16 logit is the same in whatever order it was added up.
+    Hidden states are multiples of 1/2 and the head of 1/8, so their products and sums are exact in float32,
+    and a bfloat16 logit does not depend on the order of summation.
     """
     rng = np.random.default_rng(seed)
     hidden = rng.integers(-4, 5, (*shape, hidden_size)) / 2
@@ -255,7 +255,7 @@ def make_case(
     labels = np.where(rng.random(shape) < 0.2, ignore_index, labels)
     head_bias = rng.integers(-8, 9, VOCAB) / 8
     if gone:
-        # Masked tokens: two texts and a number. None of them is a label.
+        # Mask two text tokens and a number token, none of which is a label.
         masked = [texts[0], texts[3], numbers[-1]]
         labels = np.where(np.isin(labels, masked), numbers[0], labels)
         head_bias[masked] = -np.inf
@@ -276,8 +276,8 @@ def make_case(
 
 
 def numbers_case(criterion: str, **changes: Any) -> Case:
-    """Two rows with numbers of several tokens, points, packed sequences, further forms and every ending."""
-    # With this seed no two digits are nearly as likely: criteria that read the most likely one would jump.
+    """Make two packed rows with numbers of several tokens, points, several forms and every kind of ending."""
+    # A seed without two almost equally likely digits, between which the argmax could jump.
     case = make_case(2, 12, seed=384, criterion=criterion, **changes)
     text, one, two, three, seven = TEXTS[3], 3, 5, 7, 15
     labels = [
@@ -290,7 +290,7 @@ def numbers_case(criterion: str, **changes: Any) -> Case:
 
 @dataclass
 class Result:
-    """What a path gave: the terms, and the gradients by name."""
+    """A path's terms, and its gradients by name."""
 
     loss: Tensor
     ce: Tensor | None
@@ -299,7 +299,7 @@ class Result:
 
 
 def leaves_of(case: Case, path: str, dtype: torch.dtype = torch.float64) -> dict[str, Tensor | None]:
-    """What a path differentiates by."""
+    """Make the leaves of a path's gradients."""
     given = {"logits": case.logits(dtype)}
     if path in HIDDEN_PATHS:
         given = {"hidden": case.hidden, "weight": case.weight, "bias": case.bias}
@@ -307,7 +307,7 @@ def leaves_of(case: Case, path: str, dtype: torch.dtype = torch.float64) -> dict
 
 
 def compute(case: Case, path: str, leaves: Mapping[str, Tensor | None], **changes: Any) -> Any:
-    """The case's terms on one of the paths (the loss alone on ALONE_PATHS), by its leaves."""
+    """Compute the case's terms from the leaves of one of the paths (on ALONE_PATHS, the loss)."""
     options = case.options
     rest = {"loss_weights": case.loss_weights, "sequence_ids": case.sequence_ids}
     if path in ALONE_PATHS:
@@ -328,7 +328,7 @@ def compute(case: Case, path: str, leaves: Mapping[str, Tensor | None], **change
         linear = NTLLinearCrossEntropyLoss(case.vocabulary, **arguments)
         return linear(leaves["hidden"], leaves["weight"], case.labels, leaves["bias"], **rest)
     dense = NTLCrossEntropyLoss(case.vocabulary, inplace_backward=path == "inplace", **arguments)
-    # A product, so that writing in place does not write over the leaf.
+    # A product, so that writing in place does not overwrite the leaf.
     return dense(leaves["logits"] * 1, case.labels, **rest)
 
 
@@ -342,10 +342,10 @@ def run(case: Case, path: str, dtype: torch.dtype = torch.float64, **changes: An
 
 
 def assert_matches(case: Case, path: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Result:
-    """Compare a path with the oracle: terms and gradients."""
+    """Compare the terms and gradients of a path with the oracle."""
     result = run(case, path, dtype, **changes)
     wanted = case.expected(case.logits(dtype), path)
-    # The oracle is told logits that were rounded once, as the head may round them in another way.
+    # The oracle gets logits that were rounded once; the head may round them differently.
     rounded = dtype == torch.bfloat16 and path in HIDDEN_PATHS
     value = HALF_PRECISION if rounded else VALUE_TOLERANCE[dtype]
     slope = HALF_PRECISION_GRADIENT if rounded else GRADIENT_TOLERANCE[dtype]
@@ -369,7 +369,7 @@ def assert_gradients(
     what: str = "",
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Compare the gradients that there are, by name."""
+    """Compare gradients by name, where they exist."""
     for name, gradient in given.items():
         if gradient is not None:
             assert dtype is None or gradient.dtype == dtype, what

@@ -1,4 +1,4 @@
-"""A few cases that together hold every pair of options, instead of the full product."""
+"""A few cases that cover every pair of options, instead of the full product."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def covering(options: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Cases in which each value of each option meets each value of every other; deterministic.
+    """Make cases that combine each value of each option with each value of every other; deterministic.
 
     Args:
         options: the values of each option; at least two options.
     """
     names = list(options)
-    # A dict keeps their order.
+    # A dict, because it keeps the order.
     missing = {
         frozenset({(a, i), (b, j)}): None
         for a, b in itertools.combinations(names, 2)
@@ -31,7 +31,7 @@ def covering(options: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
                     sum(frozenset({(name, value), other}) in missing for other in case.items())
                     for value in range(len(options[name]))
                 ]
-                # Ties go round, so that no value is the favourite.
+                # Ties are broken in turn, so that no value is preferred.
                 turn = len(cases) % len(gains)
                 case[name] = max(range(len(gains)), key=lambda v: (gains[v], (v - turn) % len(gains)))
         for pair in itertools.combinations(case.items(), 2):

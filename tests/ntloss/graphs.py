@@ -1,4 +1,4 @@
-"""What a call runs: its operators, buffers and matrix products; and whether compiling changes its results."""
+"""Records the operators, buffers and matrix products of a call, and compares compiled with eager results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from ntloss.engine import readout
 
 PRODUCTS = ("mm", "addmm", "addmm_", "bmm", "baddbmm", "addmv", "mv")
-# Their results, or the shapes of their results, are needed on the host: each would wait for an accelerator.
+# Operators that copy their result, or its shape, to the host, and so wait for an accelerator.
 SYNCHRONISING = {
     "_local_scalar_dense", "nonzero", "masked_select", "item", "equal", "is_nonzero", "unique", "unique2",
     "_unique2", "unique_dim", "_to_cpu", "bincount", "histc", "argwhere",
@@ -22,15 +22,15 @@ SYNCHRONISING = {
 
 
 def dense_tensors(tree: Any) -> list[Tensor]:
-    # A sparse tensor has no storage of its own: its values are made by an operator before it.
+    # A sparse tensor has no storage of its own: an earlier operator makes its values.
     return [t for t in tree_leaves(tree) if isinstance(t, Tensor) and t.layout == torch.strided]
 
 
 class Watch(TorchDispatchMode):
-    """Writes down the operators, the buffers that they make and the matrix products.
+    """Records operators, the buffers that they allocate, and matrix products.
 
     Args:
-        inside: also of those inside our own operators.
+        inside: also record the operators inside the library's custom operators. Default: True.
     """
 
     def __init__(self, inside: bool = True) -> None:
@@ -65,19 +65,19 @@ class Watch(TorchDispatchMode):
         return result
 
     def buffers(self, size: float) -> int:
-        """How many new buffers have `size` bytes or more."""
+        """Count the new buffers of `size` bytes or more."""
         return sum(made >= size for made in self.bytes)
 
 
 def watched(function: Callable[[], Any]) -> list[str]:
-    """Operators that a call runs, in order; each of our own as one."""
+    """List the operators of a call, in order; each custom operator counts as one."""
     with Watch(inside=False) as watch:
         function()
     return watch.operators
 
 
 def assert_same_results(step: Callable[..., Tensor], other: Callable[..., Tensor], *given: Tensor) -> None:
-    """Both give the same loss, and the same gradients by all floating-point tensors."""
+    """Check that both functions give the same loss and gradients."""
     results = []
     for function in (step, other):
         leaves = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in given]

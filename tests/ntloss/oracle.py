@@ -1,7 +1,7 @@
 """The oracle: every loss from its published definition, in float64, one position at a time.
 
-It imports nothing of the library. Numbers are read from the tokens' texts one after the other, every formula
-is a plain one of PyTorch's operations, and the gradients are autograd's.
+It imports nothing from the library. Numbers are read from the tokens' texts one after the other, every
+formula uses plain PyTorch operations, and autograd computes the gradients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 EPSILON = float(np.finfo(np.float32).eps)
-# Stands for a logit of -inf among the number tokens, where a formula multiplies with logarithms.
+# Replaces a logit of -inf among the number tokens, because formulas multiply with logarithms.
 NEVER = -1e30
 
 
@@ -56,18 +56,18 @@ class Reader:
                 if plain(here):
                     current, points = span, its_points
 
-    def places(self):
-        """For each number: list of (position, place of the token's last digit, digits behind it)."""
+    def numbers(self):
+        """For each number: list of (position, place of the token's last digit, number of digits after it)."""
         result = []
         for span, points in zip(self.spans, self.points, strict=True):
             lengths = [len(s.strip(" +-")) if s.strip(" +-").isdigit() else 1 for _, s in span]
             total = sum(lengths)
             whole = points[0] if points else total
-            read, places = 0, []
+            read, numbers = 0, []
             for (t, _), length in zip(span, lengths, strict=True):
                 read += length
-                places.append((t, whole - read, total - read))
-            result.append(places)
+                numbers.append((t, whole - read, total - read))
+            result.append(numbers)
         return result
 
 
@@ -76,14 +76,15 @@ class Reader:
 
 @dataclass(frozen=True)
 class Position:
-    """What the model says at a token of a number.
+    """The prediction at a token of a number.
 
     Args:
-        z: logit of each distinct value, its forms merged.
+        z: logit of each distinct value, with its forms merged.
         lse: log-normalizer of the whole vocabulary.
         values: the distinct values, ascending.
         k: index of the label's value.
-        place, behind: of the token's last digit, see `Reader.places`.
+        place, behind: decimal place of the token's last digit and number of digits after it; see
+            `Reader.numbers`.
     """
 
     z: Tensor
@@ -230,7 +231,7 @@ def number_level(span: Number) -> Tensor:
 
 
 def read_number(span: Number, temperature: float, hard: bool) -> tuple[Tensor, Tensor]:
-    """The number that is read, of the argmax where `hard` but with the softmax's gradient; and the true."""
+    """Read the predicted number (if `hard`, the argmax with the softmax's gradient) and the true one."""
     digits = []
     for x in span:
         soft = (x.log_p / temperature).softmax(-1) @ x.values.abs()
@@ -257,7 +258,7 @@ def ntil(span: Number, hard: bool = True) -> Tensor:
 PER_NUMBER = {per_number, number_level, relative_error, magnitude, ntil}
 
 
-# --- what is minimised ----------------------------------------------------------------------------
+# --- combined losses ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -265,10 +266,10 @@ class Term:
     """A number term.
 
     Args:
-        formula: one of this file, or of a test, of a `Position` or of the positions of a number.
+        formula: a function of a `Position`, or of the positions of a number.
         reweigh: text costs 1.01 times the worst number.
         decimals: points belong to numbers.
-        options: of the formula.
+        options: options of the formula.
     """
 
     formula: Callable[..., Tensor] = wasserstein
@@ -282,7 +283,7 @@ class Term:
 
     @functools.cache  # noqa: B019  # a few terms, for as long as the tests run
     def worst(self, values: tuple[float, ...]) -> float:
-        """The largest loss of one value for another; relative errors, of numbers of any length, reach 1."""
+        """The largest loss of a certain prediction; 1 for relative errors of numbers of any length."""
         if self.formula in (number_level, relative_error):
             return 1.0
         columns = range(len(values))
@@ -290,7 +291,7 @@ class Term:
 
 
 def certain_of(values: Sequence[float], j: int, k: int) -> Position:
-    """All probability on the j-th value, where the label is the k-th."""
+    """Put all probability on the j-th value; the label is the k-th."""
     z = torch.full((len(values),), -1e4, dtype=torch.float64)
     z[j] = 0.0
     return Position(z, z.logsumexp(-1), torch.tensor(values, dtype=torch.float64), k)
@@ -298,11 +299,12 @@ def certain_of(values: Sequence[float], j: int, k: int) -> Position:
 
 @dataclass(frozen=True)
 class Combined:
-    """What is minimised; the defaults are those of the library.
+    """The options of a combined loss, with the library's defaults.
 
     Args:
         cross_entropy: factor of cross-entropy, 0 for a number term alone.
-        texts: of the number tokens and points, for numbers of several tokens. Default: each token is one.
+        texts: texts of the number tokens and points, for numbers of several tokens. Default: each token is a
+            number.
     """
 
     number: Term = field(default_factory=Term)
@@ -319,7 +321,7 @@ class Combined:
 
 
 class Expected(NamedTuple):
-    """Values: scalars, or one of each position for "none". Gradient of `loss` (weighted with `upstream`)."""
+    """Terms (scalars, or one per position for "none"), and the gradient of `loss` times `upstream`."""
 
     loss: np.ndarray
     ce: np.ndarray
@@ -339,7 +341,7 @@ def combined(
     sequence_ids: np.ndarray | None = None,
     upstream: np.ndarray | float = 1.0,
 ) -> Expected:
-    """The combined loss of logits `[..., vocab]` and its gradient by them."""
+    """Compute the combined loss of logits `[..., vocab]` and its gradient."""
     leaf = torch.tensor(np.asarray(logits, dtype=np.float64), requires_grad=True)
     labels = np.asarray(labels)
     shape, flat = labels.shape, torch.from_numpy(labels.reshape(-1))
@@ -361,7 +363,7 @@ def combined(
         ce_weights, number_weights = torch.where(is_number, 0, item_weights), item_weights
 
     z = transform(torch.where(weight[:, None] > 0, leaf.reshape(-1, logits.shape[-1]), 0), options)
-    if numbers:  # a number's digits take part, whatever they weigh
+    if numbers:  # a number's digits count, whatever their weights
         inside = sorted({i for number in numbers for i, *_ in number})
         z = z.index_copy(0, torch.tensor(inside), transform(leaf.reshape(z.shape)[inside], options))
     lse = z.logsumexp(-1)
@@ -398,7 +400,7 @@ def numbers_of(
     options: Combined,
     sequence_ids: np.ndarray | None = None,
 ) -> list[list[tuple[int, int, int]]]:
-    """The numbers of each term: lists of (flat position, place, digits behind)."""
+    """Find the numbers of each term: lists of (flat position, place, number of digits after it)."""
     if not labels.size:
         return []
     rows = labels.reshape(-1, labels.shape[-1] if labels.ndim else 1)
@@ -406,12 +408,12 @@ def numbers_of(
     found = []
     for b, row in enumerate(rows.tolist()):
         if options.texts is None:
-            places = [[(t, 0, 0)] for t, y in enumerate(row) if y in number_values]
-            places = [number for number in places if row[number[0][0]] != options.ignore_index]
+            numbers = [[(t, 0, 0)] for t, y in enumerate(row) if y in number_values]
+            numbers = [number for number in numbers if row[number[0][0]] != options.ignore_index]
         else:
             texts = [None if y == options.ignore_index else options.texts.get(y, "text") for y in row]
-            places = Reader(texts, sequences[b], options.number.decimals).places()
-        for number in places:
+            numbers = Reader(texts, sequences[b], options.number.decimals).numbers()
+        for number in numbers:
             entries = [(b * len(row) + t, place, behind) for t, place, behind in number]
             found.extend([entries] if options.number.formula in PER_NUMBER else [[e] for e in entries])
     return found
@@ -425,7 +427,7 @@ def number_term(
     number_values: Mapping[int, float],
     term: Term,
 ) -> Tensor:
-    """The loss of one number, or of one of its tokens; text costs more than the worst one if reweighed."""
+    """Compute the loss of a number, or of one of its tokens, reweighed if requested."""
     values = sorted(set(number_values.values()))
     ids = sorted(number_values)
     forms = torch.tensor([[0.0 if number_values[i] == v else -math.inf for i in ids] for v in values])
@@ -444,6 +446,6 @@ def number_term(
 def through_head(
     hidden: np.ndarray, weight: np.ndarray, gradient: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gradients of hidden states, head weight and bias, from that of the logits."""
+    """Compute the gradients of hidden states, head and bias from the gradient of the logits."""
     rows, states = gradient.reshape(-1, gradient.shape[-1]), hidden.reshape(-1, hidden.shape[-1])
     return gradient @ weight, rows.T @ states, rows.sum(0)

@@ -1,4 +1,4 @@
-"""What each process of the vocabulary-parallel tests runs; the tests read what it wrote down.
+"""The program of each process of the vocabulary-parallel tests, which saves results for the tests.
 
 One job runs all cases, because starting processes takes longer than all of them.
 """
@@ -32,7 +32,7 @@ KINDS = ("logits", "logits as DTensor", "head", "head as DTensor", "head and hid
 
 @dataclass(frozen=True)
 class Trial:
-    """One case on one way of sharding."""
+    """A case and the way its tensors are sharded."""
 
     name: str
     case: Case
@@ -42,7 +42,7 @@ class Trial:
 
 
 def trials() -> list[Trial]:
-    """All of them; the same list in every process."""
+    """Make all trials; the list is the same in every process."""
     made = []
     drawn_cases = covering(
         {
@@ -87,7 +87,7 @@ def trials() -> list[Trial]:
 
 
 class Collectives(TorchDispatchMode):
-    """Writes down how many elements each collective moves."""
+    """Records the number of elements of each collective."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,14 +106,14 @@ def columns(rank: int, world: int) -> slice:
 
 
 def local_gradient(leaf: Tensor) -> Tensor | None:
-    """This rank's part; torch 2.7 makes whole gradients of uneven shards."""
+    """Return this rank's part of the gradient; torch 2.7 makes whole gradients of uneven shards."""
     if not isinstance(leaf.grad, DTensor):
         return leaf.grad
     return leaf.grad.redistribute(placements=leaf.placements).to_local()
 
 
 def of_shard(shard: Tensor, mesh: Any, placements: list[Any]) -> DTensor:
-    """The whole tensor that this rank holds a shard of, which may be smaller than the others'."""
+    """Make a DTensor from this rank's shard, which may be smaller than the others'."""
     shape = list(shard.shape)
     shape[placements[-1].dim] = VOCAB
     strides = torch.empty(shape, device="meta").stride()
@@ -121,7 +121,7 @@ def of_shard(shard: Tensor, mesh: Any, placements: list[Any]) -> DTensor:
 
 
 def compute(trial: Trial, rank: int, world: int, group: Any, mesh: Any) -> dict[str, Any]:
-    """The trial's terms, this rank's gradients, and the collectives of both passes."""
+    """Compute the trial's terms, this rank's gradients, and the collectives of both passes."""
     case, mine = trial.case, columns(rank, world)
     path = "logits" if trial.kind.startswith("logits") else "linear"
     whole = leaves_of(case, path, trial.dtype)
@@ -149,7 +149,7 @@ def compute(trial: Trial, rank: int, world: int, group: Any, mesh: Any) -> dict[
 
 
 def frozen_hidden_states(rank: int, world: int, group: Any) -> dict[str, Any]:
-    """Nothing to add up over the ranks where hidden states need no gradient."""
+    """Record the collectives of a loss whose hidden states need no gradient."""
     case, mine = make_case(6), columns(rank, world)
     counts = {}
     for reduction in ("mean", "none"):
@@ -161,7 +161,7 @@ def frozen_hidden_states(rank: int, world: int, group: Any) -> dict[str, Any]:
 
 
 def errors(rank: int, world: int, group: Any, mesh: Any) -> dict[str, str]:
-    """What is said of shards that do not fit; every rank raises before any collective."""
+    """Collect the errors of invalid shards; every rank raises before any collective."""
     case, mine = make_case(4), columns(rank, world)
     logits, head = case.logits(), case.weight
     dense = NTLCrossEntropyLoss(NUMBERS, group=group)
@@ -181,39 +181,39 @@ def errors(rank: int, world: int, group: Any, mesh: Any) -> dict[str, str]:
         "bias of the whole vocabulary": lambda: linear(case.hidden, head[mine], case.labels, case.bias),
         "sharded logits without a group": lambda: NTLCrossEntropyLoss(NUMBERS)(logits[:, mine], case.labels),
     }
-    said = {}
+    messages = {}
     for name, attempt in attempts.items():
         try:
             attempt()
-            said[name] = "no error"
+            messages[name] = "no error"
         except Exception as error:
-            said[name] = f"{type(error).__name__}: {error}"
-    # A DTensor that every rank holds whole is a plain tensor.
+            messages[name] = f"{type(error).__name__}: {error}"
+    # A replicated DTensor counts as a plain tensor.
     terms = plain(whole, DTensor.from_local(head, mesh, [Replicate()]), case.labels)
-    said["replicated"] = float(terms)
-    return said
+    messages["replicated"] = float(terms)
+    return messages
 
 
 def different_batches(rank: int, world: int, group: Any) -> list[str]:
-    """What a head that is sharded over ranks with batches of their own, as FSDP's is, gets told."""
+    """Collect the errors of a head that is sharded over ranks with different batches, as by FSDP."""
     vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=4 * world + 8)
     each = -(-vocabulary.vocab_size // world)
     held = min(each, vocabulary.vocab_size - rank * each)
     loss_fn = NTLLinearCrossEntropyLoss(vocabulary, group=group)
-    told = []
-    # Other labels, then as many labels as the rank's number says.
+    messages = []
+    # Other labels, then another number of labels, on each rank.
     for labels in (torch.full((4,), rank), torch.zeros(1 + rank, dtype=torch.int64)):
         try:
             loss_fn(torch.zeros(len(labels), 6), torch.zeros(held, 6), labels)
         except ValueError as error:
-            told.append(str(error))
-    # The same labels: from here on the group is not asked again.
+            messages.append(str(error))
+    # Once the labels agree, the group is not checked again.
     loss_fn(torch.zeros(4, 6), torch.zeros(held, 6), torch.arange(4))
-    return told
+    return messages
 
 
 def data_parallel(rank: int, world: int) -> dict[str, Any]:
-    """Each rank has its own batch, rank 0 one without numbers and the last one everything ignored."""
+    """Give each rank its own batch; that of rank 0 has no numbers, that of the last rank no labels."""
     case = make_case(world, 5, seed=3, bias=False, z_loss=0.01)
     labels = case.labels
     labels[0], labels[-1] = 2, -100
@@ -236,11 +236,11 @@ def data_parallel(rank: int, world: int) -> dict[str, Any]:
 
 
 def groups_of_two(rank: int, world: int) -> dict[str, Any]:
-    """Four ranks as two pairs that share a vocabulary: by process group, and by a mesh of two dimensions."""
+    """Shard the vocabulary over pairs of four ranks, by process group and by a two-dimensional mesh."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
-    pair, place = divmod(rank, 2)
-    case, mine = make_case(6, seed=pair), columns(place, 2)
+    pair, rank_in_pair = divmod(rank, 2)
+    case, mine = make_case(6, seed=pair), columns(rank_in_pair, 2)
     head = case.weight[mine].contiguous()
     by_group = head.clone().requires_grad_()
     hidden = case.hidden.clone().requires_grad_()
@@ -251,7 +251,7 @@ def groups_of_two(rank: int, world: int) -> dict[str, Any]:
 
 
 def main(rank: int, world: int, folder: str) -> None:
-    """Run everything as one of `world` processes, and write the results to `folder`."""
+    """Run all trials as one of `world` processes, and save the results in `folder`."""
     join(rank, folder, world, seconds=30)
     group = dist.group.WORLD
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))

@@ -1,4 +1,4 @@
-"""Jobs of a few gloo processes on this machine."""
+"""Jobs of a few local gloo processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch.multiprocessing
 
 
 def join(rank: int, folder: str | Path, world: int = 2, seconds: float = 60) -> None:
-    """Become one of the processes, which meet in a folder; with what trainers read of torchrun."""
+    """Join a job whose processes meet in a folder, and set the variables of torchrun that trainers read."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
@@ -25,7 +25,7 @@ def join(rank: int, folder: str | Path, world: int = 2, seconds: float = 60) -> 
 
 
 def run_job(work: Callable[..., None], arguments: tuple[Any, ...], world: int = 2) -> None:
-    """Run `work(rank, *arguments)` in each process; an error if they take more than five minutes."""
+    """Run `work(rank, *arguments)` in each process, for at most five minutes."""
     job = torch.multiprocessing.spawn(work, arguments, nprocs=world, join=False)
     deadline = time.monotonic() + 300
     try:
@@ -41,7 +41,7 @@ def run_job(work: Callable[..., None], arguments: tuple[Any, ...], world: int = 
 def results_of(
     work: Callable[..., Any], arguments: tuple[Any, ...], folder: Path, world: int = 2, seconds: float = 60
 ) -> list[Any]:
-    """What `work(rank, *arguments)` returns in each of a few gloo processes, which share a folder."""
+    """Return the results of `work(rank, *arguments)` in each gloo process of a job."""
     if not dist.is_available() or not dist.is_gloo_available():
         pytest.skip("needs gloo")
     run_job(_save_result, (work, arguments, folder, world, seconds), world)

@@ -1,9 +1,9 @@
-"""The published package's side of the differential test: run as a program, in a process of its own.
+"""The differential test's requests and batches, and a program that answers them with the published package.
 
     python published_side.py <requests> <answers>
 
-Only there does the path lead to the published `ntloss`. The test imports this file for `make_batch` alone, so
-that both sides see the same tensors and no logits travel.
+The test runs it in a process whose path leads to the published `ntloss`. It also imports this file, makes
+requests and answers them with the library: both sides draw the same tensors, so no logits are exchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def make_requests(tokenizer: str, vocab_size: int, count: int) -> list[dict[str,
 
 
 def make_loss(request: dict[str, Any], tokenizer: Any, module: Any) -> Any:
-    """The request's loss, of whichever `ntloss` module is given."""
+    """Make the request's loss from an `ntloss` module, the published one or ours."""
     settings = dict(request["settings"])
     if "loss_function" in settings:
         settings["loss_function"] = LOSS_FUNCTIONS[settings["loss_function"]]
@@ -61,7 +61,7 @@ def make_loss(request: dict[str, Any], tokenizer: Any, module: Any) -> Any:
 
 
 def make_batch(request: dict[str, Any], vocab_size: int, number_ids: torch.Tensor) -> dict[str, Any]:
-    """Arguments of the request's call: two thirds of the labels are numbers."""
+    """Make the arguments of the request's call; two thirds of the labels are numbers."""
     generator = torch.Generator().manual_seed(request["seed"])
     shape = (2, 3)
     logits = request["scale"] * torch.randn(*shape, vocab_size, generator=generator)
@@ -86,7 +86,7 @@ def make_batch(request: dict[str, Any], vocab_size: int, number_ids: torch.Tenso
 
 
 def answer(request: dict[str, Any], loss_fn: Any) -> dict[str, Any]:
-    """Value, gradient, attributes and predicted numbers of one request."""
+    """Compute the value, gradient, attributes and predicted numbers of one request."""
     batch = make_batch(request, loss_fn.vocab_size, loss_fn.number_token_ids)
     loss = loss_fn(**batch)
     loss.sum().backward()

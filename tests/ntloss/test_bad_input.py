@@ -1,4 +1,4 @@
-"""Every option and input of the losses, given wrong: the error says what was given and expected."""
+"""Invalid options and inputs of the losses: the errors say what was given and what was expected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ntloss import (
     NumberVocabulary,
     Wasserstein,
 )
-from ntloss.functional import cross_entropy_ntl, linear_cross_entropy_ntl, number_token_loss
 
 BOTH = (NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss)
 ALL = (*BOTH, NumberTokenLoss)
@@ -32,18 +31,18 @@ NAN, INF = float("nan"), float("inf")
 
 class Unbounded:
     def __repr__(self) -> str:
-        return "Unbounded()"  # part of a test's name, so without an address
+        return "Unbounded()"  # a test's name contains it, so no address
 
-    def __call__(self, record: Any) -> torch.Tensor:
-        return -record.log_probs.gather(-1, record.target.unsqueeze(-1)).squeeze(-1)
+    def __call__(self, x: Any) -> torch.Tensor:
+        return -x.log_probs.gather(-1, x.target.unsqueeze(-1)).squeeze(-1)
 
     def worst(self, values: torch.Tensor) -> None:
         return None
 
 
 class Summed(Unbounded):
-    def __call__(self, record: Any) -> torch.Tensor:
-        return record.probs.sum()
+    def __call__(self, x: Any) -> torch.Tensor:
+        return x.probs.sum()
 
 
 class Learnt(torch.nn.Module):
@@ -51,15 +50,15 @@ class Learnt(torch.nn.Module):
         super().__init__()
         self.scale = torch.nn.Parameter(torch.ones(()))
 
-    def forward(self, record: Any) -> torch.Tensor:
-        return record.probs.sum(-1) * self.scale
+    def forward(self, x: Any) -> torch.Tensor:
+        return x.probs.sum(-1) * self.scale
 
     def worst(self, values: torch.Tensor) -> None:
         return None
 
 
 def call(which: str, options: dict[str, Any] | None = None, **changes: Any) -> Any:
-    """A loss of three positions with some of its input changed."""
+    """Compute a loss of three positions with some of its inputs changed."""
     options = options or {}
     given: dict[str, Any] = {"labels": torch.tensor([9, 4, 3]), **changes}
     if which in OF_LOGITS:
@@ -93,7 +92,7 @@ def call(which: str, options: dict[str, Any] | None = None, **changes: Any) -> A
         ({"logit_scale": 0.0}, ValueError, "logit_scale=0.0: expected a number above 0"),
         ({"logit_scale": NAN}, ValueError, "logit_scale=nan: expected a number above 0"),
         ({"reduction": "average"}, ValueError, "reduction='average': expected 'mean' or 'sum' or 'none'"),
-        # A negative weight would reward wrong numbers, and NaN be found out days later.
+        # A negative weight would reward wrong numbers.
         ({"weight": -0.3}, ValueError, "weight=-0.3: expected"),
         ({"weight": NAN}, ValueError, "weight=nan: expected"),
         ({"weight": INF}, ValueError, "weight=inf: expected"),
@@ -102,7 +101,9 @@ def call(which: str, options: dict[str, Any] | None = None, **changes: Any) -> A
     ],
     ids=str,
 )
-def test_options_out_of_their_range(kind: Any, options: dict[str, Any], error: Any, says: str) -> None:
+def test_options_out_of_range_raise_an_error(
+    kind: Any, options: dict[str, Any], error: Any, says: str
+) -> None:
     with pytest.raises(error, match=re.escape(says)):
         kind(NUMBERS, **options)
 
@@ -111,7 +112,7 @@ def test_options_out_of_their_range(kind: Any, options: dict[str, Any], error: A
 @pytest.mark.parametrize(
     ("criterion", "error", "says"),
     [
-        ("wasserstein", TypeError, "criterion.*expected.*what get_criterion"),
+        ("wasserstein", TypeError, "criterion.*expected.*get_criterion"),
         (3, TypeError, "criterion.*expected"),
         (torch.nn.functional.mse_loss, TypeError, "criterion.*expected"),
         (Wasserstein, TypeError, r"Wasserstein is a class: expected an instance, Wasserstein\(\)"),
@@ -119,19 +120,19 @@ def test_options_out_of_their_range(kind: Any, options: dict[str, Any], error: A
     ],
     ids=["name", "number", "function", "class", "unbounded"],
 )
-def test_a_criterion_that_does_not_fit(kind: Any, criterion: Any, error: Any, says: str) -> None:
+def test_an_invalid_criterion_is_an_error(kind: Any, criterion: Any, error: Any, says: str) -> None:
     with pytest.raises(error, match=says):
         kind(NUMBERS, criterion, reweigh=True)
 
 
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("given", [None, {4: 4.0}, 50_000], ids=["None", "dict", "int"])
-def test_something_that_is_no_vocabulary(kind: Any, given: Any) -> None:
+def test_an_invalid_vocabulary_is_an_error(kind: Any, given: Any) -> None:
     with pytest.raises(TypeError, match=f"NumberVocabulary, given {type(given).__name__}"):
         kind(given)
 
 
-def test_options_of_one_class_alone() -> None:
+def test_options_of_another_class_are_errors() -> None:
     with pytest.raises(TypeError, match="chunk_size"):
         NTLCrossEntropyLoss(NUMBERS, chunk_size=4)
     with pytest.raises(TypeError, match="inplace_backward"):
@@ -141,14 +142,14 @@ def test_options_of_one_class_alone() -> None:
 
 
 @pytest.mark.parametrize("chunk_size", [0, -4, 2.5, "64"])
-def test_chunks_that_hold_no_whole_number_of_tokens(chunk_size: Any) -> None:
+def test_an_invalid_chunk_size_is_an_error(chunk_size: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=r"chunk_size=.*expected 1 or more tokens, or None"):
         NTLLinearCrossEntropyLoss(NUMBERS, chunk_size=chunk_size)
 
 
 @pytest.mark.parametrize("which", ["logits", "linear"])
 @pytest.mark.parametrize("weight", [-1.0, NAN, INF])
-def test_a_weight_that_is_changed_to_none(which: str, weight: float) -> None:
+def test_an_invalid_weight_is_an_error_whenever_it_is_set(which: str, weight: float) -> None:
     loss_fn = (NTLCrossEntropyLoss if which == "logits" else NTLLinearCrossEntropyLoss)(NUMBERS)
     with pytest.raises(ValueError, match=r"weight=.*expected"):
         loss_fn.weight = weight
@@ -156,12 +157,12 @@ def test_a_weight_that_is_changed_to_none(which: str, weight: float) -> None:
     tensor = torch.tensor(weight)
     with pytest.raises(ValueError, match=r"weight=.*expected"):
         call(which, {"weight": tensor})
-    call(which, {"weight": tensor, "validate": False})  # nothing is read then, as on an accelerator
+    call(which, {"weight": tensor, "validate": False})  # values are not read, as on an accelerator
 
 
 @pytest.mark.parametrize("settings", [{"vocab_size": 13}, {"digit_level": False}, {"space_prefixed": True}])
 @pytest.mark.parametrize("kind", [NTLoss, NTLossDotProduct])
-def test_settings_that_contradict_a_vocabulary(
+def test_settings_that_contradict_the_vocabulary_are_errors(
     kind: type, settings: dict[str, Any], digits: NumberVocabulary
 ) -> None:
     name, value = next(iter(settings.items()))
@@ -170,18 +171,18 @@ def test_settings_that_contradict_a_vocabulary(
     assert kind(digits, vocab_size=12).vocab_size == 12
 
 
-def test_without_a_worst_cost_nothing_is_reweighed(digits: NumberVocabulary) -> None:
+def test_a_criterion_without_a_worst_cost_is_not_reweighed(digits: NumberVocabulary) -> None:
     loss_fn = NumberTokenLoss(digits, Unbounded())
     assert not loss_fn.reweigh
     loss = loss_fn(torch.zeros(2, 12), torch.tensor([3, 11]))
     assert loss.item() == approx(torch.tensor(10.0).log().item())
 
 
-def test_criteria_that_misbehave() -> None:
-    with pytest.raises(ValueError, match=r"Unbounded.*gave shape \[\].*expected one loss"):
+def test_a_criterion_with_a_wrong_shape_or_with_parameters_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"Unbounded.*returned shape \[\].*expected one loss"):
         call("logits", {"criterion": Summed()})
     NTLCrossEntropyLoss(NUMBERS, Learnt())
-    with pytest.raises(ValueError, match="Learnt has parameters to train"):
+    with pytest.raises(ValueError, match="Learnt has trainable parameters"):
         NTLLinearCrossEntropyLoss(NUMBERS, Learnt())
 
 
@@ -202,8 +203,8 @@ def test_criteria_that_misbehave() -> None:
         ({"labels": torch.tensor([9, -1, 3])}, ValueError, "label -1 lies outside .* ignore_index=-100"),
         ({"labels": torch.zeros(3, device=META).long()}, ValueError, "labels are on meta"),
         ({"loss_weights": torch.ones(2)}, ValueError, r"loss_weights of shape \[2\]: expected .* \[3\]"),
-        ({"loss_weights": torch.tensor([1.0, -1.0, 0.0])}, ValueError, "loss_weights hold -1.0: expected"),
-        ({"loss_weights": torch.tensor([1.0, NAN, 0.0])}, ValueError, "loss_weights hold nan: expected"),
+        ({"loss_weights": torch.tensor([1.0, -1.0, 0.0])}, ValueError, "loss_weights contain -1.0: expected"),
+        ({"loss_weights": torch.tensor([1.0, NAN, 0.0])}, ValueError, "loss_weights contain nan: expected"),
         ({"loss_weights": torch.ones(3).cfloat()}, TypeError, "loss_weights: expected a real .*complex64"),
         ({"loss_weights": [1.0, 1.0, 1.0]}, TypeError, "loss_weights: expected a real tensor, given list"),
         ({"loss_weights": 1.0}, TypeError, "loss_weights: expected a real tensor, given float"),
@@ -211,12 +212,12 @@ def test_criteria_that_misbehave() -> None:
     ],
     ids=str,
 )
-def test_labels_and_weights_that_do_not_fit(
+def test_invalid_labels_and_weights_are_errors(
     which: str, changes: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
         call(which, **changes)
-    if "hold" not in says and "outside" not in says:  # what costs no reading of values
+    if "contain" not in says and "outside" not in says:  # errors that need no values
         with pytest.raises(error, match=says):
             call(which, {"validate": False}, **changes)
 
@@ -227,28 +228,28 @@ def test_labels_and_weights_that_do_not_fit(
     [
         ({}, (3, None), "num_numbers_in_batch is missing"),
         ({}, (None, 3), "num_items_in_batch is missing"),
-        ({"reduction": "sum"}, (3, 1), "what reduction='mean' divides by; given with reduction='sum'"),
-        ({"reduction": "none"}, (3, 1), "what reduction='mean' divides by; given with reduction='none'"),
-        # Silently a loss of zero, otherwise.
+        ({"reduction": "sum"}, (3, 1), "divisors of reduction='mean': omit them with reduction='sum'"),
+        ({"reduction": "none"}, (3, 1), "divisors of reduction='mean': omit them with reduction='none'"),
+        # Otherwise the loss would silently be zero.
         ({}, (-3, 1), "num_items_in_batch=.*expected"),
         ({}, (NAN, 1), "num_items_in_batch=.*expected"),
     ],
     ids=str,
 )
-def test_counts_that_do_not_fit(which: str, options: Any, counts: Any, says: str) -> None:
+def test_invalid_counts_are_errors(which: str, options: Any, counts: Any, says: str) -> None:
     items, numbers = counts
     with pytest.raises(ValueError, match=says):
         call(which, options, num_items_in_batch=items, num_numbers_in_batch=numbers)
 
 
 @pytest.mark.parametrize("which", ["logits", "linear"])
-def test_a_shift_of_labels_without_a_sequence(which: str) -> None:
+def test_shifting_labels_without_a_sequence_is_an_error(which: str) -> None:
     one = {"logits": torch.zeros(VOCAB)} if which == "logits" else {"hidden_states": torch.zeros(HIDDEN)}
     with pytest.raises(ValueError, match=r"shift.*expected"):
         call(which, {"shift": True}, labels=torch.tensor(9), **one)
 
 
-def test_normalizers_check_their_labels() -> None:
+def test_normalizers_check_labels_and_weights() -> None:
     module = NTLCrossEntropyLoss(NUMBERS)
     with pytest.raises(TypeError, match=r"token ids, torch.int64, given torch.float32"):
         module.normalizers(torch.zeros(3))
@@ -274,12 +275,12 @@ def test_normalizers_check_their_labels() -> None:
     ],
     ids=["width", "scalar", "ints", "complex", "list", "None"],
 )
-def test_logits_that_do_not_fit(which: str, logits: Any, error: type[Exception], says: str) -> None:
+def test_invalid_logits_are_errors(which: str, logits: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=f"(?s){says}"):
         call(which, logits=logits)
 
 
-# Where PyTorch names both dtypes or devices itself, that will do.
+# PyTorch's own error is enough if it names both dtypes or devices.
 @pytest.mark.parametrize("which", OF_HIDDEN)
 @pytest.mark.parametrize(
     ("name", "given", "error", "says"),
@@ -301,7 +302,7 @@ def test_logits_that_do_not_fit(which: str, logits: Any, error: type[Exception],
         ("bias", torch.zeros(23).bfloat16(), Exception, "(?i)float32, bias is .*bfloat16"),
     ],
 )
-def test_a_head_that_does_not_fit(which: str, name: str, given: Any, error: Any, says: str) -> None:
+def test_an_invalid_head_is_an_error(which: str, name: str, given: Any, error: Any, says: str) -> None:
     with pytest.raises(error, match=says):
         call(which, **{name: given})
 
@@ -317,7 +318,7 @@ def test_a_head_that_does_not_fit(which: str, name: str, given: Any, error: Any,
     ],
     ids=str,
 )
-def test_options_of_a_call(options: dict[str, Any], says: str) -> None:
+def test_invalid_options_of_a_call_are_errors(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         call("alone from hidden", **options)
     if "softcap" not in options and "logit_scale" not in options:
@@ -325,37 +326,23 @@ def test_options_of_a_call(options: dict[str, Any], says: str) -> None:
             call("alone", **options)
 
 
-def test_from_hidden_asks_for_the_normalizer_where_the_criterion_does() -> None:
+def test_from_hidden_requires_the_log_normalizer_if_the_criterion_does() -> None:
     with pytest.raises(ValueError, match="log_normalizer"):
         call("alone from hidden", {"criterion": GaussianCrossEntropy()})
 
 
-def test_predict_numbers_checks_its_logits(digits: NumberVocabulary) -> None:
+def test_predict_numbers_checks_the_logits(digits: NumberVocabulary) -> None:
     with pytest.raises(ValueError, match=r"\[1, 2, 13\].*12"):
         NTLossDotProduct(digits).predict_numbers(torch.zeros(1, 2, 13))
     with pytest.raises(TypeError, match=r"int64"):
         NTLossDotProduct(digits).predict_numbers(torch.zeros(1, 2, 12, dtype=torch.int64))
 
 
-# --- functions, and values that are not read ------------------------------------------------------
-
-
-def test_the_functions_say_the_same() -> None:
-    labels = torch.tensor([9, 2, 3])
-    with pytest.raises(ValueError, match="mode='both': expected"):
-        cross_entropy_ntl(torch.zeros(3, VOCAB), labels, NUMBERS, mode="both")
-    with pytest.raises(ValueError, match="has 22 rows"):
-        linear_cross_entropy_ntl(torch.zeros(3, 6), torch.zeros(22, 6), labels, NUMBERS)
-    with pytest.raises(TypeError, match="smoothing"):
-        cross_entropy_ntl(torch.zeros(3, VOCAB), labels, NUMBERS, smoothing=0.1)
-    with pytest.raises(ValueError, match=r"reweigh=True.*worst"):
-        number_token_loss(torch.zeros(3, VOCAB), labels, NUMBERS, Unbounded(), reweigh=True)
-    with pytest.raises(ValueError, match="label 29"):
-        number_token_loss(torch.zeros(3, VOCAB), labels + 20, NUMBERS, validate=True)
+# --- when values are read -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", [*OF_LOGITS, "linear", "alone from hidden"])
-def test_values_are_checked_when_asked(which: str) -> None:
+def test_validate_switches_the_checks_of_values(which: str) -> None:
     bad_weight = {"loss_weights": torch.tensor([1.0, -1.0, 1.0])}
     for validate in (None, True):
         with pytest.raises(ValueError, match="0 or more"):
@@ -364,8 +351,8 @@ def test_values_are_checked_when_asked(which: str) -> None:
 
 
 @pytest.mark.parametrize("which", OF_LOGITS)
-def test_values_are_not_read_off_the_cpu_unless_asked(which: str) -> None:
-    # The meta device has no values: reading one raises, as a synchronisation would cost elsewhere.
+def test_values_on_other_devices_are_read_only_with_validate(which: str) -> None:
+    # The meta device has no values, so reading one raises an error.
     on_meta = {"logits": torch.zeros(3, VOCAB, device=META), "labels": torch.zeros(3, device=META).long()}
     for validate in (None, False):
         assert call(which, {"validate": validate}, **on_meta).device.type == "meta"

@@ -1,4 +1,4 @@
-"""Cross-entropy plus number term: every path and option against the float64 oracle."""
+"""Cross-entropy plus number term: every path and pair of options against the float64 oracle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from combined_cases import (
     VALUES,
     VOCAB,
     Result,
-    SquaredDistance,
     assert_gradients,
     assert_matches,
     compute,
@@ -56,7 +55,6 @@ from ntloss import (
     Wasserstein,
 )
 from ntloss.engine import readout
-from ntloss.functional import cross_entropy_ntl, linear_cross_entropy_ntl
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 REDUCTIONS = ["mean", "sum", "none"]
@@ -72,11 +70,11 @@ EVERY_PAIR = covering(
         "z_loss": [0.0, 1e-2],
         "weighted": [False, True],
         "normalised": [False, True],
-        "ignore_index": [-100, 9, -1],  # 9 is the token of a number
+        "ignore_index": [-100, 9, -1],  # 9 is a number token
         "bias": [True, False],
         "gone": [False, True],
         "chunk_size": [None, 1, 3, 11, 50],
-        "block": [1 << 22, 60],  # elements that are read at a time: all of them, or two rows
+        "block": [1 << 22, 60],  # logits copied at a time: all of them, or two rows
     }
 )
 
@@ -95,14 +93,14 @@ def test_every_path_equals_the_oracle(drawn: dict[str, Any], monkeypatch: pytest
     if normalised and drawn["reduction"] == "mean":
         drawn.update(num_items=20.0, num_numbers=7.0)
     if drawn["softcap"] is None and drawn["label_smoothing"]:
-        drawn["gone"] = False  # cross-entropy is infinite there: a test of its own
+        drawn["gone"] = False  # cross-entropy would be infinite, which another test covers
     case = make_case(11, seed=1, **drawn)
     for path in (*PATHS, *ALONE_PATHS):
         changes = {"chunk_size": chunk_size} if path in LINEAR_PATHS else {}
         assert_matches(case, path, dtype, **changes)
 
 
-def test_the_cases_hold_every_pair_of_options() -> None:
+def test_the_cases_cover_every_pair_of_options() -> None:
     seen = {(a, str(x), b, str(y)) for case in EVERY_PAIR for a, x in case.items() for b, y in case.items()}
     options = {name: {str(case[name]) for case in EVERY_PAIR} for name in EVERY_PAIR[0]}
     for a, xs in options.items():
@@ -122,17 +120,18 @@ class TestLogitsPath:
         loss = NTLCrossEntropyLoss(NUMBERS, z_loss=1e-3)(logits, case.labels, case.loss_weights)
         loss.backward()
         assert_close(loss, wanted.loss, VALUE_TOLERANCE[dtype])
-        # Relative to one position's gradient: where a model is sure and right there is nothing but rounding.
+        # Relative to one position's gradient: if the model is certain and right, the gradient is all
+        # rounding.
         size = max(1.0, float(np.linalg.norm(wanted.gradient)))
         error = np.linalg.norm(logits.grad.double().numpy() - wanted.gradient)
         assert error <= TWO_PATHS[dtype] * size
 
     @pytest.mark.parametrize("inplace", [False, True])
     @pytest.mark.parametrize("block", [1 << 22, 2 * VOCAB])
-    def test_a_label_whose_probability_has_vanished(
+    def test_a_label_with_a_vanishing_probability(
         self, inplace: bool, block: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # exp(-300) is 0 in float32, and exp(-55) has few digits: the log-normalizer comes from elsewhere.
+        # exp(-300) is 0 in float32, and exp(-55) has few digits: another logit must give the log-normalizer.
         monkeypatch.setattr(readout, "_CHUNK", block)
         logits = make_case(6).logits(torch.float32)
         labels = torch.tensor([9, 12, 3, TEXTS[0], 5, 7])
@@ -147,7 +146,7 @@ class TestLogitsPath:
         assert_close(terms.ntl, wanted.ntl)
         assert_close(leaf.grad, wanted.gradient)
 
-    def test_one_vanished_label_does_not_cost_the_others_their_digits(self) -> None:
+    def test_a_vanishing_label_leaves_other_positions_exact(self) -> None:
         case = make_case(40, seed=3, reduction="none")
         logits = 0.01 * case.logits(torch.float32)
         logits[7, case.labels[7].clamp(min=0)] = -200.0
@@ -156,7 +155,7 @@ class TestLogitsPath:
         assert_close(loss[8:], case.expected(logits).loss[8:])
 
     @pytest.mark.parametrize("inplace", [False, True])
-    def test_a_label_of_minus_infinity_costs_infinity_and_gives_no_nan(self, inplace: bool) -> None:
+    def test_a_label_logit_of_minus_infinity_costs_infinity_without_nan(self, inplace: bool) -> None:
         case = make_case(4)
         logits = case.logits()
         labels = torch.tensor([9, TEXTS[1], 3, TEXTS[2]])
@@ -168,7 +167,7 @@ class TestLogitsPath:
         loss.sum().backward()
         wanted = replace(case, labels=labels, upstream=1.0, options=replace(case.options, reduction="sum"))
         assert_close(leaf.grad, wanted.expected(logits).gradient)
-        # As PyTorch has it.
+        # As in PyTorch.
         twin = logits.detach().requires_grad_()
         F.cross_entropy(twin, labels, reduction="sum").backward()
         plain = logits.detach().requires_grad_()
@@ -183,8 +182,8 @@ class TestLogitsPath:
         assert all(g is None or not g.isnan().any() for g in result.gradients.values())
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_all_number_tokens_masked(self, path: str) -> None:
-        # The model cannot say a number: the worst loss there is, and a finite gradient.
+    def test_masking_all_number_tokens_is_finite(self, path: str) -> None:
+        # The model cannot write a number: the worst loss, with a finite gradient.
         case = make_case(9, seed=2, share_of_text=0.5)
         bias = case.bias.clone()
         bias[list(VALUES)] = -torch.inf
@@ -200,7 +199,9 @@ class TestLogitsPath:
 
     @pytest.mark.parametrize("path", ["logits", "inplace", "alone"])
     @pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
-    def test_broken_logits_at_ignored_positions_do_no_harm(self, broken: float, path: str) -> None:
+    def test_nan_and_infinite_logits_at_ignored_positions_have_no_effect(
+        self, broken: float, path: str
+    ) -> None:
         # Some attention kernels leave NaN at padding.
         labels = torch.tensor([9, -100, 3, TEXTS[0], -100, 7])
         case = replace(make_case(6, z_loss=1e-2), labels=labels, upstream=1.0)
@@ -216,8 +217,8 @@ class TestLogitsPath:
 
 
 @pytest.mark.parametrize("drop_ignored", [True, False])
-def test_broken_hidden_states_at_ignored_positions_do_no_harm(drop_ignored: bool) -> None:
-    # Padding may hold anything. A matrix product adds its rows, so a NaN would be everywhere.
+def test_nan_hidden_states_at_ignored_positions_have_no_effect(drop_ignored: bool) -> None:
+    # Padding may contain NaN, which a matrix product would spread.
     case = replace(make_case(6), labels=torch.tensor([9, -100, 3, TEXTS[0], -100, 7]))
     wanted = case.expected()
     hidden = case.hidden.clone()
@@ -235,7 +236,7 @@ def test_broken_hidden_states_at_ignored_positions_do_no_harm(drop_ignored: bool
 
 
 def assert_zeros(result: Result) -> None:
-    """What sharded training needs of nothing: a gradient for every parameter, of every rank's batch."""
+    """Sharded training needs a gradient of every parameter on every rank, even of zero."""
     assert not result.loss.any()
     assert all(gradient is not None and not gradient.any() for gradient in result.gradients.values())
 
@@ -251,7 +252,7 @@ class TestShapes:
 
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
     @pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3), (1, 0, 2)])
-    def test_an_empty_batch_is_a_zero_that_goes_back(self, shape: tuple[int, ...], path: str) -> None:
+    def test_an_empty_batch_is_a_zero_with_a_graph(self, shape: tuple[int, ...], path: str) -> None:
         for reduction in REDUCTIONS:
             result = run(make_case(*shape, reduction=reduction), path)
             assert result.loss.shape == (shape if reduction == "none" else ())
@@ -259,13 +260,13 @@ class TestShapes:
 
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
     @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_everything_ignored_is_a_zero_that_goes_back(self, reduction: str, path: str) -> None:
+    def test_an_ignored_batch_is_a_zero_with_a_graph(self, reduction: str, path: str) -> None:
         case = make_case(5, reduction=reduction, z_loss=0.1, label_smoothing=0.1)
         assert_zeros(run(replace(case, labels=torch.full((5,), -100)), path))
 
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
     @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_weights_of_zero_are_a_zero_that_goes_back(self, reduction: str, path: str) -> None:
+    def test_zero_weights_are_a_zero_with_a_graph(self, reduction: str, path: str) -> None:
         case = make_case(5, reduction=reduction, z_loss=0.1)
         assert_zeros(run(replace(case, loss_weights=torch.zeros(5)), path))
 
@@ -278,7 +279,7 @@ class TestShapes:
         logits = case.logits().requires_grad_()
         assert_close(result.loss, F.cross_entropy(logits, case.labels).detach())
 
-    def test_a_number_term_of_nothing_is_connected_to_a_head_of_sparse_gradients(self) -> None:
+    def test_a_zero_number_term_gives_the_head_a_sparse_gradient(self) -> None:
         hidden = torch.randn(4, 3).requires_grad_()
         weight = torch.randn(VOCAB, 3).requires_grad_()
         labels = torch.full((4,), TEXTS[0])
@@ -334,7 +335,7 @@ class TestShift:
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     @pytest.mark.parametrize("criterion", ["wasserstein", "places decimal", "number_level decimals", "ntil"])
-    def test_equals_slicing_by_hand(self, criterion: str, reduction: str, path: str) -> None:
+    def test_equals_slicing_logits_and_labels(self, criterion: str, reduction: str, path: str) -> None:
         case = numbers_case(criterion, reduction=reduction)
         case = replace(case, loss_weights=torch.arange(1, 25).reshape(2, 12) / 4)
         shifted = run(case, path, shift=True)
@@ -358,21 +359,21 @@ class TestShift:
         }
         assert_gradients(shifted.gradients, {**by_hand.gradients, **of_rows}, TWO_PATHS, path)
 
-    def test_of_one_sequence_and_of_boolean_weights(self) -> None:
+    def test_takes_one_sequence_and_boolean_weights(self) -> None:
         case = make_case(6, seed=8)
         weights = torch.tensor([True, False, True, True, False, True])
         module = NTLCrossEntropyLoss(NUMBERS, shift=True)
         by_hand = NTLCrossEntropyLoss(NUMBERS)(case.logits()[:-1], case.labels[1:], weights[1:])
         assert_close(module(case.logits(), case.labels, weights), by_hand)
 
-    def test_the_counts_are_those_of_the_shifted_labels(self) -> None:
+    def test_normalizers_count_the_shifted_labels(self) -> None:
         labels = torch.tensor([[9, TEXTS[0], 3, -100]])
         items, numbers = NTLCrossEntropyLoss(NUMBERS, shift=True).normalizers(labels)
         assert (items, numbers) == (2, 1)
         items, numbers = NTLCrossEntropyLoss(NUMBERS).normalizers(labels, torch.tensor([[0.5, 2, 0.25, 7]]))
         assert (items, numbers) == (2.75, 0.75)
 
-    def test_a_sequence_of_one_has_nothing_to_predict(self) -> None:
+    def test_a_sequence_of_one_token_has_no_loss(self) -> None:
         case = make_case(2, 1)
         result = run(case, "linear", shift=True)
         assert result.loss == 0
@@ -385,17 +386,17 @@ class TestNormalizers:
         [float, int, torch.tensor, lambda n: torch.tensor(float(n), dtype=torch.float64)],
         ids=["float", "int", "int64 tensor", "float64 tensor"],
     )
-    def test_counts_of_any_kind_are_exact_in_float64(self, kind: Any, path: str) -> None:
+    def test_counts_of_any_type_are_exact_in_float64(self, kind: Any, path: str) -> None:
         assert_matches(make_case(7, num_items=kind(29), num_numbers=kind(11)), path)
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_a_count_of_zero_is_a_term_of_zero(self, path: str) -> None:
+    def test_a_count_of_zero_makes_the_term_zero(self, path: str) -> None:
         for zero in (0, 0.0, torch.tensor(0), torch.tensor(0.0)):
             case = make_case(5, share_of_text=1.0, num_items=3.0, num_numbers=zero)
             assert_matches(case, path)
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_replace_needs_one_count_alone(self, path: str) -> None:
+    def test_replace_needs_one_count_only(self, path: str) -> None:
         assert_matches(make_case(7, num_items=29, mode="replace"), path)
 
     def test_counts_of_the_batch_itself_change_nothing(self) -> None:
@@ -409,7 +410,7 @@ class TestNormalizers:
 class TestTerms:
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_named_detached_and_adding_up(self, reduction: str, path: str) -> None:
+    def test_are_detached_and_add_up_to_the_loss(self, reduction: str, path: str) -> None:
         case = make_case(5, reduction=reduction, label_smoothing=0.1)
         terms = run(case, path)
         assert not terms.ce.requires_grad
@@ -417,7 +418,7 @@ class TestTerms:
         assert terms.loss.requires_grad
         assert_close(terms.loss, (terms.ce + 0.3 * terms.ntl).numpy())
 
-    def test_a_named_tuple_or_the_loss_alone(self) -> None:
+    def test_return_terms_returns_a_named_tuple(self) -> None:
         case = make_case(5)
         terms = NTLCrossEntropyLoss(NUMBERS, return_terms=True)(case.logits(), case.labels)
         assert isinstance(terms, LossTerms)
@@ -426,7 +427,7 @@ class TestTerms:
         assert_close(loss, terms.loss, ONE_COMPUTATION)
 
     @pytest.mark.parametrize("dtype", DTYPES)
-    def test_are_in_float32_at_least(self, dtype: torch.dtype) -> None:
+    def test_are_in_float32_or_float64(self, dtype: torch.dtype) -> None:
         for path in PATHS:
             result = run(make_case(5), path, dtype)
             wanted = torch.float64 if dtype == torch.float64 else torch.float32
@@ -449,58 +450,23 @@ class TestTerms:
         assert NTLLinearCrossEntropyLoss(NUMBERS, mode="replace").weight == 1.0
 
 
-class TestFunctions:
-    @pytest.mark.parametrize("criterion", ["wasserstein", "user's own"])
-    def test_equal_the_modules(self, criterion: str) -> None:
-        case = make_case(5, weighted=True, criterion=criterion, num_items=9.0, num_numbers=4.0)
-        rest = {
-            "loss_weights": case.loss_weights,
-            "num_items_in_batch": 9.0,
-            "num_numbers_in_batch": 4.0,
-            **case.arguments(),
-        }
-        wanted = case.expected()
-        loss = cross_entropy_ntl(case.logits(), case.labels, NUMBERS, **rest)
-        assert_close(loss, wanted.loss)
-        loss = linear_cross_entropy_ntl(
-            case.hidden, case.weight, case.labels, NUMBERS, case.bias, chunk_size=2, **rest
-        )
-        assert_close(loss, wanted.loss)
-
-    def test_take_a_criterion_that_cannot_be_hashed(self) -> None:
-        # A plain dataclass, or anything with __eq__, has no hash.
-        class Mine(SquaredDistance):
-            __hash__ = None  # type: ignore[assignment]
-
-        case = make_case(5, criterion="user's own")
-        loss = cross_entropy_ntl(case.logits(), case.labels, NUMBERS, criterion=Mine())
-        assert_close(loss, case.expected().loss)
-
-    def test_a_changed_weight_is_not_the_one_kept(self) -> None:
-        case = make_case(5)
-        for weight in (0.3, 0.6):
-            loss = cross_entropy_ntl(case.logits(), case.labels, NUMBERS, weight=weight)
-            wanted = replace(case, options=replace(case.options, weight=weight)).expected().loss
-            assert_close(loss, wanted)
-
-
 class MatrixProduct:
     """A criterion with a matrix product, which autocast would compute in bfloat16."""
 
-    def __call__(self, record: Any) -> Tensor:
-        mean = record.probs @ record.values
-        assert mean.dtype == record.probs.dtype
-        return (mean - record.target_values).square()
+    def __call__(self, x: Any) -> Tensor:
+        mean = x.probs @ x.values
+        assert mean.dtype == x.probs.dtype
+        return (mean - x.target_values).square()
 
     def worst(self, values: Tensor) -> float:
         return float((values[-1] - values[0]) ** 2)
 
 
 class ReadsTheNormalizer:
-    """A criterion without a worst cost that asks for the label's probability among all tokens."""
+    """A criterion without a worst cost that reads the probability on text."""
 
-    def __call__(self, record: Any) -> Tensor:
-        return -(record.log_mass + record.log_probs.gather(-1, record.target.unsqueeze(-1)).squeeze(-1))
+    def __call__(self, x: Any) -> Tensor:
+        return -(x.log_mass + x.log_probs.gather(-1, x.target.unsqueeze(-1)).squeeze(-1))
 
     def worst(self, values: Tensor) -> None:
         return None
@@ -508,9 +474,8 @@ class ReadsTheNormalizer:
 
 class TestUsersOwnCriterion:
     @pytest.mark.parametrize("path", PATHS)
-    def test_may_read_the_mass_without_having_a_worst_cost(self, path: str) -> None:
-        # Summed over the forms of each value, it is cross-entropy of the value. Gaussian cross-entropy needs
-        # the same, and the combined losses have the log-normalizer at hand.
+    def test_may_read_the_mass_without_a_worst_cost(self, path: str) -> None:
+        # It is cross-entropy of the value, with the probability of its forms added up.
         case = make_case(6, weight=1.0, mode="replace", reduction="none")
         case = replace(case, labels=torch.tensor([9, TEXTS[0], 3, 0, 5, -100]))
         arguments = {"criterion": ReadsTheNormalizer(), "reweigh": None}
@@ -527,7 +492,7 @@ class TestUsersOwnCriterion:
         arguments = {"criterion": MatrixProduct()}
         wanted = run(case, path, torch.float32, **arguments)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            # The head runs in bfloat16. The criterion, which checks its own dtype, does not.
+            # The head runs in bfloat16; the criterion does not, and checks it.
             got = run(case, path, torch.float32, **arguments)
         assert_close(got.ntl, wanted.ntl, HALF_PRECISION if path in LINEAR_PATHS else TWO_PATHS)
 
@@ -547,13 +512,13 @@ class TestAutocast:
         assert_gradients(result.gradients, by_name, HALF_PRECISION_GRADIENT, path, torch.float32)
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-    def test_logits_are_read_as_they_are(self, dtype: torch.dtype) -> None:
+    def test_logits_keep_their_dtype(self, dtype: torch.dtype) -> None:
         case = make_case(6, seed=9, z_loss=1e-2, label_smoothing=0.1)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             for path in ("logits", "inplace"):
                 assert_matches(case, path, dtype)
 
-    def test_backward_may_run_inside_or_outside(self) -> None:
+    def test_backward_may_run_inside_or_outside_autocast(self) -> None:
         case = make_case(6)
         hidden, weight = (x.float().requires_grad_() for x in (case.hidden, case.weight))
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -592,7 +557,7 @@ class TestAutograd:
             ("alone", {}),
         ],
     )
-    def test_a_second_backward_gives_the_same_elsewhere(self, path: str, options: dict[str, Any]) -> None:
+    def test_a_second_backward_gives_the_same_gradient(self, path: str, options: dict[str, Any]) -> None:
         case = make_case(5, **options)
         leaves = leaves_of(case, path)
         terms, leaf = compute(case, path, leaves), next(iter(leaves.values()))
@@ -612,7 +577,7 @@ class TestAutograd:
             ("linear", "sum", r"second time.*reduction='none'"),
         ],
     )
-    def test_a_second_backward_is_an_error_where_gradients_are_spent(
+    def test_a_second_backward_is_an_error_if_the_gradient_is_not_kept(
         self, path: str, reduction: str, says: str
     ) -> None:
         case = make_case(5, reduction=reduction)
@@ -628,7 +593,7 @@ class TestAutograd:
         leaves = leaves_of(case, path)
         loss, leaf = compute(case, path, leaves).loss, next(iter(leaves.values()))
 
-        # A penalty on the gradient, added to the loss: without an error it would be left out in silence.
+        # A gradient penalty. Without an error it would silently have no effect.
         def penalise() -> None:
             (gradient,) = torch.autograd.grad(loss.sum(), leaf, create_graph=True)
             (loss.sum() + gradient.square().sum()).backward()
@@ -651,10 +616,10 @@ class TestAutograd:
         ],
         ids=["many positions", "large values", "many more elsewhere"],
     )
-    def test_float16_has_room_for_every_gradient(
+    def test_float16_gradients_neither_underflow_nor_overflow(
         self, numbers: int, positions: int, counts: dict[str, float]
     ) -> None:
-        # A GradScaler's factor comes after the gradients of the linear path are formed.
+        # The linear path computes gradients before a GradScaler's factor is known.
         vocab = numbers + 20
         vocabulary = NumberVocabulary.from_mapping({value: value for value in range(numbers)}, vocab)
         generator = torch.Generator().manual_seed(0)
@@ -674,7 +639,7 @@ class TestAutograd:
         "frozen", [("hidden",), ("weight",), ("bias",), ("hidden", "bias"), ("weight", "bias")]
     )
     @pytest.mark.parametrize("reduction", ["mean", "none"])
-    def test_what_is_frozen_gets_no_gradient(self, reduction: str, frozen: tuple[str, ...]) -> None:
+    def test_frozen_tensors_get_no_gradient(self, reduction: str, frozen: tuple[str, ...]) -> None:
         case = make_case(5, reduction=reduction)
         wanted = run(case, "linear").gradients
         leaves = leaves_of(case, "linear")
@@ -686,7 +651,7 @@ class TestAutograd:
         assert_gradients({name: leaf.grad for name, leaf in leaves.items()}, wanted, TWO_PATHS)
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_nothing_that_asks_for_a_gradient_gives_no_graph(self, path: str) -> None:
+    def test_without_gradients_the_loss_has_no_graph(self, path: str) -> None:
         case = make_case(5)
 
         def loss_of(requires_grad: bool) -> Tensor:
@@ -704,10 +669,10 @@ class TestAutograd:
             assert_close(loss, case.expected().loss)
 
     @pytest.mark.parametrize("path", ["logits", *LINEAR_PATHS, *ALONE_PATHS])
-    def test_the_inputs_stay_as_they_are(self, path: str) -> None:
+    def test_inputs_are_not_modified(self, path: str) -> None:
         for options in ({}, {"softcap": 2.0}, {"reduction": "none"}):
             case = make_case(5, weighted=True, **options)
-            # Not of `compute`, which gives products of some.
+            # Not with `compute`, which passes products of some leaves.
             leaves = leaves_of(case, path)
             given = [*leaves.values(), case.labels, case.loss_weights]
             before = [tensor.detach().clone() for tensor in given]
@@ -719,14 +684,14 @@ class TestAutograd:
             for tensor, old in zip(given, before, strict=True):
                 assert torch.equal(tensor.detach(), old)
 
-    def test_gradients_add_up_over_two_losses_of_one_batch(self) -> None:
+    def test_gradients_of_two_losses_add_up(self) -> None:
         case = replace(make_case(5), upstream=1.0)
         logits = case.logits().requires_grad_()
         module = NTLCrossEntropyLoss(NUMBERS)
         (module(logits, case.labels) + module(logits, case.labels)).backward()
         assert_close(logits.grad, 2 * case.expected().gradient)
 
-    def test_the_head_may_be_the_embedding(self) -> None:
+    def test_the_head_may_be_tied_to_the_embedding(self) -> None:
         case = replace(make_case(5, bias=False), upstream=1.0)
         weight = case.weight.clone().requires_grad_()
         ids = torch.tensor([1, 5, 5, 22, 0])
@@ -737,8 +702,8 @@ class TestAutograd:
         assert_close(weight.grad, twin.grad)
 
 
-def test_a_linear_loss_has_nothing_to_save_copies_and_pickles() -> None:
-    # The other losses' modules: test_number_token_loss.py. This one holds a function that cannot be pickled.
+def test_a_linear_loss_has_no_state_and_can_be_copied_and_pickled() -> None:
+    # test_number_token_loss.py tests the other modules. This one has a function that cannot be pickled.
     module = NTLLinearCrossEntropyLoss(NUMBERS, Wasserstein(3.0), softcap=3.0)
     case = make_case(5)
     assert not module.state_dict()
@@ -749,18 +714,18 @@ def test_a_linear_loss_has_nothing_to_save_copies_and_pickles() -> None:
 
 
 class Counting:
-    """Gives every position the count of the record's positions."""
+    """A criterion whose loss is the number of positions in its input."""
 
     needs = Needs(across_positions=True)
 
-    def __call__(self, record: Any) -> Tensor:
-        return record.probs.sum(-1) * len(record.target)
+    def __call__(self, x: Any) -> Tensor:
+        return x.probs.sum(-1) * len(x.target)
 
     def worst(self, values: Tensor) -> None:
         return None
 
 
-def test_a_criterion_that_looks_across_positions_is_given_all_of_them() -> None:
+def test_a_criterion_across_positions_gets_all_of_them() -> None:
     case = make_case(5)
     counted = int((case.labels != -100).sum())
     for drop_ignored, expected in ((True, counted), (False, 5)):

@@ -1,4 +1,4 @@
-"""The criteria: each on every path against the oracle, what is true of all, and what is claimed of one."""
+"""The criteria: each on every path against the oracle, their common properties, and documented claims."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ from ntloss import (
 from ntloss.criteria import bind, needs_of, reweigh_by_mass
 
 DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
-# The one criterion that sees the logits' level.
+# The only criterion that depends on the level of the logits.
 SEES_THE_LEVEL = ("entropy", "entropy places")
-# They cost infinitely much where a value that they ask for is masked.
+# Their loss is infinite if a value that they need is masked.
 LOGARITHMS = ("gaussian", "dist2", "entropy")
 
 
 def loss_and_gradient(
     name: str, logits: Tensor, vocabulary: NumberVocabulary = NUMBERS, labels: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The number term alone of each position, reweighed where it can be, and the gradient of their sum."""
+    """Compute the number term of each position, reweighed if possible, and the gradient of the sum."""
     case = numbers_case(name)
     logits = logits.detach().clone().requires_grad_()
     loss = NumberTokenLoss(vocabulary, CRITERIA[name][0])(
@@ -81,8 +81,8 @@ def loss_and_gradient(
     return loss.detach(), gradient
 
 
-def record(probs: Any, values: Any, target: int) -> CriterionInput:
-    """A criterion's input of one position."""
+def make_input(probs: Any, values: Any, target: int) -> CriterionInput:
+    """Make a criterion's input of one position."""
     log_probs = torch.as_tensor(probs, dtype=torch.float64).log().clamp(min=-1e30).reshape(1, -1)
     return CriterionInput(
         log_probs,
@@ -96,7 +96,7 @@ def record(probs: Any, values: Any, target: int) -> CriterionInput:
 @pytest.mark.parametrize("name", CRITERIA)
 class TestEveryCriterion:
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
-    def test_value_and_gradient_are_those_of_the_definition(self, name: str, path: str) -> None:
+    def test_value_and_gradient_equal_the_oracle(self, name: str, path: str) -> None:
         changes = {"chunk_size": 5} if path in LINEAR_PATHS else {}
         for options in (
             {"mode": "replace", "reduction": "none", "weighted": True, "softcap": 5.0},
@@ -107,7 +107,7 @@ class TestEveryCriterion:
             assert options.get("reduction") != "none" or (result.ntl != 0).sum() >= 5
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-    def test_logits_are_read_in_float32(self, name: str, dtype: torch.dtype) -> None:
+    def test_half_precision_logits_are_computed_in_float32(self, name: str, dtype: torch.dtype) -> None:
         result = assert_matches(numbers_case(name), "alone", dtype)
         assert result.loss.dtype == torch.float32
 
@@ -127,7 +127,7 @@ class TestEveryCriterion:
         else:
             assert_close(gradient.sum(-1), np.zeros((2, 12)), scale=float(gradient.abs().max()))
 
-    def test_not_negative_and_exactly_nothing_from_text(self, name: str) -> None:
+    def test_losses_are_not_negative_and_exactly_zero_at_text_labels(self, name: str) -> None:
         loss, gradient = loss_and_gradient(name, numbers_case(name).logits())
         assert (loss >= -TWO_PATHS[torch.float64]).all()
         is_text = ~torch.isin(numbers_case(name).labels, torch.tensor(list(VALUES)))
@@ -136,7 +136,7 @@ class TestEveryCriterion:
         if not needs_of(CRITERIA[name][0]).across_positions:
             assert (loss[~is_text] != 0).all()
 
-    def test_probability_may_move_between_forms_of_one_value(self, name: str) -> None:
+    def test_moving_probability_between_forms_of_a_value_changes_nothing(self, name: str) -> None:
         logits = numbers_case(name).logits()
         forms = [9, 0, 22]
         assert len({VALUES[i] for i in forms}) == 1
@@ -184,7 +184,7 @@ class TestEveryCriterion:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert_matches(numbers_case(name), path, torch.float32)
 
-    def test_worst_is_the_largest_loss_of_one_value_for_another(self, name: str) -> None:
+    def test_worst_is_the_largest_loss_of_a_certain_prediction(self, name: str) -> None:
         criterion, term = CRITERIA[name]
         if name not in BOUNDED:
             with pytest.raises(ValueError, match=r"reweigh=True.*worst cost"):
@@ -195,7 +195,7 @@ class TestEveryCriterion:
             assert worst == approx(term.worst(tuple(values)), CANCELLATION, dtype=torch.float64)
         if needs_of(criterion).across_positions:
             return
-        # Reweighed, text costs more.
+        # After reweighing, text costs more.
         text = torch.full((1, 2, VOCAB), -1e4, dtype=torch.float64)
         text[..., TEXTS[3]] = 0.0
         loss = NumberTokenLoss(NUMBERS, criterion)(text, torch.tensor([[3, 9]]))
@@ -230,7 +230,7 @@ def test_compiles_without_graph_breaks(name: str) -> None:
     assert_close(differentiated(compiled), differentiated(loss))
 
 
-# --- where the minimum is -------------------------------------------------------------------------
+# --- minima ---------------------------------------------------------------------------------------
 
 SPACED = [0.0, 1.0, 2.0, 4.0, 7.0]
 SPACED_VALUES = torch.tensor(SPACED, dtype=torch.float64)
@@ -248,7 +248,7 @@ def dist2_target(k: int) -> np.ndarray:
     return oracle.dist2_target(SPACED_VALUES, k).numpy()
 
 
-# criterion: where it is smallest for a label of value SPACED[k]
+# criterion: the distribution of its minimum for a label of value SPACED[k]
 MINIMA = {
     "wasserstein": (Wasserstein(), one_hot),
     "crps": (CRPS(), one_hot),
@@ -262,24 +262,24 @@ MINIMA = {
 }
 
 
-def somewhere(generator: np.random.Generator, count: int) -> np.ndarray:
-    """Distributions of all kinds: even, peaked, and near others."""
+def draw_distributions(generator: np.random.Generator, count: int) -> np.ndarray:
+    """Draw distributions: flat, moderate and peaked."""
     logits = generator.standard_normal((count, len(SPACED))) * generator.choice([0.3, 2.0, 8.0], (count, 1))
     return torch.from_numpy(logits).softmax(-1).numpy()
 
 
 @pytest.mark.parametrize("name", MINIMA)
 @pytest.mark.parametrize("k", range(len(SPACED)))
-def test_smallest_exactly_at_its_target(name: str, k: int) -> None:
+def test_the_minimum_is_exactly_at_the_target(name: str, k: int) -> None:
     criterion, target = MINIMA[name]
-    lowest = float(criterion(record(target(k), SPACED, k)))
+    lowest = float(criterion(make_input(target(k), SPACED, k)))
     if not name.startswith("gaussian"):
         assert lowest == approx(0, dtype=torch.float64, scale=1)
-    for p in somewhere(np.random.default_rng(k), 60):
+    for p in draw_distributions(np.random.default_rng(k), 60):
         for nearness in (1.0, 0.1):
             q = (1 - nearness) * target(k) + nearness * p
             if np.abs(q - target(k)).max() > 1e-3:
-                assert float(criterion(record(q, SPACED, k))) > lowest
+                assert float(criterion(make_input(q, SPACED, k))) > lowest
 
 
 UNSURE = np.array([0.2, 0.1, 0.15, 0.25, 0.3])  # how often each value is the label: median 4, mean 3.5
@@ -294,7 +294,7 @@ def median_of_targets() -> np.ndarray:
     return np.diff(middle, prepend=0.0)
 
 
-# criterion: the distribution with the lowest expected loss where the label is uncertain
+# criterion: the distribution with the lowest expected loss for an uncertain label
 BAYES = {
     "all on the median": (Wasserstein(), one_hot(3)),
     "anything whose mean is the mean": (ExpectedValue(), np.array([0, 0, 0.7, 0, 0.3])),
@@ -313,14 +313,14 @@ BAYES = {
 
 
 @pytest.mark.parametrize("name", BAYES)
-def test_what_is_best_where_the_label_is_uncertain(name: str) -> None:
+def test_the_optimal_distribution_for_an_uncertain_label(name: str) -> None:
     criterion, best = BAYES[name]
 
     def expected(p: np.ndarray) -> float:
-        return sum(UNSURE[k] * float(criterion(record(p, SPACED, k))) for k in range(len(SPACED)))
+        return sum(UNSURE[k] * float(criterion(make_input(p, SPACED, k))) for k in range(len(SPACED)))
 
     lowest = expected(best)
-    for p in somewhere(np.random.default_rng(0), 100):
+    for p in draw_distributions(np.random.default_rng(0), 100):
         for nearness in (1.0, 0.05):
             assert expected((1 - nearness) * best + nearness * p) >= lowest - TWO_PATHS[torch.float64]
 
@@ -361,7 +361,7 @@ def test_expected_value_over_the_vocabulary_asks_for_the_mass() -> None:
         ExpectedValue(over="vocabulary")(replace(x, log_mass=None))
 
 
-def test_expected_value_and_number_level_are_zero_wherever_the_mean_is_right() -> None:
+def test_expected_value_and_number_level_are_zero_if_the_mean_is_right() -> None:
     halves = torch.full((1, 2, 12), -1e4, dtype=torch.float64)
     halves[..., 3] = halves[..., 5] = 0.0
     labels = torch.tensor([[4, 4]])
@@ -371,7 +371,7 @@ def test_expected_value_and_number_level_are_zero_wherever_the_mean_is_right() -
         assert NumberTokenLoss(DIGITS, criterion, reweigh=False)(halves, labels) > 0.1
 
 
-def test_relative_error_and_magnitude_are_zero_wherever_the_most_likely_digits_are_right() -> None:
+def test_relative_error_and_magnitude_are_zero_if_the_most_likely_digits_are_right() -> None:
     unsure = torch.zeros(1, 2, 12, dtype=torch.float64)
     unsure[0, 0, 4], unsure[0, 1, 2] = 1.0, 0.1
     for criterion in (RelativeError(), Magnitude()):
@@ -380,7 +380,7 @@ def test_relative_error_and_magnitude_are_zero_wherever_the_most_likely_digits_a
         assert loss(unsure, torch.tensor([[4, 3]])) > 0.01
 
 
-def test_ntil_is_zero_only_where_all_digits_are_certain_and_right() -> None:
+def test_ntil_is_zero_only_if_all_digits_are_certain_and_right() -> None:
     certain = torch.full((1, 2, 12), -1e4, dtype=torch.float64)
     certain[0, 0, 4] = certain[0, 1, 2] = 0.0
     loss = NumberTokenLoss(DIGITS, ntil())
@@ -388,7 +388,7 @@ def test_ntil_is_zero_only_where_all_digits_are_certain_and_right() -> None:
     assert loss(certain / 2e3, torch.tensor([[4, 2]])) > 0.01
 
 
-def test_digit_entropy_tends_to_zero_at_the_label_and_at_a_low_level() -> None:
+def test_digit_entropy_tends_to_zero_at_the_label_and_for_low_logits() -> None:
     digits = NumberTokenLoss(DIGITS, DigitEntropy())
 
     def certain(digit: int, level: float, rest: float) -> float:
@@ -398,10 +398,10 @@ def test_digit_entropy_tends_to_zero_at_the_label_and_at_a_low_level() -> None:
 
     assert certain(4, 40.0, -40.0) < TWO_PATHS[torch.float64]
     assert certain(3, 40.0, -40.0) == approx(0.01 * 40 / 10)
-    assert certain(3, -40.0, -1e4) < TWO_PATHS[torch.float64]  # the caveat in its docstring
+    assert certain(3, -40.0, -1e4) < TWO_PATHS[torch.float64]  # documented
 
 
-# --- regression losses, reweighing ---------- -----------------------------------------------------
+# --- regression losses, reweighing ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -418,13 +418,13 @@ def test_digit_entropy_tends_to_zero_at_the_label_and_at_a_low_level() -> None:
     ],
 )
 def test_expected_value_takes_callables(given_loss: Any, named: str) -> None:
-    made = record([0.1, 0.2, 0.3, 0.2, 0.2], [0.0, 1.0, 2.5, 4.0, 100.0], 3)
+    made = make_input([0.1, 0.2, 0.3, 0.2, 0.2], [0.0, 1.0, 2.5, 4.0, 100.0], 3)
     assert_close(ExpectedValue(given_loss)(made), ExpectedValue(named)(made))
 
 
 class TestReweigh:
     @given(mass=st.floats(0, 1), loss=st.floats(0, 9), worst=st.floats(0, 100))
-    def test_moves_between_the_loss_and_more_than_the_worst(
+    def test_interpolates_between_the_loss_and_more_than_the_worst_cost(
         self, mass: float, loss: float, worst: float
     ) -> None:
         log_mass = torch.tensor([mass], dtype=torch.float64).log()
@@ -432,19 +432,19 @@ class TestReweigh:
         got = reweigh_by_mass(torch.tensor([loss], dtype=torch.float64), log_mass, worst)
         assert_close(got, np.array([wanted]))
 
-    def test_sees_a_mass_that_is_almost_one(self) -> None:
+    def test_is_exact_for_a_mass_near_one(self) -> None:
         # 1 - exp(x) in float32 would be 0 here.
         got = reweigh_by_mass(torch.zeros(1), torch.tensor([-1e-9]), 9.0)
         assert got.item() == approx(9.09e-9)
 
     @pytest.mark.parametrize("log_mass", [-1e-6, -0.1, -1.0, -5.0, -18.0, -25.0, -60.0])
-    def test_gradient_is_right_however_little_the_mass(self, log_mass: float) -> None:
-        # At the start of a training little mass is on numbers; what there is must pull the right way.
+    def test_gradient_is_exact_for_a_small_mass(self, log_mass: float) -> None:
+        # At the start of training, little mass is on numbers.
         x = torch.tensor([log_mass], requires_grad=True)
         reweigh_by_mass(torch.tensor([2.0]), x, 9.0).sum().backward()
         assert x.grad.item() == approx((2.0 - 9.09) * np.exp(log_mass))
 
-    def test_no_mass_on_numbers_is_finite(self) -> None:
+    def test_is_finite_without_mass_on_numbers(self) -> None:
         log_mass = torch.tensor([-torch.inf, -1e30], requires_grad=True)
         loss = reweigh_by_mass(torch.ones(2), log_mass, 9.0)
         loss.sum().backward()
@@ -519,7 +519,7 @@ UNEVEN = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
         ],
         *[
             (
-                partial(ExpectedValue(loss), record([0.2, 0.3, 0.5], UNEVEN, 0)),
+                partial(ExpectedValue(loss), make_input([0.2, 0.3, 0.5], UNEVEN, 0)),
                 r"shape \(\).*\(1,\).*one loss",
             )
             for loss in (torch.nn.MSELoss(), lambda p, t: ((p - t) ** 2).mean())
@@ -538,28 +538,28 @@ UNEVEN = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
         (lambda: Magnitude(math.inf), "expected"),
         (lambda: PlaceWeighted(Wasserstein(), "quadratic"), "expected"),
         (lambda: PlaceWeighted(Wasserstein(), place_base=0.5), "expected"),
-        (lambda: PlaceWeighted(NumberLevel()), "Expected"),
-        (lambda: PerNumber(NumberLevel()), "use it"),
+        (lambda: PlaceWeighted(NumberLevel()), "expected"),
+        (lambda: PerNumber(NumberLevel()), "omit PerNumber"),
         (lambda: WeightedSum(()), "expected"),
         (lambda: WeightedSum((Wasserstein(),), (1.0, 2.0)), "expected"),
         (lambda: WeightedSum((Wasserstein(),), (-1.0,)), "expected"),
-        (lambda: WeightedSum((Wasserstein(), NumberLevel())), "Wrap"),
+        (lambda: WeightedSum((Wasserstein(), NumberLevel())), "wrap them in PerNumber"),
         *[
-            (partial(criterion, record([0.5, 0.5, 0.0], UNEVEN, 0)), "spans")
+            (partial(criterion, make_input([0.5, 0.5, 0.0], UNEVEN, 0)), "spans")
             for criterion in (PlaceWeighted(Wasserstein()), NumberLevel(), PerNumber(Wasserstein()), ntil())
         ],
     ],
 )
-def test_options_and_inputs_that_do_not_fit(make: Callable[[], Any], says: str) -> None:
+def test_invalid_options_and_inputs_are_errors(make: Callable[[], Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make()
 
 
-def test_squashing_may_be_left_out_where_distances_do_not_differ() -> None:
+def test_smmd_without_squashing_takes_values_at_equal_distances() -> None:
     NumberTokenLoss(NumberVocabulary.from_mapping({0: 0, 1: 5}, vocab_size=3), SMMD(squash_factor=None))
 
 
-def test_tables_are_built_once_follow_the_module_and_keep_their_dtype(monkeypatch: Any) -> None:
+def test_tables_are_built_once_move_with_the_module_and_keep_their_dtype(monkeypatch: Any) -> None:
     calls = []
     make = SMMD.bind
     monkeypatch.setattr(SMMD, "bind", lambda self, *given: calls.append(1) or make(self, *given))
@@ -578,15 +578,15 @@ def test_tables_are_built_once_follow_the_module_and_keep_their_dtype(monkeypatc
 
 
 def test_a_criterion_that_is_not_bound_computes_its_tables() -> None:
-    made = record([0.2, 0.2, 0.2, 0.2, 0.2], SPACED, 1)
+    made = make_input([0.2, 0.2, 0.2, 0.2, 0.2], SPACED, 1)
     for criterion in (SMMD(), Dist2(), SmoothedWasserstein(), GaussianCrossEntropy()):
         assert_close(criterion(made), bind(criterion, made.values, made.log_probs)(made))
 
 
-def test_a_users_criterion_needs_neither_needs_nor_bind() -> None:
+def test_your_own_criterion_may_omit_needs_and_bind() -> None:
     class Mine:
-        def __call__(self, record: Any) -> Tensor:
-            return 1 - record.probs.gather(-1, record.target.unsqueeze(-1)).squeeze(-1)
+        def __call__(self, x: Any) -> Tensor:
+            return 1 - x.probs.gather(-1, x.target.unsqueeze(-1)).squeeze(-1)
 
         def worst(self, values: Tensor) -> float:
             return 1.0

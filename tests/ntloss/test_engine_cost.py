@@ -1,4 +1,4 @@
-"""What the combined losses cost: buffers, matrix products, synchronisations, graphs."""
+"""The cost of the combined losses: buffers, matrix products, synchronisations, graphs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ from ntloss import (
     NumberVocabulary,
 )
 from ntloss.engine import readout
-from ntloss.functional import cross_entropy_ntl
 
 WIDE = NumberVocabulary.from_mapping({7 * i: i for i in range(10)}, vocab_size=1009)
 
 
-def test_the_watch_sees_what_it_is_for() -> None:
+def test_the_watch_records_products_buffers_and_synchronisations() -> None:
     with Watch() as watch:
         a = torch.ones(4, 8)
         (a @ a.t()).sum().item()
         a.addmm_(torch.ones(4, 2), torch.ones(2, 8))
         _ = a.view(-1)[torch.ones(32, dtype=torch.bool)]
     assert watch.products == [4 * 8 * 4, 4 * 2 * 8]
-    assert watch.buffers(4 * 8 * 4) == 2  # `a`, and what the mask picked
+    assert watch.buffers(4 * 8 * 4) == 2  # `a`, and the masked elements
     assert "_local_scalar_dense" in watch.operators
     assert "nonzero" in watch.operators
 
@@ -49,7 +48,7 @@ def wide_batch(tokens: int = 40, hidden: int = 8, dtype: torch.dtype = torch.flo
 
 
 class TestLogitsSizedBuffers:
-    """Memory beyond the logits, in buffers of at least half their size."""
+    """Counts buffers beyond the logits of at least half their size."""
 
     def count(self, dtype: torch.dtype, backward: bool = True, **options: Any) -> tuple[int, Tensor, Tensor]:
         hidden, weight, labels = wide_batch(dtype=dtype)
@@ -73,24 +72,24 @@ class TestLogitsSizedBuffers:
          {"criterion": ExpectedValue()}, {"reduction": "sum", "mode": "replace"}],
         ids=str,
     )  # fmt: skip
-    def test_one_which_becomes_the_gradient(self, options: dict[str, Any], dtype: torch.dtype) -> None:
+    def test_there_is_one_which_becomes_the_gradient(
+        self, options: dict[str, Any], dtype: torch.dtype
+    ) -> None:
         made, _, _ = self.count(dtype, **options)
         assert made == 1
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("options", [{}, {"softcap": 5.0}, {"logit_scale": 0.5}], ids=str)
-    def test_none_with_the_gradient_written_in_place(
-        self, options: dict[str, Any], dtype: torch.dtype
-    ) -> None:
+    def test_there_is_none_with_inplace_backward(self, options: dict[str, Any], dtype: torch.dtype) -> None:
         made, logits, leaf = self.count(dtype, inplace_backward=True, **options)
         assert made == 0
         assert leaf.grad.data_ptr() == logits.data_ptr()
 
-    def test_none_without_a_gradient(self) -> None:
+    def test_there_is_none_without_a_gradient(self) -> None:
         for options in ({}, {"softcap": 5.0}):
             assert self.count(torch.float32, backward=False, **options)[0] == 0
 
-    def test_a_number_loss_without_a_gradient_reads_number_labels_alone(
+    def test_a_number_loss_without_a_gradient_reads_only_number_labels(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(readout, "_CHUNK", 1 << 22)
@@ -101,7 +100,7 @@ class TestLogitsSizedBuffers:
             loss_fn(logits := hidden @ weight.T, labels)
         assert watch.buffers(logits.numel() * 4 / 10) == 1  # the logits themselves
 
-    def test_no_more_than_one_where_rows_are_read_all_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_there_is_one_if_all_rows_are_read_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(readout, "_CHUNK", 1 << 22)
         assert self.count(torch.float32)[0] == 1
 
@@ -128,10 +127,10 @@ class TestLinearPath:
     @pytest.mark.parametrize("drop_ignored", [True, False])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("options", [{}, {"softcap": 5.0, "label_smoothing": 0.1}], ids=str)
-    def test_nothing_as_large_as_tokens_times_vocabulary(
+    def test_no_buffer_is_as_large_as_all_logits(
         self, options: dict[str, Any], dtype: torch.dtype, drop_ignored: bool, reduction: str
     ) -> None:
-        # Chunks of 8 of 400 tokens: the largest thing is the head's gradient.
+        # With chunks of 8 of 400 tokens, the head's gradient is the largest buffer.
         watch = self.watch(
             tokens=400, dtype=dtype, chunk_size=8, drop_ignored=drop_ignored, reduction=reduction, **options
         )
@@ -139,17 +138,17 @@ class TestLinearPath:
         assert watch.buffers(400 * 1009 * dtype.itemsize / 8) == 0
 
     @pytest.mark.parametrize("tokens", [1000, 2048])
-    def test_the_default_chunk_holds_an_eighth_of_the_logits_at_most(self, tokens: int) -> None:
+    def test_the_default_chunk_has_at_most_an_eighth_of_the_logits(self, tokens: int) -> None:
         watch = self.watch(tokens=tokens, drop_ignored=False, frozen=("weight",))
         assert max(watch.bytes) <= tokens * 1009 * 4 / 8
 
     @pytest.mark.parametrize(
         ("options", "products"),
         [({"chunk_size": size}, (3, 2, 2, 1)) for size in (None, 7, 1000)]
-        + [({"reduction": "none"}, (4, 3, 3, 1))],  # one more for losses of each position
+        + [({"reduction": "none"}, (4, 3, 3, 1))],  # one more for a loss per position
         ids=str,
     )
-    def test_three_products_and_none_for_what_is_frozen(
+    def test_there_are_three_products_and_none_for_frozen_tensors(
         self, options: dict[str, Any], products: tuple[int, ...]
     ) -> None:
         for frozen, wanted in zip(
@@ -158,18 +157,18 @@ class TestLinearPath:
             watch = self.watch(frozen, drop_ignored=False, **options)
             assert sum(watch.products) == wanted * 40 * 1009 * 8, frozen
 
-    def test_ignored_positions_take_no_part_in_the_products(self) -> None:
+    def test_ignored_positions_are_left_out_of_the_products(self) -> None:
         assert sum(self.watch().products) == 3 * 30 * 1009 * 8
         assert sum(self.watch(reduction="none").products) == 4 * 30 * 1009 * 8
 
-    def test_one_buffer_for_the_gradient_of_the_head(self) -> None:
+    def test_there_is_one_buffer_for_the_gradient_of_the_head(self) -> None:
         for dtype in (torch.float32, torch.float64):
             assert self.watch(chunk_size=2, dtype=dtype).buffers(1009 * 8 * dtype.itemsize) == 1
 
-    def test_frozen_all_round_makes_no_gradient_buffer(self) -> None:
+    def test_frozen_hidden_states_and_head_need_no_gradient_buffer(self) -> None:
         assert self.watch(("hidden", "weight"), chunk_size=1).buffers(1009 * 8 * 4) == 0
 
-    def test_nothing_of_backward_in_forward_without_grad(self) -> None:
+    def test_forward_without_gradients_computes_none(self) -> None:
         hidden, weight, labels = wide_batch()
         module = NTLLinearCrossEntropyLoss(WIDE, drop_ignored=False)
         with torch.no_grad(), Watch() as watch:
@@ -179,7 +178,7 @@ class TestLinearPath:
 
 
 class OfHead(NTLCrossEntropyLoss):
-    """Takes hidden states and the head, as the linear loss does, and makes the logits."""
+    """The loss from logits with the arguments of the linear loss."""
 
     def forward(self, hidden: Tensor, weight: Tensor, labels: Tensor, _: None = None, *rest: Any) -> Tensor:
         return super().forward(F.linear(hidden, weight), labels, *rest)
@@ -192,14 +191,14 @@ def loss_of_head(kind: str, **options: Any) -> torch.nn.Module:
 
 
 class TestSynchronisation:
-    """A meta tensor has no values: whatever asks for one fails, as it would wait on an accelerator."""
+    """Meta tensors have no values: reading one raises an error, and would synchronise an accelerator."""
 
     @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
     @pytest.mark.parametrize("softcap", [None, 3.0])
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
     @pytest.mark.parametrize("kind", ["logits", "inplace", "linear"])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_an_accelerator_never_waits(
+    def test_an_accelerator_never_synchronises(
         self, dtype: torch.dtype, kind: str, smoothing: float, softcap: float | None, reduction: str
     ) -> None:
         options = {"label_smoothing": smoothing, "softcap": softcap, "reduction": reduction, "shift": True}
@@ -209,7 +208,7 @@ class TestSynchronisation:
         hidden = torch.randn(2, 20, 8, device="meta", dtype=dtype, requires_grad=True)
         head = torch.randn(1009, 8, device="meta", dtype=dtype, requires_grad=True)
         module = loss_of_head(kind, **options).to("meta")
-        with Watch() as watch:  # also runs the bodies of our operators
+        with Watch() as watch:  # also runs the bodies of custom operators
             loss = module(hidden, head, labels, None, weights, *counts)
             loss.sum().backward()
         assert loss.shape == ((2, 20) if reduction == "none" else ())
@@ -219,30 +218,30 @@ class TestSynchronisation:
         if kind != "linear":
             assert {"read_logits", "write_gradient"} <= set(watch.operators)
 
-    def test_dropping_ignored_positions_is_the_one_documented_wait(
+    def test_dropping_ignored_positions_is_the_only_synchronisation(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # Static shapes, as on an accelerator: the CPU may count the number labels.
+        # Static shapes, as on an accelerator; in eager mode the CPU counts number labels.
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
         hidden, weight, labels = wide_batch()
         waits = {}
         for drop in (True, False):
             module = NTLLinearCrossEntropyLoss(WIDE, validate=False, drop_ignored=drop)
-            module.objective.follow(hidden)
+            module.objective.move_to_device_of(hidden)
             with Watch() as watch:
                 module(hidden.requires_grad_(), weight.requires_grad_(), labels).backward()
-            # The CPU may read values, to spare itself a pass over the logits.
+            # The CPU may read values, which saves a pass over the logits.
             at_no_cost = ("_local_scalar_dense", "is_nonzero")
             waits[drop] = [o for o in watch.operators if o in SYNCHRONISING and o not in at_no_cost]
         assert waits == {True: ["nonzero"], False: []}
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
     @pytest.mark.parametrize("kind", ["logits", "inplace", "linear"])
-    def test_cuda_never_waits(self, kind: str) -> None:
+    def test_cuda_never_synchronises(self, kind: str) -> None:
         hidden, weight, labels = (x.cuda() for x in wide_batch())
         given = (hidden.requires_grad_(), weight.requires_grad_(), labels)
         module = loss_of_head(kind).cuda()
-        module(*given).backward()  # libraries are loaded
+        module(*given).backward()  # loads libraries
         torch.cuda.set_sync_debug_mode("error")
         try:
             module(*given).backward()
@@ -251,7 +250,7 @@ class TestSynchronisation:
 
     @pytest.mark.parametrize("kind", ["logits", "linear"])
     def test_every_call_runs_the_same_operators(self, kind: str) -> None:
-        # What a CUDA graph asks for: nothing depends on how many labels are numbers, or ignored.
+        # As CUDA graphs require: nothing depends on how many labels are numbers or ignored.
         hidden, weight, labels = wide_batch()
         runs = []
         module = loss_of_head(kind, validate=False)
@@ -275,7 +274,7 @@ class TestCompile:
 
     @pytest.mark.parametrize("options", OPTIONS, ids=str)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_the_logits_path_is_one_graph_equal_to_eager(
+    def test_the_logits_path_is_one_graph_that_equals_eager(
         self, dtype: torch.dtype, options: dict[str, Any]
     ) -> None:
         module = NTLCrossEntropyLoss(NUMBERS, **options)
@@ -290,7 +289,7 @@ class TestCompile:
         assert_same_results(step, compiled, case.logits(dtype), torch.full((3, 5), TEXTS[0]))
         assert counter.frame_count == 1
 
-    def test_with_the_head_weights_and_counts_in_the_graph(self) -> None:
+    def test_head_weights_and_counts_may_be_in_the_graph(self) -> None:
         module = NTLCrossEntropyLoss(NUMBERS)
 
         def step(hidden: Tensor, weight: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
@@ -303,7 +302,7 @@ class TestCompile:
             step, compiled, case.hidden.float(), case.weight.float(), case.labels, torch.tensor([20, 7])
         )
 
-    def test_a_second_backward_through_the_graph_is_right_or_refused(self) -> None:
+    def test_a_second_backward_is_right_or_an_error(self) -> None:
         module = torch.compile(NTLCrossEntropyLoss(NUMBERS), fullgraph=True, backend="aot_eager")
         case = make_case(5)
         logits = case.logits().requires_grad_()
@@ -316,7 +315,7 @@ class TestCompile:
             return
         assert_close(second, first)
 
-    def test_the_linear_path_is_one_break_at_most_and_equal_to_eager(self) -> None:
+    def test_the_linear_path_has_at_most_one_graph_break(self) -> None:
         module = NTLLinearCrossEntropyLoss(NUMBERS)
 
         def step(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
@@ -328,8 +327,10 @@ class TestCompile:
         torch._dynamo.reset()
         assert torch._dynamo.explain(step)(*given).graph_break_count <= 1
 
-    def test_the_accelerators_formula_is_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        # Under torch.compile an accelerator takes plain PyTorch, which this calls on the CPU.
+    def test_plain_pytorch_gives_the_same_as_the_custom_operators(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Accelerators under torch.compile use plain PyTorch, which this test calls on the CPU.
         case = make_case(6)
         for transform, mean in ((readout.IDENTITY, False), (readout.Transform(0.5, 3.0), True)):
             for dtype in (torch.float64, torch.bfloat16):
@@ -347,15 +348,15 @@ class TestCompile:
 
 
 class TestReadBlock:
-    """The two ways to the log-normalizer: through the label's probability, and through the largest."""
+    """The log-normalizer from the label's probability, or from the largest one."""
 
     @pytest.mark.parametrize("transform", [readout.IDENTITY, readout.Transform(1.0, 3.0)])
     @pytest.mark.parametrize("target", ["none", "new", "over the logits"])
     @pytest.mark.parametrize("accelerator", [False, True])
-    def test_are_equal_to_logsumexp(
+    def test_equals_logsumexp(
         self, accelerator: bool, target: str, transform: readout.Transform, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        if accelerator:  # which may not ask whether a probability has vanished
+        if accelerator:  # which does not use the label's probability
             monkeypatch.setattr(readout, "_SAFE_PROBABILITY", 2.0)
         logits = make_case(6).logits(torch.float32)
         labels = torch.arange(6)
@@ -371,19 +372,10 @@ class TestReadBlock:
             assert_close(softmax, wanted.softmax(-1))
 
     @pytest.mark.parametrize("rows", [1, 2, 5, 6, 100])
-    def test_any_number_of_rows_at_a_time(self, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_takes_any_number_of_rows_at_a_time(self, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         logits = make_case(6).logits(torch.bfloat16)
         labels = torch.arange(6)
         whole = readout.read_block(logits, labels, torch.tensor([3, 5]), readout.IDENTITY, True, None)
         monkeypatch.setattr(readout, "_CHUNK", rows * VOCAB + 1)
         parts = readout.read_block(logits, labels, torch.tensor([3, 5]), readout.IDENTITY, True, None)
         assert_close(parts, whole, ONE_COMPUTATION)
-
-
-def test_the_function_keeps_its_module() -> None:
-    hidden, weight, labels = wide_batch()
-    logits = (hidden @ weight.T).requires_grad_()
-    cross_entropy_ntl(logits, labels, WIDE, validate=False)
-    with Watch() as watch:
-        cross_entropy_ntl(logits, labels, WIDE, validate=False).backward()
-    assert "lift_fresh" not in watch.operators  # torch.tensor(...), of which tables are made

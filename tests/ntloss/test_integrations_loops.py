@@ -13,7 +13,7 @@ from processes import results_of
 from tolerances import assert_close
 from torch import Tensor
 
-from ntloss import LinearWarmup, NTLCrossEntropyLoss, NumberLevel, WeightScheduler
+from ntloss import NTLCrossEntropyLoss, NumberLevel, WeightScheduler
 from ntloss.integrations.counts import CountedBatches
 
 HAS_ACCELERATE = importlib.util.find_spec("accelerate") is not None
@@ -74,7 +74,7 @@ def test_lightning_trains_the_weights_of_one_batch(
 ) -> None:
     lightning = pytest.importorskip("lightning")
     loss_fn = NTLCrossEntropyLoss(DIGITS, weight=7.0)  # the schedule sets another, that of `expected`
-    schedule = WeightScheduler(loss_fn, LinearWarmup(steps=0), weight=0.3)
+    schedule = WeightScheduler(loss_fn, lambda step: 1.0, weight=0.3)
     steps_seen = []
 
     class Module(lightning.LightningModule):

@@ -1,4 +1,4 @@
-"""Logits far from zero keep the digits that probabilities need, as in torch's own cross-entropy."""
+"""Losses of large logits are as exact as PyTorch's cross-entropy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make_batch(scale: float) -> tuple[Tensor, Tensor]:
 def compute(path: str, logits: Tensor, labels: Tensor, **options: Any) -> Tensor:
     options = {**(LOGITS | HIDDEN)[path], **options}
     if path in HIDDEN:
-        # A head of ones and zeros rounds nothing itself.
+        # An identity head does not round.
         loss = NTLLinearCrossEntropyLoss(HUNDREDS, **options)(logits, torch.eye(VOCAB).to(logits), labels)
     else:
         loss = NTLCrossEntropyLoss(HUNDREDS, **options)(logits * 1, labels)
@@ -57,7 +57,7 @@ def compute(path: str, logits: Tensor, labels: Tensor, **options: Any) -> Tensor
 
 
 def error_of(loss_fn: Callable[[Tensor], Tensor], logits: Tensor, size: float = 0.0) -> float:
-    """Error of a float32 gradient, relative to the largest of the batch, or to `size`."""
+    """Compute the error of a float32 gradient, relative to the largest of the batch, or to `size`."""
     gradients = []
     for leaf in (logits.clone(), logits.double()):
         (gradient,) = torch.autograd.grad(loss_fn(leaf.requires_grad_()), leaf)

@@ -1,4 +1,4 @@
-"""NumberLevelLoss: equal to the published one where that is right, and right where it is not."""
+"""NumberLevelLoss: equal to the published class where that is right, and right where it is not."""
 
 import inspect
 import os
@@ -26,7 +26,7 @@ VOCABULARY = NumberVocabulary.from_mapping(
 )
 PUBLISHED = Path(os.environ.get("NTLOSS_PUBLISHED") or Path(__file__).parents[2] / ".published")
 
-# Runs beside an `ntloss` of another make, so in a process of its own.
+# Imports the published `ntloss`, so it runs in its own process.
 PUBLISHED_SCRIPT = """
 import sys, torch
 sys.path[:0] = [sys.argv[1], sys.argv[4]]
@@ -64,14 +64,14 @@ def texts_to_labels(*rows):
 
 
 def one_point_each(labels):
-    """Put text in place of a second point: 0.3.2 reads 12.3.4 as 1234."""
+    """Replace a second point by text, because 0.3.2 reads 12.3.4 as 1234."""
     named = [[TEXTS[i] or "b" if i >= 0 else "x" for i in row] for row in labels.tolist()]
     rows = [re.sub(r"(?<=[0-9])\.([0-9]+)\.(?=[0-9])", r".\1a", "".join(row)) for row in named]
     return texts_to_labels(*rows)
 
 
 def published_cases():
-    """Random batches, all options, numbers of 1 to 20 digits."""
+    """Make random batches with all options, and numbers of 1 to 20 digits."""
     generator = torch.Generator().manual_seed(0)
     cases = []
     for float_level in (False, True):
@@ -100,7 +100,7 @@ def published_cases():
 
 
 def home_made_cases():
-    """What tokenizers of one's own make of a text, whose decoders put spaces between digits."""
+    """Make batches with custom tokenizers whose decoders put spaces between digits."""
     generator = torch.Generator().manual_seed(1)
     texts = ["12", "a12,-2019a7.04.", "12 7 1 9.5"]
     cases = []
@@ -164,7 +164,7 @@ def test_takes_the_published_arguments():
 
 
 def number_levels(logits, labels, decimals=False):
-    """What the oracle says of each position."""
+    """Compute the oracle's loss of each position."""
     term = oracle.Term(oracle.number_level, reweigh=False, decimals=decimals)
     options = oracle.Combined(
         term, weight=1.0, reduction="none", cross_entropy=0.0, texts=dict(enumerate(TEXTS[:11]))
@@ -175,7 +175,7 @@ def number_levels(logits, labels, decimals=False):
 
 @pytest.mark.parametrize("length", [*range(1, 61, 7), 21, 25, 40, 60])
 @pytest.mark.parametrize("float_level", [False, True])
-def test_numbers_of_1_to_60_digits_are_read_right(length, float_level):
+def test_numbers_of_1_to_60_digits_equal_the_oracle(length, float_level):
     generator = torch.Generator().manual_seed(length)
     digits = torch.randint(0, 10, (1, length), generator=generator)
     text = "".join(map(str, digits[0].tolist()))
@@ -191,7 +191,7 @@ def test_numbers_of_1_to_60_digits_are_read_right(length, float_level):
     assert_close(loss, expected, scale=1.0)  # an error is from 0 to 1
 
 
-def test_longer_numbers_than_max_number_length_are_not_clamped():
+def test_numbers_longer_than_max_number_length_are_not_clamped():
     certain = torch.full((1, 30, len(TEXTS)), -1e4)
     certain[0, range(30), [2, *[0] * 29]] = 0.0  # 2 * 10^29
     labels = texts_to_labels("1" + "0" * 29)
@@ -199,7 +199,7 @@ def test_longer_numbers_than_max_number_length_are_not_clamped():
     assert float(loss) == approx(1 / 3)
 
 
-def test_one_term_for_each_number_at_its_first_digit():
+def test_each_number_has_one_term_at_its_first_digit():
     labels = texts_to_labels("12a3.4", "xx56b7")
     logits = torch.randn(2, 6, len(TEXTS))
     at = NumberLevelLoss(VOCABULARY)(logits, labels, reduction="none")
@@ -218,17 +218,16 @@ def test_a_second_point_ends_a_number():
     assert (at != 0).nonzero().tolist() == [[0, 0], [0, 5]]
 
 
-def test_packed_rows_are_cut_at_the_ends_of_sequences():
+def test_the_end_of_a_packed_sequence_ends_a_number():
     labels = texts_to_labels("12a345", "6789ab")
     sequence_ids = torch.tensor([[0, 1, 1, 1, 1, 2], [0, 0, 1, 1, 1, 1]])
     logits = torch.randn(2, 6, len(TEXTS))
     at = NumberLevelLoss(VOCABULARY)(logits, labels, reduction="none", sequence_ids=sequence_ids)
-    # "1" is cut off from "2", and "34" from "5".
+    # "12" and "345" are split.
     assert (at != 0).nonzero().tolist() == [[0, 0], [0, 1], [0, 3], [0, 5], [1, 0], [1, 2]]
 
 
 def test_the_oracle_agrees_with_exact_integers():
-    """The oracle's floats, checked once with Python's integers."""
     digits = np.random.default_rng(0).integers(0, 10, (2, 50))
     logits = np.full((1, 50, 14), -1e4)
     logits[0, range(50), digits[0]] = 0.0

@@ -1,4 +1,4 @@
-"""Number token loss alone: drawn vocabularies and batches against the oracle, and what its module does."""
+"""NumberTokenLoss: random vocabularies and batches against the oracle, and properties of the module."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ from ntloss import (
     SmoothedWasserstein,
     Wasserstein,
 )
-from ntloss.functional import number_token_loss
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 REDUCTIONS = ["mean", "sum", "none"]
@@ -49,7 +48,7 @@ REDUCTIONS = ["mean", "sum", "none"]
 
 @st.composite
 def cases(draw: st.DrawFn, minus_infinity: bool = False) -> dict[str, Any]:
-    """A vocabulary with several forms of a value, logits, labels, weights and options."""
+    """Draw a vocabulary with several forms of a value, logits, labels, weights and options."""
     vocab = draw(st.integers(4, 24))
     ids = draw(st.lists(st.integers(0, vocab - 1), min_size=3, max_size=vocab, unique=True))
     pool = draw(
@@ -65,7 +64,7 @@ def cases(draw: st.DrawFn, minus_infinity: bool = False) -> dict[str, Any]:
     labels = np.where(rng.random(shape) < 0.2, ignore_index, labels)
     if minus_infinity:
         gone = rng.random(logits.shape) < draw(st.sampled_from([0.3, 0.8]))
-        gone[..., rng.integers(vocab)] = False  # as CE asks: one token is left
+        gone[..., rng.integers(vocab)] = False  # cross-entropy needs one token
         if draw(st.booleans()):
             text = [i for i in range(vocab) if i not in values]
             gone[..., ids] |= bool(text) and rng.random() < 0.5
@@ -101,20 +100,20 @@ def worst_of(case: dict[str, Any]) -> float:
 
 
 def ours(case: dict[str, Any], dtype: torch.dtype = torch.float64, **changes: Any) -> tuple[Tensor, Tensor]:
-    """The library's loss of a case, and the logits that it is of."""
+    """Compute the library's loss of a case; return its logits too."""
     case = {**case, **changes}
     logits = torch.from_numpy(np.array(case["logits"])).to(dtype).requires_grad_()
     weights = None if case["weights"] is None else torch.from_numpy(np.asarray(case["weights"]))
     labels = torch.from_numpy(np.asarray(case["labels"]))
     criterion = CRITERIA[case["criterion"]][0]
-    options = {"reweigh": case["reweigh"], "loss_weights": weights, **case["options"]}
-    return number_token_loss(logits, labels, case["vocabulary"], criterion, **options), logits
+    loss = NumberTokenLoss(case["vocabulary"], criterion, case["reweigh"])
+    return loss(logits, labels, weights, **case["options"]), logits
 
 
 def number_term(
     logits: Any, labels: Any, vocabulary: NumberVocabulary, term: Term | None = None, **options: Any
 ) -> Expected:
-    """What the oracle says of the number term alone."""
+    """Compute the oracle's number term."""
     weights = options.pop("weights", None)
     options = {"cross_entropy": 0.0, "weight": 1.0, "number": term or Term(), **options}
     rows = logits.detach().double().numpy() if isinstance(logits, Tensor) else logits
@@ -137,13 +136,13 @@ def gradient(loss: Tensor, logits: Tensor) -> Tensor:
 class TestDrawnBatches:
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     @given(case=cases())
-    def test_value_and_gradient_are_the_oracles(self, case: dict[str, Any], dtype: torch.dtype) -> None:
+    def test_value_and_gradient_equal_the_oracle(self, case: dict[str, Any], dtype: torch.dtype) -> None:
         loss, logits = ours(case, dtype)
         assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
         assert_matches_oracle(loss, logits, expected(case, logits), dtype, worst_of(case))
 
     @given(case=cases(minus_infinity=True))
-    def test_logits_of_minus_infinity(self, case: dict[str, Any]) -> None:
+    def test_logits_of_minus_infinity_are_finite_and_equal_the_oracle(self, case: dict[str, Any]) -> None:
         loss, logits = ours(case)
         slope = gradient(loss, logits)
         assert loss.isfinite().all()
@@ -158,7 +157,7 @@ class TestDrawnBatches:
             assert_close(slope, wanted, GRADIENT_TOLERANCE[torch.float64], scale=worst)
 
     @given(case=cases())
-    def test_positions_without_a_number_contribute_exactly_nothing(self, case: dict[str, Any]) -> None:
+    def test_positions_without_a_number_contribute_exactly_zero(self, case: dict[str, Any]) -> None:
         loss, logits = ours(case)
         slope = gradient(loss, logits)
         labels, ignore = case["labels"], case["options"]["ignore_index"]
@@ -166,7 +165,7 @@ class TestDrawnBatches:
         if case["weights"] is not None:
             counts &= np.asarray(case["weights"]) > 0
         assert (slope[torch.from_numpy(np.asarray(~counts))] == 0).all()
-        # Other logits there, however wild, change nothing.
+        # Their logits do not matter.
         wild = np.where(counts[..., None], case["logits"], 77.0 * np.sin(np.arange(case["logits"].shape[-1])))
         moved, moved_logits = ours(case, logits=wild)
         worst = worst_of(case)
@@ -176,8 +175,8 @@ class TestDrawnBatches:
 
 class TestBatches:
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    def test_many_tokens_keep_their_digits(self, dtype: torch.dtype, digits: NumberVocabulary) -> None:
-        # bfloat16 sums would stop growing at 256, bfloat16 tables read 257 as 256.
+    def test_sums_over_many_tokens_are_exact(self, dtype: torch.dtype, digits: NumberVocabulary) -> None:
+        # bfloat16 sums would stop growing at 256, and bfloat16 tables would round 257 to 256.
         generator = torch.Generator().manual_seed(1)
         logits = torch.randn(600, 12, generator=generator).to(dtype)
         labels = torch.randint(12, (600,), generator=generator)
@@ -185,11 +184,11 @@ class TestBatches:
         assert each.sum() > 1000
         wanted = {"none": each, "sum": each.sum(), "mean": each.sum() / (labels < 10).sum().item()}
         for reduction, value in wanted.items():
-            loss = number_token_loss(logits.requires_grad_(), labels, digits, reduction=reduction)
+            loss = NumberTokenLoss(digits)(logits.requires_grad_(), labels, reduction=reduction)
             assert_close(loss, value, VALUE_TOLERANCE[dtype])
 
     @pytest.mark.parametrize("certainty", [5.0, 15.0, 20.0, 30.0])
-    def test_gradient_of_a_model_that_is_certain_of_text(
+    def test_gradient_is_exact_if_the_model_is_certain_of_text(
         self, certainty: float, digits: NumberVocabulary, batch: Any
     ) -> None:
         logits, _ = batch(12, 3, dtype=torch.float32)
@@ -202,9 +201,9 @@ class TestBatches:
     def test_large_values_keep_their_difference_in_bfloat16(self) -> None:
         vocabulary = NumberVocabulary.from_mapping({0: 256, 1: 257, 2: 1001}, vocab_size=4)
         logits = torch.tensor([[0.0, -1e4, -1e4, -1e4]], dtype=torch.bfloat16)
-        assert number_token_loss(logits, torch.tensor([1]), vocabulary).item() == 1.0
+        assert NumberTokenLoss(vocabulary)(logits, torch.tensor([1])).item() == 1.0
 
-    def test_rows_of_nothing_but_minus_infinity_stay_finite(self, digits: NumberVocabulary) -> None:
+    def test_rows_that_are_all_minus_infinity_stay_finite(self, digits: NumberVocabulary) -> None:
         for reweigh in (True, False):
             for label in (3, 11, -100):
                 logits = torch.full((1, 12), -torch.inf, requires_grad=True)
@@ -214,17 +213,17 @@ class TestBatches:
                 assert logits.grad.isfinite().all(), (reweigh, label)
 
     @pytest.mark.parametrize("reweigh", [True, False])
-    def test_a_vocabulary_of_numbers_only(self, reweigh: bool, batch: Any) -> None:
+    def test_the_vocabulary_may_have_only_numbers(self, reweigh: bool, batch: Any) -> None:
         vocabulary = NumberVocabulary.from_mapping({i: i * i for i in range(5)}, vocab_size=5)
         logits, labels = batch(5, 7)
         wanted = number_term(logits, labels, vocabulary, Term(reweigh=reweigh))
-        loss = number_token_loss(logits, labels, vocabulary, reweigh=reweigh)
+        loss = NumberTokenLoss(vocabulary, reweigh=reweigh)(logits, labels)
         assert_matches_oracle(loss, logits, (wanted.ntl, wanted.gradient), torch.float64, 16.0)  # 4 squared
 
-    def test_a_vocabulary_of_one_number(self, batch: Any) -> None:
+    def test_the_loss_of_a_single_number_is_zero(self, batch: Any) -> None:
         vocabulary = NumberVocabulary.from_mapping({1: 5.0}, vocab_size=3)
         logits, _ = batch(3, 2)
-        loss = number_token_loss(logits, torch.tensor([1, 1]), vocabulary)
+        loss = NumberTokenLoss(vocabulary)(logits, torch.tensor([1, 1]))
         loss.backward()
         assert loss.item() == 0
         assert (logits.grad == 0).all()
@@ -233,7 +232,7 @@ class TestBatches:
         logits, labels = batch(12, 6)
         assert_close(NTLoss(digits)(logits, labels.int()), NTLoss(digits)(logits, labels), ONE_COMPUTATION)
 
-    def test_weights_of_any_real_dtype(self, digits: NumberVocabulary, batch: Any) -> None:
+    def test_weights_may_have_any_real_dtype(self, digits: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(12, 6)
         weights = torch.tensor([0, 1, 1, 0, 1, 1])
         reference = NTLoss(digits)(logits, labels, weights.double())
@@ -241,18 +240,18 @@ class TestBatches:
             assert_close(NTLoss(digits)(logits, labels, weights.to(dtype)), reference, ONE_COMPUTATION)
 
     @pytest.mark.parametrize("largest", [1e39, 1e300])
-    def test_values_beyond_float32_are_refused_or_harmless(self, largest: float) -> None:
-        # float() reads "1e300" as finite; float32, in which the loss is computed, does not.
+    def test_values_beyond_float32_are_an_error_or_finite(self, largest: float) -> None:
+        # 1e300 is finite for float(), but not in float32, in which the loss is computed.
         try:
             vocabulary = NumberVocabulary.from_mapping({0: 0.0, 1: "1", 2: largest}, vocab_size=4)
-            loss = number_token_loss(torch.zeros(1, 4), torch.tensor([1]), vocabulary)
+            loss = NumberTokenLoss(vocabulary)(torch.zeros(1, 4), torch.tensor([1]))
         except ValueError:
             return
         assert loss.isfinite()
 
 
 class TestWithoutGradients:
-    """On the CPU the logits of number labels alone are read then, where they are few."""
+    """Without gradients, the CPU reads only the logits of number labels, if they are few."""
 
     @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
     @pytest.mark.parametrize("weighted", [False, True])
@@ -291,21 +290,21 @@ class TestModule:
             NTLCrossEntropyLoss(vocabulary, Wasserstein(3.0), softcap=3.0),
         ]
 
-    def test_has_nothing_to_save_or_to_train(self, digits: NumberVocabulary) -> None:
+    def test_has_no_state_and_no_parameters(self, digits: NumberVocabulary) -> None:
         for loss in self.losses(digits):
             assert loss.state_dict() == {}
             assert list(loss.parameters()) == []
             loss.load_state_dict({})
 
-    def test_copies_and_pickles(self, irregular: NumberVocabulary, batch: Any) -> None:
+    def test_can_be_copied_and_pickled(self, irregular: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(irregular.vocab_size, 5)
         for loss in self.losses(irregular):
             for clone in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
                 assert_repeats(partial(loss, logits, labels), partial(clone, logits, labels))
 
     @pytest.mark.parametrize("make", ["sentence_piece", "byte_level"])
-    def test_pickles_when_made_of_a_tokenizer(self, make: str, batch: Any) -> None:
-        # torch.save(model), spawned workers and launchers pickle whatever a model holds.
+    def test_can_be_pickled_when_made_from_a_tokenizer(self, make: str, batch: Any) -> None:
+        # torch.save(model), spawned workers and launchers pickle all attributes of a model.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             loss = NTLoss(tiny_tokenizers.MAKES[make]())
@@ -313,7 +312,7 @@ class TestModule:
         clone = pickle.loads(pickle.dumps(loss))
         assert_repeats(partial(loss, logits, labels), partial(clone, logits, labels))
 
-    def test_keeps_its_tables_exact_under_half(self, irregular: NumberVocabulary, batch: Any) -> None:
+    def test_tables_keep_their_dtype_under_half(self, irregular: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(irregular.vocab_size, 5)
         for loss in self.losses(irregular):
             reference = loss(logits, labels)
@@ -324,7 +323,7 @@ class TestModule:
                 assert {name: buffer.dtype for name, buffer in loss.named_buffers()} == before
                 assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
-    def test_goes_to_another_device_and_back(self, irregular: NumberVocabulary, batch: Any) -> None:
+    def test_moves_to_another_device_and_back(self, irregular: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(irregular.vocab_size, 5)
         for loss in self.losses(irregular):
             reference = loss(logits, labels)
@@ -333,10 +332,10 @@ class TestModule:
             assert loss(logits.to("meta"), labels.to("meta")).device.type == "meta"
             loss.to("cpu")
             assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
-            loss.to("meta").to_empty(device="cpu")  # how sharded training brings modules to life
+            loss.to("meta").to_empty(device="cpu")  # as sharded training initialises modules
             assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
-    def test_follows_the_logits(self, irregular: NumberVocabulary, batch: Any) -> None:
+    def test_moves_to_the_device_of_the_logits(self, irregular: NumberVocabulary, batch: Any) -> None:
         logits, labels = batch(irregular.vocab_size, 5)
         for loss in self.losses(irregular):
             assert loss(logits.to("meta"), labels.to("meta")).device.type == "meta"
@@ -345,7 +344,9 @@ class TestModule:
     @pytest.mark.parametrize(
         "criterion", [Dist2(), GaussianCrossEntropy(), SmoothedWasserstein()], ids=lambda c: type(c).__name__
     )
-    def test_tables_of_its_criterion_follow_the_logits_too(self, batch: Any, criterion: Any) -> None:
+    def test_tables_of_the_criterion_move_to_the_device_of_the_logits(
+        self, batch: Any, criterion: Any
+    ) -> None:
         vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         logits, labels = batch(12, 5)
         for make in (NumberTokenLoss, NTLCrossEntropyLoss):
@@ -365,9 +366,10 @@ class TestModule:
         # Tables that are built in inference mode cannot be saved for backward.
         vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         logits, labels = batch(12, 5)
+        loss = NumberTokenLoss(vocabulary)
         with torch.inference_mode():
-            number_token_loss(logits, labels, vocabulary)
-        number_token_loss(logits, labels, vocabulary).backward()
+            loss(logits, labels)
+        loss(logits, labels).backward()
 
         logits, labels = batch(12, 5)
         with torch.inference_mode():
@@ -388,13 +390,13 @@ class TestModule:
             torch.set_default_dtype(torch.float32)
         assert_close(changed, plain, ONE_COMPUTATION)
 
-    def test_says_what_it_is_when_printed(self, digits: NumberVocabulary) -> None:
+    def test_repr_shows_the_size_of_the_vocabulary(self, digits: NumberVocabulary) -> None:
         assert "vocab_size=12" in repr(NTLoss(digits))
 
 
 class TestPredictNumbers:
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    def test_mean_and_mass_of_each_position(
+    def test_returns_mean_and_mass_of_each_position(
         self, dtype: torch.dtype, irregular: NumberVocabulary, batch: Any
     ) -> None:
         logits, _ = batch(irregular.vocab_size, 2, 3, dtype=dtype)
@@ -412,15 +414,9 @@ class TestPredictNumbers:
         fn = NTLossDotProduct(digits)
         assert torch.autograd.gradcheck(fn.predict_numbers, logits)
 
-    def test_no_number_left(self, digits: NumberVocabulary) -> None:
+    def test_is_finite_if_all_numbers_are_masked(self, digits: NumberVocabulary) -> None:
         logits = torch.full((1, 1, 12), -torch.inf)
         logits[..., 11] = 0
         prediction, mass = NTLossDotProduct(digits).predict_numbers(logits)
         assert prediction.isfinite().all()
         assert mass.item() == 0
-
-    def test_checks_its_logits(self, digits: NumberVocabulary) -> None:
-        with pytest.raises(ValueError, match=r"\[1, 2, 13\].*12"):
-            NTLossDotProduct(digits).predict_numbers(torch.zeros(1, 2, 13))
-        with pytest.raises(TypeError, match=r"int64"):
-            NTLossDotProduct(digits).predict_numbers(torch.zeros(1, 2, 12, dtype=torch.int64))

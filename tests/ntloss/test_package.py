@@ -1,4 +1,4 @@
-"""What comes with `import ntloss`, and what does not."""
+"""Imports, public names and metadata of the package."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 import ntloss
-import ntloss.functional
 
-# Those that integrate; the lab and development have floors of their own.
+# Extras of the integrations; the lab and development have other minimum versions.
 _EXTRAS = "transformers|trl|peft|lightning"
 
 
@@ -31,22 +30,22 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_importing_it_imports_torch_alone() -> None:
-    # What torch itself brings along is none of our doing.
+def test_importing_the_package_imports_only_torch() -> None:
+    # Not counting what torch imports.
     code = """
 import torch
 before = set(sys.modules)
-import ntloss, ntloss.functional, ntloss.metrics, ntloss.decoding, ntloss.parsing, ntloss.schedules
+import ntloss, ntloss.metrics, ntloss.decoding, ntloss.parsing, ntloss.schedules
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
     ours = set(run(code).split()) - set(sys.stdlib_module_names)
-    # torch loads parts of itself, and what they need, when they are first asked for.
+    # torch imports some of these lazily.
     needed_by_torch = {"numpy", "sympy", "mpmath"}
     ours = {name for name in ours - needed_by_torch if not name.startswith(("_", "cython"))}
     assert ours - {"torch"} == {"ntloss"}
 
 
-def test_a_loss_of_a_mapping_needs_no_tokenizer_library() -> None:
+def test_a_loss_from_a_mapping_needs_no_tokenizer_library() -> None:
     code = """
 import torch
 sys.modules["transformers"] = sys.modules["tokenizers"] = None  # importing either raises
@@ -57,7 +56,7 @@ print(loss(torch.zeros(1, 12), torch.tensor([4])).item() > 0)
     assert run(code) == "True\n"
 
 
-def test_version_is_that_of_the_distribution() -> None:
+def test_version_equals_that_of_the_distribution() -> None:
     try:
         installed = importlib.metadata.version("ntloss")
     except importlib.metadata.PackageNotFoundError:
@@ -66,7 +65,7 @@ def test_version_is_that_of_the_distribution() -> None:
 
 
 @pytest.mark.parametrize("name", ntloss.__all__)
-def test_every_public_name_is_there_and_documented(name: str) -> None:
+def test_every_public_name_exists_and_is_documented(name: str) -> None:
     thing = getattr(ntloss, name)
     assert inspect.getdoc(thing)
     for member_name, member in inspect.getmembers(thing):
@@ -74,13 +73,13 @@ def test_every_public_name_is_there_and_documented(name: str) -> None:
             assert inspect.getdoc(member), f"{name}.{member_name}"
 
 
-def test_public_names_are_listed_once_and_all() -> None:
+def test_all_lists_every_public_name_once() -> None:
     assert len(set(ntloss.__all__)) == len(ntloss.__all__)
     ours = {n for n, x in vars(ntloss).items() if not n.startswith("_") and not inspect.ismodule(x)}
     assert ours == set(ntloss.__all__)
 
 
-def test_a_wheel_holds_both_packages_and_the_configuration(tmp_path: Path) -> None:
+def test_a_wheel_contains_both_packages_and_the_configuration(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(root)]
     done = subprocess.run(build, capture_output=True, text=True, timeout=120)
@@ -99,7 +98,7 @@ def test_a_wheel_holds_both_packages_and_the_configuration(tmp_path: Path) -> No
     assert "ntloss = ntloss.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
 
 
-def test_the_oldest_releases_that_are_tested_are_those_that_the_metadata_claims() -> None:
+def test_the_oldest_tested_releases_are_the_minimum_versions_in_the_metadata() -> None:
     root = Path(__file__).parents[2]
     metadata = (root / "pyproject.toml").read_text(encoding="utf-8")
     pins = dict(

@@ -1,11 +1,11 @@
 """Drop-in for `ntloss` 0.3.2: the same values, gradients and attributes.
 
-Differences on purpose are tested elsewhere: batches without numbers in test_criteria.py, micro-batches in
-test_splitting.py, half precision and devices in test_number_token_loss.py, synchronisation in
-test_compile.py, tokenizers in test_vocabulary.py, imports in test_package.py.
+Other files test the intended differences: test_criteria.py batches without numbers, test_splitting.py
+micro-batches, test_number_token_loss.py half precision and devices, test_compile.py synchronisation,
+test_vocabulary.py tokenizers, test_package.py imports.
 
-The published package is imported in a process of its own, from `.published` (`make published`) or from the
-folder that NTLOSS_PUBLISHED names.
+A separate process imports the published package, from `.published` (`make published`) or from the folder
+NTLOSS_PUBLISHED.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def folder_of_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest
 def both(
     folder_of_tokenizer: Path, published: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Requests, each with the published answer and ours."""
+    """Make requests, and answer each with both packages."""
     from transformers import AutoTokenizer
 
     name = folder_of_tokenizer.name
@@ -85,10 +85,10 @@ def both(
     return list(zip(requests, theirs["answers"], ours, strict=True))
 
 
-def test_same_value_and_gradient(both: list[Any]) -> None:
+def test_value_and_gradient_equal_the_published_ones(both: list[Any]) -> None:
     for request, theirs, ours in both:
         # Otherwise the gradient is a difference of almost equal costs (the model is certain of one token, or
-        # nearly every value costs the same once squashed), and each side rounds it in its own way.
+        # squashing makes the costs almost equal), which the two packages round differently.
         well_conditioned = request["scale"] <= ORDINARY_LOGITS and request["settings"]["reweigh"]
         worst = float(theirs["max_dist"])
         rounding = 0.0 if well_conditioned else 4 * torch.finfo(torch.float32).eps * worst
@@ -103,12 +103,12 @@ def test_same_value_and_gradient(both: list[Any]) -> None:
             assert_close(ours[name], theirs[name], tolerance, f"{name} {request}", scale=scale)
 
 
-def test_same_attributes_and_predicted_numbers(both: list[Any]) -> None:
+def test_attributes_and_predicted_numbers_equal_the_published_ones(both: list[Any]) -> None:
     for request, theirs, ours in both:
         assert ours.keys() == theirs.keys()
         for name in ours.keys() - {"value", "gradient"}:
             assert ours[name].shape == theirs[name].shape, name
-            # Distances are rounded in another order when squashed.
+            # Squashed distances are computed in another order.
             if name in ("dist_lookup", "max_dist", "yhat", "nt_mass"):
                 assert_close(ours[name], theirs[name], TWO_PATHS, f"{name} {request}")
             else:
@@ -116,14 +116,13 @@ def test_same_attributes_and_predicted_numbers(both: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", [NTLoss, NTLossDotProduct])
-def test_attributes_lie_on_the_device_of_the_loss(kind: Any) -> None:
+def test_attributes_are_on_the_device_of_the_loss(kind: Any) -> None:
     loss_fn = kind(tiny_tokenizers.byte_level()).to("meta")
     attributes = [getattr(loss_fn, name) for name in published_side.ATTRIBUTES[kind.__name__]]
     assert {x.device.type for x in attributes if isinstance(x, torch.Tensor)} == {"meta"}
 
 
-def test_the_published_package_has_what_we_mend(published: Path) -> None:
-    """The comparison above is with the package that the documented differences are about."""
+def test_the_published_package_has_the_documented_faults(published: Path) -> None:
     code = f"""
 import sys; sys.path.insert(1, {str(Path(__file__).parent)!r})
 import tiny_tokenizers, torch, ntloss

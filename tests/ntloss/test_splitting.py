@@ -29,7 +29,7 @@ from ntloss import NTLCrossEntropyLoss
 
 
 def parts_of(case: Case, bounds: list[int]) -> list[Case]:
-    """The case's rows, cut at `bounds`."""
+    """Split the case's rows at `bounds`."""
     split = ("hidden", "labels", "loss_weights", "sequence_ids")
     of_rows = {name: getattr(case, name) for name in split if getattr(case, name) is not None}
     return [
@@ -39,7 +39,7 @@ def parts_of(case: Case, bounds: list[int]) -> list[Case]:
 
 
 def in_parts(case: Case, bounds: list[int], path: str, **changes: Any) -> tuple[float, dict[str, np.ndarray]]:
-    """Sum of the micro-batches' losses, and the gradient that accumulates."""
+    """Compute the sum of the micro-batches' losses, and the accumulated gradient."""
     parts = parts_of(case, bounds)
     counter = NTLCrossEntropyLoss(NUMBERS, CRITERIA[case.criterion][0], shift=changes.get("shift", False))
     counts = [counter.normalizers(part.labels, part.loss_weights, part.sequence_ids) for part in parts]
@@ -54,7 +54,7 @@ def in_parts(case: Case, bounds: list[int], path: str, **changes: Any) -> tuple[
 
 
 def assert_splits(case: Case, bounds: list[int], path: str, **changes: Any) -> None:
-    """Micro-batches add up to the whole; counts are float32 and exact, but their reciprocals are not."""
+    """Check that micro-batches add up to the whole batch."""
     whole = run(case, path, **changes)
     loss, gradients = in_parts(case, bounds, path, **changes)
     assert_close(loss, whole.loss)
@@ -64,8 +64,8 @@ def assert_splits(case: Case, bounds: list[int], path: str, **changes: Any) -> N
 @given(seed=st.integers(0, 2**32 - 1), bounds=st.lists(st.integers(0, 8), max_size=4))
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("mode", ["add", "replace"])
-def test_into_any_micro_batches(mode: str, path: str, seed: int, bounds: list[int]) -> None:
-    # Some have no numbers, some nothing at all, some are empty: each counts for what it holds.
+def test_any_micro_batches_add_up(mode: str, path: str, seed: int, bounds: list[int]) -> None:
+    # Some micro-batches have no numbers, some ignore all labels, some are empty.
     case = make_case(8, seed=seed, weighted=seed % 2 == 0, mode=mode, z_loss=0.01, label_smoothing=0.1)
     assert_splits(case, bounds, path)
 
@@ -73,19 +73,19 @@ def test_into_any_micro_batches(mode: str, path: str, seed: int, bounds: list[in
 @pytest.mark.parametrize("criterion", ["wasserstein", "smmd", "number_level", "ntil"])
 @pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("path", PATHS)
-def test_of_sequences(path: str, shift: bool, criterion: str) -> None:
+def test_micro_batches_of_sequences_add_up(path: str, shift: bool, criterion: str) -> None:
     assert_splits(numbers_case(criterion, weighted=True), [1], path, shift=shift)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_where_numbers_are_rare(path: str) -> None:
-    # One number in the first micro-batch and three in the second: a mean of means would weigh it threefold.
+def test_micro_batches_with_different_counts_of_numbers_add_up(path: str) -> None:
+    # One number in the first micro-batch and three in the second: a mean of means would triple its weight.
     labels = torch.full((8,), TEXTS[0])
     labels[0], labels[4:7] = 9, 3
     case = replace(make_case(8), labels=labels)
     assert_splits(case, [4], path)
     means = [run(part, path).loss for part in parts_of(case, [4])]
-    assert abs(sum(means) / 2 - run(case, path).loss) > 1e-3  # what the counts are for
+    assert abs(sum(means) / 2 - run(case, path).loss) > 1e-3  # without the counts
 
 
 @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])

@@ -1,4 +1,4 @@
-"""A vocabulary sharded over 2 and 4 processes gives what one process gives, in few small collectives."""
+"""A vocabulary sharded over 2 or 4 processes gives the results of one process, with few collectives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRIALS = parallel_worker.trials()
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
-    """What each rank of each job wrote down."""
+    """Run the jobs, and load the results of each rank."""
     results = {}
     for world in WORLDS:
         folder = tmp_path_factory.mktemp(f"world{world}")
@@ -46,7 +46,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, A
 
 
 def whole(name: str, parts: list[torch.Tensor]) -> torch.Tensor:
-    """The gradient of all ranks together; that of hidden states is the same on each."""
+    """Merge the gradients of all ranks; that of hidden states is the same on each."""
     if name == "hidden":
         for part in parts[1:]:
             assert_close(part, parts[0], ONE_COMPUTATION)
@@ -56,12 +56,14 @@ def whole(name: str, parts: list[torch.Tensor]) -> torch.Tensor:
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
 @pytest.mark.parametrize("world", WORLDS)
-def test_equals_one_process(trial: Trial, world: int, jobs: dict[int, Any]) -> None:
+def test_loss_and_gradients_equal_those_of_one_process(
+    trial: Trial, world: int, jobs: dict[int, Any]
+) -> None:
     ranks = [rank[trial.name] for rank in jobs[world]]
     path = "logits" if trial.kind.startswith("logits") else "linear"
     alone = run(trial.case, path, trial.dtype, **(trial.arguments or {}))
     terms = [alone.loss, alone.ce, alone.ntl]
-    # Heads that multiply in bfloat16 round logits in their own way.
+    # Heads that multiply in bfloat16 round logits differently.
     rounded = trial.dtype == torch.bfloat16 and path == "linear"
     value = HALF_PRECISION if rounded else 2 * VALUE_TOLERANCE[trial.dtype]
     for rank in ranks:
@@ -75,7 +77,7 @@ def test_equals_one_process(trial: Trial, world: int, jobs: dict[int, Any]) -> N
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
 @pytest.mark.parametrize("world", WORLDS)
-def test_collectives_are_few_and_none_is_as_wide_as_the_vocabulary(
+def test_collectives_are_few_and_smaller_than_the_vocabulary(
     trial: Trial, world: int, jobs: dict[int, Any]
 ) -> None:
     case = trial.case
@@ -102,7 +104,7 @@ def test_collectives_are_few_and_none_is_as_wide_as_the_vocabulary(
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_ranks_with_different_batches_are_told(world: int, jobs: dict[int, Any]) -> None:
+def test_ranks_with_different_batches_raise_an_error(world: int, jobs: dict[int, Any]) -> None:
     for rank in jobs[world]:
         assert len(rank["different batches"]) == 2
         for message in rank["different batches"]:
@@ -111,7 +113,7 @@ def test_ranks_with_different_batches_are_told(world: int, jobs: dict[int, Any])
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_frozen_hidden_states_cost_no_collective(world: int, jobs: dict[int, Any]) -> None:
+def test_frozen_hidden_states_need_no_collective(world: int, jobs: dict[int, Any]) -> None:
     for rank in jobs[world]:
         counts = rank["frozen hidden states"]
         assert len(counts["mean"]) == len(counts["none"]) == 2
@@ -133,10 +135,8 @@ def test_cases_cover_ranks_with_and_without_numbers_and_an_uneven_last_shard() -
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("kind", ["logits", "linear"])
-def test_ranks_with_batches_of_their_own_sum_to_the_gradient_of_one(
-    kind: str, world: int, jobs: dict[int, Any]
-) -> None:
-    # One rank has no numbers, another nothing to learn at all: none of them hangs, or weighs less.
+def test_data_parallel_ranks_add_up_to_one_batch(kind: str, world: int, jobs: dict[int, Any]) -> None:
+    # One rank has no numbers, another only ignored labels.
     ranks = [rank["data parallel"] for rank in jobs[world]]
     case = replace(ranks[0]["case"], upstream=1.0)
     together = case.expected()
@@ -148,7 +148,7 @@ def test_ranks_with_batches_of_their_own_sum_to_the_gradient_of_one(
         assert_close(rank[kind]["hidden"], hidden[index])
 
 
-def test_groups_of_some_ranks_and_meshes_of_two_dimensions(jobs: dict[int, Any]) -> None:
+def test_process_groups_and_two_dimensional_meshes_are_supported(jobs: dict[int, Any]) -> None:
     ranks = [rank["groups of two"] for rank in jobs[4]]
     for first in (0, 2):
         pair = ranks[first : first + 2]
@@ -173,30 +173,30 @@ def test_groups_of_some_ranks_and_meshes_of_two_dimensions(jobs: dict[int, Any])
             "head sharded over the hidden size",
             "ValueError: DTensor with placements .*expected the vocabulary",
         ),
-        ("hidden states sharded", "ValueError: DTensor with placements .*expected hidden states"),
+        ("hidden states sharded", "ValueError: DTensor with placements .*expected replicated hidden states"),
         ("bias of the whole vocabulary", r"ValueError: bias of shape \[23\]: expected \[vocab\] = \[\d+\]"),
         ("sharded logits without a group", r"ValueError: logits of shape \[4, \d+\] .* size, 23"),
     ],
 )
-def test_shards_that_do_not_fit(name: str, says: str, world: int, jobs: dict[int, Any]) -> None:
+def test_invalid_shards_raise_on_every_rank(name: str, says: str, world: int, jobs: dict[int, Any]) -> None:
     assert re.match(says, jobs[world][0]["errors"][name]), jobs[world][0]["errors"][name]
-    # Nobody waits for a rank that has left.
+    # All ranks raise, so none waits for another.
     for rank in jobs[world]:
         assert rank["errors"][name].startswith("ValueError")
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_what_every_rank_holds_whole_is_no_shard(world: int, jobs: dict[int, Any]) -> None:
+def test_a_replicated_head_is_not_sharded(world: int, jobs: dict[int, Any]) -> None:
     wanted = make_case(4, bias=False).expected().loss
     assert jobs[world][0]["errors"]["replicated"] == approx(wanted, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(("vocab_size", "world"), [(9, 4), (5, 4), (2, 4)])
-def test_a_vocabulary_too_small_for_its_ranks_works_or_is_refused_by_all_of_them(
+def test_a_vocabulary_too_small_for_its_ranks_raises_on_all_of_them_or_none(
     vocab_size: int, world: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # ceil(9 / 4) = 3 columns each leave the last of four ranks without one. If it alone gave up, the others
-    # would wait for it.
+    # With ceil(9 / 4) = 3 columns each, the last of four ranks has none. If it alone raised, the others would
+    # wait for it.
     monkeypatch.setattr(shards.dist, "all_reduce", lambda *_, **__: None)
     monkeypatch.setattr(shards.dist, "get_world_size", lambda _: world)
     each = -(-vocab_size // world)
@@ -209,7 +209,7 @@ def test_a_vocabulary_too_small_for_its_ranks_works_or_is_refused_by_all_of_them
         try:
             shard = shards.Shard.of(size, vocab_size, None)
         except ValueError:
-            outcomes.append("refused")
+            outcomes.append("error")
             continue
         for softmax in (None, logits):
             readout.read_block(logits, labels, ids, IDENTITY, True, softmax, shard)

@@ -97,9 +97,6 @@ TAKES = {
     "linear": _OF_LINEAR,
     "number": _OF_NUMBER,
     "from_hidden": _OF_HIDDEN,
-    "functional logits": _OF_COMBINED,
-    "functional linear": _OF_LINEAR,
-    "functional number": _OF_NUMBER,
     "published": _OF_NUMBER - {"reweigh", "validate"},
     "sharded logits": _OF_COMBINED,
     "sharded linear": _OF_LINEAR,
@@ -110,7 +107,6 @@ TAKES = {
     "compiled number": _OF_NUMBER,
 }
 EAGER = ("logits", "inplace", "linear", "number", "from_hidden")
-FUNCTIONAL = tuple(path for path in TAKES if path.startswith("functional"))
 SHARDED = tuple(path for path in TAKES if path.startswith("sharded"))
 PARALLEL = (*SHARDED, *(path for path in TAKES if path.startswith("DTensor")))
 COMPILED = tuple(path for path in TAKES if path.startswith("compiled"))
@@ -217,7 +213,7 @@ def cases() -> list[Case]:
 def _each_option() -> Iterator[Case]:
     """Each option on each path, with a criterion on tokens and one on whole numbers."""
     dtypes = ("float32", "bfloat16", "float16")
-    for path in (*EAGER, *FUNCTIONAL, *PARALLEL):
+    for path in (*EAGER, *PARALLEL):
         turn = 0
         for dtype in ("float64", *dtypes):
             yield Case(path, dtype=dtype)

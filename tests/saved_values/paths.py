@@ -25,7 +25,6 @@ from ntloss import (
     NumberTokenLoss,
     NumberVocabulary,
 )
-from ntloss.functional import cross_entropy_ntl, linear_cross_entropy_ntl, number_token_loss
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ntloss"))
 
@@ -194,9 +193,6 @@ def _call(
     made = {"return_terms": True, **{k: v for k, v in options.items() if k in _OF_MODULE}}
     made["criterion"] = criterion
     rest |= _counts(options)
-    if case.path.startswith("functional"):
-        function: Any = cross_entropy_ntl if kind == "logits" else linear_cross_entropy_ntl
-        return _named(function(*_in_order(leaves, labels, vocabulary), **rest, **made))
     if case.path.startswith("sharded"):
         assert shards is not None
         made["group"] = shards.group
@@ -229,8 +225,6 @@ def _number(
     """Compute the number term alone."""
     made = {k: v for k, v in options.items() if k in _OF_NUMBER_MODULE}
     rest = rest | {k: v for k, v in options.items() if k in _OF_NUMBER_CALL}
-    if case.path == "functional number":
-        return _named(number_token_loss(leaves["logits"], labels, vocabulary, criterion, **rest, **made))
     module = NumberTokenLoss(vocabulary, criterion, **made)
     if case.path == "from_hidden":
         if options.get("log_normalizer") is not False:

@@ -1,4 +1,4 @@
-"""Criteria made of others: weighted by place, averaged over each number, added up."""
+"""Combinations of criteria: weighted by place, averaged over each number, summed."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _WEIGHTINGS = ("exponential", "linear", "decimal")
 _LARGEST_WEIGHT = 1e30
 
 
-def place_weights(x: CriterionInput, asker: object, weighting: str, place_base: float = 1.2) -> Tensor:
-    r"""Weight of each position by the place of its digit.
+def place_weights(x: CriterionInput, criterion: object, weighting: str, place_base: float = 1.2) -> Tensor:
+    r"""Compute the weight of each position from the decimal place of its digit.
 
     Args:
         x: the input, with spans.
-        asker: what needs the weights, for the error message.
-        weighting: "exponential": $b^r$, r digits of the number behind this one (NTIL); "linear": $r + 1$
-            (DIST2Loss); "decimal": $2 (place + 1)$ for integer digits, $1.02^{place - 1}$ behind the point,
-            where places are -1, -2, ... (DEL).
-        place_base: $b$.
+        criterion: the criterion that needs the weights, for the error message.
+        weighting: "exponential": $b^r$ with r the number of digits after this one (NTIL); "linear": $r + 1$
+            (DIST2Loss); "decimal": $2 (place + 1)$ for integer digits and $1.02^{place - 1}$ after the
+            point, where places are -1, -2, ... (DEL).
+        place_base: $b$. Default: 1.2.
 
     Returns:
-        `[positions]`, at most 1e30 (with base 1.2 a number of 379 digits), so that no weight is infinite.
+        `[positions]`, at most 1e30, so that no weight is infinite (with base 1.2, from 379 digits on).
 
     Raises:
         ValueError: the input has no spans.
     """
-    spans = spans_of(x, asker)
+    spans = spans_of(x, criterion)
     dtype = x.log_probs.dtype
     behind = spans.place_from_end.to(dtype)
     if weighting == "linear":
@@ -57,22 +57,21 @@ def place_weights(x: CriterionInput, asker: object, weighting: str, place_base: 
 
 @dataclass(frozen=True)
 class PlaceWeighted:
-    r"""Any criterion, weighted by the place of the digit in its number.
+    r"""A criterion weighted by the decimal place of the digit in its number.
 
-    $w(place) \cdot loss$; around `Wasserstein` it is NTIL's token term. Smallest where the
-    criterion is; its range is the criterion's times the weights'.
-    Use it where a wrong leading digit is worse than a wrong last one. Each position still counts once in
-    means.
+    $w(place) \cdot loss$; with `Wasserstein` it is NTIL's token term. It has the criterion's minimum, and the
+    criterion's range times the weights'. Use it if a wrong leading digit is worse than a wrong last one.
+    Means still count each position once.
 
     Args:
-        criterion: what is weighted, one loss per token.
-        weighting: "exponential" (default): `place_base` to the count of digits behind this one; "linear":
-            that count + 1; "decimal": see `place_weights`.
+        criterion: the criterion to weight, with one loss per token.
+        weighting: "exponential" (default): `place_base` to the power of the number of digits after this one;
+            "linear": that number + 1; "decimal": see `place_weights`.
         place_base: base of the exponential weights, 1 or more. Default: 1.2, as published.
         decimals: a point between two digits belongs to their number. Default: True for "decimal".
 
     Raises:
-        ValueError: an unknown weighting, a base below 1, or a criterion that gives one loss per number.
+        ValueError: an unknown weighting, a base below 1, or a criterion with one loss per number.
 
     Source: NTIL, ACL 2025, the exponential position-based weighting.
 
@@ -100,44 +99,45 @@ class PlaceWeighted:
             raise ValueError(f"place_base={self.place_base!r}: expected a finite number of 1 or more")
         if needs_of(self.criterion).per_number:
             raise ValueError(
-                f"criterion={self.criterion!r} gives one loss per number, which has no place. Expected a "
-                "criterion on tokens, such as Wasserstein()."
+                f"criterion={self.criterion!r} returns one loss per number, and a number has no place: "
+                "expected a criterion on tokens, such as Wasserstein()"
             )
 
     @property
     def needs(self) -> Needs:
-        """Places, and what the criterion needs."""
+        """The criterion's needs, and spans."""
         decimals = self.weighting == "decimal" if self.decimals is None else self.decimals
         return needs_of(self.criterion).union(Needs(spans=True, decimals=decimals))
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`."""
+        """Compute the loss of each position, `[positions]`."""
         return self._loss(x, self.criterion)
 
     def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
-        """Bind the criterion that is weighted."""
+        """Bind the weighted criterion."""
         return partial(self._loss, criterion=bind(self.criterion, values, like))
 
     def _loss(self, x: CriterionInput, criterion: BoundCriterion) -> Tensor:
         return criterion(x) * place_weights(x, self, self.weighting, self.place_base)
 
     def worst(self, values: Tensor) -> None:
-        """None: numbers may be of any length, so weights have no bound."""
+        """Return None: numbers may have any length, so the weights have no bound."""
 
 
 @dataclass(frozen=True)
 class PerNumber:
     """The mean of a criterion over the tokens of each number, so that every number counts once.
 
-    Smallest where the criterion is, with its range. Use it where long numbers should not outweigh short
-    ones, or to add a criterion on tokens to one on whole numbers (`WeightedSum`).
+    It has the criterion's minimum and range. Use it to keep long numbers from outweighing short ones, or to
+    add a criterion on tokens to one on whole numbers (`WeightedSum`).
 
     Args:
-        criterion: one loss per token.
-        decimals: a point between two digits belongs to their number. Default: what the criterion needs.
+        criterion: the criterion to average, with one loss per token.
+        decimals: a point between two digits belongs to their number. Default: False, unless the criterion
+            needs it.
 
     Raises:
-        ValueError: a criterion that gives one loss per number already.
+        ValueError: a criterion with one loss per number.
 
     Example:
         >>> import torch
@@ -157,20 +157,20 @@ class PerNumber:
     def __post_init__(self) -> None:
         if needs_of(self.criterion).per_number:
             raise ValueError(
-                f"criterion={self.criterion!r} gives one loss per number already: use it as it is"
+                f"criterion={self.criterion!r} returns one loss per number already: omit PerNumber"
             )
 
     @property
     def needs(self) -> Needs:
-        """Whole numbers, and what the criterion needs."""
+        """The criterion's needs, and whole numbers."""
         return needs_of(self.criterion).union(Needs(per_number=True, decimals=self.decimals))
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each number at its first token, `[positions]`."""
+        """Compute the loss of each number, at its first token: `[positions]`."""
         return self._loss(x, self.criterion)
 
     def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
-        """Bind the criterion that is averaged."""
+        """Bind the averaged criterion."""
         return partial(self._loss, criterion=bind(self.criterion, values, like))
 
     def _loss(self, x: CriterionInput, criterion: BoundCriterion) -> Tensor:
@@ -182,24 +182,24 @@ class PerNumber:
         return at_starts(nothing.scatter_add(0, spans.number, loss) / count.clamp(min=1), spans)
 
     def worst(self, values: Tensor) -> float | None:
-        """That of the criterion."""
+        """Return the criterion's worst cost."""
         return self.criterion.worst(values)
 
 
 @dataclass(frozen=True)
 class WeightedSum:
-    r"""Several criteria at once: $\sum_i w_i \, loss_i$.
+    r"""A weighted sum of criteria: $\sum_i w_i \, loss_i$.
 
-    Smallest where all are, if there is such a place. `reweigh` acts on the sum, with the sum of the worst
-    costs, where all have one.
+    It is smallest where all of them are, if such a distribution exists. If all have a worst cost, `reweigh`
+    acts on the sum, with the weighted sum of the worst costs.
 
     Args:
-        criteria: what is added up: all of them one loss per token, or all one per number.
-        weights: of each, 0 or more. Default: 1.
+        criteria: the criteria to sum, either all with one loss per token or all with one per number.
+        weights: weight of each criterion, 0 or more. Default: 1.
 
     Raises:
-        ValueError: no criterion, a weight too many or too few or below 0, or criteria on tokens beside
-            criteria on whole numbers.
+        ValueError: no criterion, another number of weights, a negative weight, or criteria on tokens together
+            with criteria on whole numbers.
 
     Example:
         >>> import torch
@@ -222,28 +222,29 @@ class WeightedSum:
         weights = (1.0,) * len(criteria) if self.weights is None else tuple(self.weights)
         if not criteria or len(criteria) != len(weights):
             raise ValueError(
-                f"{len(criteria)} criteria and {len(weights)} weights: expected one or more, and as many"
+                f"{len(criteria)} criteria and {len(weights)} weights: expected at least one criterion, and "
+                "one weight for each"
             )
         if not all(0 <= weight < math.inf for weight in weights):
-            raise ValueError(f"weights={weights}: expected finite numbers of 0 or more")
+            raise ValueError(f"weights={weights}: expected finite numbers, 0 or more")
         per_number = [needs_of(criterion).per_number for criterion in criteria]
         if any(per_number) and not all(per_number):
             on_tokens = [c for c, whole in zip(criteria, per_number, strict=True) if not whole]
             raise ValueError(
-                f"{on_tokens} give one loss per token, the others one per number, and a mean divides by the "
-                "count of one or the other. Wrap them: PerNumber(criterion)."
+                f"{on_tokens} return one loss per token, the others one per number, and a mean divides by "
+                "the count of one or the other: wrap them in PerNumber(criterion)"
             )
-        # Lists of a configuration file; and a criterion can be hashed.
+        # Tuples, even if a configuration file has lists, so that the criterion can be hashed.
         object.__setattr__(self, "criteria", criteria)
         object.__setattr__(self, "weights", weights)
 
     @property
     def needs(self) -> Needs:
-        """What any of them needs."""
+        """The combined needs of all criteria."""
         return functools.reduce(Needs.union, map(needs_of, self.criteria))
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`."""
+        """Compute the loss of each position, `[positions]`."""
         return self._loss(x, self.criteria)
 
     def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
@@ -256,7 +257,7 @@ class WeightedSum:
         return functools.reduce(torch.add, losses)
 
     def worst(self, values: Tensor) -> float | None:
-        """The sum of the worst costs, or None where one of them has none."""
+        """Return the weighted sum of the worst costs, or None if a criterion has none."""
         assert self.weights is not None
         each = [criterion.worst(values) for criterion in self.criteria]
         costs = [cost for cost in each if cost is not None]
@@ -274,19 +275,20 @@ def ntil(
     hard: bool = True,
     decimals: bool = False,
 ) -> WeightedSum:
-    r"""Numerical Token Integrity Loss: digits weighted by place, and the whole number (NTIL).
+    r"""Numerical Token Integrity Loss (NTIL): digits weighted by place, and the whole number.
 
     $token \cdot mean_t \, b^{place_t} W_t + relative \cdot R + magnitude \cdot M$ for each number, with the
-    Wasserstein distance W of each of its digits, `RelativeError` R and `Magnitude` M. From 0 up, without a
-    bound; zero exactly where all digits are certain and right.
+    Wasserstein distance W of each of its digits, `RelativeError` R and `Magnitude` M. It is 0 or more,
+    without an upper bound, and zero exactly if all digits are certain and right.
 
-    The published code averages over the digits of a row, and over its numbers, before it averages over rows;
-    adds a little Gumbel noise to the argmax; and multiplies with the detached ratio of cross-entropy to NTIL
-    of the batch. This does none of it: the gradient would depend on how a batch is split.
+    The published code differs: it averages over the digits and numbers of each row before it averages over
+    rows, adds a little Gumbel noise to the argmax, and multiplies the loss by the detached ratio of the
+    batch's cross-entropy to its NTIL. This makes the gradient depend on how a batch is split, so it is left
+    out here.
 
     Args:
         place_base: see `PlaceWeighted`. Default: 1.2, as published.
-        token: weight of the digits' term. Default: 1, as published.
+        token: weight of the term on digits. Default: 1, as published.
         relative: weight of `RelativeError`. Default: 0.2, as published.
         magnitude: weight of `Magnitude`. Default: 0.2, as published.
         temperature: see `RelativeError`. Default: 0.1, as published.
@@ -297,7 +299,7 @@ def ntil(
         The criterion.
 
     Raises:
-        ValueError: an option outside of its range.
+        ValueError: an option is out of range.
 
     Source: "Advancing Sequential Numerical Prediction in Autoregressive Models", ACL 2025.
 
@@ -313,9 +315,6 @@ def ntil(
         2.6075
     """
     digits = PlaceWeighted(Wasserstein(), "exponential", place_base, decimals)
-    criteria = (
-        PerNumber(digits),
-        RelativeError(temperature, hard, decimals),
-        Magnitude(temperature, hard, decimals),
-    )
+    options = temperature, hard, decimals
+    criteria = PerNumber(digits), RelativeError(*options), Magnitude(*options)
     return WeightedSum(criteria, (token, relative, magnitude))

@@ -1,10 +1,10 @@
-"""What a criterion is given, what it may ask for, and what it returns."""
+"""The interface of criteria: their input, their needs and their result."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Protocol
 
 import torch
@@ -15,20 +15,20 @@ from ntloss.numbers import NumberSpans
 
 @dataclass(frozen=True)
 class CriterionInput:
-    """What a criterion is given, one row per position, in float32 or float64.
+    """Input of a criterion, one row per position, in float32 or float64.
 
-    Positions whose label is not a number may be included (on accelerators and under `torch.compile` shapes
-    stay static); their losses are dropped. A criterion that looks across positions is given all of them.
+    It may include positions whose label is not a number, because shapes are static on accelerators and under
+    `torch.compile`; their losses are dropped. A criterion that looks across positions gets all of them.
 
     Args:
         log_probs: `[positions, values]`, log of the distribution over the distinct values, restricted to
-            the number tokens; a value's forms (`4`, `▁4`) are merged.
+            the number tokens; the forms of a value (`4`, `▁4`) are merged.
         values: `[values]`, the distinct values, ascending.
         target: `[positions]`, index of the label's value in `values`.
-        log_mass: `[positions]`, log of the probability of all number tokens together under the softmax over
-            the whole vocabulary; None where the log-normalizer is unknown.
-        number_logsumexp: `[positions]`, logsumexp of the number tokens' logits: the values' logits are
-            `log_probs + number_logsumexp`. None where only probabilities are known.
+        log_mass: `[positions]`, log of the total probability of the number tokens under the softmax over the
+            vocabulary; None if the log-normalizer is unknown.
+        number_logsumexp: `[positions]`, logsumexp of the number tokens' logits, so that the values' logits
+            are `log_probs + number_logsumexp`; None if only probabilities are known.
         spans: the number that each position belongs to; None unless the criterion needs it.
     """
 
@@ -41,7 +41,7 @@ class CriterionInput:
 
     @property
     def probs(self) -> Tensor:
-        """`[positions, values]`, the distribution itself."""
+        """`[positions, values]`, the distribution over the distinct values."""
         return self.log_probs.exp()
 
     @property
@@ -50,21 +50,21 @@ class CriterionInput:
         return self.values[self.target]
 
 
-# What is left of a criterion once its tables are computed.
+# A criterion with its tables.
 BoundCriterion = Callable[[CriterionInput], Tensor]
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a criterion needs besides the distribution; its attribute `needs`, if it needs anything.
+    """What a criterion needs besides the distribution, as its optional attribute `needs`.
 
     Args:
-        log_normalizer: `log_mass`, which takes the log-normalizer of the whole vocabulary.
-        spans: `spans`.
-        across_positions: it looks at several positions at once, so one input must hold all of a batch's.
-        per_number: it returns one loss for each whole number, at the number's first token (its other entries
-            are dropped); means divide by the count of numbers, and reweighing uses the mass there. Implies
-            `spans` and `across_positions`.
+        log_normalizer: it reads `log_mass`, which needs the log-normalizer of the whole vocabulary.
+        spans: it reads `spans`.
+        across_positions: it looks at several positions at once, so the input must have all of a batch.
+        per_number: it returns one loss for each whole number, at the number's first token (other entries are
+            dropped). Means divide by the count of numbers, and reweighing uses the mass at the first token.
+            Implies `spans` and `across_positions`.
         decimals: a point between two digits belongs to their number.
     """
 
@@ -79,33 +79,26 @@ class Needs:
             object.__setattr__(self, "spans", True)
             object.__setattr__(self, "across_positions", True)
 
-    # A method instead of `|`: the compiler of torch 2.7 cannot trace user-defined operators.
     def union(self, other: Needs) -> Needs:
-        """What either needs."""
-        return Needs(
-            self.log_normalizer or other.log_normalizer,
-            self.spans or other.spans,
-            self.across_positions or other.across_positions,
-            self.per_number or other.per_number,
-            self.decimals or other.decimals,
-        )
+        """Combine the needs of two criteria."""
+        return Needs(*(mine or its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
 
 class Criterion(Protocol):
     """A loss on numbers: any callable with these two methods.
 
-    Two more members are optional: an attribute `needs`, a `Needs`; and a method `bind(values, like)` for a
-    criterion with tables that depend on the values alone, such as a matrix of distances. It is given the
+    Two more members are optional: an attribute `needs`, a `Needs`, and a method `bind(values, like)` for
+    criteria with tables that depend on the values alone, such as a matrix of distances. `bind` gets the
     values `[values]` in float64 and a tensor `like`, and returns a function of the input that holds the
-    tables in the dtype and on the device of `like`. A loss binds its criterion once for each of them.
+    tables in the dtype and on the device of `like`. A loss calls it once per dtype and device.
     """
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`."""
+        """Compute the loss of each position, `[positions]`."""
         ...
 
     def worst(self, values: Tensor) -> float | None:
-        """Largest loss that a prediction of one single value can have, or None without a bound.
+        """Compute the largest loss of a prediction with all probability on one value; None if unbounded.
 
         Args:
             values: `[values]`, the distinct values, ascending, float64.
@@ -114,44 +107,47 @@ class Criterion(Protocol):
 
 
 def needs_of(criterion: Criterion) -> Needs:
-    """What a criterion needs: its attribute `needs`, or nothing."""
+    """Return a criterion's attribute `needs`, or empty needs."""
     needs: Needs = getattr(criterion, "needs", Needs())
     return needs
 
 
 def bind(criterion: Criterion, values: Tensor, like: Tensor) -> BoundCriterion:
-    """Compute a criterion's tables; the criterion itself if it has none.
+    """Compute a criterion's tables.
 
     Args:
         criterion: the criterion.
         values: `[values]`, the distinct values, ascending, float64.
         like: a tensor with the dtype and device of the tables.
+
+    Returns:
+        A function of the input that holds the tables; the criterion itself if it has none.
     """
     make = getattr(criterion, "bind", None)
     bound: BoundCriterion = criterion if make is None else make(values, like)
     return bound
 
 
-def spans_of(x: CriterionInput, asker: object) -> NumberSpans:
-    """The input's spans.
+def spans_of(x: CriterionInput, criterion: object) -> NumberSpans:
+    """Return the input's spans.
 
     Args:
         x: the input.
-        asker: what needs them, for the error message.
+        criterion: the criterion that needs them, for the error message.
 
     Raises:
-        ValueError: the input was made without spans.
+        ValueError: the input has no spans.
     """
     if x.spans is None:
         raise ValueError(
-            f"spans is None, and {asker!r} needs to know which tokens form a number: make the input with "
+            f"spans is None, but {criterion!r} needs to know which tokens form a number: make the input with "
             "spans=ntloss.numbers.find_numbers(...).flatten()"
         )
     return x.spans
 
 
 def check_positive(name: str, value: float) -> None:
-    """Raise unless an option is a finite number above 0."""
+    """Check that an option is a finite number above 0."""
     if not 0 < value < math.inf:
         raise ValueError(f"{name}={value!r}: expected a finite number above 0")
 
@@ -159,20 +155,20 @@ def check_positive(name: str, value: float) -> None:
 def reweigh_by_mass(loss: Tensor, log_mass: Tensor, worst: float) -> Tensor:
     r"""Make probability on text cost more than the worst number.
 
-    $m \cdot loss + 1.01 \cdot worst \cdot (1 - m)$ with $m$ the probability of all number tokens. Without
-    it a criterion sees only the distribution *within* the number tokens, however little they have.
+    $m \cdot loss + 1.01 \cdot worst \cdot (1 - m)$ with $m$ the total probability of the number tokens.
+    Without it, a criterion sees only the distribution *within* the number tokens, however small $m$ is.
 
     Args:
-        loss: `[positions]`.
+        loss: `[positions]`, the criterion's loss.
         log_mass: `[positions]`, log of $m$.
-        worst: the criterion's largest cost.
+        worst: the criterion's worst cost.
 
     Returns:
-        `[positions]`.
+        `[positions]`, the reweighed loss.
 
     Source: the package ntloss since 0.1 (not in the paper).
     """
     mass = log_mass.exp()
-    # Each is exact where it is taken: 1 - mass loses digits near 1, and the gradient of expm1 far below.
+    # 1 - mass loses digits if mass is near 1, and the gradient of expm1 does if it is far below.
     on_text = torch.where(log_mass > -1, -torch.expm1(log_mass), 1 - mass)
     return mass * loss + (1.01 * worst) * on_text

@@ -1,4 +1,4 @@
-"""Losses on the digits' raw logits."""
+"""Losses on the raw logits of digits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SCALE = 0.01
 class DigitEntropy:
     r"""Binary cross-entropy of each digit's raw logit, weighted with its probability (DEL).
 
-    $0.01 \, mean_j \; p_j \, (softplus(z_j) - [j = k] z_j)$: a digit that is likely should not be so
-    unless it is the label's. From 0 to infinity. It tends to zero where p is on the label and $z_k$ is
-    large. Mind that it depends on the logits' level, as no other criterion does: it also tends to zero with
-    p on a *wrong* digit whose logit, as all of them, is far below zero. So use it beside cross-entropy, as
-    published, with weight 1. The paper's weights by place are `PlaceWeighted(DigitEntropy(), "decimal")`.
+    $0.01 \, mean_j \; p_j \, (softplus(z_j) - [j = k] z_j)$ penalises likely digits other than the label's.
+    It ranges from 0 to infinity, and tends to zero if all probability is on the label and $z_k$ is large.
+    Unlike all other criteria it depends on the level of the logits: it also tends to zero if all probability
+    is on a *wrong* digit and all logits are far below zero. So use it beside cross-entropy with weight 1, as
+    published. The paper's weights by place are `PlaceWeighted(DigitEntropy(), "decimal")`.
 
     Source: DEL, 2026.
 
@@ -35,14 +35,14 @@ class DigitEntropy:
     """
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`."""
+        """Compute the loss of each position, `[positions]`."""
         if x.number_logsumexp is None:
-            raise ValueError(f"number_logsumexp is None, and {self!r} depends on the logits' level")
+            raise ValueError(f"number_logsumexp is None, but {self!r} depends on the level of the logits")
         logits = x.log_probs + x.number_logsumexp.unsqueeze(-1)
-        # softplus(z) - z = softplus(-z), without a difference of large numbers.
+        # softplus(-z) is softplus(z) - z without the difference of large numbers.
         target = x.target.unsqueeze(-1)
         signed = logits.scatter(-1, target, -logits.gather(-1, target))
         return _SCALE * (x.probs * F.softplus(signed)).mean(-1)
 
     def worst(self, values: Tensor) -> None:
-        """None: logits, and with them the loss, have no bound."""
+        """Return None: logits have no bound, so the loss has none."""

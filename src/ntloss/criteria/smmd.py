@@ -24,25 +24,24 @@ class SMMD:
 
     $r^T K r + \alpha \, r^T (D - K) r$ with $r = p - e_k$ the error of the distribution,
     $K_{ij} = \exp(-d_{ij}^2 / 2\sigma^2)$ the kernel of the values, $D = diag(K 1)$ and
-    $\alpha = 1 / (2 \, mean(K 1))$. From 0 to a few units; zero exactly where p is on the label's value.
-    Where the label is uncertain, best is its own distribution, as for cross-entropy.
-    Errors that lie close together in value count nearly as one; the second term makes neighbours share them.
+    $\alpha = 1 / (2 \, mean(K 1))$. It ranges from 0 to a few units, and is zero exactly if all probability
+    is on the label's value. If the label is uncertain, its own distribution is optimal, as for cross-entropy.
+    Errors at neighbouring values count nearly as one; the second term spreads errors over neighbours.
 
-    Use it for a smooth loss with a bounded gradient. Its cost grows with the square of the count of values:
-    one product with a matrix of `[values, values]` per position.
+    Use it for a smooth loss with a bounded gradient. Its cost grows with the square of the number of values:
+    one product with a matrix `[values, values]` per position.
 
     Args:
-        sigma: bandwidth in units of the (squashed) distances, or several, whose kernels are averaged: larger
-            ones see errors from further away. Default: 2, as published.
+        sigma: bandwidth in units of the (squashed) distances, or several, whose kernels are averaged; a
+            larger one responds to errors at a larger distance. Default: 2, as published.
         kernel: "gaussian" (default) or "laplace", $\exp(-d_{ij} / \sigma)$.
         form: "both" terms (default), "mmd" (the first alone) or "smoothness" (the second alone).
         alpha: factor of the second term. Default: $1 / (2 \, mean(K 1))$, as published.
-        squash_factor: ratio of the largest to the smallest distance between values, to which distances are
-            mapped (`Wasserstein`); None for the values' own. Default: 9, as published; on digits it changes
-            nothing.
+        squash_factor: ratio of the largest to the smallest distance after squashing (`Wasserstein`), or None
+            for plain distances. Default: 9, as published, which changes nothing on digits.
 
     Raises:
-        ValueError: an option outside of its range.
+        ValueError: an option is out of range.
 
     Source: SMMD, ICML 2026.
 
@@ -65,10 +64,10 @@ class SMMD:
     squash_factor: float | None = 9.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.sigma, Iterable):  # a list of a configuration file
+        if isinstance(self.sigma, Iterable):  # a configuration file has a list
             object.__setattr__(self, "sigma", tuple(self.sigma))
         if not self._bandwidths:
-            raise ValueError("sigma=(): expected a number above 0, or several")
+            raise ValueError("sigma=(): expected at least one number above 0")
         for sigma in self._bandwidths:
             check_positive("sigma", sigma)
         for name, choices in (("kernel", _KERNELS), ("form", _FORMS)):
@@ -84,17 +83,17 @@ class SMMD:
         return self.sigma if isinstance(self.sigma, tuple) else (self.sigma,)
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`."""
+        """Compute the loss of each position, `[positions]`."""
         return self.bind(x.values.double(), x.log_probs)(x)
 
     def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
-        """Compute the symmetric matrix `[values, values]` of the error's quadratic form."""
+        """Compute the symmetric matrix `[values, values]` of the quadratic form."""
         return partial(self._loss, matrix=self._matrix(values).to(like))
 
     def _loss(self, x: CriterionInput, matrix: Tensor) -> Tensor:
         step = torch.full_like(x.target, -1, dtype=x.log_probs.dtype)
         error = x.probs.scatter_add(-1, x.target.unsqueeze(-1), step.unsqueeze(-1))
-        # Autocast would take the product in half precision.
+        # Autocast would compute the product in half precision.
         with torch.autocast(error.device.type, enabled=False):
             loss: Tensor = _QuadraticForm.apply(error, matrix)  # type: ignore[no-untyped-call]
         return loss
@@ -118,14 +117,14 @@ class SMMD:
         return torch.stack([torch.exp(-exponent) for exponent in exponents]).mean(0)
 
     def worst(self, values: Tensor) -> float:
-        """The largest loss of one value for another."""
+        """Compute the largest loss with all probability on one value."""
         matrix = self._matrix(values)
         own = matrix.diagonal()
         return float((own + own.unsqueeze(-1) - 2 * matrix).max())
 
 
 class _QuadraticForm(torch.autograd.Function):
-    """`rᵀ M r` of each row, M symmetric; autograd alone would take three products with M, this takes one."""
+    """`rᵀ M r` of each row, M symmetric, with one product with M instead of autograd's three."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, matrix: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Losses towards a target distribution that is spread over the values near the label's."""
+"""Losses with a target distribution that is spread over values near the label's."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ntloss.criteria.criterion import BoundCriterion, CriterionInput, Needs, che
 
 
 def gaussian_targets(values: Tensor, sigma: float) -> Tensor:
-    r"""Smoothed targets: row k is $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$.
+    r"""Compute smoothed targets: row k is $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$.
 
     Args:
         values: `[values]`.
-        sigma: width, in units of the values.
+        sigma: standard deviation, in units of the values.
 
     Returns:
         `[values, values]`, each row sums to 1.
@@ -26,19 +26,19 @@ def gaussian_targets(values: Tensor, sigma: float) -> Tensor:
 
 @dataclass(frozen=True)
 class GaussianCrossEntropy:
-    r"""Cross-entropy with the label smoothed over the values near it.
+    r"""Cross-entropy with the label smoothed over values near it.
 
-    $-\sum_j q_j (z_j - lse)$ with $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$ and $lse$ that of the whole
-    vocabulary, so probability on text counts too. From the entropy of q to infinity; smallest exactly where
-    all probability is on the number tokens and distributed as q (where the label is uncertain, as the
-    average q).
+    $-\sum_j q_j (z_j - lse)$ with $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$ and the $lse$ of the whole
+    vocabulary, so probability on text counts too. It ranges from the entropy of q to infinity, and is
+    smallest exactly if the probabilities are q, without any on text. If the label is uncertain, the average q
+    is optimal.
 
-    The paper's baseline is this *in place of* cross-entropy at number positions: `mode="replace"` of the
-    combined losses. Use it where a calibrated spread is wanted, not where answers are right or wrong.
+    The paper's baseline uses it *instead of* cross-entropy at number positions: `mode="replace"` of the
+    combined losses. Use it for a calibrated spread, not if answers are either right or wrong.
 
     Args:
-        sigma: width of the target, in units of the values; cross-entropy is the limit for small ones.
-            Default: 1, as published.
+        sigma: standard deviation of the target, in units of the values. Default: 1, as published. For small
+            ones the loss becomes cross-entropy.
 
     Raises:
         ValueError: `sigma` is not above 0.
@@ -62,20 +62,20 @@ class GaussianCrossEntropy:
         check_positive("sigma", self.sigma)
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`, in nats."""
+        """Compute the loss of each position, `[positions]`, in nats."""
         return self.bind(x.values.double(), x.log_probs)(x)
 
     def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
-        """Compute the targets, `[values, values]`: row k is that of value k."""
+        """Compute the targets `[values, values]`; row k is the target of value k."""
         return partial(self._loss, targets=gaussian_targets(values, self.sigma).to(like))
 
     def _loss(self, x: CriterionInput, targets: Tensor) -> Tensor:
         if x.log_mass is None:
-            raise ValueError(f"log_mass is None, and {self!r} needs the probability on text too")
+            raise ValueError(f"log_mass is None, but {self!r} needs the probability on text")
         return -(targets[x.target] * x.log_probs).sum(-1) - x.log_mass
 
     def worst(self, values: Tensor) -> None:
-        """None: a probability of zero costs infinitely much."""
+        """Return None: the loss of a zero probability is infinite."""
 
 
 _DISTANCES = ("squared", "absolute")
@@ -85,17 +85,17 @@ _DISTANCES = ("squared", "absolute")
 class Dist2:
     r"""Kullback-Leibler divergence from a target that decays with distance (DIST2Loss).
 
-    $KL(q \| p) = \sum_j q_j (\log q_j - \log p_j)$ with $q_j \propto \exp(-d_{jk} / \tau)$. From 0 to
-    infinity; zero exactly where p = q. The most likely value is then the label's. Where the label is
-    uncertain, best is the average q.
+    $KL(q \| p) = \sum_j q_j (\log q_j - \log p_j)$ with $q_j \propto \exp(-d_{jk} / \tau)$. It ranges from 0
+    to infinity, and is zero exactly if p = q; the most likely value is then the label's. If the label is
+    uncertain, the average q is optimal.
 
-    Use it where predicting a neighbour is nearly right. It sees the distribution within the number tokens
-    alone; cross-entropy beside it covers the rest. The paper's weights by place are
+    Use it if predicting a neighbouring value is nearly right. It sees only the distribution within the number
+    tokens; cross-entropy beside it covers the rest. The paper's weights by place are
     `PlaceWeighted(Dist2(), "linear")`.
 
     Args:
-        tau: temperature of the target: higher ones spread it; cross-entropy is the limit for low ones.
-            Default: 1, as published.
+        tau: temperature of the target; a higher one spreads it, and for low ones the loss becomes
+            cross-entropy. Default: 1, as published.
         distance: "squared" (default, as published) or "absolute" difference of the values.
 
     Raises:
@@ -121,11 +121,11 @@ class Dist2:
             raise ValueError(f"distance={self.distance!r}: expected one of {_DISTANCES}")
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`, in nats."""
+        """Compute the loss of each position, `[positions]`, in nats."""
         return self.bind(x.values.double(), x.log_probs)(x)
 
     def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
-        """Compute the targets `[values, values]`, row k that of value k, and their entropies `[values]`."""
+        """Compute the targets `[values, values]`, one per row, and their entropies `[values]`."""
         apart = values - values.unsqueeze(-1)
         distances = apart.square() if self.distance == "squared" else apart.abs()
         targets = torch.softmax(-distances / self.tau, -1)
@@ -133,8 +133,8 @@ class Dist2:
         return partial(self._loss, targets=targets.to(like), entropies=entropies.to(like))
 
     def _loss(self, x: CriterionInput, targets: Tensor, entropies: Tensor) -> Tensor:
-        # Rounding may leave a little less than zero, the smallest divergence.
+        # Rounding may give slightly less than zero, the minimum.
         return -(targets[x.target] * x.log_probs).sum(-1) - entropies[x.target]
 
     def worst(self, values: Tensor) -> None:
-        """None: a probability of zero costs infinitely much."""
+        """Return None: the loss of a zero probability is infinite."""

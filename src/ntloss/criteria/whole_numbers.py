@@ -1,9 +1,9 @@
 r"""Losses on whole numbers: one for each number, at its first token.
 
-All compare $\hat x = \sum_t \hat d_t 10^{place_t}$, read from what the model expects at each token, with the
-label's number $x$, on a scale that numbers of any length fit (`ntloss.numbers.log_ratio`). A teacher-forced
-loss sees as many digits as the *labels* have: that the model would have stopped earlier, or gone on, it
-cannot see.
+All compare $\hat x = \sum_t \hat d_t 10^{place_t}$, computed from the predicted digits, with the label's
+number $x$, on a logarithmic scale that fits numbers of any length (`log_ratio`). Under teacher forcing they
+see as many digits as the *labels* have, so they cannot tell if the model would have stopped earlier or gone
+on.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from torch import Tensor
 from ntloss.criteria.criterion import CriterionInput, Needs, check_positive, spans_of
 from ntloss.numbers import NumberSpans, log_ratio
 
-# In the unit of a number's last digit; that of the published package.
+# In units of a number's last digit, as in the published package.
 _EPSILON = torch.finfo(torch.float32).eps
-_PUBLISHED_TEMPERATURE = 0.1
 
 
 def at_starts(of_numbers: Tensor, spans: NumberSpans) -> Tensor:
-    """Put the loss of each number, by ordinal, where the number starts; zero elsewhere: `[positions]`."""
+    """Put the loss of each number at its first token, and zero elsewhere: `[positions]`."""
     return torch.where(spans.starts, of_numbers[spans.number], 0)
 
 
@@ -31,11 +30,11 @@ class NumberLevel:
     r"""Symmetric relative error between the expected and the true whole number.
 
     $|\hat x - x| / (\hat x + x + \epsilon)$ with $\hat x = \sum_t E[d_t] \, 10^{place_t}$ and
-    $\epsilon = 1.2 \cdot 10^{-7}$ of a unit of the number's last digit. From 0 to 1. Zero wherever the
-    expected number is right, not only where the label's digits are certain; in each digit it sees the mean.
+    $\epsilon = 1.2 \cdot 10^{-7}$ units of the number's last digit. It ranges from 0 to 1, and is zero
+    whenever the expected number is right, even if digits are uncertain: each digit enters by its mean.
 
-    Use it where the size of a number matters more than each digit; `NumberLevelLoss` is the published module
-    around it. Where all digits are uncertain its gradient goes to the first.
+    Use it if the size of a number matters more than each digit. If all digits are uncertain, most of the
+    gradient goes to the first one. `NumberLevelLoss` is the published class with this criterion.
 
     Args:
         decimals: a point between two digits belongs to their number. Default: False: `12.34` is 12 and 34.
@@ -58,11 +57,11 @@ class NumberLevel:
 
     @property
     def needs(self) -> Needs:
-        """Whole numbers."""
+        """Whole numbers, and decimals if requested."""
         return Needs(per_number=True, decimals=self.decimals)
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each number at its first token, `[positions]`."""
+        """Compute the loss of each number, at its first token: `[positions]`."""
         spans = spans_of(x, self)
         # Half of epsilon on either side: (a - b) / (a + b) = tanh((log a - log b) / 2).
         predicted = (x.probs * x.values.abs()).sum(-1)
@@ -71,33 +70,48 @@ class NumberLevel:
         return at_starts(torch.tanh(ratio.abs() / 2), spans)
 
     def worst(self, values: Tensor) -> float:
-        """1: the error is relative."""
+        """Return 1, the largest relative error."""
         return 1.0
 
 
-def _ratio_of_read_numbers(x: CriterionInput, criterion: RelativeError | Magnitude) -> Tensor:
-    spans = spans_of(x, criterion)
-    values = x.values.abs()
-    soft = torch.softmax(x.log_probs / criterion.temperature, -1)
-    read = (soft * values).sum(-1)
-    if criterion.hard:
-        # The value is that of the most likely digit, the gradient that of the soft reading.
-        read = read + (values[x.log_probs.argmax(-1)] - read).detach()
-    return log_ratio(read, x.target_values.abs(), spans.place, spans, 1.0)
+@dataclass(frozen=True)
+class _FromDigits:
+    """Base class of criteria that read the number from the most likely digits."""
+
+    temperature: float = 0.1
+    hard: bool = True
+    decimals: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive("temperature", self.temperature)
+
+    @property
+    def needs(self) -> Needs:
+        """Whole numbers, and decimals if requested."""
+        return Needs(per_number=True, decimals=self.decimals)
+
+    def _log_ratio(self, x: CriterionInput) -> Tensor:
+        spans, values = spans_of(x, self), x.values.abs()
+        read = (torch.softmax(x.log_probs / self.temperature, -1) * values).sum(-1)
+        if self.hard:
+            # Straight-through: the value of the most likely digit, with the gradient of the softmax.
+            read = read + (values[x.log_probs.argmax(-1)] - read).detach()
+        return log_ratio(read, x.target_values.abs(), spans.place, spans, 1.0)
 
 
 @dataclass(frozen=True)
-class RelativeError:
-    r"""Relative error between the number that is read from the digits and the true one (NTIL).
+class RelativeError(_FromDigits):
+    r"""Relative error between the predicted and the true whole number (NTIL).
 
-    $|\hat x - x| / (\max(\hat x, x) + 1)$, $\hat x$ of the most likely digits, with the gradient of a softmax
-    at low temperature. From 0 to 1. Zero wherever the most likely digits are right, however unsure: use it
-    beside a loss on tokens.
+    $|\hat x - x| / (\max(\hat x, x) + 1)$ with $\hat x$ made of the most likely digits, and the gradient of a
+    softmax at low temperature. It ranges from 0 to 1, and is zero whenever the most likely digits are right,
+    however uncertain. So use it beside a loss on tokens.
 
     Args:
-        temperature: of the softmax that stands in for the argmax; lower is nearer to it, with gradients on
-            fewer digits. Default: 0.1, as published.
-        hard: the forward value is that of the argmax (straight-through; default), or of the softmax itself.
+        temperature: temperature of the softmax that replaces the argmax; a lower one is closer to it and has
+            gradients for fewer digits. Default: 0.1, as published.
+        hard: use the value of the argmax and the gradient of the softmax (straight-through). False uses the
+            softmax for both. Default: True, as published.
         decimals: a point between two digits belongs to their number. Default: False.
 
     Raises:
@@ -117,40 +131,26 @@ class RelativeError:
         0.25
     """
 
-    temperature: float = _PUBLISHED_TEMPERATURE
-    hard: bool = True
-    decimals: bool = False
-
-    def __post_init__(self) -> None:
-        check_positive("temperature", self.temperature)
-
-    @property
-    def needs(self) -> Needs:
-        """Whole numbers."""
-        return Needs(per_number=True, decimals=self.decimals)
-
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each number at its first token, `[positions]`."""
+        """Compute the loss of each number, at its first token: `[positions]`."""
         # 1 - (min + 1) / (max + 1)
-        error = -torch.expm1(-_ratio_of_read_numbers(x, self).abs())
+        error = -torch.expm1(-self._log_ratio(x).abs())
         return at_starts(error, spans_of(x, self))
 
     def worst(self, values: Tensor) -> float:
-        """1: the error is relative."""
+        """Return 1, the largest relative error."""
         return 1.0
 
 
 @dataclass(frozen=True)
-class Magnitude:
-    r"""Difference in order of magnitude between the number that is read and the true one (NTIL).
+class Magnitude(_FromDigits):
+    r"""Difference in order of magnitude between the predicted and the true whole number (NTIL).
 
-    $\log((\max(\hat x, x) + 1) / (\min(\hat x, x) + 1))$. From 0 to about 2.3 for each digit of the number.
-    Zero where `RelativeError` is; it goes on growing where that saturates.
+    $\log((\max(\hat x, x) + 1) / (\min(\hat x, x) + 1))$. It ranges from 0 to about 2.3 per digit of the
+    number. It is zero if `RelativeError` is, and keeps growing where that saturates.
 
     Args:
-        temperature: see `RelativeError`.
-        hard: see `RelativeError`.
-        decimals: see `RelativeError`.
+        temperature, hard, decimals: see `RelativeError`.
 
     Raises:
         ValueError: `temperature` is not above 0.
@@ -169,21 +169,9 @@ class Magnitude:
         2.3026
     """
 
-    temperature: float = _PUBLISHED_TEMPERATURE
-    hard: bool = True
-    decimals: bool = False
-
-    def __post_init__(self) -> None:
-        check_positive("temperature", self.temperature)
-
-    @property
-    def needs(self) -> Needs:
-        """Whole numbers."""
-        return Needs(per_number=True, decimals=self.decimals)
-
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each number at its first token, `[positions]`."""
-        return at_starts(_ratio_of_read_numbers(x, self).abs(), spans_of(x, self))
+        """Compute the loss of each number, at its first token: `[positions]`."""
+        return at_starts(self._log_ratio(x).abs(), spans_of(x, self))
 
     def worst(self, values: Tensor) -> None:
-        """None: numbers may be of any length."""
+        """Return None: numbers may have any length."""

@@ -1,1 +1,1 @@
-"""How a number token loss is computed: readout of the logits, then a criterion, then a reduction."""
+"""The stages of a number token loss: targets, readout of the logits, objective, reduction."""

@@ -1,9 +1,10 @@
-"""Losses from hidden states and the head's weight: the logits of all tokens are never held.
+"""Losses from hidden states and the head's weight, without holding the logits of all tokens.
 
-Tokens go through the head in blocks. Where the loss is a sum over positions, `sum_of_blocks` forms the
-gradients in the same pass, because each position's is known but for one common factor: three matrix products,
-as with whole logits. Where it is not (one loss for each position, criteria that look at several positions),
-`read_hidden` gives the readout of all positions, and its backward pass takes the blocks again: four.
+The head is applied to blocks of tokens. If the loss is a sum over positions, `sum_of_blocks` computes the
+gradients in the same pass, because each position's gradient is known up to one common factor: three matrix
+products, as with whole logits. Otherwise (one loss per position, or criteria that look at several of them),
+`read_hidden` returns the readout of all positions, and its backward pass recomputes the logits in a fourth
+product.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from ntloss.engine.readout import (
     without_autocast,
     write_gradient,
 )
-from ntloss.engine.shards import Shard, local_columns, replicated
+from ntloss.engine.shards import Shard, local_columns, unwrap_replicated
 from ntloss.engine.targets import Targets
 
-# Least and most positions in a block.
+# Minimum and maximum number of positions in a block.
 _ROWS_ON_CPU = (100, 256)
 _ROWS_ON_ACCELERATORS = (256, 4096)
-# Most logits in a block, in elements.
+# Maximum number of logits in a block.
 _LARGEST_BLOCK = 1 << 27
 
 
 class Head(NamedTuple):
-    """A language model's head: what turns hidden states into logits.
+    """A language model's head, which maps hidden states to logits.
 
     Args:
         weight: `[vocab, hidden]`, or this rank's rows of it.
         bias: `[vocab]`, likewise, or None.
-        transform: of the logits.
-        shard: which part of the vocabulary this rank holds, or None for all of it.
+        transform: transform of the logits.
+        shard: this rank's part of the vocabulary, or None if it holds all of it.
     """
 
     weight: Tensor
@@ -50,8 +51,8 @@ class Head(NamedTuple):
     transform: Transform
     shard: Shard | None
 
-    def under_autocast(self, hidden: Tensor) -> tuple[Tensor, Head]:
-        """Hidden states and head in the dtype that autocast, if it is on, would give a linear layer."""
+    def cast_for_autocast(self, hidden: Tensor) -> tuple[Tensor, Head]:
+        """Cast hidden states and head as autocast, if it is on, would for a linear layer."""
         device = hidden.device.type
         if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
             return hidden, self
@@ -64,8 +65,8 @@ def local_head(
     hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, transform: Transform,
     vocab_size: int, group: dist.ProcessGroup | None,
 ) -> tuple[Tensor, Head]:  # fmt: skip
-    """Check hidden states and head, and take this rank's part of a sharded head; see `local_columns`."""
-    hidden_states = replicated(hidden_states)
+    """Check hidden states and head, and return this rank's part of them; see `local_columns`."""
+    hidden_states = unwrap_replicated(hidden_states)
     lm_head_weight, shard = local_columns(lm_head_weight, 0, vocab_size, group)
     if bias is not None and type(bias) is not Tensor:  # a plain one is checked below
         bias = local_columns(bias, 0, vocab_size, None)[0]
@@ -74,7 +75,7 @@ def local_head(
 
 
 def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, vocab_size: int) -> None:
-    """Raise unless hidden states, head and bias fit each other and the vocabulary."""
+    """Check that hidden states, head and bias fit each other and the vocabulary."""
     parameters = {"lm_head_weight": lm_head_weight} | ({} if bias is None else {"bias": bias})
     for name, tensor in {"hidden_states": hidden_states, **parameters}.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
@@ -98,14 +99,14 @@ def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | Non
     for name, tensor in parameters.items():
         if tensor.dtype != hidden_states.dtype and not autocast:
             found = f"hidden_states are {hidden_states.dtype}, {name} is {tensor.dtype}"
-            raise TypeError(f"{found}: cast one, or use autocast")
+            raise TypeError(f"{found}: cast one of them, or use autocast")
         if tensor.device != device:
             found = f"hidden_states are on {device}, {name} on {tensor.device}"
-            raise ValueError(f"{found}: move one to the other")
+            raise ValueError(f"{found}: move them to one device")
 
 
 def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
-    """Positions in a block: a tenth of them, unless that is too few for fast products or too many."""
+    """Number of positions in a block: a tenth of all, within the limits for fast products and memory."""
     least, most = _ROWS_ON_CPU if device.type == "cpu" else _ROWS_ON_ACCELERATORS
     return min(max(positions // 10, least), most, max(least, _LARGEST_BLOCK // vocab_size))
 
@@ -113,10 +114,10 @@ def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
 def sum_of_blocks(
     hidden: Tensor, head: Head, targets: Targets, objective: Objective, weight: float | Tensor, rows: int
 ) -> LossTerms:
-    """Sum over the positions `[positions, hidden]` of a combined loss, `rows` of them at a time."""
-    hidden, head = head.under_autocast(hidden)
+    """Sum a combined loss over the positions `[positions, hidden]`, `rows` of them at a time."""
+    hidden, head = head.cast_for_autocast(hidden)
     with without_autocast(hidden.device):
-        grad_enabled = torch.is_grad_enabled()  # it never is inside a Function's forward
+        grad_enabled = torch.is_grad_enabled()  # always False inside a Function's forward
         terms = _SumOfBlocks.apply(  # type: ignore[no-untyped-call]
             hidden, head.weight, head.bias, head, targets, objective, weight, rows, grad_enabled
         )
@@ -126,11 +127,11 @@ def sum_of_blocks(
 def read_hidden(
     hidden: Tensor, head: Head, labels: Tensor, token_ids: Tensor, mean: bool, rows: int
 ) -> Readout:
-    """Read the logits that hidden states `[positions, hidden]` have, differentiably, `rows` at a time.
+    """Read the logits of hidden states `[positions, hidden]`, differentiably, `rows` positions at a time.
 
     The other arguments are those of `read_logits`.
     """
-    hidden, head = head.under_autocast(hidden)
+    hidden, head = head.cast_for_autocast(hidden)
     with without_autocast(hidden.device):
         readout = _ReadHidden.apply(  # type: ignore[no-untyped-call]
             hidden, head.weight, head.bias, head, labels, token_ids, mean, rows
@@ -144,12 +145,12 @@ class _SumOfBlocks(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: Head, targets: Targets,
         objective: Objective, weight: float | Tensor, rows: int, grad_enabled: bool,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        # float16 has no room for the gradients of a mean over many positions, nor for those of large values,
-        # and what scales the loss (a GradScaler) is not known yet: a block's largest becomes 1.
+        # In float16 the gradients of a mean over many positions underflow, those of large values overflow,
+        # and the factor of a GradScaler is not known yet. So each block is scaled to a largest gradient of 1.
         scaled = hidden.dtype == torch.float16
         needed = ctx.needs_input_grad[:3] if grad_enabled else (False,) * 3
         gradients = _Gradients(hidden, head, needed, scaled)
-        # Nothing reads logits again once their softmax is known, unless a soft cap's slope is asked for.
+        # Once the softmax is known, logits are needed only for the slope of a soft cap.
         overwrite = (
             gradients.wanted
             and hidden.dtype == compute_dtype(hidden.dtype)
@@ -162,7 +163,7 @@ class _SumOfBlocks(torch.autograd.Function):
             here = targets.select(block)
             softmax = logits if overwrite else None
             readout = read_block(logits, here.labels, token_ids, head.transform, mean, softmax, head.shard)
-            for leaf in (leaves := readout[1:]):  # all but the level
+            for leaf in (leaves := readout[1:]):  # all but the level, which has no gradient
                 leaf.requires_grad_(gradients.wanted)
             with torch.set_grad_enabled(gradients.wanted):
                 terms = objective(readout, here, weight)
@@ -188,8 +189,8 @@ class _SumOfBlocks(torch.autograd.Function):
         refuse_double_backward()
         if ctx.gradients is None:
             raise RuntimeError(
-                "backward was called a second time through a linear loss, whose gradients are spent. Compute "
-                "the loss again; or pass reduction='none', which recomputes logits, and reduce it yourself."
+                "backward was called a second time through a linear loss, which has freed its gradients. "
+                "Compute the loss again, or use reduction='none', which recomputes the logits, and reduce it."
             )
         gradients, ctx.gradients = ctx.gradients, None
         return (
@@ -222,7 +223,7 @@ class _ReadHidden(torch.autograd.Function):
         head = Head(weight_of_head, bias, ctx.transform, ctx.shard)
         gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3], scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
-            # The mean logit's gradient is empty where it was not asked for; so is every block of it.
+            # The gradient of the mean logit is empty if it was not read; so are its blocks.
             here = tuple(grad[block] for grad in grads)
             write_gradient(
                 logits, False, logits, labels[block], token_ids, level[block], log_sum[block],
@@ -236,9 +237,9 @@ class _ReadHidden(torch.autograd.Function):
 
 
 def _blocks(hidden: Tensor, head: Head, rows: int) -> Iterator[tuple[slice, Tensor]]:
-    # One buffer for all: whoever takes a block is done with it before the next.
+    # All blocks share one buffer: the caller is done with a block before it takes the next.
     buffer = hidden.new_empty(min(rows, len(hidden)), len(head.weight))
-    # One block at least, so that a batch without positions has results of the right shapes.
+    # At least one block, so that an empty batch has results of the right shapes.
     for start in range(0, max(len(hidden), 1), rows):
         block = slice(start, start + rows)
         inputs = hidden[block]
@@ -251,28 +252,27 @@ def _blocks(hidden: Tensor, head: Head, rows: int) -> Iterator[tuple[slice, Tens
 
 
 def _largest(grads: tuple[Tensor, ...]) -> Tensor:
-    """The largest magnitude, 1 where there is none but zero."""
+    """Largest magnitude; 1 if all gradients are zero."""
     largest = torch.cat([grad.flatten() for grad in grads] + [grads[0].new_zeros(1)]).abs().amax()
     return torch.where(largest == 0, 1.0, largest)
 
 
 class _Gradients:
-    """Gradients of hidden states, head and bias, added up block by block; those that are needed."""
+    """The needed gradients of hidden states, head and bias, accumulated block by block."""
 
     def __init__(self, hidden: Tensor, head: Head, needed: tuple[bool, ...], scaled: bool) -> None:
         self.head = head
         self.inputs = hidden
         self.wanted = any(needed)
-        # In float32 at least: those of the head, sums over many blocks, and all where blocks have scales.
+        # float32 or float64 for the head's gradients, which are sums over blocks, and for scaled blocks.
         dtype = compute_dtype(hidden.dtype)
         self.hidden = torch.empty_like(hidden, dtype=dtype if scaled else None) if needed[0] else None
         self.weight = torch.zeros_like(head.weight, dtype=dtype) if needed[1] else None
-        self.bias = None
-        if needed[2] and head.bias is not None:
-            self.bias = torch.zeros_like(head.bias, dtype=dtype)
+        bias = head.bias if needed[2] else None
+        self.bias = None if bias is None else torch.zeros_like(bias, dtype=dtype)
 
     def add(self, block: slice, grad_logits: Tensor, scale: Tensor | None = None) -> None:
-        """Add those of a block, whose logits' gradients were divided by `scale`."""
+        """Accumulate a block, whose gradients of logits are divided by `scale`."""
         if self.hidden is not None:
             if scale is None:
                 torch.mm(grad_logits, self.head.weight, out=self.hidden[block])
@@ -287,9 +287,9 @@ class _Gradients:
             self.bias.add_(_scaled(grad_logits.sum(0, dtype=self.bias.dtype), scale))
 
     def finish(self) -> list[Tensor | None]:
-        """The gradients, for the caller to scale and convert."""
+        """Return the gradients in their accumulation dtypes, summed over ranks."""
         if self.hidden is not None and self.head.shard is not None:
-            # Each rank has gone back through its own rows of the head.
+            # Each rank has used its own rows of the head only.
             dist.all_reduce(self.hidden, group=self.head.shard.group)
         return [self.hidden, self.weight, self.bias]
 

@@ -1,4 +1,4 @@
-"""What is minimised at each position: a function of the readout and the targets, the same for every path."""
+"""Third stage: the loss of each position from its readout and targets, the same for every path."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class LossTerms(NamedTuple):
     """A combined loss and its two terms.
 
     Args:
-        loss: what to call `backward` on: `ce + weight * ntl`, plus the z-loss if there is one.
+        loss: `ce + weight * ntl`, plus the z-loss if there is one, with a graph.
         ce: cross-entropy, detached.
-        ntl: the number term before its weight, detached.
+        ntl: the unweighted number term, detached.
     """
 
     loss: Tensor
@@ -30,7 +30,7 @@ class LossTerms(NamedTuple):
     ntl: Tensor
 
     def reduce(self, reduction: str, shape: torch.Size) -> LossTerms:
-        """Sum the positions' terms, or give them the labels' shape for "none"."""
+        """Sum the terms over positions, or reshape them to the labels' shape for "none"."""
         if reduction == "none":
             return LossTerms(*(term.reshape(shape) for term in self))
         return LossTerms(*(term.sum() for term in self))
@@ -39,15 +39,15 @@ class LossTerms(NamedTuple):
 class Objective(nn.Module):
     """Cross-entropy and number term of each position.
 
-    It owns the criterion, which is bound to the values once for each device, in the dtypes of losses. The
-    arguments are those of `NTLCrossEntropyLoss`.
+    It owns the criterion and binds it to the values, once per device and dtype. The arguments are those of
+    `NTLCrossEntropyLoss`.
 
     Attributes:
-        tables: the number tokens.
+        tables: tensors of the number tokens.
         needs: what the criterion needs.
-        worst: the criterion's worst cost if it is reweighed, else None.
-        reads_mass: whether the number term depends on the whole vocabulary's probability.
-        reads_all: whether the criterion must be given all positions, not the number labels alone.
+        worst: the criterion's worst cost if the loss is reweighed, else None.
+        needs_log_normalizer: whether the number term depends on the probability on text.
+        needs_all_positions: whether the criterion must see all positions, not the number labels alone.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class Objective(nn.Module):
         self.criterion = Wasserstein() if criterion is None else criterion
         self.worst = _worst_cost(self.criterion, vocabulary.value_tensor(), reweigh)
         self.needs = needs_of(self.criterion)
-        self.reads_mass = self.worst is not None or self.needs.log_normalizer
-        self.reads_all = self.needs.spans or self.needs.across_positions
+        self.needs_log_normalizer = self.worst is not None or self.needs.log_normalizer
+        self.needs_all_positions = self.needs.spans or self.needs.across_positions
         self.label_smoothing = label_smoothing
         self.z_loss = z_loss
         self.tables = NumberTables(vocabulary, spans=self.needs.spans)
         self._bind()
 
     def _bind(self) -> None:
-        # In each dtype that losses are computed in: converting a matrix at each call would cost its reading.
+        # In each dtype that losses are computed in, so that no matrix is converted at each call.
         self._device = self.tables.values.device
         values = self.tables.vocabulary.value_tensor()
         with torch.inference_mode(False):
@@ -89,9 +89,9 @@ class Objective(nn.Module):
             self._bind()
         return self
 
-    def follow(self, tensor: Tensor) -> None:
-        """Move to the device of `tensor`, at the first call there."""
-        # The checks reject what is not a tensor.
+    def move_to_device_of(self, tensor: Tensor) -> None:
+        """Move the tables to the device of `tensor`, if they are on another."""
+        # Other types are rejected by the checks.
         if isinstance(tensor, Tensor) and tensor.device != self._device:
             if torch.compiler.is_compiling():
                 raise RuntimeError(
@@ -102,12 +102,12 @@ class Objective(nn.Module):
             self._bind()
 
     def forward(self, readout: Readout, targets: Targets, weight: float | Tensor) -> LossTerms:
-        """Loss of each position, multiplied by its weight: their sum is the batch's loss.
+        """Compute the weighted loss of each position. The sum over positions is the batch's loss.
 
         Args:
-            readout: of the logits.
-            targets: of the labels.
-            weight: of the number term; a tensor is not differentiated.
+            readout: readout of the logits.
+            targets: targets from the labels.
+            weight: weight of the number term; a tensor gets no gradient.
 
         Returns:
             The terms, each `[positions]`.
@@ -116,44 +116,44 @@ class Objective(nn.Module):
         if self.label_smoothing:
             smooth = readout.log_sum + (readout.level - readout.mean_logit)
             ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth
-        # Positions without weight contribute exactly nothing, even if their cross-entropy is infinite.
+        # Positions without weight contribute exactly zero, even if their cross-entropy is infinite.
         ce = torch.where(targets.ce_weights != 0, ce, 0) * targets.ce_weights
         ntl = self.number_term(readout, targets)
         loss = ce + (weight.detach() if isinstance(weight, Tensor) else weight) * ntl
         if self.z_loss:
-            # Masked before it is squared: 0 times an infinite derivative is NaN.
+            # Mask before squaring, because 0 times an infinite derivative is NaN.
             normalizer = torch.where(targets.item_weights != 0, readout.level + readout.log_sum, 0)
             loss = loss + self.z_loss * normalizer.square() * targets.item_weights
         return LossTerms(loss, ce.detach(), ntl.detach())
 
     def number_term(self, readout: Readout, targets: Targets) -> Tensor:
-        """The criterion's loss of each position, multiplied by its weight: `[positions]`."""
+        """Compute the weighted number term of each position: `[positions]`."""
         level, log_sum, number_logits = readout.level, readout.log_sum, readout.number_logits
-        knows_mass = len(level) == len(number_logits)
+        has_normalizer = len(level) == len(number_logits)
         target, weights, rows = targets.target, targets.number_weights, targets.number_rows
-        if rows is not None:  # with a thousand number tokens, all positions would cost more than these alone
+        if rows is not None:  # with a thousand number tokens, computing all positions would cost more
             target, weights, number_logits = target[rows], weights[rows], number_logits.index_select(0, rows)
-            if knows_mass:
+            if has_normalizer:
                 level, log_sum = level[rows], log_sum[rows]
         else:
-            # The logits of the other positions may be anything, NaN too.
-            counted = targets.counted if self.reads_all else weights != 0
+            # The logits of other positions may be NaN.
+            counted = targets.counted if self.needs_all_positions else weights != 0
             number_logits = torch.where(counted.unsqueeze(-1), number_logits, 0)
-            if knows_mass:
+            if has_normalizer:
                 level, log_sum = torch.where(counted, level, 0), torch.where(counted, log_sum, 0)
         with without_autocast(target.device):
-            normalizer = (level, log_sum) if knows_mass else None
+            normalizer = (level, log_sum) if has_normalizer else None
             x = self.tables.criterion_input(number_logits, target, normalizer, targets.spans)
             loss = self._bound[x.log_probs.dtype](x)
             if loss.shape != target.shape:
                 raise ValueError(
-                    f"criterion {self.criterion!r} gave shape {list(loss.shape)}: expected one loss for "
+                    f"criterion {self.criterion!r} returned shape {list(loss.shape)}: expected one loss for "
                     f"each position, {list(target.shape)}"
                 )
             if self.worst is not None:
-                assert x.log_mass is not None, "it is computed if the loss is reweighed"
+                assert x.log_mass is not None  # because the objective needs the log-normalizer
                 loss = reweigh_by_mass(loss, x.log_mass, self.worst)
-            # Positions without weight contribute exactly nothing, even if their loss is infinite.
+            # Positions without weight contribute exactly zero, even if their loss is infinite.
             term = torch.where(weights != 0, loss, 0) * weights
         return term if rows is None else term.new_zeros(len(targets.target)).index_copy(0, rows, term)
 
@@ -161,8 +161,8 @@ class Objective(nn.Module):
 def _worst_cost(criterion: Criterion, values: Tensor, reweigh: bool | None) -> float | None:
     if not callable(criterion) or not callable(getattr(criterion, "worst", None)):
         raise TypeError(
-            f"criterion={criterion!r}: expected a callable with a method `worst`, such as Wasserstein(), or "
-            "what get_criterion(name) makes"
+            f"criterion={criterion!r}: expected a callable with a method `worst`, such as Wasserstein() or "
+            "get_criterion(name)"
         )
     if isinstance(criterion, type):
         raise TypeError(
@@ -172,6 +172,6 @@ def _worst_cost(criterion: Criterion, values: Tensor, reweigh: bool | None) -> f
     if reweigh and worst is None:
         raise ValueError(
             f"reweigh=True needs a criterion with a worst cost, and {criterion!r} has none: "
-            "omit reweigh, or pass reweigh=False"
+            "omit it, or pass reweigh=False"
         )
     return None if reweigh is False else worst

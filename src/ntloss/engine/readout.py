@@ -1,12 +1,12 @@
-"""Second stage: the few figures that every loss needs of logits of width V.
+"""Second stage: the few quantities that losses need from logits of width V.
 
-`lse = logsumexp_j z_j`, the label's logit and the number tokens' logits: cross-entropy and every criterion
-are functions of these, so only this file, `linear.py` (hidden states) and `shards.py` (sharded vocabularies)
-touch anything of width V. The gradient of a row of logits is
+Cross-entropy and every criterion are functions of `lse = logsumexp_j z_j`, the label's logit and the number
+tokens' logits. So only this file, `linear.py` (hidden states) and `shards.py` (sharded vocabularies) handle
+tensors of width V. The gradient of a row of logits is
 
     dL/dz = dL/dlse * softmax(z) + dL/dz_label at the label + dL/dz_N at the number tokens
 
-so a number loss adds a scalar per row and a few entries to what cross-entropy's backward pass writes anyway.
+so a number loss adds one scalar and a few entries per row to the gradient that cross-entropy writes anyway.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from ntloss.autograd import refuse_double_backward
 if TYPE_CHECKING:
     from ntloss.engine.shards import Shard
 
-# Elements of the float32 copies that are made of a part of the logits at a time (4 MiB): small beside the
-# logits, and large enough that starting an operation costs nothing.
+# Logits that are copied to float32 at a time (4 MiB): few enough to need little memory, and enough to make
+# the overhead of an operation negligible.
 _CHUNK = 1 << 20
-# Above it, a probability's logarithm has all its digits.
+# The logarithm of a larger probability is exact to rounding.
 _SAFE_PROBABILITY = 1e-20
 
 
 class Readout(NamedTuple):
-    """What is read of each position's logits, in float32 or float64; all but `level` is differentiable.
+    """Quantities of each position's logits, in float32 or float64; all but `level` are differentiable.
 
-    The logsumexp is a sum of two terms: that of large logits is large itself, and in one float32 the digits
-    that a probability needs would be rounded off. `-log p` of a logit z is `log_sum + (level - z)`.
+    The logsumexp is kept as two terms, `level + log_sum`: that of large logits is large, and a single float32
+    would round off the digits that a probability needs. For a logit z, `-log p = log_sum + (level - z)`.
 
     Args:
-        level: `[positions]`, a logit of the row, the largest or a likely one; it has no gradient.
+        level: `[positions]`, the largest logit of the row, or a likely one; it has no gradient.
         log_sum: `[positions]`, log of the sum of `exp(logits - level)` over the vocabulary.
-        label_logit: `[positions]`.
+        label_logit: `[positions]`, logit of the label.
         number_logits: `[positions, number tokens]`, in the order of the token ids.
-        mean_logit: `[positions]`, mean over the vocabulary; empty unless it was asked for.
+        mean_logit: `[positions]`, mean over the vocabulary; empty unless requested.
     """
 
     level: Tensor
@@ -51,8 +51,8 @@ class Readout(NamedTuple):
     mean_logit: Tensor
 
     @classmethod
-    def of_numbers(cls, number_logits: Tensor, log_normalizer: Tensor | None = None) -> Readout:
-        """What the number term reads; the log-normalizer `[...]` if it needs the mass."""
+    def from_number_logits(cls, number_logits: Tensor, log_normalizer: Tensor | None = None) -> Readout:
+        """Make the readout of a number term; the log-normalizer `[...]` if it needs the mass."""
         nothing = number_logits.new_empty(0)
         if log_normalizer is None:
             return cls(nothing, nothing, nothing, number_logits, nothing)
@@ -61,18 +61,18 @@ class Readout(NamedTuple):
 
 
 class Transform(NamedTuple):
-    """What some heads do to their logits: `softcap * tanh(scale * z / softcap)`.
+    """The transform that some heads apply to their logits: `softcap * tanh(scale * z / softcap)`.
 
     Args:
-        scale: factor, > 0.
-        softcap: largest absolute value, > 0, or None.
+        scale: factor, above 0. Default: 1.
+        softcap: bound of the absolute value, above 0. Default: None.
     """
 
     scale: float = 1.0
     softcap: float | None = None
 
     def check(self) -> Transform:
-        """Return itself; raise a `ValueError` unless both are in their ranges."""
+        """Check the ranges of both values, and return the transform."""
         if not 0 < self.scale < math.inf:
             raise ValueError(f"logit_scale={self.scale!r}: expected a number above 0")
         if self.softcap is not None and not 0 < self.softcap < math.inf:
@@ -80,7 +80,7 @@ class Transform(NamedTuple):
         return self
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Transform logits of any shape; the same tensor where there is nothing to do."""
+        """Transform logits of any shape; the identity returns the same tensor."""
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.softcap is not None:
@@ -88,7 +88,7 @@ class Transform(NamedTuple):
         return logits
 
     def derivative(self, transformed: Tensor) -> Tensor | float:
-        """Derivative at each logit, given the transformed logits."""
+        """Compute the derivative at each logit from the transformed logits."""
         if self.softcap is None:
             return self.scale
         return (1 - (transformed / self.softcap).square()) * self.scale
@@ -98,20 +98,20 @@ IDENTITY = Transform()
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """A region whose operations keep the dtypes of their inputs."""
-    # Not asked under the compiler: torch 2.7's cannot trace the question.
+    """Context manager that disables autocast on a device."""
+    # The compiler of torch 2.7 cannot trace is_autocast_available.
     if not torch.compiler.is_compiling() and not torch.amp.is_autocast_available(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of softmax and sums for inputs of `dtype`: float32 at least."""
+    """Dtype of softmax and sums for inputs of `dtype`: float64 for float64, else float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def check_logits(logits: Tensor, vocab_size: int) -> None:
-    """Raise unless `logits` are floating-point and `vocab_size` wide."""
+    """Check that logits are floating-point and `vocab_size` wide."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         given = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
         raise TypeError(f"logits: expected a floating-point tensor [..., vocab], given {given}")
@@ -135,17 +135,17 @@ def read_logits(
     """Read logits, differentiably.
 
     Args:
-        logits: `[..., vocab]`, any float dtype; of a sharded vocabulary, this rank's columns.
+        logits: `[..., vocab]`, any float dtype; this rank's columns if the vocabulary is sharded.
         labels: `[positions]`, token ids, all inside the vocabulary.
         token_ids: `[number tokens]`.
-        transform: applied to the logits first.
-        mean: also read the mean logit (label smoothing needs it).
-        inplace: write the gradient over the logits, which are lost. In eager mode, float32 or float64.
-        shard: which part of the vocabulary this rank holds. Default: all of it.
+        transform: transform of the logits. Default: none.
+        mean: also read the mean logit, for label smoothing.
+        inplace: write the gradient over the logits; in eager mode only.
+        shard: this rank's part of the vocabulary. Default: all of it.
 
     Returns:
-        The readout, the same on every rank. Memory beyond the logits: one buffer of their size, which becomes
-        their gradient; none with `inplace`, or where no gradient is needed.
+        The readout, the same on every rank. It needs one buffer of the logits' size, which becomes their
+        gradient; none with `inplace` or without a gradient.
     """
     logits = logits.reshape(-1, logits.shape[-1])
     if torch.compiler.is_compiling() and logits.device.type != "cpu" and shard is None:
@@ -169,7 +169,7 @@ def _read_plainly(
 
 
 class _ReadLogits(torch.autograd.Function):
-    """`read_logits` with the softmax of the forward pass kept, and turned into the gradient in place."""
+    """Keeps the softmax of the forward pass, and turns it into the gradient in place."""
 
     @staticmethod
     def forward(
@@ -194,14 +194,14 @@ class _ReadLogits(torch.autograd.Function):
         logits, labels, token_ids, level, log_sum, softmax = ctx.saved_tensors
         if ctx.inplace and ctx.softmax_spent:
             raise RuntimeError(
-                "backward was called a second time through logits over which the first wrote their gradient. "
+                "backward was called a second time, but the first call wrote the gradient over the logits. "
                 "Compute the loss again, or omit inplace_backward."
             )
         is_softmax = softmax.numel() > 0
-        if is_softmax and ctx.softmax_spent:  # by an earlier backward pass through a retained graph
+        if is_softmax and ctx.softmax_spent:  # in an earlier backward pass through a retained graph
             grad = torch.softmax(ctx.transform.apply(logits), -1)
         else:
-            # `.data`: what follows is no change of a saved tensor that autograd should refuse.
+            # `.data`, so that autograd does not reject the change of a saved tensor.
             grad = softmax.data if is_softmax else logits.data if ctx.inplace else torch.empty_like(logits)
         ctx.softmax_spent = True
         readout = level, log_sum, ctx.transform
@@ -223,9 +223,9 @@ def read_block(
 
     Args:
         logits, labels, token_ids, transform, mean, shard: see `read_logits`.
-        softmax: `[positions, vocab]`, float32 or float64: where to write the softmax; the logits themselves
-            may be overwritten. Default: nowhere.
-        positions: the only ones to read, without a softmax. Default: all.
+        softmax: `[positions, vocab]`, float32 or float64, output buffer of the softmax, which may be the
+            logits themselves. Default: none.
+        positions: indices of the positions to read, without a softmax. Default: all.
 
     Returns:
         The readout.
@@ -234,7 +234,7 @@ def read_block(
         return shard.read(
             transform.apply(logits.to(compute_dtype(logits.dtype))), labels, token_ids, mean, softmax
         )
-    whole = softmax is not None and transform == IDENTITY  # then nothing is copied
+    whole = softmax is not None and transform == IDENTITY  # no copies are needed
     rows = max(1, len(logits) if whole else _CHUNK // logits.shape[-1])
     parts = []
     for start in range(0, len(logits if positions is None else positions), rows):
@@ -251,7 +251,7 @@ def read_block(
             level, log_sum = _log_normalizer(part)
         elif softmax is logits and transform == IDENTITY:
             highest = part.amax(-1)
-            torch.softmax(part, -1, out=part)  # row by row, so it may write where it reads
+            torch.softmax(part, -1, out=part)  # works row by row, so in place too
             level, log_sum = _of_highest(highest, part)
         else:
             torch.softmax(part, -1, out=softmax[block])
@@ -263,14 +263,14 @@ def read_block(
 
 
 def _log_normalizer(logits: Tensor) -> tuple[Tensor, Tensor]:
-    # A row of -inf everywhere has no maximum to subtract.
+    # A row that is -inf everywhere has no finite maximum.
     highest = logits.detach().amax(-1).clamp(min=torch.finfo(logits.dtype).min)
     return highest, (logits - highest.unsqueeze(-1)).exp_().sum(-1).log()
 
 
 def _of_softmax(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tensor) -> tuple[Tensor, Tensor]:
-    # lse = z_j - log p_j for any j. The label's column is at hand; where its probability has vanished, the
-    # largest one takes two passes more. Asking costs no synchronisation on the CPU.
+    # lse = z_j - log p_j for any j. The label's column is at hand. If its probability is too small, the
+    # largest one is used, which takes two more passes. The check does not synchronise on the CPU.
     if part.device.type != "cpu":
         return _of_highest(part.amax(-1), softmax)
     label_prob = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
@@ -283,12 +283,12 @@ def _of_softmax(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tens
 
 
 def _of_highest(highest: Tensor, softmax: Tensor) -> tuple[Tensor, Tensor]:
-    # The softmax of a row of -inf is NaN, its log-normalizer is not.
+    # The softmax of a row of -inf is NaN; its log-normalizer is -inf.
     return highest, torch.where(highest.isneginf(), 0, -softmax.amax(-1).log_())
 
 
-# Custom operators, so that torch.compile on the CPU takes them as they are: they beat what it makes of the
-# same formulas (benchmarks/losses.py).
+# Custom operators, so that torch.compile calls them unchanged: on the CPU they are faster than the code that
+# it generates from the same formulas (benchmarks/losses.py).
 @torch.library.custom_op("ntloss::read_logits", mutates_args=())
 def _read_logits(
     logits: Tensor, labels: Tensor, token_ids: Tensor, scale: float, softcap: float | None, mean: bool,
@@ -319,7 +319,7 @@ def write_gradient(
     grad: Tensor, is_softmax: bool, logits: Tensor, labels: Tensor, token_ids: Tensor, level: Tensor,
     log_sum: Tensor, transform: Transform, grads: tuple[Tensor, ...], shard: Shard | None = None,
 ) -> None:  # fmt: skip
-    """Write the logits' gradient to `grad`, which holds their softmax or, unless `is_softmax`, anything."""
+    """Write the gradient of the logits to `grad`, which holds their softmax if `is_softmax`."""
     if shard is not None:
         labels, token_ids, grads = shard.localise(labels, token_ids, grads)
     _write_gradient(grad, is_softmax, logits, labels, token_ids, level, log_sum, *transform, *grads)
@@ -332,7 +332,7 @@ def _write_gradient(
     grad_number_logits: Tensor, grad_mean_logit: Tensor,
 ) -> None:  # fmt: skip
     transform = Transform(scale, softcap)
-    whole = is_softmax and transform == IDENTITY  # then nothing is copied
+    whole = is_softmax and transform == IDENTITY  # no copies are needed
     rows = max(1, len(logits) if whole else _CHUNK // logits.shape[-1])
     for start in range(0, len(logits), rows):
         block = slice(start, start + rows)
@@ -358,8 +358,8 @@ def _write_gradient(
 
 
 def _zero_broken_rows(work: Tensor, grad_log_sum: Tensor, log_normalizer: Tensor) -> None:
-    """Clear rows that do not count and that padding has made NaN, because 0 times NaN is NaN."""
-    # Asking for them costs a synchronisation elsewhere: there they get NaN, as from F.cross_entropy.
+    """Zero the rows of ignored positions whose logits are NaN or infinite, because 0 times NaN is NaN."""
+    # On accelerators the check would synchronise, so such rows stay NaN there, as with F.cross_entropy.
     if work.device.type == "cpu":
         broken = (grad_log_sum == 0) & ~log_normalizer.isfinite()
         if bool(broken.any()):

@@ -1,9 +1,9 @@
 """Vocabularies that are sharded over ranks (tensor parallelism).
 
-Every rank holds some columns of the logits, and all labels. Two all-reduces, none of width V, make the same
-small readout on each of them: one of the rows' maxima; one of the sums of exponentials, the label logits and
-the number logits, which their owners contribute. Each rank then computes the same loss, and the gradient of
-its own columns, without a collective.
+Every rank holds some columns of the logits, and all labels. Two small all-reduces give every rank the same
+readout: the first reduces the rows' maxima; the second the sums of exponentials, the label logits and the
+number logits, which their owners contribute. Each rank then computes the same loss, and the gradient of its
+own columns, without another collective.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ntloss.engine.readout import Readout
 
 
 class Shard(NamedTuple):
-    """Which part of the vocabulary this rank holds.
+    """This rank's part of a sharded vocabulary.
 
     Args:
         start: first token id.
-        size: count of tokens.
-        vocab_size: count of tokens of all ranks together.
-        group: the ranks that hold the vocabulary together.
+        size: number of tokens on this rank.
+        vocab_size: number of tokens on all ranks.
+        group: process group over which the vocabulary is sharded.
     """
 
     start: int
@@ -37,7 +37,7 @@ class Shard(NamedTuple):
 
     @classmethod
     def of(cls, size: int, vocab_size: int, group: dist.ProcessGroup) -> Shard:
-        """The part of a rank that holds `size` tokens: ceil(vocab / ranks) each, as DTensor does."""
+        """Make the shard of a rank with `size` tokens; as in DTensor, each rank has ceil(vocab / ranks)."""
         world = dist.get_world_size(group)
         each = -(-vocab_size // world)
         if each * (world - 1) >= vocab_size:
@@ -50,22 +50,22 @@ class Shard(NamedTuple):
             raise ValueError(
                 f"rank {dist.get_rank(group)} of {dist.get_world_size(group)} holds {size:,} tokens of a "
                 f"vocabulary of {vocab_size:,}: expected {min(each, vocab_size - start):,}, shards of "
-                f"ceil(vocab / ranks) in the order of ranks. Pass vocab_size=<width of all shards together>, "
-                "padding included, where the vocabulary is made."
+                "ceil(vocab / ranks) in the order of ranks. Make the vocabulary with vocab_size=<total width "
+                "of the shards, padding included>."
             )
         return cls(start, size, vocab_size, group)
 
     def read(
         self, part: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, softmax: Tensor | None
     ) -> Readout:
-        """Read this rank's columns, logits after their transform, together with the other ranks.
+        """Read transformed logits, this rank's columns, together with the other ranks.
 
-        The arguments are those of `readout.read_block`; token ids are those of the whole vocabulary. The
-        readout is the same on every rank.
+        The arguments are those of `readout.read_block`, with token ids of the whole vocabulary. The readout
+        is the same on every rank.
         """
         highest = part.detach().amax(-1)
         dist.all_reduce(highest, dist.ReduceOp.MAX, group=self.group)
-        # A row of -inf everywhere has no maximum to subtract.
+        # A row that is -inf everywhere has no finite maximum.
         highest = highest.clamp(min=torch.finfo(part.dtype).min)
         exponentials = (part - highest.unsqueeze(-1)).exp_()
         local_labels, held = self._locate(labels)
@@ -87,18 +87,18 @@ class Shard(NamedTuple):
     def localise(
         self, labels: Tensor, token_ids: Tensor, grads: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Columns of this rank, and the readout's gradients that reach them; see `readout.write_gradient`."""
+        """Translate ids and gradients to this rank's columns, for `readout.write_gradient`."""
         grad_log_sum, grad_label_logit, grad_number_logits, grad_mean_logit = grads
         labels, held = self._locate(labels)
         grad_label_logit = torch.where(held, grad_label_logit, 0)
         token_ids, held = self._locate(token_ids)
         grad_number_logits = torch.where(held, grad_number_logits, 0)
-        # The mean's gradient is divided by the count of columns that the rank holds.
+        # write_gradient divides the mean's gradient by the number of columns on this rank.
         grad_mean_logit = grad_mean_logit * (self.size / self.vocab_size)
         return labels, token_ids, (grad_log_sum, grad_label_logit, grad_number_logits, grad_mean_logit)
 
     def _locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        # Columns of token ids, and which of them this rank holds; the others get column 0.
+        # Local columns of token ids, 0 for those of other ranks, and whether this rank holds them.
         local = ids - self.start
         held = (local >= 0) & (local < self.size)
         return torch.where(held, local, 0), held
@@ -107,13 +107,13 @@ class Shard(NamedTuple):
 def local_columns(
     tensor: Tensor, dim: int, vocab_size: int, group: dist.ProcessGroup | None
 ) -> tuple[Tensor, Shard | None]:
-    """This rank's part of logits or of a head, and which part of the vocabulary it is (None for all).
+    """Return this rank's part of logits or of a head, and its shard (None for the whole vocabulary).
 
     Args:
-        tensor: a DTensor, or a plain tensor.
+        tensor: a DTensor or a plain tensor.
         dim: dimension of the vocabulary: -1 for logits, 0 for a head.
-        vocab_size: count of tokens of all ranks together.
-        group: group of plain tensors that are sharded, None for whole ones.
+        vocab_size: number of tokens on all ranks.
+        group: process group of a plain sharded tensor; None for a whole one.
     """
     if _is_dtensor(tensor):
         sharded = [i for i, placement in enumerate(tensor.placements) if not placement.is_replicate()]
@@ -128,14 +128,14 @@ def local_columns(
     return tensor, None if group is None else Shard.of(tensor.shape[dim], vocab_size, group)
 
 
-def replicated(tensor: Tensor) -> Tensor:
-    """The local tensor of one that every rank holds whole; raise if it is sharded."""
+def unwrap_replicated(tensor: Tensor) -> Tensor:
+    """Return the local tensor of a DTensor, and raise an error if it is sharded."""
     if not _is_dtensor(tensor):
         return tensor
     if not all(placement.is_replicate() for placement in tensor.placements):
         raise ValueError(
-            f"DTensor with placements {tensor.placements}: expected hidden states that every rank holds "
-            "whole (Replicate). Redistribute them first."
+            f"DTensor with placements {tensor.placements}: expected replicated hidden states (Replicate). "
+            "Redistribute them first."
         )
     return tensor.to_local()
 
@@ -144,23 +144,23 @@ _GROUPS_WITH_SAME_LABELS: set[tuple[int, ...]] = set()
 
 
 def check_same_labels(labels: Tensor, group: dist.ProcessGroup) -> None:
-    """Raise unless all ranks of a group hold the same labels; asked at the first call of each group.
+    """Check that all ranks of a group have the same labels, at the first call for each group.
 
-    Tensor parallelism shards a head over ranks that see the same batch. FSDP shards it over ranks that see
-    others, and the DTensor looks the same.
+    Tensor parallelism shards a head over ranks with the same batch, FSDP over ranks with different batches;
+    the DTensors look the same.
     """
     ranks = tuple(dist.get_process_group_ranks(group))
     if ranks in _GROUPS_WITH_SAME_LABELS or torch.compiler.is_compiling():
         return
     flat = labels.reshape(-1).to(torch.int64)
-    places = torch.arange(1, flat.numel() + 1, device=flat.device)
-    sums = torch.stack([flat.sum(), (flat * places).sum(), places.new_tensor(flat.numel())])
+    positions = torch.arange(1, flat.numel() + 1, device=flat.device)
+    sums = torch.stack([flat.sum(), (flat * positions).sum(), positions.new_tensor(flat.numel())])
     largest = torch.cat([sums, -sums])
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
     if not torch.equal(largest[:3], -largest[3:]):
         raise ValueError(
-            f"the ranks {list(ranks)} share a sharded vocabulary and hold different labels: expected the "
-            "same batch on each, as in tensor parallelism. Gather a head that FSDP has sharded first: "
+            f"ranks {list(ranks)} share a sharded vocabulary but hold different labels: expected the same "
+            "batch on each, as in tensor parallelism. If FSDP has sharded the head, gather it first: "
             "weight.full_tensor()."
         )
     _GROUPS_WITH_SAME_LABELS.add(ranks)
@@ -169,6 +169,6 @@ def check_same_labels(labels: Tensor, group: dist.ProcessGroup) -> None:
 def _is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:
     if type(tensor) in (Tensor, nn.Parameter) or not dist.is_available():
         return False
-    from torch.distributed.tensor import DTensor  # slow to import, and seldom needed
+    from torch.distributed.tensor import DTensor  # slow to import, rarely needed
 
     return isinstance(tensor, DTensor)

@@ -1,4 +1,4 @@
-"""A vocabulary's number tokens as tensors on a device."""
+"""Tensors of a vocabulary's number tokens."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from ntloss.criteria import CriterionInput
 from ntloss.numbers import NumberSpans, token_kinds
 from ntloss.vocabulary import NumberVocabulary
 
-# Stands in for a logit of -inf among the number tokens: its probability is 0 all the same, and no
-# difference of two of them is NaN, in value or in gradient.
+# Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
+# them is not NaN, in value or gradient.
 _MINUS_INFINITY = -1e30
 
 
 class NumberTables(nn.Module):
-    """The tensors that a loss needs of a vocabulary, as non-persistent buffers.
+    """Tensors of a vocabulary that losses need, as non-persistent buffers.
 
-    They are built once for each device, and keep their dtype under `.half()`: bfloat16 would read 257 as 256.
+    They are built once per device and keep their dtype under `.half()`, because bfloat16 would round 257 to
+    256.
 
     Args:
         vocabulary: the number tokens.
-        device: where the tables lie. Default: the CPU.
-        spans: also keep `kinds`, with which whole numbers are found in labels. Default: False.
+        device: device of the tables. Default: the CPU.
+        spans: also build `kinds`, which finds whole numbers in labels. Default: False.
 
     Attributes:
-        token_ids: `[number tokens]`: one token of each distinct value, by ascending value, then the further
+        token_ids: `[number tokens]`, one token of each distinct value by ascending value, then its further
             forms.
         values: `[values]`, the distinct values, ascending, float64 (float32 on devices without float64).
         value_of_token: `[vocab]`, index into `values` of each number token, -1 for text.
@@ -56,15 +57,15 @@ class NumberTables(nn.Module):
         for token in self.vocabulary.tokens:
             forms[index[token.value]].append(token.token_id)
             value_of_token[token.token_id] = index[token.value]
-        # Level 0 holds one form of every value, level 1 a second form of the values that have one, and so
-        # on: merging costs one operation a form, and the shapes are known.
+        # Level 0 holds one form of every value, level 1 a second form of the values that have one, and so on.
+        # Merging then takes one operation per level, with static shapes.
         levels = [
             [i for i, ids in enumerate(forms) if len(ids) > level]
             for level in range(max(len(ids) for ids in forms))
         ]
         ids = [forms[i][level] for level, members in enumerate(levels) for i in members]
         floats = torch.float32 if device.type == "mps" else torch.float64
-        # Wherever they are made first: under `with torch.device("meta")`, or while evaluating.
+        # Ignore a surrounding `with torch.device("meta")` or inference mode.
         with torch.device("cpu"), torch.inference_mode(False):
             tables = {
                 "token_ids": torch.tensor(ids),
@@ -80,8 +81,8 @@ class NumberTables(nn.Module):
         self._levels = len(levels)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NumberTables:
-        # .half(), .to(device), .to_empty(...): only the device is followed.
-        # Nothing can be moved away from meta, so an empty CPU tensor asks there.
+        # Of .half(), .to(device) and .to_empty(...), only the device takes effect; an empty tensor finds it.
+        # That tensor is on the CPU if the tables are on meta, because meta tensors cannot be moved.
         here = self.values.device if self.values.device.type != "meta" else "cpu"
         device = fn(torch.empty(0, device=here)).device
         if device != self.values.device:
@@ -100,12 +101,12 @@ class NumberTables(nn.Module):
         Args:
             number_logits: `[positions, number tokens]`, in the order of `token_ids`.
             target: `[positions]`, index of the label's value.
-            log_normalizer: `level` and `log_sum` of the `Readout`, or None if the mass is not needed.
-            spans: `[positions]` each, or None if they are not needed.
+            log_normalizer: `level` and `log_sum` of the `Readout`. Default: None, without `log_mass`.
+            spans: `[positions]` each. Default: None.
         """
         dtype = torch.promote_types(number_logits.dtype, torch.float32)
         number_logits = number_logits.to(dtype).clamp(min=_MINUS_INFINITY)
-        # Differences of large logits have more digits behind the point than the logits do.
+        # Differences of large logits are more precise than their logsumexp.
         highest = number_logits.detach().amax(-1)
         merged = number_logits - highest.unsqueeze(-1)
         if self._levels > 1:
@@ -114,7 +115,7 @@ class NumberTables(nn.Module):
         log_mass = None
         if log_normalizer is not None:
             level, log_sum = log_normalizer
-            # Rounding may put the sum over a part above the sum over the whole.
+            # Rounding may make the sum over the number tokens exceed the sum over the vocabulary.
             log_mass = ((highest - level) + (number_log_sum - log_sum)).clamp(max=0)
         return CriterionInput(
             log_probs=merged - number_log_sum.unsqueeze(-1),
@@ -126,7 +127,7 @@ class NumberTables(nn.Module):
         )
 
     def _merge_forms(self, number_logits: Tensor) -> Tensor:
-        """Add up the probability of all forms of a value: `[positions, values]`, logits."""
+        """Merge the logits of all forms of a value by logsumexp: `[positions, values]`."""
         start = len(self.values)
         merged = number_logits[..., :start]
         for level in range(1, self._levels):
@@ -138,7 +139,7 @@ class NumberTables(nn.Module):
         return merged
 
     def lookup(self, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-        """Index into `values` of each label, 0 where it is not a number, and whether it is one."""
+        """Return the index into `values` of each label, 0 for text, and whether the label is a number."""
         counted = labels != ignore_index
         index = self.value_of_token[torch.where(counted, labels, 0)]
         return index.clamp(min=0), counted & (index >= 0)

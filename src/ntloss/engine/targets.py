@@ -1,4 +1,4 @@
-"""First stage: what the labels say of each position, the same for every way to read logits."""
+"""First stage: targets and weights from the labels, the same for every way to read logits."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class Targets(NamedTuple):
-    """What the labels say of each position; all `[positions]`.
+    """Targets and weights of each position; all `[positions]`.
 
-    The weights are those of the loss: after the division by the count of items or numbers that a mean makes.
+    The weights include the reduction: a mean has divided them by the count of items or numbers.
 
     Args:
         labels: token ids, 0 where ignored.
@@ -29,9 +29,9 @@ class Targets(NamedTuple):
         item_weights: weight of the position.
         ce_weights: weight of its cross-entropy.
         number_weights: weight of its number term, 0 where it has none.
-        number_rows: `[number terms]`, the positions whose number term has weight. None if all are computed:
-            on accelerators and under `torch.compile`, where shapes must be static, and for criteria that look
-            at several positions.
+        number_rows: `[number terms]`, indices of the positions whose number term has weight. None if the term
+            of every position is computed: on accelerators and under `torch.compile`, where shapes must be
+            static, and for criteria that look at several positions.
         spans: the number that each position belongs to; None unless the criterion needs it.
     """
 
@@ -45,7 +45,7 @@ class Targets(NamedTuple):
     spans: NumberSpans | None
 
     def select(self, rows: Tensor | slice) -> Targets:
-        """The same of some positions."""
+        """Select some positions."""
         labels, target, counted, item_weights, ce_weights, number_weights = (x[rows] for x in self[:6])
         number_rows = None if self.number_rows is None else number_weights.nonzero().squeeze(-1)
         spans = None if self.spans is None else self.spans.select(rows)
@@ -68,12 +68,12 @@ def read_labels(
     validate: bool | None = None,
     weight: float | Tensor = 0.0,
 ) -> Targets:
-    """Check labels, shift them, find their numbers, and compute how much each position weighs.
+    """Check labels, shift them, find their numbers, and compute the weight of each position.
 
     Args:
-        inputs: `[..., width]`, logits or hidden states: their shape, device and dtype are read.
-        objective: its tables and needs are read.
-        weight: of the number term, checked with the other values.
+        inputs: `[..., width]`, logits or hidden states, for their shape, device and dtype.
+        objective: the objective, for its tables and needs.
+        weight: weight of the number term, checked with the other values.
 
     The other arguments are those of `NTLCrossEntropyLoss` and its `forward`.
     """
@@ -86,14 +86,14 @@ def read_labels(
         raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(map(repr, REDUCTIONS))}")
     if needs.spans and sequence_ids is None and labels.dim() < 2:
         raise ValueError(
-            f"labels of shape {list(labels.shape)}, and {objective.criterion!r} looks at whole numbers: "
-            "without rows it cannot tell where a sequence ends. Give labels as [batch, seq], or sequence_ids "
-            "of the labels' shape (zeros where all is one sequence)."
+            f"labels of shape {list(labels.shape)}, but {objective.criterion!r} looks at whole numbers and "
+            "needs to know where sequences end: expected labels of shape [batch, seq], or sequence_ids of "
+            "the labels' shape (all zeros for a single sequence)"
         )
     if shift:
         labels, loss_weights = shift_left(labels, loss_weights, ignore_index)
         if sequence_ids is not None:
-            # A position belongs to the sequence of the label that it is compared with.
+            # A position belongs to the sequence of its shifted label.
             sequence_ids, _ = shift_left(sequence_ids, None, ignore_index=-1)
     spans = None
     if needs.spans and tables.kinds is not None:
@@ -118,14 +118,15 @@ def read_labels(
         ce_weights = torch.where(is_number, 0, item_weights)
         number_weights = torch.where(has_term, item_weights, 0)
     number_rows = None
-    if not objective.reads_all and labels.device.type == "cpu" and not torch.compiler.is_compiling():
+    static_shapes = labels.device.type != "cpu" or torch.compiler.is_compiling()
+    if not objective.needs_all_positions and not static_shapes:
         number_rows = number_weights.nonzero().squeeze(-1)
     labels = torch.where(counted, labels, 0)
     return Targets(labels, target, counted, item_weights, ce_weights, number_weights, number_rows, spans)
 
 
 def _reciprocal(weights: Tensor | float, dtype: torch.dtype) -> Tensor | float:
-    """One over a count, or over the sum of weights; 0 for nothing, so that its mean is 0."""
+    """Invert a count, or the sum of weights; 0 stays 0, so that the mean over nothing is 0."""
     if isinstance(weights, Tensor):
         divisor = weights.to(dtype).sum()
         return torch.where(divisor > 0, 1 / divisor.clamp(min=torch.finfo(torch.float32).tiny), 0)
@@ -135,12 +136,12 @@ def _reciprocal(weights: Tensor | float, dtype: torch.dtype) -> Tensor | float:
 def shift_left(
     labels: Tensor, loss_weights: Tensor | None, ignore_index: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Give each position `[..., seq]` the label and weight of the next one, as causal models need it.
+    """Give each position `[..., seq]` the label and weight of the next one, for causal models.
 
-    The last position gets `ignore_index`, so the logits stay whole.
+    The last position gets `ignore_index`, so the logits keep their length.
     """
     if labels.dim() == 0:
-        raise ValueError("shift=True with labels of shape []: expected [..., seq], to move along seq")
+        raise ValueError("shift=True with labels of shape []: expected [..., seq], to shift along seq")
     labels = F.pad(labels[..., 1:], (0, 1), value=ignore_index)
     return labels, None if loss_weights is None else F.pad(loss_weights[..., 1:], (0, 1))
 
@@ -148,7 +149,7 @@ def shift_left(
 def check_labels(
     labels: Tensor, inputs: Tensor, loss_weights: Tensor | None = None, sequence_ids: Tensor | None = None
 ) -> None:
-    """Raise unless labels, weights and sequence ids fit inputs `[..., width]`; reads no values."""
+    """Check that labels, weights and sequence ids fit inputs `[..., width]`, without reading values."""
     leading, device = inputs.shape[:-1], inputs.device
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         given = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
@@ -156,8 +157,8 @@ def check_labels(
     if labels.shape != leading:
         raise ValueError(
             f"labels of shape {list(labels.shape)} do not fit: expected {list(leading)}, the shape of the "
-            "logits (or hidden states) without their last dimension. Where a causal model's labels are "
-            "shifted, its logits are too: logits[:, :-1], labels[:, 1:]."
+            "logits (or hidden states) without their last dimension. To shift a causal model's labels, shift "
+            "its logits too: logits[:, :-1], labels[:, 1:]."
         )
     if labels.device != device:
         raise ValueError(f"labels are on {labels.device}, the logits on {device}: move one to the other")
@@ -185,31 +186,31 @@ def check_values(
     validate: bool | None,
     weight: float | Tensor = 0.0,
 ) -> None:
-    """Raise if a label lies outside of the vocabulary or a weight is negative.
+    """Check that labels lie inside the vocabulary and that weights are finite and not negative.
 
-    Reading values synchronises an accelerator with the host, so by default (`validate=None`) only tensors
-    on the CPU are read, and nothing inside `torch.compile`.
+    Reading values synchronises an accelerator with the host. So by default (`validate=None`) only tensors on
+    the CPU are checked, and nothing under `torch.compile`.
     """
     if torch.compiler.is_compiling() or not (labels.device.type == "cpu" if validate is None else validate):
         return
-    if isinstance(weight, Tensor):  # a number was checked when it was set
+    if isinstance(weight, Tensor):  # a float was checked when it was set
         check_weight(weight, validate)
     outside = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
     if outside.any():
         raise ValueError(
-            f"label {int(labels[outside][0])} lies outside of the vocabulary: expected 0 to "
-            f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Were the labels made by another tokenizer?"
+            f"label {int(labels[outside][0])} lies outside the vocabulary: expected 0 to "
+            f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Are the labels from another tokenizer?"
         )
-    # Written so that NaN fails too.
+    # NaN fails these comparisons too.
     if loss_weights is not None and not (fits := (loss_weights >= 0) & (loss_weights < torch.inf)).all():
         bad = loss_weights[~fits][0].item()
-        raise ValueError(f"loss_weights hold {bad}: expected finite weights of 0 or more")
+        raise ValueError(f"loss_weights contain {bad}: expected finite weights, 0 or more")
 
 
 def check_weight(weight: object, validate: bool | None = None) -> None:
-    """Raise unless the number term's weight is a finite number of 0 or more, or a tensor of one.
+    """Check that the number term's weight is a finite float, 0 or more, or a scalar tensor of one.
 
-    By default (`validate=None`) a tensor is read on the CPU only, and never inside `torch.compile`.
+    By default (`validate=None`) a tensor is checked on the CPU only. Under `torch.compile` it never is.
     """
     if isinstance(weight, Tensor) and weight.numel() == 1:
         if torch.compiler.is_compiling() or not (
@@ -218,15 +219,15 @@ def check_weight(weight: object, validate: bool | None = None) -> None:
             return
         weight = weight.item()
     if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
-        raise ValueError(f"weight={weight!r}: expected a finite number of 0 or more, or a tensor of one")
+        raise ValueError(f"weight={weight!r}: expected a finite number, 0 or more, or a scalar tensor")
 
 
 def _check_normalizers(num_items: object, num_numbers: object, mode: str, reduction: str) -> None:
-    """Raise unless given counts belong to a mean and come together."""
+    """Check that counts are given for a mean only, and both together."""
     if reduction != "mean":
         raise ValueError(
-            "num_items_in_batch and num_numbers_in_batch are what reduction='mean' divides by; given with "
-            f"reduction={reduction!r}"
+            "num_items_in_batch and num_numbers_in_batch are the divisors of reduction='mean': omit them "
+            f"with reduction={reduction!r}"
         )
     for name, count in (("num_items_in_batch", num_items), ("num_numbers_in_batch", num_numbers)):
         if isinstance(count, (int, float)) and not count >= 0:
@@ -234,7 +235,6 @@ def _check_normalizers(num_items: object, num_numbers: object, mode: str, reduct
     if mode == "add" and (num_items is None or num_numbers is None):
         missing = "num_items_in_batch" if num_items is None else "num_numbers_in_batch"
         raise ValueError(
-            f"{missing} is missing: normalised by the one count and not the other, the gradient would depend "
-            "on how a batch is split. `loss.normalizers(labels)` counts both; sum them over micro-batches "
-            "and ranks."
+            f"{missing} is missing: with only one of the two counts, the gradient would depend on how a "
+            "batch is split. `loss.normalizers(labels)` computes both; sum them over micro-batches and ranks."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from ntloss.integrations.transformers.introspection import (
 )
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
 from ntloss.integrations.transformers.targets import count_targets, read_targets, vocabulary_for
-from ntloss.schedules import Schedule, WeightScheduler
+from ntloss.schedules import WeightScheduler
 from ntloss.vocabulary import NumberVocabulary
 
 
@@ -304,7 +305,7 @@ class WeightScheduleCallback(TrainerCallback):
         TypeError: `loss` has no weight, or `schedule` is not callable.
     """
 
-    def __init__(self, loss: Any, schedule: Schedule, weight: float | None = None) -> None:
+    def __init__(self, loss: Any, schedule: Callable[[int], float], weight: float | None = None) -> None:
         self.scheduler = WeightScheduler(loss, schedule, weight)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
