@@ -170,6 +170,7 @@ class Case:
     num_items: Any = None
     num_numbers: Any = None
     sequence_ids: Tensor | None = None
+    number_weights: Tensor | None = None
     criterion: str = "wasserstein"
     reweigh: bool = True
     options: Combined = Combined()  # noqa: RUF009  # frozen
@@ -225,6 +226,7 @@ class Case:
             num_items=num_items,
             num_numbers=num_numbers,
             sequence_ids=None if self.sequence_ids is None else self.sequence_ids.numpy(),
+            number_weights=None if self.number_weights is None else self.number_weights.double().numpy(),
             upstream=self.upstream,
         )
 
@@ -323,6 +325,7 @@ def compute(case: Case, path: str, leaves: Mapping[str, Tensor | None], **change
         return module.from_hidden(hidden, weight, case.labels, bias, **given, **rest)
     arguments = {**case.arguments(), "return_terms": True, **changes}
     rest |= {"num_items_in_batch": case.num_items, "num_numbers_in_batch": case.num_numbers}
+    rest |= {"number_weights": case.number_weights}
     if path in LINEAR_PATHS:
         arguments.setdefault("drop_ignored", path == "linear")
         linear = NTLLinearCrossEntropyLoss(case.vocabulary, **arguments)

@@ -336,7 +336,7 @@ def test_expected_crps_exceeds_its_minimum_by_the_distance_of_the_cumulative_pro
     q, p = (np.array(weights) / sum(weights) for weights in (truth, predicted))
 
     def expected(distribution: np.ndarray) -> float:
-        return sum(q[k] * float(CRPS()(record(distribution, SPACED, k))) for k in range(len(SPACED)))
+        return sum(q[k] * float(CRPS()(make_input(distribution, SPACED, k))) for k in range(len(SPACED)))
 
     distance = ((p.cumsum() - q.cumsum())[:-1] ** 2 * np.diff(SPACED)).sum()
     assert expected(p) - expected(q) == approx(distance, dtype=torch.float64, scale=7.0)
@@ -356,7 +356,7 @@ def test_expected_value_over_the_vocabulary_in_place_of_cross_entropy_is_the_los
 
 
 def test_expected_value_over_the_vocabulary_asks_for_the_mass() -> None:
-    x = record([0.5, 0.5, 0, 0, 0], SPACED, 0)
+    x = make_input([0.5, 0.5, 0, 0, 0], SPACED, 0)
     with pytest.raises(ValueError, match=r"log_mass is None, but ExpectedValue.*all number tokens"):
         ExpectedValue(over="vocabulary")(replace(x, log_mass=None))
 
