@@ -35,7 +35,8 @@ from ntloss.metrics import NumericMetrics
 from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
 from ntloss.schedules import WeightScheduler
 from ntloss.token_metrics import TokenMetrics
-from ntloss.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary
+from ntloss.token_sets import Coverage, NumberToken
+from ntloss.vocabulary import NumberTokensLeftOut, NumberVocabulary
 
 __version__ = "1.0.0.dev0"
 

@@ -1,4 +1,4 @@
-"""`python -m ntloss` is `ntloss`."""
+"""Run the `ntloss` command as `python -m ntloss`."""
 
 from ntloss.cli import main
 

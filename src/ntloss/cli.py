@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import io
 import json
@@ -11,24 +10,26 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from ntloss.inspection import MARKERS, SENTENCE, Inspection, Reading, TokenGroup, inspect_tokenizer
+from ntloss.inspection import MARKERS, SENTENCE, Inspection, TokenGroup, inspect_tokenizer
+from ntloss.token_sets import CoverageRow
 from ntloss.tokenizer_loading import TokenizerLoadingError, load_tokenizer
 
 _INSPECT = f"""\
-What a number token loss makes of a tokenizer: which of its tokens are numbers and in how many forms, what
-share of the digits of a text each reading of them sees, and which reading to choose.
+Report how a tokenizer represents numbers: which of its tokens are numbers and in which forms, what share of
+the digits of a text each token set covers, and which token set to choose.
 
-The text should be like the one that the model is trained on. Without --text it is one sentence:
+The text should be like the model's training data. Without --text it is one sentence:
 {SENTENCE!r}
 
 TOKENIZER is one of
-  a folder                that a Hugging Face tokenizer was saved to, or with tekken.json or *.model in it
-  a file                  tokenizer.json, tekken.json, or a SentencePiece model
+  a folder                that a Hugging Face tokenizer was saved to
+  a file                  tokenizer.json
   a name                  on the Hugging Face hub, such as google-t5/t5-small
-  tiktoken:<encoding>     such as tiktoken:cl100k_base"""
+  tiktoken:<encoding>     such as tiktoken:cl100k_base
+Load any other tokenizer from Python, as below."""
 _INSPECT_MORE = """\
 examples:
   ntloss inspect google-t5/t5-small
@@ -38,43 +39,42 @@ examples:
 The same from Python:
   from ntloss.inspection import inspect_tokenizer
   inspect_tokenizer(tokenizer, texts)
-The exit code is 0 where there is a report, 2 where something asked for cannot be done."""
+The exit code is 0 on success and 2 on an error."""
 
-# A file of JSON may be one line: it is cut before a space, where no number is cut, since a line is encoded
-# at once and that takes some fifty times its memory.
+# A JSON file may be a single line. Encoding takes some fifty times the memory of the text, so long lines are
+# split, before white space so that no number is split.
 _PIECE = re.compile(r".{1,10000}(?=\s|$)|.{1,10000}", re.DOTALL)
 
 
 class _InputError(Exception):
-    """Something asked for cannot be done; the message is one line."""
+    """The text or the tokenizer cannot be used; the message is one line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Args:
-        arguments: those of the command line, without the program's name. Default: `sys.argv[1:]`.
+        arguments: command-line arguments without the program's name. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit code: 0 all is done, 2 something asked for cannot be done, 130 interrupted, 141 nobody
-        reads on.
+        The exit code: 0 for success, 2 for an error, 130 if interrupted, 141 if the output pipe was closed.
     """
     try:
         try:
             return _run(arguments)
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # `ntloss inspect gpt2 | head -1` has read enough; the rest goes nowhere
+    except BrokenPipeError:  # as in `ntloss inspect gpt2 | head -1`; the rest of the output is discarded
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # what a shell says of a program that a closed pipe ended
+        return 141  # the shell's exit code for a program that a closed pipe ended
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = argparse.ArgumentParser(prog="ntloss", description="Number token losses: tools.")
+    parser = argparse.ArgumentParser(prog="ntloss", description="Tools for number token losses.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     inspect = commands.add_parser(
         "inspect",
-        help="what a number token loss makes of a tokenizer, and of a text",
+        help="report how a tokenizer represents numbers",
         description=_INSPECT,
         epilog=_INSPECT_MORE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -82,11 +82,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     inspect.add_argument(
         "tokenizer", metavar="TOKENIZER", help="folder, file, hub name or tiktoken:<encoding>"
     )
-    inspect.add_argument("--text", metavar="FILE", help="UTF-8 text, read line by line; - for standard input")
+    inspect.add_argument("--text", metavar="FILE", help="UTF-8 text file; - for standard input")
     inspect.add_argument("--json", action="store_true", help="print JSON instead of tables")
     given = parser.parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # other scripts' digits on a terminal without them
+        sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that lack other scripts' digits
     try:
         print(_inspect(given.tokenizer, given.text, given.json))
     except (TokenizerLoadingError, _InputError) as error:
@@ -99,14 +99,16 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _inspect(source: str, text: str | None, as_json: bool) -> str:
-    # The text first: it is read in no time, a tokenizer may be a download.
+    # The text comes first: reading it is fast, and the tokenizer may be a download.
     lines = [SENTENCE] if text is None else _read_lines(text)
-    with _quiet_libraries():
-        tokenizer = load_tokenizer(source)
-        try:
-            inspection = inspect_tokenizer(tokenizer, lines)
-        except (TypeError, ValueError) as error:
-            raise _InputError(f"{source}: {error}") from error
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # such as warnings about texts longer than the model's context
+    try:
+        inspection = inspect_tokenizer(load_tokenizer(source), lines)
+    except (TypeError, ValueError) as error:
+        raise _InputError(f"{source}: {error}") from error
+    finally:
+        logging.disable(disabled)
     if as_json:
         described = {"source": source, "text": text or SENTENCE, **dataclasses.asdict(inspection)}
         return json.dumps(described, indent=2)
@@ -123,50 +125,32 @@ def _read_lines(text: str) -> list[str]:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise _InputError(
-            f"{where} is no UTF-8 text (byte {error.start:,}). Convert it: iconv -f <its encoding> -t utf-8"
+            f"{where} is not UTF-8 text (byte {error.start:,}). Convert it: iconv -f <its encoding> -t utf-8"
         ) from error
-    if content.count(0) * 4 > len(content):  # in UTF-16 there is a NUL beside each ASCII letter
+    if content.count(0) * 4 > len(content):  # UTF-16 has a NUL beside each ASCII letter
         raise _InputError(f"{where} looks like UTF-16. Convert it: iconv -f utf-16le -t utf-8")
     if not any(line.strip() for line in lines):
-        raise _InputError(f"{where} is empty. Expected a text like those that the model is trained on.")
+        raise _InputError(f"{where} is empty. Expected a text like the model's training data.")
     return [piece for line in lines for piece in _PIECE.findall(line)]
 
 
-@contextlib.contextmanager
-def _quiet_libraries() -> Iterator[None]:
-    # They warn of texts longer than a model's context, which does not matter here.
-    names = ("transformers", "huggingface_hub", "mistral_common")
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
-
-
 def describe(inspection: Inspection, source: str, text: str) -> str:
-    """An inspection as aligned plain text.
-
-    Args:
-        inspection: what `inspect_tokenizer` found.
-        source: what the tokenizer is called.
-        text: what the text is called.
-
-    Returns:
-        Lines, without a newline at the end.
-    """
+    """Format an inspection as aligned plain text; `source` names the tokenizer, and `text` the text."""
+    coverage = inspection.coverage
     lines = [
         f"{source} ({inspection.tokenizer}): {inspection.number_tokens:,} of {inspection.vocab_size:,} "
         f"tokens are numbers, {inspection.values:,} different values",
         "",
         *_forms(inspection),
         "",
-        f"{text}: {inspection.digits:,} digits",
+        f"{text}: {coverage.digits:,} digits",
         "",
-        *_table([_READING_HEAD, *(_reading_row(r, inspection) for r in inspection.readings)], "llrrrrl"),
-        *(f"  {_arguments(r)}: {r.problem}." for r in inspection.readings if r.problem),
+        *_table([_ROW_HEAD, *(_row_cells(row, inspection) for row in coverage.rows)], "llrrrrl"),
+        *(
+            f"  digit_level={row.digit_level}, space_prefixed={row.space_prefixed}: {row.problem}."
+            for row in coverage.rows
+            if row.problem
+        ),
         "",
     ]
     if inspection.recommendation:
@@ -174,26 +158,22 @@ def describe(inspection: Inspection, source: str, text: str) -> str:
     return "\n".join([*lines, *inspection.notes])
 
 
-_READING_HEAD = ["digit_level", "space_prefixed", "tokens", "values", "digits seen", "share", "left out"]
+_ROW_HEAD = ["digit_level", "space_prefixed", "tokens", "values", "digits seen", "share", "left out"]
 
 
-def _reading_row(reading: Reading, inspection: Inspection) -> list[str]:
-    digits = inspection.digits
+def _row_cells(row: CoverageRow, inspection: Inspection) -> list[str]:
+    digits = inspection.coverage.digits
     marked = " or ".join(marker for marker in _markers(inspection) if marker != "plain")
-    reasons = ((reading.longer_left_out, "not one digit"), (reading.marked_left_out, marked))
+    reasons = ((row.longer_left_out, "not one digit"), (row.marked_left_out, marked))
     return [
-        str(reading.digit_level),
-        str(reading.space_prefixed),
-        f"{reading.tokens:,}",
-        f"{reading.values:,}",
-        f"{reading.seen:,}",
-        "unusable" if reading.problem else f"{reading.seen / digits:.1%}" if digits else "-",
+        str(row.digit_level),
+        str(row.space_prefixed),
+        f"{row.tokens:,}",
+        f"{row.values:,}",
+        f"{row.seen:,}",
+        "unusable" if row.problem else f"{row.seen / digits:.1%}" if digits else "-",
         ", ".join(f"{count:,} {reason}" for count, reason in reasons if count) or "-",
     ]
-
-
-def _arguments(reading: Reading) -> str:
-    return f"digit_level={reading.digit_level}, space_prefixed={reading.space_prefixed}"
 
 
 def _forms(inspection: Inspection) -> list[str]:

@@ -1,13 +1,13 @@
-r"""Reading numbers out: of a distribution over number tokens, and of generated candidates.
+r"""Read a number out of a distribution over number tokens, or out of generated candidates.
 
-Which number stands for a distribution depends on what a wrong one costs. The expected cost is smallest for
+The best prediction depends on the cost of an error. The expected cost is smallest for
 
-- the **mode** where all wrong numbers are equally wrong (0-1 loss, accuracy),
-- the **median** where the cost is the distance (absolute error),
-- the **mean** where it is the squared distance (squared error).
+- the **mode** if all wrong numbers are equally wrong (0-1 loss, accuracy),
+- the **median** if the cost is the distance (absolute error),
+- the **mean** if the cost is the squared distance (squared error).
 
-Decoding gives (nearly) the mode; a model that is scored by its absolute or squared error is better read by
-its median or mean. Source: Lukasik et al., "Regression-aware inference with LLMs", 2024.
+Decoding approximates the mode. For a model that is evaluated by its absolute or squared error, the median or
+mean is better. Source: Lukasik et al., "Regression-aware inference with LLMs", 2024.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ Choice = str | Callable[[Tensor, Tensor], Tensor]
 
 
 def bayes_choice(values: Tensor, log_weights: Tensor, choice: Choice = "median") -> Tensor:
-    r"""The number that a weighted set of numbers stands for.
+    r"""Choose the number with the smallest expected cost under weighted candidates.
 
     $\arg\min_{\hat v} \sum_j w_j \, \ell(\hat v, v_j)$ with the weights $w$ normalised.
 
     Args:
-        values: `[..., candidates]`, or `[candidates]` for all rows. NaN and infinite ones do not count;
-            equal ones add their weights.
+        values: `[..., candidates]`, or `[candidates]` for all rows. NaN and infinite values are ignored;
+            weights of equal values are added.
         log_weights: `[..., candidates]`, logarithms of the weights, up to a constant for each row: zeros for
-            samples of the model, log-probabilities for distinct candidates. -inf does not count.
-        choice: "mode", "median" (default; the smallest, where there are several), "mean", or a cost
-            $\ell$ `(prediction, truth) -> cost` that works element by element: then the *candidate* with the
-            smallest expected cost (memory: candidates squared, for each row).
+            samples of the model, log-probabilities for distinct candidates. Candidates with -inf are ignored.
+        choice: "mode", "median" (default; the smallest one if there are several), "mean", or an element-wise
+            cost $\ell$ `(prediction, truth) -> cost`, which chooses the *candidate* with the smallest
+            expected cost (memory: candidates squared, for each row).
 
     Returns:
-        `[...]`, in the wider of the dtypes; NaN where no candidate counts. Of equals, the smallest value.
+        The numbers, `[...]`, in the wider of the dtypes; NaN if all candidates are ignored. Ties go to the
+        smallest value.
 
     Raises:
-        ValueError: an unknown `choice`, or shapes that do not fit.
+        ValueError: an unknown `choice`, or shapes that do not match.
 
-    Source: Lukasik et al., "Regression-aware inference with LLMs", 2024; a cost of one's own is minimum
+    Source: Lukasik et al., "Regression-aware inference with LLMs", 2024. With a custom cost, this is minimum
     Bayes risk decoding.
 
     Example:
@@ -60,15 +61,15 @@ def bayes_choice(values: Tensor, log_weights: Tensor, choice: Choice = "median")
     """
     if values.shape not in (log_weights.shape, log_weights.shape[-1:]) or not log_weights.dim():
         raise ValueError(
-            f"values of shape {list(values.shape)} do not fit log_weights of shape "
-            f"{list(log_weights.shape)}: expected the same, or [candidates] for all rows"
+            f"values of shape {list(values.shape)} do not match log_weights of shape "
+            f"{list(log_weights.shape)}: expected the same shape, or [candidates] for all rows"
         )
     values, order = values.expand(log_weights.shape).sort(dim=-1)
     return _choose(values, log_weights.gather(-1, order), choice, distinct=False)
 
 
 def _choose(values: Tensor, log_weights: Tensor, choice: Choice, distinct: bool) -> Tensor:
-    """`bayes_choice` of ascending values, `[candidates]` or `[..., candidates]`."""
+    """`bayes_choice` for sorted values, `[candidates]` or `[..., candidates]`."""
     if not callable(choice) and choice not in CHOICES:
         raise ValueError(
             f"choice={choice!r}: expected one of {', '.join(map(repr, CHOICES))}, or a cost "
@@ -77,7 +78,7 @@ def _choose(values: Tensor, log_weights: Tensor, choice: Choice, distinct: bool)
     dtype = torch.promote_types(values.dtype, log_weights.dtype)
     counted = values.isfinite() & (log_weights > -math.inf)
     logs = torch.where(counted, log_weights, -math.inf).to(dtype)
-    # Subtracted by hand: where nothing counts, softmax would give NaN, in the gradient too.
+    # Softmax would give NaN, also in the gradient, for rows without candidates.
     weights = (logs - logs.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(dtype).min)).exp()
     total = weights.sum(-1, keepdim=True)
     weights = weights / torch.where(total > 0, total, 1)
@@ -90,7 +91,7 @@ def _choose(values: Tensor, log_weights: Tensor, choice: Choice, distinct: bool)
             expected = (cost * weights.unsqueeze(-2)).sum(-1)
             index = torch.where(counted, expected, math.inf).argmin(-1)
         elif choice == "median":
-            # Half of their own sum, not 0.5: the last one reaches it however sums are rounded.
+            # Half of the last sum instead of 0.5, so that rounding cannot keep all sums below it.
             cumulated = weights.cumsum(-1)
             index = (cumulated < 0.5 * cumulated[..., -1:]).sum(-1)
         else:
@@ -103,12 +104,12 @@ def _choose(values: Tensor, log_weights: Tensor, choice: Choice, distinct: bool)
 
 
 class NumberDistribution(NamedTuple):
-    """What logits say of numbers.
+    """The distribution over the values of number tokens.
 
     Args:
-        values: `[values]`, the vocabulary's distinct values, ascending.
-        log_probs: `[..., values]`, log of the distribution over them, restricted to the number tokens.
-        log_mass: `[...]`, log of the probability of all number tokens together.
+        values: `[values]`, the vocabulary's distinct values, in ascending order.
+        log_probs: `[..., values]`, log-probabilities of the values, given that the token is a number.
+        log_mass: `[...]`, log of the total probability of the number tokens.
     """
 
     values: Tensor
@@ -121,7 +122,7 @@ class NumberReading(NamedTuple):
 
     Args:
         value: `[...]`, float64 (float32 on devices without it).
-        mass: `[...]`, from 0 to 1: how much of the probability is on number tokens at all.
+        mass: `[...]`, total probability of the number tokens, from 0 to 1.
     """
 
     value: Tensor
@@ -129,21 +130,21 @@ class NumberReading(NamedTuple):
 
 
 def number_distribution(logits: Tensor, vocabulary: NumberVocabulary | Any) -> NumberDistribution:
-    r"""The distribution over distinct values at every position.
+    r"""Compute the distribution over distinct values at every position. Differentiable.
 
-    $p_j \propto \sum_{i: v_i = v_j} \exp z_i$ over the number tokens $i$: a value's forms (`4`, `▁4`, `04`)
-    are one number. Differentiable.
+    $p_j \propto \sum_{i: v_i = v_j} \exp z_i$ over the number tokens $i$: the forms of a value (`4`, `▁4`,
+    `04`) are merged.
 
     Args:
-        logits: `[..., vocab]`, any float dtype. Softmax and sums are in float32 at least.
-        vocabulary: the number tokens (`loss.vocabulary` of a loss); of a tokenizer, its default reading.
+        logits: `[..., vocab]`, any float dtype. Softmax and sums are computed in float32 at least.
+        vocabulary: the number tokens (`loss.vocabulary`), or a tokenizer, whose default token set is used.
 
     Returns:
-        The distribution. Tables are kept for each vocabulary and device.
+        The distribution. Tables are cached for each vocabulary and device.
 
     Raises:
-        TypeError: logits that are not floating-point.
-        ValueError: logits of another width than the vocabulary.
+        TypeError: logits are not floating-point.
+        ValueError: the logits' width differs from the vocabulary's size.
 
     Example:
         >>> import torch
@@ -157,7 +158,7 @@ def number_distribution(logits: Tensor, vocabulary: NumberVocabulary | Any) -> N
     check_logits(logits, vocabulary.vocab_size)
     tables = _tables(vocabulary, logits.device)
     leading = logits.shape[:-1]
-    nothing = torch.zeros(leading.numel(), dtype=torch.int64, device=logits.device)  # no label is asked for
+    nothing = torch.zeros(leading.numel(), dtype=torch.int64, device=logits.device)  # labels are not used
     readout = read_logits(logits, nothing, tables.token_ids)
     x = tables.criterion_input(readout.number_logits, nothing, readout[:2])
     assert x.log_mass is not None, "it is computed if the log-normalizer is given"
@@ -167,10 +168,10 @@ def number_distribution(logits: Tensor, vocabulary: NumberVocabulary | Any) -> N
 def read_numbers(
     logits: Tensor, vocabulary: NumberVocabulary | Any, choice: Choice = "mean"
 ) -> NumberReading:
-    """Read a number token's value at every position, by what a wrong one costs.
+    """Read the value of a number token at every position, by the cost of an error.
 
-    It reads one token at a time: with digit-level tokens a digit, not the number it belongs to. For whole
-    numbers, see `read_generation`.
+    Each token is read by itself: with digit-level tokens, the result is a digit, not the number it belongs
+    to. For whole numbers, see `read_generation`.
 
     Args:
         logits: `[..., vocab]`.
@@ -178,7 +179,7 @@ def read_numbers(
         choice: "mode", "median", "mean" (default) or a cost; see `bayes_choice`.
 
     Returns:
-        The numbers, and the probability that there is a number at all. The mean is differentiable.
+        The numbers, and the probability that the token is a number. The mean is differentiable.
 
     Raises:
         TypeError, ValueError: see `number_distribution` and `bayes_choice`.
@@ -207,11 +208,11 @@ class GeneratedNumbers(NamedTuple):
     """One number for each prompt, and the candidates that it was chosen from; all on the CPU.
 
     Args:
-        value: `[prompts]`, float64; NaN where no candidate held a number.
-        candidates: `[prompts, candidates]`, float64, the numbers; NaN where a text held none.
-        log_weights: `[prompts, candidates]`, float64, what they counted with, up to a constant.
-        invalid: `[prompts]`, count of candidates without a finite number.
-        texts: the decoded candidates, prompt by prompt.
+        value: `[prompts]`, float64; NaN if no candidate has a number.
+        candidates: `[prompts, candidates]`, float64, the number of each candidate; NaN if it has none.
+        log_weights: `[prompts, candidates]`, float64, logarithms of their weights, up to a constant.
+        invalid: `[prompts]`, number of candidates without a finite number.
+        texts: the decoded candidates, in the order of the prompts.
     """
 
     value: Tensor
@@ -232,36 +233,36 @@ def read_generation(
     prompt_length: int | None = None,
     eos_token_id: int | Sequence[int] | None = None,
 ) -> GeneratedNumbers:
-    r"""Read one number for each prompt from what transformers' `generate()` returned.
+    r"""Read one number for each prompt from the output of transformers' `generate()`.
 
-    Each candidate is decoded, its number read, and the Bayes choice taken over the candidates. What they
-    count with depends on how they came about: *samples* are as frequent as they are probable, so each counts
-    1 (weighing them again would square the probability); *beams* are distinct, so each counts with its
-    probability $\exp \sum_t \log p_t$. Candidates without a number do not count.
+    Each candidate is decoded and parsed, and `bayes_choice` is applied to the numbers of a prompt. *Samples*
+    all have weight 1, because their frequencies already follow the model's probabilities. *Beams* are
+    distinct, so each is weighted with its probability $\exp \sum_t \log p_t$. Candidates without a number are
+    ignored.
 
     Args:
-        output: of `generate(..., return_dict_in_generate=True, output_scores=True)`; or its `sequences`
-            alone, with `prompt_length`.
+        output: output of `generate(..., return_dict_in_generate=True, output_scores=True)`; or only its
+            `sequences`, with `prompt_length`.
         decode: the tokenizer; or a function from a list of lists of token ids to texts; or a
-            `NumberVocabulary`, which reads numbers, signs, points and separators and takes any other token
-            for text.
+            `NumberVocabulary`, which decodes numbers, signs, points and separators, and treats all other
+            tokens as text.
         choice: "mode", "median" (default), "mean" or a cost; see `bayes_choice`.
-        num_return_sequences: candidates of each prompt, as it was given to `generate()`. Default: 1.
-        weights: "uniform"; "probability", where candidates with the same tokens count once; log-weights,
+        num_return_sequences: candidates per prompt, as passed to `generate()`. Default: 1.
+        weights: "uniform"; "probability", which counts candidates with the same tokens once; log-weights,
             `[prompts * candidates]`; or "auto" (default): "probability" for beams, else "uniform".
-            Probabilities are the model's own where `generate()` was given `output_logits=True`; otherwise
-            those after its logits processors (temperature, top-k, ...), which `scores` holds.
-        which: the number of a text that counts; see `parse_number`. Default: "last".
-        prompt_length: tokens before the generated ones. Default: told by `scores`.
-        eos_token_id: what ends a text. Default: the tokenizer's.
+            Probabilities are the model's own if `generate()` was called with `output_logits=True`; otherwise
+            they are taken from `scores`, after the logits processors (temperature, top-k, ...).
+        which: which number of a text to read; see `parse_number`. Default: "last".
+        prompt_length: number of tokens before the generated ones. Default: inferred from `scores`.
+        eos_token_id: token id, or ids, that end a text. Default: the tokenizer's.
 
     Returns:
         The numbers and their candidates.
 
     Raises:
         TypeError: `decode` cannot decode.
-        ValueError: sequences that do not divide by `num_return_sequences`; `scores` (or `eos_token_id`) are
-            missing where they are needed; an unknown option.
+        ValueError: the number of sequences is not a multiple of `num_return_sequences`, `scores` or
+            `eos_token_id` are required but missing, or an option is unknown.
 
     Source: Lukasik et al., "Regression-aware inference with LLMs", 2024.
 
@@ -277,13 +278,13 @@ def read_generation(
     sequences = output if isinstance(output, Tensor) else output.sequences
     if num_return_sequences < 1 or len(sequences) % num_return_sequences:
         raise ValueError(
-            f"{len(sequences)} sequences do not divide by num_return_sequences={num_return_sequences}: "
-            "expected the number that generate() was given"
+            f"{len(sequences)} sequences are not a multiple of "
+            f"num_return_sequences={num_return_sequences}: expected the number passed to generate()"
         )
     ends = _end_tokens(decode, eos_token_id)
     generated = _generated_part(output, sequences, prompt_length)
     tokens = [_until_end(row, ends) for row in generated.tolist()]
-    texts = make_decoder(decode)(tokens)
+    texts = _make_decoder(decode)(tokens)
     numbers = [parse_number(text, which) for text in texts]
     shape = (-1, num_return_sequences)
     candidates = torch.tensor([math.nan if n is None else n for n in numbers], dtype=torch.float64)
@@ -304,19 +305,19 @@ def _end_tokens(decode: Any, eos_token_id: int | Sequence[int] | None) -> frozen
 
 
 def _generated_part(output: Any, sequences: Tensor, prompt_length: int | None) -> Tensor:
-    """`[sequences, new tokens]`."""
+    """The generated tokens, `[sequences, new tokens]`."""
     if prompt_length is not None:
         return sequences[:, prompt_length:]
     beams = getattr(output, "beam_indices", None)
     steps = getattr(output, "scores", None) or getattr(output, "logits", None)
-    if beams is not None:  # the search may have gone on for longer than its best beams
+    if beams is not None:  # the search may have run for longer than its best beams
         count = int((beams >= 0).sum(-1).max())
     elif steps is not None:
         count = len(steps)
     else:
         raise ValueError(
-            "cannot tell the prompt from what was generated: pass prompt_length=<tokens before it>, or call "
-            "generate(..., return_dict_in_generate=True, output_scores=True)"
+            "cannot tell the prompt from the generated tokens: pass prompt_length=<tokens of the prompt>, or "
+            "call generate(..., return_dict_in_generate=True, output_scores=True)"
         )
     return sequences[:, sequences.shape[-1] - count :]
 
@@ -325,8 +326,8 @@ def _until_end(row: list[int], ends: frozenset[int]) -> list[int]:
     return row[: next((i for i, token in enumerate(row) if token in ends), len(row))]
 
 
-def make_decoder(decode: Any) -> Callable[[list[list[int]]], list[str]]:
-    """From rows of token ids to texts, for what `read_generation` takes as `decode`."""
+def _make_decoder(decode: Any) -> Callable[[list[list[int]]], list[str]]:
+    """Return a function from rows of token ids to texts for the `decode` of `read_generation`."""
     if hasattr(decode, "batch_decode"):
         return lambda rows: list(decode.batch_decode(rows, skip_special_tokens=True))
     if isinstance(decode, NumberVocabulary):
@@ -350,7 +351,7 @@ def _log_weights(
     ends: frozenset[int],
     num_return_sequences: int,
 ) -> Tensor:
-    """`[sequences]`, float64, CPU."""
+    """Log-weight of each sequence, `[sequences]`, float64, CPU."""
     if isinstance(weights, Tensor):
         if weights.numel() != len(tokens):
             raise ValueError(
@@ -378,19 +379,18 @@ def _sequence_log_probs(output: Any, generated: Tensor, beams: Tensor | None, en
     logits = getattr(output, "logits", None)
     steps = logits or getattr(output, "scores", None)
     if steps is None or (beams is None and not ends):
-        missing = "the scores" if steps is None else "the token that ends a text"
+        missing = "scores" if steps is None else "eos_token_id"
         raise ValueError(
-            f"{missing} must be known for weights='probability': call generate(..., "
-            "return_dict_in_generate=True, output_scores=True), and pass eos_token_id=... where `decode` is "
-            "no tokenizer"
+            f"weights='probability' needs {missing}: call generate(..., return_dict_in_generate=True, "
+            "output_scores=True), and pass eos_token_id=... if `decode` is not a tokenizer"
         )
     total = torch.zeros(len(generated), dtype=torch.float64)
     alive = torch.ones(len(generated), dtype=torch.bool)
     for t in range(generated.shape[-1]):
         token, step = generated[:, t].to(steps[t].device), steps[t]
         row = torch.arange(len(token), device=step.device) if beams is None else beams[:, t].to(step.device)
-        # A beam search's scores are logarithms of probabilities already; normalised again, what its
-        # processors ruled out would count for the rest.
+        # The scores of a beam search are log-probabilities already. Normalizing them again would redistribute
+        # the probability of tokens that its processors ruled out.
         log_probs = step.double() if beams is not None and logits is None else step.double().log_softmax(-1)
         log_prob = log_probs[row.clamp(min=0), token].cpu()
         counted = alive if beams is None else (row >= 0).cpu()

@@ -1,7 +1,7 @@
-"""Numbers in texts: one documented rule for what a decoded text says.
+"""Parse numbers in texts, by one documented rule.
 
-Python's `float` is no such rule: it reads `nan`, `1_000` and other scripts' digits, and finds no number in a
-sentence.
+Python's `float` is not suitable: it accepts `nan`, `1_000` and the digits of other scripts, and rejects
+sentences.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _WHOLE = re.compile(rf"{_SIGN}(?:(?:{_THOUSANDS}|[0-9]+)(?:\.[0-9]*)?|{_LEADING_
 
 
 def parse_numbers(text: str) -> list[float]:
-    """Read all numbers of a text, in ASCII digits, from left to right.
+    """Find all numbers of a text in ASCII digits, from left to right.
 
     The rule:
 
-    - A sign (`-`, `+`, or U+2212) counts directly before the number, unless it follows a letter, a digit, a
-      closing bracket or a percent sign: `-3` and `2 * -3` hold -3, `5-3` and `GPT-3` hold 3.
-    - A point between digits, or before the first digit and after neither digit nor letter, is the decimal
-      point; a point behind the last digit ends the sentence: `3.14`, `.5`, and `It is 42.` holds 42.
-    - Commas with three digits after each are thousands separators, all or none, and not after a leading 0:
-      `1,234,567` is one number, `1,23`, `0,123` and `1234,567` are two. A list of three-digit numbers needs
-      spaces: `1, 234`.
-    - `e` or `E` and whole digits is an exponent, unless a letter or digit follows: `1.5e3`, `2E-1`.
-    - All else is text: other scripts' digits, `nan`, `inf`, and spaces, `_` or `'` between digits.
+    - A sign (`-`, `+`, or U+2212) directly before a number belongs to it, unless it follows a letter, a
+      digit, a closing bracket or a percent sign: `-3` and `2 * -3` contain -3, `5-3` and `GPT-3` contain 3.
+    - A point between digits, or before a digit and not after a digit or letter, is a decimal point; a point
+      after the last digit ends the sentence: `3.14`, `.5`, and `It is 42.` contains 42.
+    - Commas are thousands separators if groups of three digits follow one to three digits that do not start
+      with 0: `1,234,567` is one number; `1,23`, `0,123` and `1234,567` are two. A list of three-digit numbers
+      needs spaces: `1, 234`.
+    - `e` or `E` and an integer form an exponent, unless a letter or digit follows: `1.5e3`, `2E-1`.
+    - Everything else is text: digits of other scripts, `nan`, `inf`, and spaces, `_` or `'` between digits.
 
     Args:
         text: any text.
 
     Returns:
-        The numbers; infinite where one is too large for float64.
+        The numbers; infinite if too large for float64.
 
     Example:
         >>> parse_numbers("From -1,234.5 to 2e3: 7-3, .5 and 10%.")
@@ -48,14 +48,14 @@ def parse_numbers(text: str) -> list[float]:
 
 
 def number_texts(text: str) -> list[str]:
-    """Find all numbers of a text as they are written, with every digit.
+    """Find all numbers of a text as strings, with every digit.
 
     Args:
         text: any text.
 
     Returns:
-        What `parse_numbers` reads, without thousands separators and with `-` for U+2212: `float` and
-        `decimal.Decimal` take them.
+        The numbers of `parse_numbers` as strings that `float` and `decimal.Decimal` accept: without thousands
+        separators, and with `-` for U+2212.
 
     Example:
         >>> number_texts("1,000,000 and 1000001.0, not 1e400")
@@ -65,15 +65,15 @@ def number_texts(text: str) -> list[str]:
 
 
 def parse_number(text: str, which: Which = "last") -> float | None:
-    """Read one number of a text.
+    """Find one number of a text, by the rule of `parse_numbers`.
 
     Args:
-        text: what a model wrote.
-        which: "last" (default; the paper's protocol), "first", "whole" (the text is one number and nothing
-            else but white space around it), or a function of the text.
+        text: any text.
+        which: "last" (default; the paper's protocol), "first", "whole" (the text is a single number, with or
+            without surrounding white space), or a function of the text.
 
     Returns:
-        The number, or None where there is none. The rule is that of `parse_numbers`.
+        The number, or None if there is none.
 
     Raises:
         ValueError: an unknown `which`.
@@ -100,4 +100,4 @@ def _plain(number: str) -> str:
 
 
 def _value(number: str) -> float:
-    return float(number) + 0.0  # -0.0 and 0.0 are one value
+    return float(number) + 0.0  # turns -0.0 into 0.0

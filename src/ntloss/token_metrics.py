@@ -1,14 +1,13 @@
-"""How well a model predicts number tokens, teacher-forced: metrics of logits and labels.
+"""Teacher-forced metrics of number tokens, from logits and labels.
 
-Cheap enough for every evaluation step, and there long before generated answers are any good. What they do
-not see is how errors add up over the digits of a generated number: for that, see `ntloss.metrics`.
+They are cheap enough for every evaluation step, and informative before generation works, but do not show how
+errors add up over the digits of a generated number: for that, see `ntloss.metrics`.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,45 +16,43 @@ from torch import Tensor
 
 from ntloss.engine.readout import check_logits, read_logits
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import check_labels, check_values, shift_left
+from ntloss.engine.targets import check_labels, check_values
 from ntloss.metrics import gather
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
-# Each is a mean over positions whose label is a number, or over those whose label is text.
+# Means over the positions whose label is a number, and over those whose label is text.
 _OF_NUMBERS = ("token_accuracy", "value_accuracy", "expected_absolute_error", "mass", "cross_entropy")
 _OF_TEXT = ("text_mass", "text_cross_entropy")
 
 
 class TokenMetrics:
-    r"""Streaming metrics of number tokens from logits and labels; mergeable over ranks.
+    r"""Streaming metrics of number tokens, from logits and labels.
 
-    With $p$ the distribution over the distinct values of number tokens and $v_k$ the label's value:
+    With the distribution $p$ over the distinct values of number tokens and the label's value $v_k$:
 
     ========================= ===================================================================
-    `number_tokens`           count of positions whose label is a number
-    `text_tokens`             count of the others that are not ignored
-    `token_accuracy`          share of number labels that are the likeliest token of all
-    `value_accuracy`          share whose value is the likeliest number: forms of a value (`4`, `▁4`) are
-                              one, and text is left aside
-    `expected_absolute_error` mean of $\sum_j p_j |v_j - v_k|$, in the values' units: NTL-WAS itself
-    `mass`                    mean probability of all number tokens together
-    `cross_entropy`           mean over number labels, nats
-    `text_mass`               mean probability of number tokens where the label is text
-    `text_cross_entropy`      mean over text labels, nats
+    `number_tokens`           number of positions whose label is a number
+    `text_tokens`             number of positions whose label is text
+    `token_accuracy`          share of number labels that are the most likely token
+    `value_accuracy`          share of number labels whose value is the most likely value: forms of a value
+                              (`4`, `▁4`) are merged, and text tokens are excluded
+    `expected_absolute_error` mean of $\sum_j p_j |v_j - v_k|$, in the values' units; this is NTL-WAS
+    `mass`                    mean total probability of the number tokens where the label is a number
+    `cross_entropy`           mean over number labels, in nats
+    `text_mass`               mean total probability of the number tokens where the label is text
+    `text_cross_entropy`      mean over text labels, in nats
     ========================= ===================================================================
 
-    `update` never waits for the device: sums stay there, in float64, until `compute`.
+    `update` does not synchronize with the device: sums stay there, in float64, until `compute`.
 
     Args:
-        vocabulary: the number tokens; of a tokenizer, its default reading.
-        ignore_index: label of positions that do not count. Default: -100.
-        shift: labels are those of the inputs, as for causal models; see `NTLCrossEntropyLoss`. Default:
-            labels are compared as they stand.
-        places: places of a digit in its number to tell apart, such as `range(-2, 6)`: 0 is the unit, 1 the
-            tens, -1 the tenths. Default: none. Others count in the totals alone.
+        vocabulary: the number tokens, or a tokenizer, whose default token set is used.
+        ignore_index: label of positions to ignore. Default: -100.
+        places: decimal places to report separately, such as `range(-2, 6)`: 0 for units, 1 for tens, -1 for
+            tenths. Default: none.
 
     Raises:
-        ValueError: `places` that are not consecutive.
+        ValueError: `places` are not consecutive.
 
     Source: expected absolute error: "Regress, Don't Guess", ICML 2025, NTL-WAS.
 
@@ -65,7 +62,7 @@ class TokenMetrics:
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         >>> metrics = TokenMetrics(digits, places=range(2))
         >>> logits = torch.full((1, 3, 12), -100.0)
-        >>> logits[0, [0, 1, 2], [4, 2, 11]] = 0.0  # certain of 4, of 2, and of a text
+        >>> logits[0, [0, 1, 2], [4, 2, 11]] = 0.0  # predicts 4, 2 and a text token
         >>> labels, places = torch.tensor([[4, 5, 11]]), torch.tensor([[1, 0, 0]])
         >>> results = metrics.update(logits, labels, places).compute()
         >>> results["number_tokens"], results["token_accuracy"], results["expected_absolute_error"]
@@ -79,21 +76,14 @@ class TokenMetrics:
         vocabulary: NumberVocabulary | Any,
         *,
         ignore_index: int = -100,
-        shift: bool = False,
         places: range | None = None,
     ) -> None:
         if places is not None and places.step != 1:
             raise ValueError(f"places={places!r}: expected consecutive places, such as range(-2, 6)")
         self.ignore_index = ignore_index
-        self.shift = shift
         self.places = range(0) if places is None else places
         self._tables = NumberTables(as_vocabulary(vocabulary))
         self._sums: Tensor | None = None
-
-    @property
-    def vocabulary(self) -> NumberVocabulary:
-        """The number tokens."""
-        return self._tables.vocabulary
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor, places: Tensor | None = None) -> TokenMetrics:
@@ -101,32 +91,30 @@ class TokenMetrics:
 
         Args:
             logits: `[..., vocab]`, any float dtype.
-            labels: `[...]`, token ids.
-            places: `[...]`, whole numbers: place of each label in its number; read at number labels alone,
-                and shifted with the labels.
+            labels: `[...]`, token ids; for a causal model, pass `logits[:, :-1]` and `labels[:, 1:]`.
+            places: `[...]`, int, decimal place of each label, used at number labels. Required if the
+                constructor was given `places`.
 
         Returns:
-            Itself.
+            `self`.
 
         Raises:
-            TypeError: logits that are not floating-point, labels that are not token ids.
-            ValueError: shapes, devices or labels that do not fit; places missing, or given where none were
-                announced.
+            TypeError: logits are not floating-point, or labels are not token ids.
+            ValueError: shapes, devices or labels do not match; `places` are missing or unexpected.
         """
-        check_logits(logits, self.vocabulary.vocab_size)
+        vocab_size = self._tables.vocabulary.vocab_size
+        check_logits(logits, vocab_size)
         check_labels(labels, logits)
-        check_values(labels, None, self.vocabulary.vocab_size, self.ignore_index, None)
+        check_values(labels, None, vocab_size, self.ignore_index, None)
         if (places is None) != (len(self.places) == 0) or (
             places is not None and places.shape != labels.shape
         ):
             given = None if places is None else f"shape {list(places.shape)}"
             raise ValueError(
-                f"places: given {given}, announced {self.places!r}. Expected TokenMetrics(..., "
-                f"places=range(...)) and places of the labels' shape, {list(labels.shape)}, or neither."
+                f"update(places=...): given {given}, for TokenMetrics(places={self.places!r}). Expected a "
+                f"range there and the labels' shape here, {list(labels.shape)}, or neither."
             )
         self._tables.to(logits.device)
-        if self.shift:
-            labels, places = shift_left(labels, places, self.ignore_index)
         columns, is_number = self._columns(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
         sums = columns.sum(0, keepdim=True)
         if places is not None:
@@ -135,7 +123,7 @@ class TokenMetrics:
         return self
 
     def _columns(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """`[positions, metrics]`: counts and metrics of each position, 0 where they do not apply."""
+        """Counts and metrics of each position, `[positions, metrics]`, 0 where they do not apply."""
         tables = self._tables
         target, is_number = tables.lookup(labels, self.ignore_index)
         is_text = (labels != self.ignore_index) & ~is_number
@@ -157,21 +145,21 @@ class TokenMetrics:
         of_text = (torch.ones_like(mass), mass, cross_entropy)
         columns = [torch.where(is_number, column, 0) for column in of_numbers]
         columns += [torch.where(is_text, column, 0) for column in of_text]
-        # Sums of long evaluations in float64, where the device has it.
+        # float64 for the sums of long evaluations, on devices that support it.
         return torch.stack([column.to(tables.values.dtype) for column in columns], -1), is_number
 
     def _by_place(self, columns: Tensor, places: Tensor, is_number: Tensor) -> Tensor:
-        """`[places, metrics]`, sums over the positions of each place."""
+        """Sums over the positions of each decimal place, `[places, metrics]`."""
         count = len(self.places)
         wanted = is_number & (places >= self.places.start) & (places < self.places.stop)
-        row = torch.where(wanted, places - self.places.start, count)  # the last one is for all else
+        row = torch.where(wanted, places - self.places.start, count)  # the last row is for all other places
         return columns.new_zeros(count + 1, columns.shape[-1]).index_add(0, row, columns)[:count]
 
     def compute(self) -> dict[str, float]:
-        """Compute the metrics of all batches so far; more may follow. Waits for the device.
+        """Compute the metrics of all batches so far.
 
         Returns:
-            Metric by name; NaN where there is nothing to average over.
+            Name to value; NaN for a mean over no positions.
         """
         totals = self._totals()[0].tolist()
         of_text = totals[1 + len(_OF_NUMBERS) :]
@@ -184,16 +172,16 @@ class TokenMetrics:
         }
 
     def compute_by_place(self) -> dict[int, dict[str, float]]:
-        """Compute the metrics of number tokens for each place that was announced.
+        """Compute the metrics of number tokens for each of the `places`.
 
         Returns:
-            For each place the `count` of its number labels, and the metrics that are means over these.
+            Decimal place to the `count` of its number labels and the means over these.
         """
         rows = self._totals()[1:].tolist()
         return {place: _means(_OF_NUMBERS, row) for place, row in zip(self.places, rows, strict=True)}
 
     def _totals(self) -> Tensor:
-        """`[1 + places, metrics]`, on the CPU."""
+        """Sums over all positions, then over each decimal place: `[1 + places, metrics]`, on the CPU."""
         if self._sums is None:
             return torch.zeros(
                 1 + len(self.places), 2 + len(_OF_NUMBERS) + len(_OF_TEXT), dtype=torch.float64
@@ -204,56 +192,22 @@ class TokenMetrics:
         """Forget all batches."""
         self._sums = None
 
-    def merge(self, other: TokenMetrics) -> TokenMetrics:
-        """Add the batches of another one.
-
-        Args:
-            other: of the same places; left as it is.
-
-        Returns:
-            Itself.
-
-        Raises:
-            ValueError: it has other places.
-        """
-        if other.places != self.places:
-            raise ValueError(f"places {other.places!r} to be merged into {self.places!r}: expected the same")
-        self._sums = self._totals() + other._totals()
-        return self
-
     def gathered(self, group: dist.ProcessGroup | None = None) -> TokenMetrics:
-        """The metrics of all ranks; each rank must call it, and each gets the same.
+        """Sum over all ranks; a collective operation with the same result on every rank.
 
         Args:
-            group: of processes. Default: all; without `torch.distributed`, this process alone.
+            group: process group. Default: all processes, or this one alone without `torch.distributed`.
 
         Returns:
-            A new one, so that this one can go on.
+            A new object.
         """
         result = copy.copy(self)
         result._sums = torch.stack(gather(self._totals(), group)).sum(0)
         return result
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """What to save: `sums`, `[1 + places, metrics]`, float64."""
-        return {"sums": self._totals()}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what `state_dict` gave, in place of all batches so far.
-
-        Raises:
-            ValueError: it is not of this kind, or of other places.
-        """
-        expected = self.state_dict()["sums"].shape
-        if "sums" not in state or state["sums"].shape != expected:
-            raise ValueError(
-                f"state with {sorted(state)}: expected 'sums' of shape {list(expected)}, as state_dict gives"
-            )
-        self._sums = state["sums"].clone()
-
 
 def _means(names: tuple[str, ...], sums: list[float]) -> dict[str, float]:
-    """The count that comes first, and the sums after it over that count."""
+    """Divide sums by the count that precedes them."""
     count, *totals = sums[: 1 + len(names)]
     means = (total / count if count else math.nan for total in totals)
     return {"count": int(count), **dict(zip(names, means, strict=True))}

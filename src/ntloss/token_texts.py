@@ -1,7 +1,7 @@
-"""What text each token of a tokenizer stands for, as its own decoder tells.
+"""The text of each token of a tokenizer, from the tokenizer's own decoder.
 
-Four makes, told apart by what they can do, so that none of their libraries is imported here: Hugging Face,
-tiktoken, mistral-common and SentencePiece.
+Supports tokenizers of Hugging Face, tiktoken, mistral-common and SentencePiece. They are recognized by their
+methods, so that none of these libraries is imported here.
 """
 
 from __future__ import annotations
@@ -11,106 +11,111 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-# SentencePiece's byte fallback: "<0x34>" decodes to "4", but no text is ever encoded so.
+# SentencePiece's byte fallback: "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-# Tokens that these characters are not part of can be skipped without decoding them.
+# Tokens with none of these characters are skipped without decoding them.
 _CANDIDATE = re.compile(r"[0-9.,+-]")
 _DIGITS = re.compile(r" ?([0-9]+)")
 _SPACE_MARKERS = "▁Ġ"
-_AT_ONCE = 1000  # texts
+_BATCH = 1000  # texts; encodings take some fifty times the memory of their texts
+Encode = Callable[[list[str]], Sequence[Sequence[int]]]
+
+
+def cannot_encode(texts: list[str]) -> Sequence[Sequence[int]]:
+    """Raise a ValueError: the encoder of a vocabulary that was made without one."""
+    raise ValueError(
+        "this vocabulary cannot tokenize text: it was made by from_mapping without `encode`. "
+        "Pass encode=<text to token ids> to from_mapping."
+    )
+
+
+# At module level, so that a vocabulary can be pickled.
+def encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Sequence[Sequence[int]]:
+    """Encode texts one by one."""
+    return [encode(text) for text in texts]
 
 
 @dataclass(frozen=True)
 class TokenTexts:
-    """What a tokenizer says of the tokens that may be numbers, or signs and points of numbers.
+    """The texts of the tokens that may be numbers, signs or decimal points.
 
     Args:
-        decoded: token id to text, in the middle of a text. A leading space is included where it is one of the
-            text, and left out where only the decoder puts it there.
+        decoded: token id to its text in the middle of a text. A leading space is included only if it stands
+            for a space in the text, not if the decoder adds it.
         bare: token id to whether the token's own string is that text, without a marker of the tokenizer.
-        vocab_size: one more than the largest id.
-        encode: texts to rows of token ids.
-        normalize: a text to what of it is cut into tokens: to T5's tokenizer `４²` is `42`.
+        vocab_size: the largest id plus 1.
+        encode: encodes a list of texts to rows of token ids.
+        normalize: applies the tokenizer's normalization to a text (T5 turns `４²` into `42`).
     """
 
     decoded: Mapping[int, str]
     bare: Mapping[int, bool]
     vocab_size: int
-    encode: Callable[[list[str]], Sequence[Sequence[int]]]
-    normalize: Callable[[str], str]
+    encode: Encode
+    normalize: Callable[[str], str] = str
 
 
 def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts:
-    """Decode every token that may matter; the tokenizer stays as it is.
+    """Decode every token that may be part of a number, without changing the tokenizer.
 
     Args:
-        tokenizer: of Hugging Face (anything with `get_vocab()` and `convert_tokens_to_string(tokens)`; what
-            can also `tokenize` shows which leading spaces are its decoder's alone), a `tiktoken.Encoding`,
-            one of mistral-common, or a `sentencepiece.SentencePieceProcessor`.
-        every_script: also tell the tokens with digits of other scripts, which are no numbers to a loss.
+        tokenizer: see `NumberVocabulary.from_tokenizer`.
+        every_script: include tokens with digits of other scripts, which are never number tokens.
 
     Returns:
         The texts.
 
     Raises:
-        TypeError: it is no tokenizer.
+        TypeError: `tokenizer` is not a tokenizer.
     """
     tokenizer = _inner(tokenizer)
     if _has(tokenizer, "get_vocab", "convert_tokens_to_string"):
         return _texts_of_hugging_face(tokenizer, every_script)
-    normalize: Callable[[str], str] = str  # as it is
+    normalize: Callable[[str], str] = str
     if _has(tokenizer, "decode_single_token_bytes", "encode_ordinary", "n_vocab"):
         size, texts = tokenizer.n_vocab, _texts_of_tiktoken(tokenizer)
-        encode = functools.partial(_encode_with_tiktoken, tokenizer)
+        encode_one = tokenizer.encode_ordinary  # treats special tokens in a text as text
     elif _has(tokenizer, "id_to_piece", "is_special", "n_words"):
         size, texts = tokenizer.n_words, _texts_of_mistral(tokenizer)
-        encode = functools.partial(_encode_with_mistral, tokenizer)
+        encode_one = functools.partial(tokenizer.encode, bos=False, eos=False)
     elif _has(tokenizer, "id_to_piece", "is_control", "vocab_size"):
         size, texts = tokenizer.vocab_size(), _texts_of_pieces(tokenizer)
-        encode = functools.partial(_encode_with_pieces, tokenizer)
+        encode_one = functools.partial(tokenizer.encode, add_bos=False, add_eos=False)
         normalize = tokenizer.normalize
     else:
         raise TypeError(
-            f"expected a tokenizer or a NumberVocabulary, given {type(tokenizer).__name__}. Load one with "
-            "AutoTokenizer.from_pretrained(...), take `.tokenizer` of a processor, pass an encoding of "
-            "tiktoken or a tokenizer of mistral-common, or name the number tokens with "
+            f"expected a tokenizer or a NumberVocabulary, given {type(tokenizer).__name__}. Pass a tokenizer "
+            "from AutoTokenizer.from_pretrained(...), a processor's `.tokenizer`, a tiktoken encoding, a "
+            "mistral-common tokenizer or a SentencePieceProcessor, or list the number tokens with "
             "NumberVocabulary.from_mapping({token_id: value or text}, vocab_size)."
         )
-    decoded = {i: text for i, text in texts if _matters(text, every_script)}
+    decoded = {i: text for i, text in texts if _is_candidate(text, every_script)}
     bare = {i: not text.startswith(" ") for i, text in decoded.items()}
-    return TokenTexts(decoded, bare, size, encode, normalize)
+    return TokenTexts(decoded, bare, size, functools.partial(encode_each, encode_one), normalize)
 
 
-def count_tokens(encode: Callable[[list[str]], Sequence[Sequence[int]]], texts: list[str]) -> Counter[int]:
-    """How often each token occurs in `texts`.
+def count_tokens(
+    texts: str | Iterable[str], encode: Encode, normalize: Callable[[str], str]
+) -> tuple[Counter[int], list[str]]:
+    """Count how often each token occurs in texts.
 
     Args:
-        encode: texts to rows of token ids.
-        texts: the texts; they are encoded in parts, because encodings take some fifty times their memory.
+        texts: a text, or several.
+        encode: see `TokenTexts`.
+        normalize: see `TokenTexts`; ASCII texts are taken as they are, since their digits never change.
 
     Returns:
-        Token id to count.
+        Token id to its count, and the normalized texts.
     """
+    texts = [texts] if isinstance(texts, str) else list(texts)
     used: Counter[int] = Counter()
-    for start in range(0, len(texts), _AT_ONCE):
-        used.update(itertools.chain.from_iterable(encode(texts[start : start + _AT_ONCE])))
-    return used
-
-
-def as_encoded(normalize: Callable[[str], str], texts: Iterable[str]) -> Iterator[str]:
-    """The texts as a tokenizer cuts them, in which its tokens' digits can be counted.
-
-    Args:
-        normalize: of `TokenTexts`.
-        texts: the texts.
-
-    Returns:
-        The texts, one by one; those in ASCII as they are, to whose digits nothing is done.
-    """
-    return (text if text.isascii() else normalize(text) for text in texts)
+    for start in range(0, len(texts), _BATCH):
+        used.update(itertools.chain.from_iterable(encode(texts[start : start + _BATCH])))
+    return used, [text if text.isascii() else normalize(text) for text in texts]
 
 
 def _has(tokenizer: Any, *names: str) -> bool:
@@ -118,8 +123,8 @@ def _has(tokenizer: Any, *names: str) -> bool:
 
 
 def _inner(tokenizer: Any) -> Any:
-    # MistralTokenizer holds an instruct tokenizer, which holds the tokenizer; transformers' backend for
-    # mistral-common holds a MistralTokenizer.
+    # MistralTokenizer wraps an instruct tokenizer, which wraps the tokenizer; transformers' backend for
+    # mistral-common wraps a MistralTokenizer.
     if _has(getattr(tokenizer, "tokenizer", None), "instruct_tokenizer"):
         tokenizer = tokenizer.tokenizer
     if _has(tokenizer, "instruct_tokenizer"):
@@ -127,7 +132,7 @@ def _inner(tokenizer: Any) -> Any:
     return tokenizer.tokenizer if _has(tokenizer, "encode_instruct", "tokenizer") else tokenizer
 
 
-def _matters(text: str, every_script: bool) -> bool:
+def _is_candidate(text: str, every_script: bool) -> bool:
     if _CANDIDATE.search(text):
         return True
     return every_script and not text.isascii() and any(map(str.isdigit, text))
@@ -136,15 +141,15 @@ def _matters(text: str, every_script: bool) -> bool:
 def _texts_of_hugging_face(tokenizer: Any, every_script: bool) -> TokenTexts:
     vocab: dict[str, int] = tokenizer.get_vocab()
     special = set(getattr(tokenizer, "all_special_ids", ()))
-    # Decoders drop the space of a text's first token; behind another token it shows.
+    # Decoders drop the leading space of the first token, but not of a later one.
     anchor = tokenizer.convert_tokens_to_string(["a"])
     decoded, bare = {}, {}
     for raw, token_id in vocab.items():
-        # Byte-level vocabularies write other scripts in letters that are not ASCII either.
+        # Byte-level vocabularies, too, write other scripts in non-ASCII characters.
         wanted = _CANDIDATE.search(raw) or (every_script and not raw.lstrip(_SPACE_MARKERS).isascii())
         if wanted and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
             text = tokenizer.convert_tokens_to_string(["a", raw])[len(anchor) :]
-            if _CANDIDATE.search(raw) or _matters(text, every_script):
+            if _CANDIDATE.search(raw) or _is_candidate(text, every_script):
                 decoded[token_id] = text
                 bare[token_id] = raw == text.removeprefix(" ")
     size = max(len(tokenizer), 1 + max(vocab.values(), default=-1))
@@ -157,29 +162,30 @@ def _texts_of_hugging_face(tokenizer: Any, every_script: bool) -> TokenTexts:
 def _without_spaces_of_decoder(
     tokenizer: Any, decoded: dict[int, str], bare: Mapping[int, bool]
 ) -> dict[int, str]:
-    """Drop leading spaces that do not stand for a space in the text.
+    """Remove leading spaces that only the decoder adds.
 
-    A tokenizer without a decoder joins all tokens with spaces, and `12` comes back as `1 2`. The encoder
-    knows better: a token behind the first of a string of digits has no space before it. Where all of these
-    decode with one, the space is the decoder's, and tokens of their kind, with a marker or without, lose it.
-    BERT's keep it: there `12` is one token or continues with `##2`, and `2` begins a word.
+    A tokenizer without a decoder joins all tokens with spaces, so that `12` is decoded to `1 2`. To find out,
+    a string of digits is encoded: no token after its first one has a space before it in the text. If all of
+    these decode with a leading space, the decoder adds it, and it is removed from all tokens of their kind
+    (with or without a marker). BERT's tokens keep it: there, `12` is one token or continues with `##2`, and
+    `2` begins a word.
     """
     matches = [match for text in decoded.values() if (match := _DIGITS.fullmatch(text))]
     if not any(match[0].startswith(" ") for match in matches):
         return decoded
-    # Of texts that the vocabulary has, the shortest first; twice, because one token may hold all digits.
+    # From texts in the vocabulary, shortest first; repeated, because one token may hold all digits.
     texts = sorted({match[1] for match in matches}, key=lambda text: (len(text), text))
     ids = _encode_alone(tokenizer, "".join(texts[:10]) * 2)
-    behind_first = [i for i in ids if i in decoded][1:]
-    # Only some of them: behind an added token, which cuts a word, BERT's "2" begins another one.
-    if not all(decoded[i].startswith(" ") for i in behind_first):
+    continuing = [i for i in ids if i in decoded][1:]
+    # If only some have a space: after an added token, which splits a word, BERT's "2" begins a new one.
+    if not all(decoded[i].startswith(" ") for i in continuing):
         return decoded
-    kinds = {bare[i] for i in behind_first}
+    kinds = {bare[i] for i in continuing}
     return {i: text.removeprefix(" ") if bare[i] in kinds else text for i, text in decoded.items()}
 
 
 def _encode_alone(tokenizer: Any, text: str) -> Sequence[int]:
-    # Without calling the tokenizer: some need a table or boxes beside a text.
+    # The tokenizer is not called: some require a table or boxes in addition to a text.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     ids: Sequence[int] = ()
     if backend is not None:
@@ -192,26 +198,19 @@ def _encode_alone(tokenizer: Any, text: str) -> Sequence[int]:
 def _texts_of_tiktoken(encoding: Any) -> Iterator[tuple[int, str]]:
     for token_id in range(encoding.n_vocab):
         if not encoding.is_special_token(token_id):
-            try:
+            with suppress(KeyError, UnicodeDecodeError):  # an unused id; part of a character
                 yield token_id, encoding.decode_single_token_bytes(token_id).decode()
-            except (KeyError, UnicodeDecodeError):  # an id that is not in use; part of a character
-                continue
 
 
 def _texts_of_mistral(tokenizer: Any) -> Iterator[tuple[int, str]]:
-    in_bytes = getattr(tokenizer, "id_to_byte_piece", None)  # Tekken's; pieces hide parts of characters
     for token_id in range(tokenizer.n_words):
         if tokenizer.is_special(token_id):
             continue
-        if in_bytes is None:
-            piece = tokenizer.id_to_piece(token_id)
-            if not _BYTE_TOKEN.fullmatch(piece):
-                yield token_id, piece.replace("▁", " ")
-        else:
-            try:
-                yield token_id, in_bytes(token_id, "ignore").decode()
-            except UnicodeDecodeError:
-                continue
+        if hasattr(tokenizer, "id_to_byte_piece"):  # Tekken; its pieces hide partial characters
+            with suppress(UnicodeDecodeError):
+                yield token_id, tokenizer.id_to_byte_piece(token_id, "ignore").decode()
+        elif not _BYTE_TOKEN.fullmatch(piece := tokenizer.id_to_piece(token_id)):
+            yield token_id, piece.replace("▁", " ")
 
 
 def _texts_of_pieces(processor: Any) -> Iterator[tuple[int, str]]:
@@ -220,9 +219,9 @@ def _texts_of_pieces(processor: Any) -> Iterator[tuple[int, str]]:
             yield token_id, processor.id_to_piece(token_id).replace("▁", " ")
 
 
-# Functions of the module, so that a vocabulary can be pickled.
+# At module level, so that a vocabulary can be pickled.
 def _encode_with(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
-    # Calling a fast tokenizer resets the truncation and padding that it may carry.
+    # Calling a fast tokenizer resets its truncation and padding, which are restored here.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     truncation, padding = getattr(backend, "truncation", None), getattr(backend, "padding", None)
     ids: Sequence[Sequence[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -237,19 +236,5 @@ def _normalize_with(tokenizer: Any, text: str) -> str:
     normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
     if normalizer is not None:
         return str(normalizer.normalize_str(text))
-    pieces = getattr(tokenizer, "sp_model", None)  # of a tokenizer in Python, around SentencePiece
+    pieces = getattr(tokenizer, "sp_model", None)  # of a slow tokenizer that wraps SentencePiece
     return text if pieces is None else str(pieces.normalize(text))
-
-
-def _encode_with_tiktoken(encoding: Any, texts: list[str]) -> Sequence[Sequence[int]]:
-    # What looks like a special token in a text is text.
-    return [encoding.encode_ordinary(text) for text in texts]
-
-
-def _encode_with_mistral(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
-    return [tokenizer.encode(text, bos=False, eos=False) for text in texts]
-
-
-def _encode_with_pieces(processor: Any, texts: list[str]) -> Sequence[Sequence[int]]:
-    ids: Sequence[Sequence[int]] = processor.encode(texts, add_bos=False, add_eos=False)
-    return ids

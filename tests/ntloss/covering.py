@@ -23,7 +23,7 @@ def covering(options: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     }
     cases = []
     while missing:
-        # Start from a pair that is still missing, then give each option the value that adds most pairs.
+        # Start from a missing pair, then give each option the value that adds the most missing pairs.
         case: dict[str, int] = dict(next(iter(missing)))
         for name in names:
             if name not in case:

@@ -1,4 +1,4 @@
-"""Tokenizers that are not Hugging Face's, built here or read from files that are at hand."""
+"""Tokenizers of other libraries than Hugging Face's, built here or loaded from local files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPECIAL = {"<|endoftext|>": 2000, "<|4|>": 2001}
 
 
 def tiny_encoding() -> Any:
-    """cl100k_base's make: numbers of up to three digits; ids 1,400 to 1,999 are not in use."""
+    """An encoding like cl100k_base: numbers of up to three digits; ids 1,400 to 1,999 are unused."""
     import tiktoken
 
     texts = (
@@ -27,10 +27,10 @@ def tiny_encoding() -> Any:
 
 
 def gpt2_encoding(folder: Path) -> Any:
-    """GPT-2's tokenizer as tiktoken has it, from the files of the Hugging Face one; the ids are the same."""
+    """GPT-2's tiktoken encoding, built from the files of the Hugging Face tokenizer, with the same ids."""
     import tiktoken
 
-    # The printable bytes stand for themselves, the others for the letters from 256 on.
+    # Printable bytes are written as themselves, and the others as the characters from 256 on.
     printable = [b for b in range(256) if chr(b) in pre_tokenizers.ByteLevel.alphabet()]
     others = [b for b in range(256) if b not in printable]
     byte_of = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
@@ -44,7 +44,7 @@ def gpt2_encoding(folder: Path) -> Any:
 
 
 def tekken_file(folder: Path) -> Path:
-    """A Tekken JSON file: 20 special tokens, the bytes, ` a` and an Arabic digit; each digit a token."""
+    """A Tekken JSON file with 20 special tokens, all bytes, ` a` and an Arabic digit."""
     texts = [bytes([byte]) for byte in range(256)] + [b" a", "٣".encode()]
     vocab = [
         {"rank": rank, "token_bytes": base64.b64encode(text).decode(), "token_str": None}
@@ -62,11 +62,11 @@ def tekken_file(folder: Path) -> Path:
     return path
 
 
-def sentence_piece_file(folder: Path, name: str = "tokenizer.model.v1", split_digits: bool = True) -> Path:
-    """A SentencePiece model, trained here: byte fallback, a space put before a text."""
+def sentence_piece_file(folder: Path, split_digits: bool = True) -> Path:
+    """A SentencePiece model, trained here, with byte fallback; it adds a space before a text."""
     import sentencepiece
 
-    path = folder / name
+    path = folder / "tokenizer.model.v1"
     sentences = [f"the answer is {n}, or {n / 7:.2f} in {1900 + n % 130}." for n in range(0, 2000, 3)]
     with path.open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(

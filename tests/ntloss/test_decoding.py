@@ -1,4 +1,4 @@
-"""Numbers out of distributions and out of generated candidates."""
+"""Reading numbers out of distributions and generated candidates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_choice_has_the_smallest_expected_cost(pairs: list[tuple[float, flo
 
 @quick
 @given(candidates, st.randoms(), st.floats(-1000, 1000))
-def test_order_level_and_invalid_candidates_change_nothing(
+def test_order_weight_level_and_invalid_candidates_do_not_matter(
     pairs: list[tuple[float, float]], random: Any, level: float
 ) -> None:
     changed = [*pairs, (math.nan, 3.0), (math.inf, 1.0), (7.0, 0.0)]
@@ -61,39 +61,39 @@ def test_order_level_and_invalid_candidates_change_nothing(
         other = bayes_choice(values, logs + level, choice).item()
         if choice == "mean":
             assert one == approx(other, CANCELLATION, scale=1)
-        else:  # where two numbers are equally good, rounding may take the other one
+        else:  # rounding may break a tie between two equally good numbers
             cost = (lambda a, b: a != b) if choice == "mode" else (lambda a, b: abs(a - b))
             costs = [sum(w * cost(number, v) for v, w in pairs) for number in (one, other)]
             assert costs[0] == approx(costs[1])
 
 
-def test_ones_own_cost_chooses_among_the_candidates() -> None:
+def test_a_custom_cost_chooses_among_the_candidates() -> None:
     values, weights = torch.tensor([1.0, 2.0, 10.0]), torch.tensor([0.5, 0.3, 0.2])
-    # Too low is ten times as bad as too high.
+    # An underestimate costs ten times as much as an overestimate.
     number = bayes_choice(values, weights.log(), lambda p, t: torch.where(p < t, 10 * (t - p), p - t))
     assert number == 10
     assert bayes_choice(values, weights.log(), lambda p, t: (p - t).abs()) == 1
 
 
-def test_several_rows_share_values_and_a_row_without_candidates_is_nan() -> None:
+def test_rows_may_share_values_and_a_row_without_candidates_is_nan() -> None:
     values = torch.tensor([1.0, 2.0])
     logs = torch.tensor([[0.0, -math.inf], [-math.inf, 0.0], [-math.inf, -math.inf]])
     for choice in ("mode", "median", "mean", lambda a, b: (a - b).abs()):
         assert_close(bayes_choice(values, logs, choice), torch.tensor([1, 2, math.nan]))
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="do not match"):
         bayes_choice(torch.zeros(3), logs)
     with pytest.raises(ValueError, match="'mode', 'median', 'mean'"):
         bayes_choice(values, logs, "mid")
 
 
-def test_huge_values_are_read_without_overflow() -> None:
+def test_huge_values_do_not_overflow() -> None:
     values = torch.tensor([1e308, 1.7e308, -1e308], dtype=torch.float64)
     logs = torch.zeros(3, dtype=torch.float64)
     assert bayes_choice(values, logs, "mean").item() == approx(1.7e308 / 3)
     assert bayes_choice(values, logs, "median") == 1e308
 
 
-def test_forms_of_a_value_are_one_number_and_text_only_counts_as_missing_mass() -> None:
+def test_forms_of_a_value_are_merged_and_text_only_reduces_the_mass() -> None:
     vocabulary = NumberVocabulary.from_mapping({1: "7", 2: " 7", 4: "250", 5: "-3"}, vocab_size=8)
     probs = torch.tensor([0.3, 0.15, 0.15, 0.1, 0.2, 0.05, 0.03, 0.02], dtype=torch.float64)
     values, log_probs, log_mass = number_distribution(probs.log(), vocabulary)
@@ -101,7 +101,7 @@ def test_forms_of_a_value_are_one_number_and_text_only_counts_as_missing_mass() 
     expected = torch.tensor([0.05, 0.3, 0.2], dtype=torch.float64)
     assert_close(log_probs.exp(), expected / 0.55)
     assert log_mass.exp().item() == approx(0.55)
-    assert read_numbers(probs.log(), vocabulary, "mode").value == 7  # though 250 is the likeliest token
+    assert read_numbers(probs.log(), vocabulary, "mode").value == 7  # although 250 is the most likely token
     assert read_numbers(probs.log(), vocabulary, "median").value == 7
     mean = read_numbers(probs.log(), vocabulary)
     assert mean.value.item() == approx((-0.15 + 2.1 + 50) / 0.55)
@@ -109,7 +109,7 @@ def test_forms_of_a_value_are_one_number_and_text_only_counts_as_missing_mass() 
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_the_mean_is_what_the_published_class_predicts(dtype: torch.dtype) -> None:
+def test_the_mean_matches_the_published_class(dtype: torch.dtype) -> None:
     logits = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(0)).to(dtype)
     value, mass = read_numbers(logits, DIGITS, "mean")
     yhat, nt_mass = NTLossDotProduct(DIGITS).predict_numbers(logits)
@@ -118,7 +118,7 @@ def test_the_mean_is_what_the_published_class_predicts(dtype: torch.dtype) -> No
     assert_close(mass, nt_mass)
 
 
-def test_values_that_float32_cannot_hold_are_read_exactly() -> None:
+def test_values_that_float32_cannot_hold_are_exact() -> None:
     vocabulary = NumberVocabulary.from_mapping({0: "16777217", 1: "3"}, vocab_size=3)
     logits = torch.tensor([9.0, 0.0, 0.0])
     assert read_numbers(logits, vocabulary, "mode").value.item() == 16777217
@@ -129,7 +129,7 @@ def test_the_mean_is_differentiable() -> None:
     assert torch.autograd.gradcheck(lambda z: read_numbers(z, DIGITS, "mean").value, logits)
 
 
-def test_logits_of_another_width_are_refused() -> None:
+def test_logits_of_another_width_are_an_error() -> None:
     with pytest.raises(ValueError, match="vocabulary's size"):
         read_numbers(torch.zeros(2, 13), DIGITS)
 
@@ -153,7 +153,7 @@ def tokenizer() -> Any:
 def model(request: pytest.FixtureRequest) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
-    torch.manual_seed(24)  # of those whose texts end at different lengths
+    torch.manual_seed(24)  # a seed with texts that end at different lengths
     if request.param == "t5":
         config = T5Config(
             vocab_size=18, d_model=16, d_ff=32, d_kv=8, num_layers=1, num_heads=2, decoder_start_token_id=0
@@ -168,14 +168,14 @@ def model(request: pytest.FixtureRequest) -> Any:
 
 def generate(model: Any, tokenizer: Any, **options: Any) -> Any:
     torch.manual_seed(3)
-    inputs = tokenizer(["12", "ab"], return_tensors="pt")  # as long as each other: no padding
+    inputs = tokenizer(["12", "ab"], return_tensors="pt")  # of equal length, without padding
     inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     return model.generate(
         **inputs, max_new_tokens=6, return_dict_in_generate=True, output_scores=True, **options
     )
 
 
-def test_beams_count_with_their_probability(model: Any, tokenizer: Any) -> None:
+def test_beams_are_weighted_with_their_probability(model: Any, tokenizer: Any) -> None:
     options = {"num_beams": 4, "num_return_sequences": 4, "length_penalty": 0.0}
     output = generate(model, tokenizer, **options)
     read = read_generation(output, tokenizer, "mean", 4)
@@ -186,7 +186,7 @@ def test_beams_count_with_their_probability(model: Any, tokenizer: Any) -> None:
     assert_close(expected, output.sequences_scores)
     start = 1 if model.config.is_encoder_decoder else 2
     assert read.texts == tokenizer.batch_decode(output.sequences[:, start:], skip_special_tokens=True)
-    # The random weights of transformers 5 have some end early, as the test should have it.
+    # With the random weights of transformers 5, some beams end early.
     if TorchVersion(transformers.__version__) >= TorchVersion("5"):
         assert (output.beam_indices < 0).any()
 
@@ -195,7 +195,7 @@ def test_beams_count_with_their_probability(model: Any, tokenizer: Any) -> None:
     assert_close(from_logits.log_weights, read.log_weights, ONE_COMPUTATION[torch.float32])
 
 
-def test_samples_count_once_each_or_with_the_models_own_probability(model: Any, tokenizer: Any) -> None:
+def test_samples_have_equal_weights_or_the_models_own_probabilities(model: Any, tokenizer: Any) -> None:
     options = {"do_sample": True, "num_return_sequences": 8, "top_k": 0}
     output = generate(model, tokenizer, **options)
     assert (read_generation(output, tokenizer, "mode", 8).log_weights == 0).all()
@@ -203,8 +203,8 @@ def test_samples_count_once_each_or_with_the_models_own_probability(model: Any, 
     weighted = read_generation(output, tokenizer, "mode", 8, weights="probability").log_weights.reshape(-1)
     steps = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
     new = output.sequences[:, -steps.shape[-1] :]
-    alive = ((new == 1).cumsum(-1) - (new == 1).int()) == 0  # up to the first end token, and with it
-    assert not alive.all()  # some end early, as the test should have it
+    alive = ((new == 1).cumsum(-1) - (new == 1).int()) == 0  # up to and including the first end token
+    assert not alive.all()  # some samples end early
     expected = torch.where(alive, steps, 0).sum(-1)
     kept = weighted > -math.inf
     assert_close(weighted[kept].float(), expected[kept])
@@ -216,7 +216,7 @@ def test_samples_count_once_each_or_with_the_models_own_probability(model: Any, 
     assert (own - heated).nan_to_num().abs().max() > 1e-3
 
 
-def test_the_same_tokens_count_once_with_their_probability() -> None:
+def test_probability_weights_count_repeated_candidates_once() -> None:
     scores = (torch.tensor([[0.5, 0.5, 1e-9]]).log().expand(3, -1),)
     output = SimpleNamespace(sequences=torch.tensor([[2, 0], [2, 1], [2, 0]]), scores=scores, logits=None)
     vocabulary = NumberVocabulary.from_mapping({0: 4, 1: 8}, vocab_size=3)
@@ -226,7 +226,7 @@ def test_the_same_tokens_count_once_with_their_probability() -> None:
     assert read_generation(output, vocabulary, "mean", 3).value.item() == approx(16 / 3)
 
 
-def test_what_follows_the_end_of_a_text_counts_for_nothing() -> None:
+def test_tokens_after_the_end_of_a_text_are_ignored() -> None:
     sure, wild = torch.tensor([[0.0, -1e4, -1e4]]), torch.tensor([[-5.0, 0.0, 2.0]])
     end = torch.tensor([[-1e4, -1e4, 0.0]])
     output = SimpleNamespace(sequences=torch.tensor([[2, 0, 2, 1]] * 2), scores=(sure.expand(2, -1),
@@ -237,7 +237,7 @@ def test_what_follows_the_end_of_a_text_counts_for_nothing() -> None:
     assert read.log_weights[0, 0] == 0
 
 
-def test_invalid_candidates_are_counted_and_not_chosen(tokenizer: Any) -> None:
+def test_candidates_without_a_number_are_counted_and_not_chosen(tokenizer: Any) -> None:
     rows = ["12</s>", "ab</s>", "14</s>", "-3</s>", "a.</s>", "b-</s>"]
     ids = torch.tensor([[0, *tokenizer.convert_tokens_to_ids([*row[:2], "</s>"])] for row in rows])
     read = read_generation(ids, tokenizer, "median", 3, prompt_length=1)
@@ -248,7 +248,7 @@ def test_invalid_candidates_are_counted_and_not_chosen(tokenizer: Any) -> None:
     assert nothing.invalid.tolist() == [2]
 
 
-def test_a_vocabulary_reads_signs_points_and_separators_and_text_ends_a_number() -> None:
+def test_a_vocabulary_decodes_signs_points_and_separators_and_text_ends_a_number() -> None:
     texts = {1: "1", 2: " 2", 3: "345", 4: "-", 5: ".", 6: ",", 7: " -"}
     vocabulary = NumberVocabulary.from_mapping(texts, vocab_size=9)
     rows = torch.tensor([[4, 1, 5, 3], [1, 6, 3, 8], [1, 0, 1, 0], [1, 2, 8, 8], [0, 8, 0, 8]])
@@ -256,7 +256,7 @@ def test_a_vocabulary_reads_signs_points_and_separators_and_text_ends_a_number()
     assert_close(read.value, torch.tensor([-1.345, 1345, 1, 2, math.nan], dtype=torch.float64))
 
 
-def test_own_weights_and_own_decoder_are_taken() -> None:
+def test_custom_weights_and_a_custom_decoder_are_used() -> None:
     rows = torch.tensor([[3], [9]])
     weights = torch.tensor([0.2, 0.8]).log()
     read = read_generation(
@@ -269,18 +269,18 @@ def test_own_weights_and_own_decoder_are_taken() -> None:
     ("options", "message"),
     [
         ({}, "prompt_length"),
-        ({"num_return_sequences": 3, "prompt_length": 1}, "do not divide"),
+        ({"num_return_sequences": 3, "prompt_length": 1}, "not a multiple"),
         ({"num_return_sequences": 2, "prompt_length": 1, "weights": "probability"}, "output_scores"),
         ({"prompt_length": 1, "weights": "even"}, "'uniform'"),
         ({"prompt_length": 1, "weights": torch.zeros(3)}, "one for each of 4"),
         ({"prompt_length": 1, "which": "middle"}, "'last'"),
     ],
 )
-def test_what_is_missing_or_unknown_is_said(options: Any, message: str) -> None:
+def test_missing_and_unknown_options_are_errors(options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_generation(torch.zeros(4, 3, dtype=torch.int64), DIGITS, **options)
 
 
-def test_what_cannot_decode_is_refused() -> None:
+def test_objects_that_cannot_decode_are_an_error() -> None:
     with pytest.raises(TypeError, match="batch_decode"):
         read_generation(torch.zeros(4, 3, dtype=torch.int64), "t5-base", prompt_length=1)

@@ -1,4 +1,4 @@
-"""`ntloss inspect`: what it says of each make of tokenizer, and what it says when it cannot."""
+"""Reports and errors of `ntloss inspect` for each kind of tokenizer."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """`told(*arguments)` is what `ntloss inspect` prints."""
+def run_inspect(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """A function that returns the output of `ntloss inspect`."""
 
     def inspected(*arguments: str) -> str:
         assert main(["inspect", *arguments]) == 0
@@ -42,13 +42,14 @@ def told(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """The folder of a small tokenizer of GPT-2's make."""
+    """The folder of a small tokenizer like GPT-2's."""
     tiny_tokenizers.byte_level().save_pretrained(tmp_path / "tokenizer")
     return str(tmp_path / "tokenizer")
 
 
 def shares(inspection: Inspection) -> dict[tuple[bool, bool], float]:
-    return {(r.digit_level, r.space_prefixed): r.seen / inspection.digits for r in inspection.readings}
+    coverage = inspection.coverage
+    return {(row.digit_level, row.space_prefixed): row.seen / coverage.digits for row in coverage.rows}
 
 
 def counts(inspection: Inspection) -> dict[str, dict[str, int]]:
@@ -59,20 +60,20 @@ def counts(inspection: Inspection) -> dict[str, dict[str, int]]:
 
 
 def forms(marker: str, numbers: dict[str, tuple[int, ...]]) -> dict[str, dict[str, int]]:
-    """Counts of each shape, plain and with the marker."""
+    """Counts of each shape, without and with the marker."""
     return {shape: dict(zip(("plain", marker), each, strict=False)) for shape, each in numbers.items()}
 
 
 OF_ALL_SHAPES = {"several digits": (2, 2), "decimal": (3, 3), "signed": (2, 2), "exponent": (2, 2)}
 
 
-def code_runs(inspection: Inspection, tokenizer: Any) -> NumberVocabulary:
+def run_code(inspection: Inspection, tokenizer: Any) -> NumberVocabulary:
     return eval(
         inspection.recommendation.code, {"NumberVocabulary": NumberVocabulary, "tokenizer": tokenizer}
     )
 
 
-class TestMakes:
+class TestKindsOfTokenizers:
     @pytest.mark.parametrize(
         ("make", "marker", "numbers", "digit_level"),
         [
@@ -88,7 +89,9 @@ class TestMakes:
             ("word_piece", "inside a word", {"one digit": (10, 10), **OF_ALL_SHAPES}, False),
         ],
     )
-    def test_forms_and_advice(self, make: str, marker: str, numbers: Any, digit_level: bool) -> None:
+    def test_counts_the_forms_and_recommends_a_token_set(
+        self, make: str, marker: str, numbers: Any, digit_level: bool
+    ) -> None:
         tokenizer = tiny_tokenizers.MAKES[make]()
         text = "1 2 3 in 2019 or 4 5 6 7 8 9" if make == "byte_level" else "42 3.14 2 -3 42 007 1e3"
         inspection = inspect_tokenizer(tokenizer, text)
@@ -102,29 +105,24 @@ class TestMakes:
         assert shown["plain"].samples == shown["inside a word"].samples == ("42", "007")
         assert "such as '42'" in inspection.recommendation.reason
 
-    def test_following_the_advice_sees_what_was_promised(self, tiny_tokenizer: Any) -> None:
+    def test_the_recommended_token_set_covers_the_promised_share(self, tiny_tokenizer: Any) -> None:
         text = "42 2 -3 3.14"
         inspection = inspect_tokenizer(tiny_tokenizer, text)
-        coverage = code_runs(inspection, tiny_tokenizer).coverage(text)
+        coverage = run_code(inspection, tiny_tokenizer).coverage(text)
         chosen = inspection.recommendation
         assert shares(inspection)[chosen.digit_level, chosen.space_prefixed] == coverage.share
         assert coverage.share >= 0.9 * max(shares(inspection).values()) > 0
 
-    def test_the_four_readings_are_those_of_a_vocabulary(self, tiny_tokenizer: Any) -> None:
+    def test_each_coverage_row_matches_the_vocabulary_of_its_token_set(self, tiny_tokenizer: Any) -> None:
         texts = ["is 42, 7", "3.14 in 2019"]
         inspection = inspect_tokenizer(tiny_tokenizer, texts)
-        for reading in inspection.readings:
-            vocabulary = NumberVocabulary.from_tokenizer(
-                tiny_tokenizer, reading.digit_level, reading.space_prefixed
-            )
+        for row in inspection.coverage.rows:
+            vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizer, row.digit_level, row.space_prefixed)
             coverage = vocabulary.coverage(texts)
-            assert (reading.seen, inspection.digits) == (coverage.seen, coverage.digits)
-            assert (reading.tokens, reading.values) == (
-                len(vocabulary.tokens),
-                len(vocabulary.distinct_values),
-            )
-            left_out = reading.longer_left_out + reading.marked_left_out
-            assert left_out == len(vocabulary.left_out)
+            assert (row.seen, inspection.coverage.digits) == (coverage.seen, coverage.digits)
+            assert coverage.rows == inspection.coverage.rows
+            assert (row.tokens, row.values) == (len(vocabulary.tokens), len(vocabulary.distinct_values))
+            assert row.longer_left_out + row.marked_left_out == len(vocabulary.left_out)
             assert inspection.vocab_size == vocabulary.vocab_size
 
     @pytest.mark.parametrize(
@@ -138,7 +136,7 @@ class TestMakes:
             ("gpt2", 1 / 9, {"one digit": (10, 10), "several digits": (984, 687)}),
         ],
     )
-    def test_real_ones(
+    def test_real_tokenizers(
         self, name: str, digits_after_a_space: float, numbers: Any, real_tokenizer: Callable[[str], Any]
     ) -> None:
         inspection = inspect_tokenizer(real_tokenizer(name))
@@ -150,35 +148,35 @@ class TestMakes:
         assert not any("cannot tell" in note for note in inspection.notes)
 
 
-class TestWhatIsNotCounted:
-    def test_digits_of_other_scripts_by_script(self) -> None:
+class TestDigitsOutsideOfAllTokenSets:
+    def test_digit_tokens_of_other_scripts_are_grouped_by_script(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.sentence_piece())
         assert inspection.other_scripts["arabic-indic"].samples == ("٣", " ٣")
         assert {"devanagari", "fullwidth", "superscript"} <= set(inspection.other_scripts)
         assert (inspection.mixed.count, inspection.mixed.samples[0]) == (22, "1_000")
         assert inspection.number_tokens == 10 + 9 + 2 * 9 + 1
 
-    def test_digits_that_are_one_character_with_their_full_stop(self) -> None:
+    def test_digits_with_punctuation_in_one_character_are_a_group(self) -> None:
         mapped = tiny_tokenizers.word_level()
         mapped.add_tokens(["⒈", "①"])
         inspection = inspect_tokenizer(mapped)
         assert inspection.other_scripts["punctuated"].samples == ("⒈",)
         assert inspection.other_scripts["circled"].samples == ("①",)
 
-    def test_digits_of_other_scripts_in_bytes(self) -> None:
+    def test_digit_tokens_of_other_scripts_are_found_in_byte_level_vocabularies(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.qwen_like())
         assert inspection.other_scripts["arabic-indic"].samples == ("٣",)
         pytest.importorskip("tiktoken")
         inspection = inspect_tokenizer(other_tokenizers.tiny_encoding())
         assert inspection.other_scripts["superscript"].samples == ("²",)
 
-    def test_digits_of_other_scripts_in_a_text(self) -> None:
+    def test_digits_of_other_scripts_in_a_text_are_counted(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.qwen_like(), "4 and ٣٤")
-        assert (inspection.digits, inspection.other_digits) == (1, 2)
+        assert (inspection.coverage.digits, inspection.other_digits) == (1, 2)
         assert any("other scripts" in note and ": 2." in note for note in inspection.notes)
 
     @pytest.mark.parametrize("make", ["fast", "pieces", "python"])
-    def test_digits_that_the_tokenizer_makes_ascii_are_counted_as_it_sees_them(
+    def test_digits_that_normalization_makes_ascii_are_counted_as_ascii(
         self, make: str, tmp_path: Path
     ) -> None:
         if make == "fast":
@@ -188,29 +186,29 @@ class TestWhatIsNotCounted:
             sentencepiece = pytest.importorskip("sentencepiece")
             path = str(other_tokenizers.sentence_piece_file(tmp_path))
             tokenizer = sentencepiece.SentencePieceProcessor(model_file=path)
-            if make == "python":  # around such a processor
+            if make == "python":  # wraps such a processor
                 tokenizer = BertGenerationTokenizer(path)
         inspection = inspect_tokenizer(tokenizer, "4 ４５ m² and ٣")
-        assert (inspection.digits, inspection.other_digits) == (4, 1)
+        assert (inspection.coverage.digits, inspection.other_digits) == (4, 1)
         assert shares(inspection)[False, True] == 1
-        assert not any("No reading sees" in note for note in inspection.notes)
+        assert not any("No token set covers" in note for note in inspection.notes)
 
-    def test_tokens_that_are_numbers_and_more(self) -> None:
+    def test_digits_in_tokens_with_other_characters_are_reported(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "4 4a 4a 1,000 5")
         assert inspection.unseen == {"1,000": 4, "4a": 2}
         assert any("6 of the digits (75.0%)" in note and "'4a'" in note for note in inspection.notes)
 
-    def test_digits_in_unknown_tokens(self) -> None:
+    def test_digits_in_unknown_tokens_are_reported(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "4 999 5")
         assert inspection.unseen == {}
         assert any("3 of the digits (60.0%)" in note and "unknown" in note for note in inspection.notes)
 
-    def test_digits_in_special_tokens(self) -> None:
+    def test_digits_in_special_tokens_are_reported(self) -> None:
         tokenizer = tiny_tokenizers.word_level()
         tokenizer.add_special_tokens({"additional_special_tokens": ["7"]})
-        assert any("special tokens" in note for note in inspect_tokenizer(tokenizer, "4 7").notes)
+        assert any("special or byte tokens" in note for note in inspect_tokenizer(tokenizer, "4 7").notes)
 
-    def test_no_reading_sees_any_digit(self) -> None:
+    def test_there_is_no_recommendation_if_no_token_set_covers_a_digit(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "999")
         assert inspection.recommendation is None
         assert any("would be zero" in note for note in inspection.notes)
@@ -221,57 +219,59 @@ SAME_IDS = "cannot tell '12' from '1 2'"
 
 
 class TestSpacesBetweenNumbers:
-    def test_a_tokenizer_that_drops_them_is_told(self, tmp_path: Path, told: Callable[..., str]) -> None:
+    def test_a_tokenizer_that_drops_spaces_gets_a_note(
+        self, tmp_path: Path, run_inspect: Callable[..., str]
+    ) -> None:
         tiny_tokenizers.quick_tour().save_pretrained(tmp_path)
-        assert SAME_IDS in told(str(tmp_path))
-        notes = json.loads(told(str(tmp_path), "--json"))["notes"]
+        assert SAME_IDS in run_inspect(str(tmp_path))
+        notes = json.loads(run_inspect(str(tmp_path), "--json"))["notes"]
         assert sum(SAME_IDS in note and "one number" in note for note in notes) == 1
 
-    def test_one_that_keeps_them_is_not(self, tiny_tokenizer: Any) -> None:
+    def test_a_tokenizer_that_keeps_spaces_gets_no_note(self, tiny_tokenizer: Any) -> None:
         drops = tiny_tokenizer("12")["input_ids"] == tiny_tokenizer("1 2")["input_ids"]
         notes = inspect_tokenizer(tiny_tokenizer).notes
         assert any(SAME_IDS in note for note in notes) == drops
         assert any("cannot tell" in note for note in notes) == drops
 
-    def test_where_some_numbers_of_two_digits_are_one_token(self) -> None:
+    def test_the_note_shows_a_number_that_is_not_a_single_token(self) -> None:
         tokenizer = tiny_tokenizers.quick_tour(individual_digits=False)
         tokenizer.add_tokens(["12"])
         notes = inspect_tokenizer(tokenizer).notes
         assert any("cannot tell '123' from '12 3'" in note for note in notes)
 
 
-class TestAdvice:
-    def test_missing_digits_make_a_reading_unusable_and_say_why(self) -> None:
+class TestRecommendation:
+    def test_a_token_set_with_missing_digits_is_unusable_and_says_why(self) -> None:
         tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
         inspection = inspect_tokenizer(tokenizer, "1 2 3")
-        problems = {(r.digit_level, r.space_prefixed): r.problem for r in inspection.readings}
+        problems = {(row.digit_level, row.space_prefixed): row.problem for row in inspection.coverage.rows}
         assert problems[False, True] is None
         assert problems[True, True] == "the digits 0 have no token in this vocabulary"
         assert not inspection.recommendation.digit_level
         assert "digits 0 have no token" in inspection.recommendation.reason
-        code_runs(inspection, tokenizer)
+        run_code(inspection, tokenizer)
         assert "unusable" in describe(inspection, "x", "y")
 
-    def test_numbers_of_several_digits_decide_by_the_text(self) -> None:
+    def test_depends_on_the_longer_numbers_of_the_text(self) -> None:
         tokenizer = tiny_tokenizers.byte_level()
         by_text = {text: inspect_tokenizer(tokenizer, text).recommendation for text in ("7 8 9", "is 42")}
         assert by_text["7 8 9"].digit_level
         assert not by_text["is 42"].digit_level
         assert "' 42'" in by_text["is 42"].reason
 
-    def test_spaces_are_explained(self) -> None:
+    def test_explains_the_effect_of_space_prefixed(self) -> None:
         with_marker = inspect_tokenizer(tiny_tokenizers.byte_level(), "is 7 8").recommendation
-        assert "10 of these tokens stand after a space (such as ' 7'), without which it would be 0.0%" in (
+        assert "10 of these tokens occur after a space (such as ' 7'), and without them it would be 0.0%" in (
             with_marker.reason
         )
         without = inspect_tokenizer(tiny_tokenizers.llama_like()).recommendation
         assert "space_prefixed changes nothing" in without.reason
 
-    def test_a_criterion_is_advised_where_values_are_large(self) -> None:
+    def test_large_values_get_a_note_on_the_criterion(self) -> None:
         tokenizer = tiny_tokenizers.llama_3_like()
         inspection = inspect_tokenizer(tokenizer, "2019 is 365 days")
         assert any("0 to 999" in note and "criterion=NumberLevel()" in note for note in inspection.notes)
-        vocabulary = code_runs(inspection, tokenizer)
+        vocabulary = run_code(inspection, tokenizer)
         logits, labels = torch.zeros(1, 1, vocabulary.vocab_size), torch.tensor([[vocabulary.token_ids[-1]]])
         terms = {
             criterion: NTLCrossEntropyLoss(vocabulary, criterion, return_terms=True)(logits, labels)
@@ -280,10 +280,10 @@ class TestAdvice:
         assert [float(ntl) > 10 * float(ce) for _, ce, ntl in terms.values()] == [True, False]
         assert not any("criterion=" in note for note in inspect_tokenizer(tokenizer, "1 2 3").notes)
 
-    def test_a_text_without_digits_is_said_and_replaced_by_the_sentence(self) -> None:
+    def test_is_based_on_the_default_sentence_for_a_text_without_digits(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.llama_3_like(), "no number here")
-        assert inspection.digits == 0
-        assert any("holds no digit" in note and SENTENCE in note for note in inspection.notes)
+        assert inspection.coverage.digits == 0
+        assert any("has no digit" in note and SENTENCE in note for note in inspection.notes)
         assert inspection.recommendation == inspect_tokenizer(tiny_tokenizers.llama_3_like()).recommendation
 
     @pytest.mark.parametrize("texts", ["", " \n", [], ["", " "]], ids=["none", "blank", "no-texts", "blanks"])
@@ -293,8 +293,8 @@ class TestAdvice:
 
 
 class TestTheCommand:
-    def test_prints_aligned_tables(self, folder: str, told: Callable[..., str]) -> None:
-        out = told(folder)
+    def test_prints_aligned_tables(self, folder: str, run_inspect: Callable[..., str]) -> None:
+        out = run_inspect(folder)
         for part in (
             "22 of 271 tokens are numbers, 11 different values",
             "one digit       10: '0' '1' '2' '3' '4' ...  10: ' 0' ' 1' ' 2' ' 3' ' 4' ...",
@@ -305,16 +305,16 @@ class TestTheCommand:
         ):
             assert part in out
 
-    def test_prints_what_the_readme_shows(
-        self, tokenizer_folder: Path, told: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    def test_the_readme_shows_the_current_output(
+        self, tokenizer_folder: Path, run_inspect: Callable[..., str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tokenizer_folder)
         readme = Path(__file__).parents[2] / "README.md"
-        # Its name in transformers 4 was another.
-        out = told("gpt2").replace("GPT2TokenizerFast", "GPT2Tokenizer")
+        # The class had another name in transformers 4.
+        out = run_inspect("gpt2").replace("GPT2TokenizerFast", "GPT2Tokenizer")
         assert out in readme.read_text(encoding="utf-8")
 
-    def test_its_help_tells_an_import_that_works(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_import_in_the_help_works(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             main(["inspect", "--help"])
         line = re.search(r"^  from .* import \w+$", capsys.readouterr().out, flags=re.MULTILINE)
@@ -323,26 +323,29 @@ class TestTheCommand:
         exec(line[0].strip(), imported)
         assert imported["inspect_tokenizer"] is inspect_tokenizer
 
-    def test_json_holds_the_inspection(self, folder: str, tmp_path: Path, told: Callable[..., str]) -> None:
+    def test_json_holds_the_inspection(
+        self, folder: str, tmp_path: Path, run_inspect: Callable[..., str]
+    ) -> None:
         text = tmp_path / "text.txt"
         text.write_text("is 42\n7 and ٣\n", encoding="utf-8")
-        out = told(folder, "--text", str(text), "--json")
+        out = run_inspect(folder, "--text", str(text), "--json")
         assert out.isascii()
         inspection = json.loads(out)
-        assert [inspection[name] for name in ("digits", "other_digits", "number_tokens")] == [3, 1, 22]
+        assert (inspection["other_digits"], inspection["number_tokens"]) == (1, 22)
         assert inspection["source"] == folder
         assert inspection["forms"]["one digit"]["plain"]["samples"] == DIGITS[:5]
-        assert [r["seen"] for r in inspection["readings"]] == [1, 1, 1, 3]
+        assert inspection["coverage"]["digits"] == 3
+        assert [row["seen"] for row in inspection["coverage"]["rows"]] == [1, 1, 1, 3]
         assert inspection["recommendation"]["digit_level"] is False
 
     def test_reads_standard_input(
-        self, folder: str, told: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+        self, folder: str, run_inspect: Callable[..., str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeff7 8".encode())))
-        assert "standard input: 2 digits" in told(folder, "--text", "-")
+        assert "standard input: 2 digits" in run_inspect(folder, "--text", "-")
 
-    def test_a_text_of_one_long_line_is_cut_where_no_number_is(
-        self, folder: str, tmp_path: Path, told: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    def test_long_lines_are_split_between_numbers(
+        self, folder: str, tmp_path: Path, run_inspect: Callable[..., str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         longest = []
 
@@ -354,7 +357,7 @@ class TestTheCommand:
         inspections = []
         for separator in ("\n", " "):
             (tmp_path / "text.txt").write_text(separator.join(["is 42"] * 5000))
-            inspections.append(told(folder, "--text", str(tmp_path / "text.txt"), "--json"))
+            inspections.append(run_inspect(folder, "--text", str(tmp_path / "text.txt"), "--json"))
         assert inspections[0] == inspections[1]
         assert longest[0] < 100 < longest[1] <= 10_000
 
@@ -372,24 +375,24 @@ class TestTheCommand:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            (b"caf\xe9 4", r"no UTF-8 text \(byte 3\)"),
+            (b"caf\xe9 4", r"not UTF-8 text \(byte 3\)"),
             (b"", "is empty"),
             (b"\n \n", "is empty"),
-            ("is 42".encode("utf-16"), r"no UTF-8 text \(byte 0\)"),
+            ("is 42".encode("utf-16"), r"not UTF-8 text \(byte 0\)"),
             ("is 42".encode("utf-16le"), "looks like UTF-16"),
             (None, "cannot read the text .*No such file"),
         ],
         ids=["latin-1", "empty", "blank", "utf-16", "utf-16-unmarked", "missing"],
     )
-    def test_a_bad_text_is_one_line_and_2(
+    def test_an_invalid_text_is_a_one_line_error_with_exit_code_2(
         self, content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         if content is not None:
             (tmp_path / "text").write_bytes(content)
-        # The text is looked at before a tokenizer is loaded.
+        # The text is checked before the tokenizer is loaded.
         self.fails(["inspect", "no/such/tokenizer", "--text", str(tmp_path / "text")], message, capsys)
 
-    def test_a_tokenizer_without_numbers_is_one_line_and_2(
+    def test_a_tokenizer_without_numbers_is_a_one_line_error_with_exit_code_2(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         from tokenizers import Tokenizer, models
@@ -397,12 +400,12 @@ class TestTheCommand:
 
         backend = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
         PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(tmp_path)
-        self.fails(["inspect", str(tmp_path)], "no number token among the 2 tokens.*from_mapping", capsys)
+        self.fails(["inspect", str(tmp_path)], "no number token among 2 tokens.*from_mapping", capsys)
 
     @pytest.mark.parametrize("arguments", [["inspect", "{folder}"], ["--help"]], ids=["report", "help"])
-    def test_a_reader_that_has_read_enough_sees_no_traceback(self, arguments: list[str], folder: str) -> None:
+    def test_a_closed_output_pipe_causes_no_traceback(self, arguments: list[str], folder: str) -> None:
         reads, writes = os.pipe()
-        os.close(reads)  # as `| head -1` does, once it has its line
+        os.close(reads)  # as `| head -1` does after one line
         done = self.as_a_module(*(part.format(folder=folder) for part in arguments), stdout=writes)
         os.close(writes)
         assert done.stderr.decode() == ""
@@ -417,7 +420,7 @@ class TestTheCommand:
         assert re.search(message, captured.err)
 
 
-def test_a_long_text_is_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_encoded_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = tiny_tokenizers.llama_like()
     sizes = []
     encode = type(tokenizer).__call__
@@ -428,13 +431,15 @@ def test_a_long_text_is_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(type(tokenizer), "__call__", counted)
     inspection = inspect_tokenizer(tokenizer, ["is 42", "7"] * 1250)
-    assert inspection.digits == inspection.readings[0].seen == 3 * 1250
+    assert inspection.coverage.digits == inspection.coverage.row(True, False).seen == 3 * 1250
     assert NumberVocabulary.from_tokenizer(tokenizer).coverage(["is 42", "7"] * 1250).share == 1
-    assert sum(size for size in sizes if size > 1) == 5000  # beside a few digits, to see how they are cut
+    assert (
+        sum(size for size in sizes if size > 1) == 5000
+    )  # not counting the short texts that test for spaces
     assert max(sizes) <= 1000  # encodings take some fifty times the memory of their text
 
 
-def test_256k_tokens_of_many_scripts_take_seconds() -> None:
+def test_inspecting_256k_tokens_of_many_scripts_takes_under_10_seconds() -> None:
     # Half of the tokens are not ASCII, as in Gemma's vocabulary.
     words = [f"Ġw{i:x}" if i % 2 else f"Ù£w{i:x}" for i in range(256_000)]
     tokenizer = tiny_tokenizers.large(words)

@@ -20,7 +20,7 @@ from transformers import Trainer, TrainerCallback
 from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, TokenMetrics
 from ntloss.integrations.callback import NumberMetricsCallback
 from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
-from ntloss.numbers import find_numbers, token_kinds
+from ntloss.number_spans import find_numbers, token_kinds
 
 FROZEN = {"learning_rate": 0.0}  # so that the metrics of all steps are those of one model
 OF_TOKENS = {
@@ -45,7 +45,8 @@ def expected(model: Any, rows: list[dict[str, Tensor]], **options: Any) -> dict[
     logits = model.eval()(**inputs).logits
     terms = NTLCrossEntropyLoss(DIGITS, shift=shift, return_terms=True, **options)(logits, labels)
     places = find_numbers(labels, token_kinds(DIGITS), decimals=True).place
-    metrics = TokenMetrics(DIGITS, shift=shift, places=range(-2, 5)).update(logits, labels, places)
+    batch = (logits[:, :-1], labels[:, 1:], places[:, 1:]) if shift else (logits, labels, places)
+    metrics = TokenMetrics(DIGITS, places=range(-2, 5)).update(*batch)
     model.train()
     totals = metrics.compute()
     result = {"ce": float(terms.ce), "ntl": float(terms.ntl), "number_tokens": totals["number_tokens"]}
@@ -192,7 +193,7 @@ def test_a_trainer_that_calls_a_loss_of_its_own_gets_it_unchanged(kind: Any, tmp
     else:  # the soft cap is the loss's
         inputs = stack(samples(6))
         logits = 5.0 * torch.tanh(model(input_ids=inputs["input_ids"]).logits.detach() / 5.0)
-        capped = TokenMetrics(DIGITS, shift=True).update(logits, inputs["labels"]).compute()
+        capped = TokenMetrics(DIGITS).update(logits[:, :-1], inputs["labels"][:, 1:]).compute()
         assert returned["eval_number_ce"] == approx(capped["cross_entropy"])
     callback.detach()
     assert not loss_fn.return_terms

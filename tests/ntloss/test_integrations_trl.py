@@ -23,7 +23,7 @@ from ntloss.integrations.transformers import (
     make_number_aware,
     make_trainer_number_aware,
 )
-from ntloss.numbers import sequence_ids_of
+from ntloss.number_spans import sequence_ids_of
 
 trl = pytest.importorskip("trl")
 datasets = pytest.importorskip("datasets")

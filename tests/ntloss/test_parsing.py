@@ -1,4 +1,4 @@
-"""Numbers in texts."""
+"""Parsing numbers in texts."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ quick = settings(deadline=None, max_examples=200, derandomize=True)
         ("007", [7]),
     ],
 )  # fmt: skip
-def test_the_rule(text: str, numbers: list[float]) -> None:
+def test_numbers_are_found_by_the_documented_rule(text: str, numbers: list[float]) -> None:
     assert parse_numbers(text) == numbers
 
 
-def test_numbers_are_found_with_every_digit_that_a_float_has_no_room_for() -> None:
+def test_number_texts_keep_digits_that_a_float_cannot_hold() -> None:
     text = "From \u22121,234.50 to 123456789012345678901, 1e400 or -.5E-2."
     assert number_texts(text) == ["-1234.50", "123456789012345678901", "1e400", "-.5E-2"]
     assert parse_numbers(text) == [-1234.5, 123456789012345678901.0, math.inf, -0.005]
@@ -67,11 +67,11 @@ def test_minus_zero_is_zero() -> None:
         ("-", None), (".", None),
     ],
 )  # fmt: skip
-def test_a_whole_text_is_one_number_and_nothing_else(text: str, number: float | None) -> None:
+def test_whole_accepts_only_texts_that_are_a_single_number(text: str, number: float | None) -> None:
     assert parse_number(text, "whole") == number
 
 
-def test_ones_own_choice_and_unknown_ones() -> None:
+def test_which_may_be_a_function_and_unknown_names_are_errors() -> None:
     text = "2 + 3 = 5"
     assert parse_number(text, lambda text: float(len(text))) == 9
     assert parse_number("none") is None
@@ -81,7 +81,7 @@ def test_ones_own_choice_and_unknown_ones() -> None:
 
 @quick
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["{!r}", "{:e}", "{:f}", "{:,}"]))
-def test_every_float_comes_back_from_its_text(value: float, form: str) -> None:
+def test_formatted_floats_are_parsed_exactly(value: float, form: str) -> None:
     text = form.format(value)
     expected = float(text.replace(",", ""))
     assert parse_number(f"it is {text}.") == parse_number(text, "whole") == expected
@@ -89,14 +89,14 @@ def test_every_float_comes_back_from_its_text(value: float, form: str) -> None:
 
 @quick
 @given(st.text(alphabet="0123456789.,-+eE %x)\u2212"))
-def test_any_text_reads_without_error_and_white_space_around_it_changes_nothing(text: str) -> None:
+def test_any_text_can_be_parsed_and_surrounding_white_space_is_ignored(text: str) -> None:
     assert parse_numbers(f" {text}\n") == parse_numbers(text)
     whole = parse_number(text, "whole")
     if whole is not None:
         assert parse_numbers(text) == [whole]
 
 
-def test_a_model_that_loops_costs_no_more_than_its_length() -> None:
+def test_parsing_takes_linear_time_on_repetitive_texts() -> None:
     for text in (
         "1,234" * 20_000,
         "1e" * 20_000,

@@ -1,4 +1,4 @@
-"""Tokenizers of every make, a few dozen tokens each, built here so that nothing is downloaded."""
+"""Small tokenizers of every kind, built here so that nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizer, PreTrainedTokenizerFast
 
 DIGITS = [str(d) for d in range(10)]
-# Text and the number it is, in the reading of digit_level=False.
+# Texts that are numbers with digit_level=False, and their values.
 NUMBERS = {
     "42": 42.0,
     "007": 7.0,
@@ -49,13 +49,13 @@ def _ids(texts: Iterable[str]) -> dict[str, int]:
 
 
 def word_level() -> PreTrainedTokenizerFast:
-    """Whole words, and no decoder."""
+    """Whole words, without a decoder."""
     model = models.WordLevel(_ids(["<unk>", *TEXTS]), unk_token="<unk>")
     return _wrapped(model, pre_tokenizers.WhitespaceSplit(), unk_token="<unk>")
 
 
 def word_piece() -> PreTrainedTokenizerFast:
-    """BERT's make: `##4` continues a word."""
+    """Like BERT's: `##4` continues a word."""
     texts = ["[UNK]", *TEXTS, *("##" + text for text in TEXTS)]
     model = models.WordPiece(_ids(texts), unk_token="[UNK]")
     decoder = decoders.WordPiece(cleanup=False)
@@ -63,7 +63,7 @@ def word_piece() -> PreTrainedTokenizerFast:
 
 
 def sentence_piece(with_plain_digits: bool = True) -> PreTrainedTokenizerFast:
-    """T5's make: `▁4` begins with a space; byte fallback; special tokens with a digit; an added token."""
+    """Like T5's: `▁4` begins with a space; with byte fallback, special tokens with digits, an added token."""
     texts = [t for t in TEXTS if with_plain_digits or t not in DIGITS]
     pieces = [("<pad>", 0.0), ("<unk>", 0.0), ("▁", -3.0)]
     pieces += [(text, -2.0) for text in texts] + [("▁" + text, -1.5) for text in TEXTS if text != "0"]
@@ -81,7 +81,7 @@ def sentence_piece(with_plain_digits: bool = True) -> PreTrainedTokenizerFast:
 
 
 def byte_level() -> PreTrainedTokenizerFast:
-    """GPT-2's make: bytes are letters, `Ġ4` begins with a space; `Ċ4` with a line's end."""
+    """Like GPT-2's: bytes are written as characters; `Ġ4` begins with a space, `Ċ4` with a newline."""
     texts = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("Ġ", d) for d in DIGITS] + [("4", "2"), ("Ġ4", "2"), ("Ċ", "4"), ("Ġ", "Ġ"), ("ĠĠ", "4")]
     texts += ["".join(pair) for pair in merges]
@@ -90,14 +90,14 @@ def byte_level() -> PreTrainedTokenizerFast:
 
 
 def llama_like() -> PreTrainedTokenizerFast:
-    """Llama's make: single digits only, a decoder that strips the text's first space, byte fallback."""
+    """Like Llama's: single digits, byte fallback, and a decoder that strips the first space of a text."""
     texts = ["<unk>", *_BYTES, "▁", *DIGITS, ".", "-", ",", "a", "▁a"]
     model = models.BPE(_ids(texts), [("▁", "a")], byte_fallback=True, unk_token="<unk>")
     decoder = decoders.Sequence([*_JOINED_PIECES, decoders.Strip(content=" ", left=1)])
     return _wrapped(model, pre_tokenizers.Metaspace(split=False), decoder, unk_token="<unk>")
 
 
-# How Llama 3 and Qwen 2 cut a text before they merge; they differ in how many digits stay together.
+# The pre-tokenization of Llama 3 and Qwen 2, which differ in the number of digits that stay together.
 _CUT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{%s}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -118,17 +118,17 @@ def _cut_bytes(pattern: str, merges: list[tuple[str, str]]) -> PreTrainedTokeniz
 
 
 def llama_3_like() -> PreTrainedTokenizerFast:
-    """Llama 3's make: bytes; each number of up to three digits is a token, and none begins with a space."""
+    """Like Llama 3's: byte-level; each number of up to three digits is a token, without a space."""
     return _cut_bytes(CUT_OF_LLAMA_3, [(n[:-1], n[-1]) for n in NUMBERS_UP_TO_999])
 
 
 def qwen_like() -> PreTrainedTokenizerFast:
-    """Qwen 2's make: bytes; each digit a token; `Ù£` (an Arabic digit) is merged too."""
+    """Like Qwen 2's: byte-level; each digit is a token, also `Ù£` (an Arabic digit)."""
     return _cut_bytes(CUT_OF_QWEN, [("Ġ", "a"), ("Ù", "£")])
 
 
 def gemma_like() -> PreTrainedTokenizerFast:
-    """Gemma's make: pieces with byte fallback, no space put before a text, each digit a token."""
+    """Like Gemma's: byte fallback, no space added before a text; each digit is a token."""
     texts = ["<pad>", "<unk>", *_BYTES, "▁", "▁▁", *DIGITS, *"٣.,-a"]
     merges = [("▁", "▁")]
     model = models.BPE(_ids(texts), merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>")
@@ -139,7 +139,7 @@ def gemma_like() -> PreTrainedTokenizerFast:
 
 
 def large(words: list[str]) -> PreTrainedTokenizerFast:
-    """As many words as given, of GPT-2's letters, and the digits."""
+    """The digits and the given words, in GPT-2's characters for bytes."""
     vocab = _ids(dict.fromkeys([*DIGITS, *words]))
     return _wrapped(models.WordLevel(vocab, unk_token="0"), decoder=decoders.ByteLevel())
 
@@ -148,16 +148,16 @@ CHARACTERS = ["<unk>", *DIGITS, *".,-+a"]
 
 
 def split_words() -> PreTrainedTokenizerFast:
-    """Each character a word, spaces unknown ones, and no decoder."""
+    """Each character is a word, spaces are unknown; without a decoder."""
     model = models.WordLevel(_ids(CHARACTERS), unk_token="<unk>")
     return _wrapped(model, pre_tokenizers.Split("", "isolated"), unk_token="<unk>")
 
 
 def quick_tour(individual_digits: bool = True) -> PreTrainedTokenizerFast:
-    """That of the tokenizers library's quick tour, without a decoder: spaces are dropped.
+    """The tokenizer of the tokenizers library's quick tour, without a decoder; it drops spaces.
 
     Args:
-        individual_digits: False leaves whole numbers to the merges, of which there are `14` and `42`.
+        individual_digits: False leaves digits together, and adds the merges `14` and `42`.
     """
     merges = [] if individual_digits else [("1", "4"), ("4", "2")]
     texts = [*CHARACTERS, *("".join(pair) for pair in merges)]
@@ -167,7 +167,7 @@ def quick_tour(individual_digits: bool = True) -> PreTrainedTokenizerFast:
 
 
 class PythonCharacters(PreTrainedTokenizer):
-    """Each character a token, the space one too; the default `convert_tokens_to_string`."""
+    """Each character, including the space, is a token; with the default `convert_tokens_to_string`."""
 
     def __init__(self, **options: Any) -> None:
         self.ids = _ids([*CHARACTERS, " "])
@@ -196,12 +196,12 @@ class PythonCharacters(PreTrainedTokenizer):
 
 
 def saved_bytes(tokenizer: Any, folder: Path) -> dict[str, bytes]:
-    """Content of each file that the tokenizer is saved to."""
+    """The content of each file that saving the tokenizer writes."""
     tokenizer.save_pretrained(folder)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-# Their decoders put a space before each token.
+# Their decoders add a space before each token.
 HOME_MADE = {"split_words": split_words, "quick_tour": quick_tour, "python_characters": PythonCharacters}
 _OTHERS = (
     word_level,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ntloss.criteria import CriterionInput
-from ntloss.numbers import NumberSpans, token_kinds
+from ntloss.number_spans import NumberSpans, token_kinds
 from ntloss.vocabulary import NumberVocabulary
 
 # Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of

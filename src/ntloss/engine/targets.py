@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.numbers import NumberSpans, find_numbers
+from ntloss.number_spans import NumberSpans, find_numbers
 
 if TYPE_CHECKING:
     from ntloss.engine.objective import Objective

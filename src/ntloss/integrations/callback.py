@@ -17,7 +17,7 @@ from ntloss.integrations.counts import Loss
 from ntloss.integrations.transformers import NumberAwareLoss, handle_of
 from ntloss.integrations.transformers.evaluation import TermSums, without_repeated_rows
 from ntloss.integrations.transformers.trainer import check_is_trainer
-from ntloss.numbers import find_numbers, token_kinds
+from ntloss.number_spans import find_numbers, token_kinds
 from ntloss.token_metrics import TokenMetrics
 
 # What is logged as, and what `TokenMetrics` calls it.

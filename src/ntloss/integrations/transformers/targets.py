@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ntloss.engine.targets import shift_left
 from ntloss.integrations.counts import Loss
-from ntloss.numbers import sequence_ids_of
+from ntloss.number_spans import sequence_ids_of
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
 # Embeddings are padded for speed and for tokens to come, by less than this.

@@ -1,4 +1,4 @@
-"""Whole numbers in labels: what belongs together, which place each digit has, and numbers of any length."""
+"""Whole numbers in labels: their tokens, the decimal place of each digit, and numbers of any length."""
 
 import math
 
@@ -20,7 +20,7 @@ from ntloss import (
     Wasserstein,
     get_criterion,
 )
-from ntloss.numbers import find_numbers, log_ratio, sequence_ids_of, token_kinds
+from ntloss.number_spans import find_numbers, log_ratio, sequence_ids_of, token_kinds
 from ntloss.parsing import parse_numbers
 
 TEXTS = [*"0123456789", ".", ",", "-", None, " 4", "12", " 345", "007", "3.14", "-8", "1e3", ".5"]
@@ -31,13 +31,13 @@ IGNORED = -100
 
 
 def labels_of(*texts):
-    """Rows of labels; "_" is text, "x" is ignored."""
+    """Rows of labels, where "_" is a text token and "x" is ignored."""
     named = {"_": TEXT, "x": IGNORED}
     return torch.tensor([[named[t] if t in named else TEXTS.index(t) for t in row] for row in texts])
 
 
-def numbers_of(labels, **options):
-    """For each row the numbers, as lists of (position, place, digits behind)."""
+def spans_by_row(labels, **options):
+    """The numbers of each row, as lists of (position, place, place from the end)."""
     spans = find_numbers(labels, KINDS, **options)
     found = []
     for row in range(len(labels)):
@@ -52,7 +52,7 @@ def numbers_of(labels, **options):
 
 
 def places_of(row, **options):
-    found, _ = numbers_of(labels_of(row), **options)
+    found, _ = spans_by_row(labels_of(row), **options)
     return [[place for _, place, _ in number] for number in found[0]]
 
 
@@ -89,7 +89,7 @@ def test_the_documented_rules(row, decimals, expected):
 
 
 @given(st.lists(st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,2}){0,5}", fullmatch=True), min_size=1, max_size=3))
-def test_points_are_read_as_in_generated_texts(texts):
+def test_decimal_points_follow_the_rule_of_parse_numbers(texts):
     text = "_".join(texts)
     spans = find_numbers(labels_of(text), KINDS, decimals=True)
     read = dict.fromkeys(spans.number[spans.digits > 0].tolist(), 0.0)
@@ -98,7 +98,7 @@ def test_points_are_read_as_in_generated_texts(texts):
     assert list(read.values()) == approx(parse_numbers(text.replace("_", " ")))
 
 
-def test_sequence_ids_of_position_ids():
+def test_position_ids_give_sequence_ids():
     position_ids = torch.tensor([[0, 1, 2, 0, 0, 1], [3, 4, 5, 6, 7, 8]])
     assert sequence_ids_of(position_ids).tolist() == [[0, 0, 0, 1, 2, 2], [0] * 6]
 
@@ -111,9 +111,9 @@ rows = st.integers(1, 14).flatmap(
 
 @settings(max_examples=200, deadline=None)
 @given(rows, st.booleans(), st.randoms())
-def test_same_as_reading_token_by_token(labels, decimals, random):
+def test_matches_the_token_by_token_oracle(labels, decimals, random):
     sequence_ids = np.cumsum([[random.random() < 0.2 for _ in row] for row in labels], -1)
-    found, spans = numbers_of(
+    found, spans = spans_by_row(
         torch.tensor(labels), decimals=decimals, sequence_ids=torch.from_numpy(sequence_ids)
     )
     for b, row in enumerate(labels):
@@ -126,7 +126,7 @@ def test_same_as_reading_token_by_token(labels, decimals, random):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("length", [1, 2, 7, 20, 21, 38, 39, 60, 400, 5000])
-def test_numbers_of_any_length_compare_as_exact_integers_do(length, dtype):
+def test_log_ratios_of_numbers_of_any_length_match_exact_integers(length, dtype):
     generator = np.random.default_rng(length)
     true, read = generator.integers(0, 10, (2, length))
     read[: length // 2] = true[: length // 2]
@@ -144,7 +144,7 @@ def test_numbers_of_any_length_compare_as_exact_integers_do(length, dtype):
 
 
 @pytest.mark.parametrize("name", ["number_level", "relative_error", "magnitude", "ntil"])
-def test_losses_of_very_long_numbers_are_finite_with_finite_gradients(name):
+def test_losses_and_gradients_of_very_long_numbers_are_finite(name):
     labels = torch.randint(0, 10, (2, 1500))
     labels[:, 0] = 0
     logits = torch.randn(2, 1500, len(TEXTS)) * 5
@@ -156,8 +156,8 @@ def test_losses_of_very_long_numbers_are_finite_with_finite_gradients(name):
     assert logits.grad.isfinite().all()
 
 
-def test_leading_zeros_do_not_hide_a_difference():
-    """Far below the smallest float32, next to the number's first digit."""
+def test_leading_zeros_do_not_hide_an_error():
+    """The last digit is far below the smallest float32, relative to the first."""
     row = "0" * 80 + "7"
     logits = torch.full((1, 81, len(TEXTS)), -math.inf)
     logits[..., 0] = 0.0
@@ -184,7 +184,7 @@ def test_flat_labels_need_sequence_ids():
     NTLLinearCrossEntropyLoss(VOCABULARY, Wasserstein())(hidden, head, labels[0])
 
 
-def test_sequence_ids_that_do_not_fit_are_errors():
+def test_sequence_ids_of_the_wrong_shape_or_dtype_are_errors():
     loss = NumberTokenLoss(VOCABULARY, NumberLevel())
     logits, labels = torch.randn(1, 4, len(TEXTS)), labels_of("1_23")
     with pytest.raises(ValueError, match=r"\[1, 3\].*\[1, 4\]"):
@@ -194,7 +194,7 @@ def test_sequence_ids_that_do_not_fit_are_errors():
 
 
 @pytest.mark.parametrize("linear", [False, True])
-def test_a_shift_moves_sequence_ids_with_the_labels(linear):
+def test_shift_also_shifts_sequence_ids(linear):
     hidden, head = torch.randn(2, 8, 5, dtype=torch.float64), torch.randn(len(TEXTS), 5, dtype=torch.float64)
     labels = labels_of("_12345_6", "9876_543")
     sequence_ids = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1, 2, 2]])
@@ -211,7 +211,7 @@ def test_a_shift_moves_sequence_ids_with_the_labels(linear):
     assert float(shifted) != approx(float(loss(hidden, labels, None, shift=True)))
 
 
-def test_empty_batches():
+def test_empty_batches_are_supported():
     spans = find_numbers(torch.zeros(0, 5, dtype=torch.int64), KINDS, decimals=True)
     assert spans.place.shape == (0, 5)
     loss = NumberTokenLoss(VOCABULARY, NumberLevel())(

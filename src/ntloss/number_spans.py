@@ -1,19 +1,19 @@
-"""Whole numbers: which labels belong to one number, and what each digit counts for.
+"""Find whole numbers in labels, and the decimal place of each digit.
 
-A language model writes `2019` as several tokens. Losses on whole numbers, and losses that weigh a digit by
-its place, need to know where a number starts, ends and has its point. The rules, for texts of any make:
+A language model writes `2019` as several tokens. Losses on whole numbers, and losses that weight a digit by
+its place, need to know where a number starts and ends and where its decimal point is. The rules:
 
 - Consecutive number tokens form one number; a token of several digits counts with its length.
 - A token that begins with a space or a sign (` 12`, `-3`) starts a new number.
-- Signs are not read: numbers are magnitudes, of `-3` as of `-`, `3`.
-- With `decimals`, a single point between two digits belongs to the number, but a number has one at most: it
-  ends before a second point, behind which a new number starts. `12.3.4` is 12.3 and 4, and `1.2.3.4` is 1.2
-  and 3.4, as `parse_numbers` reads them. Without `decimals`, every point ends a number: 12, 3 and 4.
+- Signs are ignored: the number of `-3`, and of `-`, `3`, is its magnitude.
+- With `decimals`, a single point between two digits belongs to the number. A number has at most one: it ends
+  before a second point, after which a new number starts. `12.3.4` is 12.3 and 4, and `1.2.3.4` is 1.2 and
+  3.4, as in `parse_numbers`. Without `decimals`, every point ends a number: 12, 3 and 4.
 - Thousands separators and exponents end a number: `1,234` is 1 and 234, `2e5` is 2 and 5. Write numbers
   without them where that matters.
-- A token that is a number with a point or an exponent of its own (`3.14`, `1e3`) is a whole number by itself.
-- Positions with `ignore_index` end a number, and so do the row and, where sequences are packed, the sequence.
-  What is left of a number that is cut is read as it stands.
+- A token with a point or an exponent of its own (`3.14`, `1e3`) is a whole number by itself.
+- A number ends at positions with `ignore_index`, at the end of a row, and at the end of a packed sequence. A
+  truncated number is the number that its remaining digits form.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from torch import Tensor
 
 from ntloss.vocabulary import NumberVocabulary
 
-# What `token_kinds` says of a token: flags, and above them the count of its digits.
+# Codes of `token_kinds`: three flags, and the number of digits in the bits above them.
 _STARTS, _ENDS, _POINT, _DIGITS = 1, 2, 4, 8
 _PLAIN = re.compile(r" ?[+-]?[0-9]+")
-# A digit is multiplied by at most this: one that the model expects to be far below 1, in front of many zeros,
-# would have an infinite gradient.
+# A digit is multiplied by at most 10 to this power. Otherwise, an expected digit far below 1 that precedes
+# many zeros would have an infinite gradient.
 _LARGEST_POWER = 18
 _SMALLEST_MANTISSA = 1e-12
 
 
 class NumberSpans(NamedTuple):
-    """What each position is to the number that it belongs to; all of the labels' shape, or `[positions]`.
+    """The whole number that each position belongs to; all tensors have the labels' shape or `[positions]`.
 
     Args:
-        number: ordinal of the position's number in the batch, from 0; 0 where `digits` is 0.
-        digits: count of digits of the label's token, 0 where the label is no number token.
-        place: power of ten of the token's last digit: 0 for units, -1 for tenths.
-        place_from_end: count of digits of the number behind this token: 0 for its last token.
+        number: index of the number in the batch, from 0; also 0 where `digits` is 0.
+        digits: number of digits of the label's token, 0 if the label is not a number token.
+        place: decimal place of the token's last digit: 0 for units, 1 for tens, -1 for tenths.
+        place_from_end: number of digits after this token in its number.
         starts: bool, True at the first token of a number.
     """
 
@@ -55,22 +55,22 @@ class NumberSpans(NamedTuple):
     starts: Tensor
 
     def select(self, rows: Tensor | slice) -> NumberSpans:
-        """The same of some positions."""
+        """The spans of some positions."""
         return NumberSpans(*(column[rows] for column in self))
 
     def flatten(self) -> NumberSpans:
-        """The same as `[positions]`."""
+        """Flatten all tensors to `[positions]`."""
         return NumberSpans(*(column.reshape(-1) for column in self))
 
 
 def token_kinds(vocabulary: NumberVocabulary) -> Tensor:
-    """What `find_numbers` needs to know of each token.
+    """Encode what `find_numbers` needs to know about each token.
 
     Args:
-        vocabulary: the number tokens and the points.
+        vocabulary: the number tokens and decimal points.
 
     Returns:
-        `[vocab]`, int32: a code, 0 for text.
+        A code for each token, 0 for text: `[vocab]`, int32.
     """
     kinds = torch.zeros(vocabulary.vocab_size, dtype=torch.int32, device="cpu")
     for token in vocabulary.tokens:
@@ -89,23 +89,23 @@ def find_numbers(
     decimals: bool = False,
     ignore_index: int = -100,
 ) -> NumberSpans:
-    """Find the whole numbers in labels, of any length, without a loop or a synchronisation.
+    """Find the whole numbers in labels, without a loop or a synchronization with the device.
 
     Args:
         labels: `[..., seq]`, token ids.
         kinds: `[vocab]`, `token_kinds` of the vocabulary, on the labels' device.
-        sequence_ids: `[..., seq]`, int: positions side by side with the same id are of one sequence. Default:
-            each row is one.
-        decimals: whether the first single point between two digits belongs to a number.
-        ignore_index: label of positions that do not count.
+        sequence_ids: `[..., seq]`, int; adjacent positions with the same id belong to one sequence. Default:
+            each row is one sequence.
+        decimals: whether a single point between two digits belongs to the number.
+        ignore_index: label of positions to ignore.
 
     Returns:
-        The spans, of the labels' shape.
+        The spans, in the labels' shape.
 
     Example:
         >>> import torch
         >>> from ntloss import NumberVocabulary
-        >>> from ntloss.numbers import find_numbers, token_kinds
+        >>> from ntloss.number_spans import find_numbers, token_kinds
         >>> vocabulary = NumberVocabulary.from_mapping({**{d: d for d in range(10)}, 10: "."}, vocab_size=12)
         >>> spans = find_numbers(torch.tensor([[1, 2, 10, 5, 11, 7]]), token_kinds(vocabulary), decimals=True)
         >>> spans.place  # of 12.5 and 7
@@ -118,7 +118,7 @@ def find_numbers(
     digits = kind // _DIGITS
     is_number = digits > 0
     with_previous = torch.ones_like(is_number) if sequence_ids is None else _same_as_previous(sequence_ids)
-    # The first position of a row has no previous one: what is shifted in there is False.
+    # The first position of a row has no previous one: False is shifted in.
     going_on = _previous(is_number & (kind & _ENDS == 0)) & with_previous
     open_to_left = is_number & (kind & _STARTS == 0)
     point = torch.zeros_like(is_number)
@@ -131,13 +131,13 @@ def find_numbers(
 
 
 def _measure(digits: Tensor, point: Tensor, starts: Tensor) -> NumberSpans:
-    """Places of the digits of each number, from running counts over the whole batch."""
+    """Compute the decimal places from running counts over the whole batch."""
     shape = digits.shape
     digits, point, starts = digits.reshape(-1), point.reshape(-1), starts.reshape(-1)
     positions = len(digits)
-    before = digits.cumsum(0) - digits  # digits in the batch before this position
+    before = digits.cumsum(0) - digits  # number of digits in the batch before this position
     inside = (digits > 0) | point
-    # Positions outside of numbers fall into a bin of their own.
+    # Positions outside of numbers share an extra bin.
     number = torch.where(inside, starts.cumsum(0) - 1, positions)
     empty = digits.new_zeros(positions + 1)
     first = empty.scatter_add(0, number, torch.where(starts, before, 0))
@@ -153,7 +153,7 @@ def _measure(digits: Tensor, point: Tensor, starts: Tensor) -> NumberSpans:
 
 
 def _every_other(points: Tensor, starts: Tensor) -> Tensor:
-    """The first, third, ... of the points behind each start; the second of two ends a number."""
+    """Keep the first, third, ... point after each start; the second one ends a number."""
     count = points.cumsum(-1)
     before = torch.where(starts, count, 0).cummax(-1).values
     return points & ((count - before) % 2 == 1)
@@ -172,13 +172,13 @@ def _same_as_previous(sequence_ids: Tensor) -> Tensor:
 
 
 def sequence_ids_of(position_ids: Tensor) -> Tensor:
-    """Tell packed sequences apart by their position ids, which start again with each.
+    """Number the packed sequences of each row; position ids restart at each sequence.
 
     Args:
         position_ids: `[..., seq]`, 0, 1, 2, ... in each sequence.
 
     Returns:
-        `[..., seq]`, 0, 1, ... for the sequences of a row.
+        The index of each position's sequence in its row, `[..., seq]`.
 
     Example:
         >>> import torch
@@ -190,22 +190,21 @@ def sequence_ids_of(position_ids: Tensor) -> Tensor:
 
 
 def log_ratio(predicted: Tensor, true: Tensor, place: Tensor, spans: NumberSpans, addend: float) -> Tensor:
-    r"""Compare whole numbers of any length, on a logarithmic scale.
+    r"""Compute the log ratio of whole numbers of any length.
 
     $\log(\hat x + a) - \log(x + a)$ with $\hat x = \sum_t \hat d_t \, 10^{place_t}$ over a number's tokens.
-    Each number is scaled by a power of ten of its own, so none overflows, however long. Only where all digits
-    but a leading one are predicted as exactly zero, and that one below 1e-18, is the number counted short, so
-    that gradients are finite.
+    Each number is scaled by its own power of ten, so that none overflows. To keep gradients finite, a number
+    is underestimated if its leading digit is predicted below 1e-18 and all others as exactly 0.
 
     Args:
-        predicted: `[positions]`, the digit that is predicted, 0 or more.
-        true: `[positions]`, the label's digit, 0 or more.
-        place: `[positions]`, int, power of ten of each.
+        predicted: `[positions]`, predicted digits, 0 or more.
+        true: `[positions]`, digits of the labels, 0 or more.
+        place: `[positions]`, int, power of ten of each digit.
         spans: the numbers, `[positions]`.
-        addend: $a$, above 0, in the unit of place 0.
+        addend: $a$, above 0, in units of place 0.
 
     Returns:
-        `[positions]`: entry i is that of the number with ordinal i; 0 beyond the last number.
+        The log ratio of number i at index i, and 0 after the last number: `[positions]`.
     """
     mantissa, exponent = _log_sum(predicted, place, spans, addend)
     true_mantissa, true_exponent = _log_sum(true, place, spans, addend)
@@ -213,7 +212,8 @@ def log_ratio(predicted: Tensor, true: Tensor, place: Tensor, spans: NumberSpans
 
 
 def _log_sum(digits: Tensor, place: Tensor, spans: NumberSpans, addend: float) -> tuple[Tensor, Tensor]:
-    # log(sum + addend) as a logarithm and a whole power of ten. Positions without a number add 0 to number 0.
+    # log(sum + addend) as a logarithm and an integer power of ten. Positions outside of numbers add 0 to
+    # number 0.
     is_number = spans.digits > 0
     places = torch.where(is_number, place, 0).to(digits.dtype)
     magnitude = torch.where(is_number, digits.detach().log10() + places, -math.inf)
