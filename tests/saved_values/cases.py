@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ntloss import criterion_names, get_criterion
 
-# name, options: `get_criterion` makes them, but for those of OWN.
+# Names and options for `get_criterion`, except those in OWN.
 CRITERIA: list[tuple[str, dict[str, Any]]] = [
     ("wasserstein", {}),
     ("wasserstein", {"squash_factor": 3.0}),
@@ -58,7 +58,7 @@ CRITERIA: list[tuple[str, dict[str, Any]]] = [
 ]
 WHOLE_NUMBERS = "number_level"
 
-# The values of each option other than its default; `paths` knows what each of them stands for.
+# The values of each option besides its default; `paths` interprets them.
 OPTIONS: dict[str, list[Any]] = {
     "reweigh": [True, False],
     "mode": ["replace"],
@@ -132,10 +132,10 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)  # so that its repr, which error messages hold, is the same in every process
 class UsersOwn:
-    """A criterion as a user would write it."""
+    """A user's criterion."""
 
-    def __call__(self, record: Any) -> Tensor:
-        return (record.probs * (record.values - record.target_values.unsqueeze(-1)).square()).sum(-1)
+    def __call__(self, x: Any) -> Tensor:
+        return (x.probs * (x.values - x.target_values.unsqueeze(-1)).square()).sum(-1)
 
     def worst(self, values: Tensor) -> float:
         return float((values[-1] - values[0]) ** 2)
@@ -148,8 +148,8 @@ class WithParameter(nn.Module):
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(1.25))
 
-    def forward(self, record: Any) -> Tensor:
-        return self.scale * ((record.probs * record.values).sum(-1) - record.target_values).abs()
+    def forward(self, x: Any) -> Tensor:
+        return self.scale * ((x.probs * x.values).sum(-1) - x.target_values).abs()
 
     def worst(self, values: Tensor) -> None:
         return None
@@ -180,19 +180,19 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the case is saved under."""
+        """The case's key in the saved file."""
         options = ", ".join(f"{key}={value}" for key, value in self.options) or "default options"
         return " | ".join((self.path, self.dtype, self.vocabulary, self.inputs, self.criterion, options))
 
 
 def label(name: str, options: dict[str, Any]) -> str:
-    """A criterion with its options, in words that are the same in every process."""
+    """Describe a criterion with its options, the same in every process."""
     texts = (f"{k}={v.__name__ if callable(v) else v!r}" for k, v in options.items())
     return f"{name}({', '.join(texts)})" if options else name
 
 
 def criteria() -> dict[str, tuple[str, dict[str, Any]]]:
-    """The criteria by label, and those that have been registered since, with their default options."""
+    """The criteria by label, and later ones with their default options."""
     known = {name for name, _ in CRITERIA}
     new = [(name, {}) for name in criterion_names() if name not in known]
     return {label(*made): made for made in [*CRITERIA, *new]}

@@ -1,6 +1,6 @@
-"""How `saved_values.py` computes a case: its inputs, the path, and what is kept of the result.
+"""How `saved_values.py` computes a case: its inputs, its path and the saved results.
 
-Only the public API is used, so the same file runs on an older or a newer library.
+It uses only the public API, so the same file runs with older and newer versions of the library.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ATTRIBUTES = ("number_values", "number_values_dense", "is_number_token", "numbe
 
 
 class Shards(NamedTuple):
-    """This process among those that share the vocabulary."""
+    """This process, among those over which the vocabulary is sharded."""
 
     rank: int
     world: int
@@ -58,7 +58,7 @@ class Shards(NamedTuple):
     mesh: Any
 
     def part(self, whole: Tensor, dim: int, as_dtensor: bool) -> Tensor:
-        """This rank's part of a tensor that is sharded along the vocabulary."""
+        """Return this rank's part of a tensor that is sharded along the vocabulary."""
         from torch.distributed.tensor import DTensor, Shard
 
         each = -(-VOCAB // self.world)
@@ -72,21 +72,21 @@ class Shards(NamedTuple):
 
 @cache
 def vocabulary_of(name: str) -> NumberVocabulary:
-    """One of MAPPINGS."""
+    """Make the vocabulary of one of MAPPINGS."""
     return NumberVocabulary.from_mapping(MAPPINGS[name], vocab_size=VOCAB)
 
 
 @cache
 def tokenizer_of(name: str) -> Any:
-    """What a published class is made of."""
+    """Make the tokenizer or vocabulary of a published class."""
     return vocabulary_of(name) if name in MAPPINGS else tiny_tokenizers.MAKES[name]()
 
 
 class Inputs:
-    """A case's tensors: drawn in float64 on the CPU, from a seed that is the case's name.
+    """A case's tensors, drawn in float64 on the CPU with the case's name as the seed.
 
-    Hidden states are multiples of 1/2, head and bias of 1/8: their products and sums are exact in float32, so
-    a bfloat16 logit is the same in whatever order it was added up.
+    Hidden states are multiples of 1/2, head and bias of 1/8. So their products and sums are exact in float32,
+    and a bfloat16 logit does not depend on the order of summation.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class Inputs:
 
 
 def compute(case: Case, shards: Shards | None = None) -> dict[str, Tensor]:
-    """Values and gradients of a case, by name.
+    """Compute the values and gradients of a case, by name.
 
     Args:
         case: the case.
-        shards: this process among several, for the paths that need them.
+        shards: this process among several, for the paths with a sharded vocabulary.
     """
     options = dict(case.options)
     if options.get("weight") == "tensor":
@@ -158,7 +158,7 @@ def compute(case: Case, shards: Shards | None = None) -> dict[str, Tensor]:
 
 
 def _leaves(case: Case, inputs: Inputs, options: dict[str, Any], shards: Shards | None) -> dict[str, Tensor]:
-    """What gradients are taken by."""
+    """Make the leaves of the gradients."""
     given = {"logits": inputs.logits}
     if case.path.endswith(("linear", "from_hidden")):
         given = {"hidden": inputs.hidden, "weight": inputs.head, "bias": inputs.bias}
@@ -200,7 +200,7 @@ def _call(
         module: Any = NTLLinearCrossEntropyLoss(vocabulary, **made)
     else:
         module = NTLCrossEntropyLoss(vocabulary, inplace_backward=kind == "inplace", **made)
-        # A product, so that writing in place does not write over the leaf.
+        # A product, so that writing in place does not overwrite the leaf.
         leaves = {"logits": leaves["logits"] * 1} if kind == "inplace" else leaves
     found = dict(
         zip(
@@ -239,7 +239,7 @@ def _number(
 
 
 def _published(case: Case, options: dict[str, Any]) -> dict[str, Tensor]:
-    """Value, gradient and attributes of a published class."""
+    """Compute the value, gradient and attributes of a published class."""
     kind, settings = PUBLISHED[case.criterion]
     module = getattr(ntloss, kind)(tokenizer_of(case.vocabulary), **settings)
     inputs = Inputs(case, module.number_token_ids.tolist(), [], module.vocab_size, -100)
@@ -292,7 +292,7 @@ def _named(loss: Tensor | LossTerms) -> dict[str, Tensor]:
 def _with_gradients(
     found: dict[str, Tensor], leaves: dict[str, Tensor], upstream: Tensor
 ) -> dict[str, Tensor]:
-    """What was found, detached, and the gradients of the loss."""
+    """Return the results, detached, and the gradients of the loss."""
     loss = found["loss"]
     if loss.requires_grad:
         (loss * (upstream if loss.dim() else 1.5)).sum().backward()

@@ -1,14 +1,14 @@
-"""Save what the losses compute, and compare it with what they compute after a change.
+"""Save the results of the losses, and compare them with the results after a change.
 
     python tests/saved_values/saved_values.py save FILE
     python tests/saved_values/saved_values.py compare FILE
 
-A script, not a test: the file depends on the machine and the release of PyTorch, so both commands belong on
-the same ones. `ntloss` is the one that Python imports: with PYTHONPATH, that of another checkout.
+A script, not a test: the file depends on the machine and the release of PyTorch, so use the same for both
+commands. PYTHONPATH selects the checkout whose `ntloss` is imported.
 
-`compare` computes the cases again and prints the largest difference by path and dtype. It exits with 1 where
-a difference is above its tolerance, a case is missing, a tensor has another shape or dtype, or another type
-of error is raised. Other error messages, and cases that are new, are only reported.
+`compare` computes the cases again and prints the largest difference by path and dtype. It exits with 1 if a
+difference exceeds its tolerance, a case is missing, a tensor has another shape or dtype, or another type of
+error is raised. Changed error messages and new cases are only reported.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ Result = Mapping[str, Tensor] | tuple[str, str]
 
 WORLD = 2
 # By the dtype of the compared tensor, relative to its largest magnitude. They allow for rounding in another
-# order, as two versions of one computation may have it.
+# order.
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 3e-5, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-9}
-# Magnitudes below these count as these: what remains of terms that cancel is noise.
+# Smaller magnitudes count as these, because the remainder of terms that cancel is noise.
 LEAST = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-3, torch.float16: 1e-3}
 SHOWN = 50
 
 
 def try_to_compute(case: Case, shards: Shards | None = None) -> Result:
-    """A case's tensors, or the error that it raises."""
+    """Compute a case's tensors, or return the error that it raises."""
     try:
         return compute(case, shards)
     except Exception as error:
@@ -55,7 +55,7 @@ def try_to_compute(case: Case, shards: Shards | None = None) -> Result:
 
 
 def one_of_several(rank: int, folder: str, wanted: list[Case]) -> None:
-    """Compute the cases that share the vocabulary, as one of WORLD processes."""
+    """Compute the cases with a sharded vocabulary, as one of WORLD processes."""
     _quiet()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
@@ -72,7 +72,7 @@ def one_of_several(rank: int, folder: str, wanted: list[Case]) -> None:
 
 
 def compute_everything() -> dict[str, Result]:
-    """The result of every case, by its name."""
+    """Compute the result of every case, by name."""
     _quiet()
     every = cases()
     alone = [case for case in every if case.path not in PARALLEL]
@@ -87,7 +87,7 @@ def compute_everything() -> dict[str, Result]:
 
 
 def _together(of_ranks: list[Result]) -> Result:
-    """One result of those of all ranks; an error, where any of them raised one."""
+    """Merge the results of all ranks; an error if one of them raised it."""
     merged = {}
     for rank, result in enumerate(of_ranks):
         if isinstance(result, tuple):
@@ -102,7 +102,7 @@ def _quiet() -> None:
 
 
 def pack(results: Mapping[str, Result]) -> dict[str, Any]:
-    """Put all tensors of a dtype into one: a file of thousands of small ones is slow and large."""
+    """Concatenate all tensors of a dtype, because a file of thousands of small ones is slow and large."""
     parts: dict[torch.dtype, list[Tensor]] = defaultdict(list)
     lengths: dict[torch.dtype, int] = defaultdict(int)
     index: dict[str, Any] = {}
@@ -119,7 +119,7 @@ def pack(results: Mapping[str, Result]) -> dict[str, Any]:
 
 
 def unpack(packed: Mapping[str, Any]) -> dict[str, Result]:
-    """What `pack` was given."""
+    """Invert `pack`."""
     results: dict[str, Result] = {}
     for case, entry in packed["index"].items():
         if isinstance(entry, tuple):
@@ -133,7 +133,7 @@ def unpack(packed: Mapping[str, Any]) -> dict[str, Result]:
 
 
 def difference(old: Tensor, new: Tensor) -> float:
-    """Largest difference of two tensors, relative to the old one's largest magnitude."""
+    """Compute the largest difference of two tensors, relative to the old one's largest magnitude."""
     if old.shape != new.shape or old.dtype != new.dtype:
         return float("inf")
     if not old.dtype.is_floating_point:
@@ -183,8 +183,8 @@ class Report:
     def _compare_errors(self, case: str, old: Result, new: Result) -> None:
         kinds = [result[0] if isinstance(result, tuple) else "values" for result in (old, new)]
         if kinds[0] != kinds[1]:
-            told = f": {new[1]}" if isinstance(new, tuple) else ""
-            self.failures.append(f"{case}: saved {kinds[0]}, computed {kinds[1]}{told}")
+            message = f": {new[1]}" if isinstance(new, tuple) else ""
+            self.failures.append(f"{case}: saved {kinds[0]}, computed {kinds[1]}{message}")
         elif old != new:
             self.warnings.append(f"{case}: the {kinds[0]} says {new[1]!r}, before {old[1]!r}")  # type: ignore[index]
 
@@ -202,7 +202,7 @@ class Report:
 
 
 def compare(saved: Mapping[str, Result], computed: Mapping[str, Result]) -> bool:
-    """Print how the results differ; whether they agree."""
+    """Print how the results differ, and return whether they agree."""
     report = Report()
     for case, old in saved.items():
         if case in computed:
@@ -216,7 +216,7 @@ def compare(saved: Mapping[str, Result], computed: Mapping[str, Result]) -> bool
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one of the two commands."""
+    """Run `save` or `compare`."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
