@@ -29,7 +29,7 @@ class _CombinedLoss(BaseLoss):
 
     def __init__(
         self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None, weight: float | Tensor | None,
-        reweigh: bool | None, mode: str, ignore_index: int, label_smoothing: float, z_loss: float,
+        reweigh: bool, mode: str, ignore_index: int, label_smoothing: float, z_loss: float,
         softcap: float | None, logit_scale: float, reduction: str, shift: bool, return_terms: bool,
         group: dist.ProcessGroup | None, validate: bool | None,
     ) -> None:  # fmt: skip
@@ -119,7 +119,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             change between steps (`WeightScheduler`). Under `torch.compile`, pass a scalar tensor, which is
             changed in place; it gets no gradient.
         reweigh: make probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
-            Default: True if the criterion has a worst cost.
+            Default: False, as in the paper: it makes numbers too long (docs/differences.md).
         mode: "add" (default) adds the number term to cross-entropy. "replace" uses it instead of
             cross-entropy at number positions, and "mean" then divides both by the count of all positions.
         ignore_index: label of positions to ignore. Default: -100.
@@ -157,7 +157,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
 
     def __init__(
         self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None = None,
-        weight: float | Tensor | None = None, reweigh: bool | None = None, *, mode: str = "add",
+        weight: float | Tensor | None = None, reweigh: bool = False, *, mode: str = "add",
         ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
         softcap: float | None = None, logit_scale: float = 1.0, reduction: str = "mean",
         shift: bool = False, return_terms: bool = False, group: dist.ProcessGroup | None = None,
@@ -263,7 +263,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
 
     def __init__(
         self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None = None,
-        weight: float | Tensor | None = None, reweigh: bool | None = None, *, mode: str = "add",
+        weight: float | Tensor | None = None, reweigh: bool = False, *, mode: str = "add",
         ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
         softcap: float | None = None, logit_scale: float = 1.0, reduction: str = "mean",
         shift: bool = False, return_terms: bool = False, group: dist.ProcessGroup | None = None,

@@ -74,7 +74,7 @@ def loss_and_gradient(
     """Compute the number term of each position, reweighed if possible, and the gradient of the sum."""
     case = numbers_case(name)
     logits = logits.detach().clone().requires_grad_()
-    loss = NumberTokenLoss(vocabulary, CRITERIA[name][0])(
+    loss = NumberTokenLoss(vocabulary, CRITERIA[name][0], reweigh=name in BOUNDED)(
         logits, case.labels if labels is None else labels, reduction="none", sequence_ids=case.sequence_ids
     )
     (gradient,) = torch.autograd.grad(loss.sum(), logits)
@@ -198,7 +198,7 @@ class TestEveryCriterion:
         # After reweighing, text costs more.
         text = torch.full((1, 2, VOCAB), -1e4, dtype=torch.float64)
         text[..., TEXTS[3]] = 0.0
-        loss = NumberTokenLoss(NUMBERS, criterion)(text, torch.tensor([[3, 9]]))
+        loss = NumberTokenLoss(NUMBERS, criterion, reweigh=True)(text, torch.tensor([[3, 9]]))
         assert float(loss) == approx(1.01 * criterion.worst(NUMBERS.value_tensor()))
 
 
