@@ -15,15 +15,16 @@ demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a 
 test: $(INSTALLED) published  ## all tests
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-# The oldest torch that its index has for all machines brings several GB of CUDA packages. With an older
-# Python: make test-oldest PYTHON=python3.10
-test-oldest: $(OLDEST)/.installed  ## the library and its integrations, with the oldest releases that they claim
-	$(OLDEST)/bin/python -m pytest -n 2 tests/ntloss src/ntloss tests/test_examples.py $(ARGS)
+# The oldest torch that its index has for all machines brings several GB of CUDA packages. TRL is left out: the
+# oldest release that is supported needs Python 3.11. With an older Python: make test-oldest PYTHON=python3.10
+test-oldest: $(OLDEST)/.installed  ## the library and its integrations, with the oldest supported releases
+	$(OLDEST)/bin/python -m pytest -n 2 tests/ntloss src/ntloss tests/test_examples.py \
+		--ignore=src/ntloss/integrations/trl.py $(ARGS)
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install --quiet -c constraints-oldest.txt \
-		-e '.[transformers,trl,peft,lightning,tiktoken,mistral,metrics]' \
+		-e '.[transformers,peft,lightning,tiktoken,mistral,metrics]' \
 		pytest pytest-xdist hypothesis numpy sentencepiece protobuf build hatchling
 	@touch $@
 

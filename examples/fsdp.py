@@ -1,14 +1,14 @@
-"""Two processes and a model that is sharded over them: FSDP2, `fully_shard`.
+"""A model sharded over two processes with FSDP2, `fully_shard`.
 
     torchrun --nproc-per-node 2 examples/fsdp.py --steps 60 --accumulate 2
     torchrun --nproc-per-node 2 examples/fsdp.py --chunked
 
 `CountedBatches` counts tokens and numbers over all micro-batches and processes, so that the trained weights
-are those of one process with all of the data. With `--chunked` the logits are never in memory.
+are those of one process with all the data. With `--chunked` the logits are never in memory.
 
-The loop is the same with accelerate, which calls `fully_shard` itself (on the CPU it takes DDP instead).
-There, too, say yourself when gradients are synchronised, with `accelerator.no_sync(model)`: what
-`accelerator.accumulate` asks is whether the loader is at its end, and `CountedBatches` reads a step ahead.
+The loop is the same with accelerate, which calls `fully_shard` itself (on the CPU it uses DDP instead).
+There, too, control the synchronisation of gradients yourself, with `accelerator.no_sync(model)`:
+`accelerator.accumulate` depends on whether the loader is at its end, and `CountedBatches` reads a step ahead.
 """
 
 import argparse
@@ -48,9 +48,9 @@ def main() -> None:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         if not arguments.chunked:
             return loss_fn(model(**inputs).logits, batch["labels"], **counts)
-        # The model's own head is asked for one position only.
+        # The model's own head computes the logits of one position only.
         hidden_states = model(**inputs, output_hidden_states=True, logits_to_keep=1).hidden_states[-1]
-        # The root's own parameters, the head among them, stay whole until they have their gradients.
+        # The root's own parameters, including the head, stay gathered until they have their gradients.
         return loss_fn(hidden_states, model.lm_head.weight, batch["labels"], **counts)
 
     def evaluate(when: str) -> None:

@@ -3,8 +3,8 @@
     python examples/lightning_loop.py --steps 60 --accumulate 2
 
 `CountedBatches` wraps the loader: Lightning averages losses over micro-batches and processes, and with its
-counts that average is the gradient of one large batch. On several processes give the `DataLoader` a
-`DistributedSampler` yourself, which Lightning does for a bare `DataLoader` alone.
+counts the averaged gradient is that of one large batch. With several processes, give the `DataLoader` a
+`DistributedSampler` yourself: Lightning adds one to a bare `DataLoader` only.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from ntloss.integrations.counts import CountedBatches
 
 
 class NumberAware(lightning.LightningModule):
-    """A causal model that is trained with cross-entropy plus a number token loss."""
+    """A causal model trained with cross-entropy plus a number token loss."""
 
     def __init__(self, model: torch.nn.Module, loss_fn: NTLCrossEntropyLoss, warmup: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def main() -> None:
     model = make_llama(tokenizer)
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
     loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
-    module = NumberAware(model, loss_fn, warmup=arguments.steps // 4)
+    module = NumberAware(model, loss_fn, warmup=max(arguments.steps // 4, 1))
 
     collate = partial(causal_batch, tokenizer)
     texts = make_texts(8 * arguments.steps * arguments.accumulate, seed=1)

@@ -4,7 +4,7 @@
     python examples/llama.py --chunked
 
 With `--chunked` the loss is computed from hidden states, and the logits of a training batch are never in
-memory. The callback logs how well numbers are predicted, to whatever the trainer reports to.
+memory. The callback logs how well numbers are predicted, to all trackers of the trainer.
 """
 
 import argparse
@@ -51,9 +51,9 @@ def main() -> None:
             processing_class=tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        # The one line. Its handle has the loss, and undo().
+        # The one line; it returns a handle with the loss, and undo().
         handle = make_trainer_number_aware(trainer, weight=0.3, chunked=arguments.chunked)
-        # Two more, as you like: a schedule for the weight, and metrics of numbers in the logs.
+        # Optional: a schedule for the weight, and metrics of numbers in the logs.
         warmup = max(arguments.steps // 4, 1)
         trainer.add_callback(WeightScheduleCallback(handle.loss, lambda step: min(step / warmup, 1.0)))
         NumberMetricsCallback().attach(trainer)

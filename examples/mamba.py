@@ -2,7 +2,8 @@
 
     python examples/mamba.py --steps 60
 
-Nothing here is special to Mamba: a number token loss sees hidden states and a head, or logits, of any model.
+Nothing here is specific to Mamba: a number token loss takes logits, or hidden states and a head, of any
+model.
 """
 
 import argparse

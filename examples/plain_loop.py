@@ -1,9 +1,9 @@
-"""A PyTorch loop of one's own, with gradient accumulation and a schedule for the number term's weight.
+"""A plain PyTorch loop, with gradient accumulation and a schedule for the number term's weight.
 
     python examples/plain_loop.py --steps 60 --accumulate 4
 
-`CountedBatches` makes the result independent of `--accumulate`: without it, every micro-batch would be a mean
-of its own, and one with a single number would weigh as much as one with a hundred.
+`CountedBatches` makes the result independent of `--accumulate`. Without it, the loss of each micro-batch
+would be a separate mean, and a single number in one would weigh as much as a hundred in another.
 """
 
 import argparse
@@ -24,9 +24,9 @@ def main() -> None:
     torch.manual_seed(0)
     tokenizer = make_tokenizer()
     model = make_llama(tokenizer)
-    # The logits' width is the model's, which may be padded beyond the tokenizer's.
+    # The model's vocabulary may be padded beyond the tokenizer's.
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
-    # A causal model's logits are those of the next token: shift=True.
+    # A causal model predicts the next token: shift=True.
     loss_fn = NTLCrossEntropyLoss(vocabulary, weight=0.3, shift=True, return_terms=True)
     warmup = max(arguments.steps // 4, 1)
     schedule = WeightScheduler(loss_fn, lambda step: min(step / warmup, 1.0))
@@ -35,7 +35,7 @@ def main() -> None:
     def evaluate(when: str) -> None:
         with torch.no_grad():
             logits = model(held_out["input_ids"], attention_mask=held_out["attention_mask"]).logits
-            schedule.set_step(arguments.steps)  # with the full weight, so that losses can be compared
+            schedule.set_step(arguments.steps)  # the full weight, so that losses can be compared
             report(when, *loss_fn(logits, held_out["labels"]))
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -1,11 +1,11 @@
-"""Tensor parallelism as torchtitan has it: each process holds a part of the head and of the logits.
+"""Tensor parallelism as in torchtitan: each process holds a part of the head and of the logits.
 
     torchrun --nproc-per-node 2 examples/tensor_parallel.py --steps 60
     torchrun --nproc-per-node 2 examples/tensor_parallel.py --chunked
 
-The head is a `ColwiseParallel` that leaves its logits as they are, sharded over the vocabulary. The loss
-takes them so, as `torch.distributed.tensor.parallel.loss_parallel` does for cross-entropy: logits are never
-gathered, what is exchanged are a few numbers per token. All processes see the same batch.
+The head is a `ColwiseParallel` that leaves its logits sharded over the vocabulary. The loss takes sharded
+logits, as `torch.distributed.tensor.parallel.loss_parallel` does for cross-entropy: the logits are never
+gathered, and only a few numbers per token are exchanged. All processes see the same batch.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main() -> None:
     parallelize_module(model, mesh, PLAN)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, foreach=False)
 
-    # vocab_size is the width of all parts together.
+    # vocab_size is the width of all shards together.
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
     kind = NTLLinearCrossEntropyLoss if arguments.chunked else NTLCrossEntropyLoss
     loss_fn = kind(vocabulary, weight=0.3, shift=True, return_terms=True)

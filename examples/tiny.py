@@ -1,4 +1,4 @@
-"""What the examples share: a tokenizer, a model, sums to learn, and a line that says how well.
+"""Shared by the examples: a tokenizer, a model, sums to learn, and a line of results.
 
 Everything is made here, so that nothing is downloaded. Replace `make_tokenizer` by
 `AutoTokenizer.from_pretrained(...)`, `make_llama` by `AutoModelForCausalLM.from_pretrained(...)`, and
@@ -28,7 +28,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_llama(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A decoder-only model of some 80,000 weights."""
+    """A decoder-only model of about 80,000 weights."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -49,7 +49,7 @@ def make_texts(count: int, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def causal_batch(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, str]]) -> dict[str, Tensor]:
-    """A batch for a decoder-only model; questions and padding do not count."""
+    """A batch for a decoder-only model; questions and padding are ignored by the loss."""
     rows = []
     for question, answer in texts:
         asked = tokenizer.encode(question, add_special_tokens=False)
@@ -73,5 +73,5 @@ def causal_batches(
 
 
 def report(when: str, loss: Tensor, ce: Tensor, ntl: Tensor) -> None:
-    """One line; the tests of the examples read it."""
+    """Print one line, which the tests of the examples read."""
     print(f"{when:>6}: loss {float(loss):.4f}, CE {float(ce):.4f}, NTL {float(ntl):.4f}")

@@ -1,10 +1,10 @@
-"""TRL's SFTTrainer, on completions alone, optionally packed or with an adapter.
+"""TRL's SFTTrainer, trained on completions only, optionally packed or with an adapter.
 
     python examples/trl_sft.py --steps 60
     python examples/trl_sft.py --packing
     python examples/trl_sft.py --lora
 
-Its default loss is computed without logits, and so is ours.
+It needs TRL 1.15 and Python 3.11. The loss is computed without logits, as the trainer's own.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from ntloss.integrations.trl import make_sft_number_aware
 
 
 def dataset(count: int, seed: int) -> Dataset:
-    """Prompts and completions, as TRL wants them."""
+    """Prompts and completions in TRL's format."""
     return Dataset.from_list(
         [{"prompt": question, "completion": answer} for question, answer in make_texts(count, seed)]
     )

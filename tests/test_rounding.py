@@ -23,7 +23,7 @@ TESTS = Path(__file__).parent
 # File and test of each use of the marker, which is for tests of compilation, memory or time.
 EXACT = {
     "ntloss/test_large_logits.py::test_gradients_are_as_exact_as_those_of_cross_entropy",
-    "ntloss/test_riding_along.py::test_makes_no_dense_gradient_of_the_head_beside_the_kernels",
+    "ntloss/test_fused_kernels.py::test_adds_no_dense_gradient_of_the_head_to_the_kernels",
 }
 
 pytestmark = pytest.mark.skipif(

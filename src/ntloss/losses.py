@@ -154,7 +154,7 @@ class NumberTokenLoss(BaseLoss):
         """Compute the loss from hidden states, beside a kernel that computes cross-entropy without logits.
 
         Only the number tokens' logits, `hidden_states @ lm_head_weight[number tokens].T`, are computed.
-        docs/riding_along.md has examples with Liger-Kernel, cut-cross-entropy and `F.linear_cross_entropy`.
+        docs/fused_kernels.md has examples with Liger-Kernel, cut-cross-entropy and `F.linear_cross_entropy`.
 
         Args:
             hidden_states: `[..., hidden]`, inputs of the head.

@@ -1,8 +1,8 @@
-"""Small models, batches and trainings that the integrations are tested with, in one process or two.
+"""Small models, batches and training runs to test the integrations with, in one process or two.
 
     python tests/ntloss/integration_cases.py
 
-prints how far loss and weights are from one process with a batch of 8, for each way to split it.
+prints how far loss and weights are from those of one process with a batch of 8, for each way to split it.
 """
 
 from __future__ import annotations
@@ -34,19 +34,14 @@ from transformers import (
 )
 
 from ntloss import NumberVocabulary
-from ntloss.integrations.transformers import (
-    NumberAwareLoss,
-    count_numbers,
-    make_number_aware,
-    make_trainer_number_aware,
-)
+from ntloss.integrations.transformers import make_number_aware, make_trainer_number_aware
 
-# What older releases of transformers do: count a label of causal models that nothing predicts; log losses
-# with four decimals.
+# Older releases of transformers also count the first label of causal models, which nothing predicts, and log
+# losses with four decimals.
 _TRAINER = inspect.getsource(Trainer)
 COUNTS_FIRST_LABEL = "_loss_shifts_labels" not in _TRAINER
 LOSS_ROUNDING = 1e-4 if 'logs["loss"] = round(' in _TRAINER else 0.0
-# torch 2.7 adds up FSDP2's gradients over gloo where it should average them.
+# Over gloo, torch 2.7 sums FSDP2's gradients instead of averaging them.
 AVERAGES_SHARDS = torch.__version__ >= TorchVersion("2.8")
 
 VOCAB, LENGTH, ROWS, STEPS = 48, 9, 8, 3
@@ -73,7 +68,7 @@ MODELS = {"llama": llama, "t5": t5}
 
 
 def samples(count: int = ROWS * STEPS) -> list[dict[str, Tensor]]:
-    """Rows with numbers here and there: the first two of each batch have none, the next two no label."""
+    """Rows with some numbers: the first two of each batch have none, the next two have no label."""
     generator = torch.Generator().manual_seed(1)
     made = []
     for row in range(count):
@@ -101,7 +96,7 @@ def batch(rows: int = 4, first: int = 4) -> dict[str, Tensor]:
 
 
 def gradients_of(model: Any) -> dict[str, Tensor]:
-    """Copies of the gradients that there are, by the names of the weights."""
+    """Copies of all gradients, by the names of the weights."""
     return {name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None}
 
 
@@ -113,7 +108,7 @@ def gradients(model: Any, **inputs: Any) -> tuple[Any, dict[str, Tensor]]:
     return outputs, gradients_of(model)
 
 
-# Of each training: steps of gradient descent, which is the same however it is split.
+# Plain gradient descent, which does not depend on how a batch is split.
 PLAIN_STEPS = {
     "max_steps": STEPS,
     "learning_rate": RATE,
@@ -129,7 +124,7 @@ PLAIN_STEPS = {
 
 
 def split(accumulate: int, ranks: int = 1) -> dict[str, int]:
-    """Arguments of a training whose steps of 8 rows are split into micro-batches, on each rank."""
+    """Arguments that split the 8 rows of a step into micro-batches, on each rank."""
     size = ROWS // accumulate // ranks
     return {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulate}
 
@@ -143,7 +138,7 @@ def trainer_for(
     arguments: Any = TrainingArguments,
     **options: Any,
 ) -> Any:
-    """A Trainer on the CPU whose steps take rows in order."""
+    """A Trainer on the CPU that takes rows in order."""
     made = arguments(str(folder), **PLAIN_STEPS | split(accumulate) | options)
     trainer = cls(model, made, train_dataset=samples(), compute_loss_func=compute_loss_func)
     trainer.remove_callback(PrinterCallback)
@@ -151,37 +146,33 @@ def trainer_for(
 
 
 def number_aware_trainer(model: Any, folder: str | Path, way: str = "own loss", **options: Any) -> Any:
-    """Such a Trainer with a number term, in one of `WAYS`; its numbers are counted."""
-    if way == "compute_loss_func":
-        trainer = trainer_for(model, folder, compute_loss_func=NumberAwareLoss(model, DIGITS), **options)
-        count_numbers(trainer)
-    else:
-        trainer = trainer_for(model, folder, **options)
-        make_trainer_number_aware(trainer, DIGITS, chunked=way == "chunked")
+    """A Trainer with a number term, in one of `WAYS`."""
+    trainer = trainer_for(model, folder, **options)
+    make_trainer_number_aware(trainer, DIGITS, chunked=way == "chunked")
     return trainer
 
 
 def logged(losses: Any) -> Any:
-    """What a trainer logs of the same training once more."""
+    """Losses to compare with those that a trainer logs in a repeated training run."""
     return approx(losses, max(TRAINED[torch.float32], LOSS_ROUNDING), scale=1)
 
 
 def in_order(trainer: Any) -> Any:
-    """A Trainer that takes rows in order; `train_sampling_strategy` is an option of newer releases only."""
+    """Make a Trainer take rows in order; only newer releases have `train_sampling_strategy` for this."""
     trainer._get_train_sampler = lambda dataset=None: SequentialSampler(trainer.train_dataset)
     return trainer
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a training of the same model on the same rows is run.
+    """How a model is trained, always on the same rows.
 
     Args:
-        way: "own loss", "chunked" or "compute_loss_func"; "stock" for the model without a number term.
+        way: "own loss" or "chunked"; "stock" for the model without a number term.
         accumulate: micro-batches of a step, on each rank.
         ranks: processes.
-        sharded: in a loop of its own, not a Trainer: "no"; FSDP2's "model" or "head" (a group by itself);
-            "tensor", transformers' tensor parallelism, whose ranks share a batch.
+        sharded: "no", in a Trainer; otherwise in a plain loop: "model" or "head" (a group by itself) with
+            FSDP2; "tensor" with transformers' tensor parallelism, whose ranks share a batch.
     """
 
     way: str = "own loss"
@@ -197,7 +188,7 @@ class Setting:
 
     @property
     def data_ranks(self) -> int:
-        """Ranks that have rows of their own."""
+        """Ranks with different rows."""
         return 1 if self.sharded == "tensor" else self.ranks
 
     @property
@@ -206,12 +197,12 @@ class Setting:
         return ROWS // self.accumulate // self.data_ranks
 
 
-WAYS = ("own loss", "chunked", "compute_loss_func")
+WAYS = ("own loss", "chunked")
 ALONE = [Setting(way, accumulate) for way in WAYS for accumulate in (1, 4)]
 TOGETHER = [Setting(way, accumulate, 2) for way in WAYS for accumulate in (1, 2)]
 TOGETHER += [
     Setting(way, accumulate, 2, sharded)
-    for way in WAYS[:2]
+    for way in WAYS
     for accumulate in (1, 2)
     for sharded in ("model", "head", "tensor")
 ]
@@ -219,18 +210,18 @@ TOGETHER += [
 
 @dataclass
 class Trained:
-    """What came of it.
+    """The result of a training run.
 
     Args:
-        losses: of the steps.
-        weights: after them, by name.
+        losses: one per step.
+        weights: after the last step, by name.
     """
 
     losses: list[float]
     weights: dict[str, Tensor]
 
     def differences(self, other: Trained) -> tuple[float, float]:
-        """Largest difference of losses, and of weights; NaN where one is."""
+        """Largest difference of losses, and of weights; NaN if any is NaN."""
         assert self.weights.keys() == other.weights.keys()
         losses = [0.0, *(abs(a - b) for a, b in zip(self.losses, other.losses, strict=True))]
         weights = [(w - other.weights[name]).abs().max() for name, w in self.weights.items()]
@@ -238,14 +229,14 @@ class Trained:
 
 
 def train_with(trainer: Any) -> Trained:
-    """Train, and say what came of it."""
+    """Train, and return the result."""
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return Trained(losses, {key: w.detach().clone() for key, w in trainer.model.state_dict().items()})
 
 
 def train(name: str, setting: Setting, folder: str | Path) -> Trained:
-    """Train as the setting says; in each of its processes."""
+    """Train with a setting, in each of its processes."""
     model = MODELS[name]()
     if setting.sharded != "no":
         return _train_sharded(name, model, setting, folder)
@@ -265,7 +256,7 @@ def _shard(name: str, model: Any, setting: Setting) -> None:
 
 
 def _with_tensor_parallelism(model: Any, folder: str | Path) -> Any:
-    model.save_pretrained(folder)  # the first rank's, whatever the others do
+    model.save_pretrained(folder)  # only the first rank saves
     dist.barrier()
     return type(model).from_pretrained(folder, tp_plan="auto").train()
 
@@ -307,7 +298,7 @@ def _whole(weight: Tensor) -> Tensor:
 def train_together(
     _rank: int, trainings: list[tuple[str, Setting]], folder: Path
 ) -> dict[tuple[str, Setting], Trained]:
-    """What each of two processes runs."""
+    """Run in each of two processes."""
     trained = {}
     for name, setting in trainings:
         try:
@@ -318,14 +309,14 @@ def train_together(
 
 
 def possible(name: str, setting: Setting) -> bool:
-    """T5's head is its embedding, and shards with it; transformers has no plan for it."""
+    """Whether a model supports a setting: T5's head is its embedding and is sharded with it."""
     if name == "t5" and setting.sharded not in ("no", "model"):
         return False
     return AVERAGES_SHARDS or setting.sharded not in ("model", "head")
 
 
 def trained_together(folder: Path) -> dict[tuple[str, Setting], Trained]:
-    """All trainings of two processes, in one job: starting it takes longer than they do."""
+    """All training runs of two processes, in one job: starting it takes longer than they do."""
     trainings = [(name, setting) for setting in TOGETHER for name in MODELS if possible(name, setting)]
     return results_of(train_together, (trainings, folder), folder)[0]
 

@@ -1,4 +1,4 @@
-"""What each process of the tests of training loops runs: the same three steps in every way."""
+"""Run by each process of the tests of training loops: the same three steps in every way."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ class Model(nn.Module):
         self.double()
 
     def forward(self, ids: Tensor, chunked: bool = False) -> Tensor:
-        """Logits, or the hidden states alone."""
+        """Logits, or with `chunked` hidden states."""
         hidden_states = torch.tanh(self.layer(self.embedding(ids)))
         return hidden_states if chunked else self.head(hidden_states)
 
 
 def data() -> Batch:
-    """All batches, `[steps * batch, seq]`: numbers are unevenly spread, and not all labels count."""
+    """All batches, `[steps * batch, seq]`: numbers are spread unevenly, and some labels are ignored."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(VOCAB, (STEPS * BATCH, LENGTH), generator=generator)
     labels = torch.randint(10, VOCAB, (STEPS * BATCH, LENGTH), generator=generator)
     labels[::3, 1:4] = torch.randint(10, (STEPS * BATCH // 3, 3), generator=generator)
     labels[torch.rand(labels.shape, generator=generator) < 0.2] = -100
-    # The first step's first rows: a micro-batch without numbers, then one that is fully masked.
+    # The first micro-batch has no numbers, the second is fully masked.
     labels[0:2], labels[2:4] = 12, -100
     return {"ids": ids, "labels": labels}
 
 
 def micro_batches(rank: int, world: int, accumulate: int) -> list[Batch]:
-    """This rank's: each step's rows go to micro-batches in turn, and within them to the ranks."""
+    """This rank's micro-batches: each is a part of a step's rows, and is split over the ranks."""
     size = BATCH // (world * accumulate)
     firsts = [(i * world + rank) * size for i in range(STEPS * accumulate)]
     return [{name: rows[first : first + size] for name, rows in data().items()} for first in firsts]
@@ -61,7 +61,7 @@ def micro_batches(rank: int, world: int, accumulate: int) -> list[Batch]:
 def train(
     model: nn.Module, rank: int, world: int, accumulate: int, chunked: bool, sync: Callable[[bool], Any]
 ) -> None:
-    """Three steps; `sync` is told before each micro-batch whether it is the step's last one."""
+    """Train three steps; `sync` is called before each micro-batch with whether it is the step's last."""
     kind = NTLLinearCrossEntropyLoss if chunked else NTLCrossEntropyLoss
     loss_fn = kind(DIGITS)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
@@ -78,7 +78,7 @@ def train(
 
 
 def train_on_means(model: nn.Module, accumulate: int = 1, **options: Any) -> dict[str, Tensor]:
-    """Three steps of one process that average the means of micro-batches; the trained weights."""
+    """Train three steps in one process on averaged means of micro-batches; return the weights."""
     loss_fn = NTLCrossEntropyLoss(DIGITS)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **options)
     for i, batch in enumerate(micro_batches(0, 1, accumulate)):
@@ -90,7 +90,7 @@ def train_on_means(model: nn.Module, accumulate: int = 1, **options: Any) -> dic
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """The trained ones, whole."""
+    """Unsharded weights by name."""
     whole = {}
     for name, parameter in model.named_parameters():
         full = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
@@ -99,7 +99,7 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def by_ddp(rank: int, world: int, accumulate: int) -> dict[str, Tensor]:
-    """Data parallel."""
+    """Train data-parallel."""
     model = DistributedDataParallel(Model())
 
     def sync(last: bool) -> None:
@@ -110,7 +110,7 @@ def by_ddp(rank: int, world: int, accumulate: int) -> dict[str, Tensor]:
 
 
 def by_fsdp(rank: int, world: int, accumulate: int, chunked: bool) -> dict[str, Tensor]:
-    """Sharded; with `chunked` the root keeps the head whole between forward and backward."""
+    """Train sharded; with `chunked`, the root keeps the head gathered between forward and backward."""
     model = Model()
     fully_shard(model.layer)
     fully_shard(model)
@@ -119,7 +119,7 @@ def by_fsdp(rank: int, world: int, accumulate: int, chunked: bool) -> dict[str, 
 
 
 def by_tensor_parallelism(world: int, accumulate: int, chunked: bool) -> dict[str, Tensor]:
-    """The head, and so the logits, sharded over the vocabulary; all batches on each rank."""
+    """Train with the head, and so the logits, sharded over the vocabulary; each rank has all batches."""
     model = Model()
     mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
     plan = {"head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
@@ -129,15 +129,15 @@ def by_tensor_parallelism(world: int, accumulate: int, chunked: bool) -> dict[st
 
 
 def by_accelerate(accumulate: int, sharded: bool) -> dict[str, Tensor]:
-    """accelerate with its own loader, `no_sync` and `backward`, which divides by the accumulation steps."""
+    """Train with accelerate's loader, `no_sync` and `backward`, which divides by the accumulation steps."""
     from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
     from accelerate.state import AcceleratorState
 
-    AcceleratorState._reset_state()  # it is shared by all accelerators of a process
+    AcceleratorState._reset_state()  # shared by all accelerators of a process
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
     if sharded:
         plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="no_wrap")
-        # It takes the plugin where there are accelerators alone, and DDP on the CPU.
+        # On the CPU, accelerate ignores the plugin and uses DDP.
         accelerator.state.distributed_type, accelerator.state.fsdp_plugin = DistributedType.FSDP, plugin
     rows = [dict(zip(data(), row, strict=True)) for row in zip(*data().values(), strict=True)]
     size = BATCH // (accelerator.num_processes * accumulate)
@@ -159,7 +159,7 @@ def by_accelerate(accumulate: int, sharded: bool) -> dict[str, Tensor]:
 
 
 def main(rank: int, world: int, with_accelerate: bool) -> dict[str, dict[str, Tensor]]:
-    """Train in every way as one of `world` processes; the trained weights of each."""
+    """Train in every way as one of `world` processes; return the weights of each."""
     results = {}
     for accumulate in (1, 4):
         results[f"DDP, {accumulate}"] = by_ddp(rank, world, accumulate)

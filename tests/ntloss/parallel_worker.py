@@ -1,6 +1,6 @@
 """The program of each process of the vocabulary-parallel tests, which saves results for the tests.
 
-One job runs all cases, because starting processes takes longer than all of them.
+One job runs all cases, because starting processes takes longer than running them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def trials() -> list[Trial]:
         counted = make_case(7, num_items=20.0, num_numbers=7.0)
         made.append(Trial(f"normalised: {kind}", counted, kind))
         for criterion in ("gaussian", "smmd", "entropy places", "number_level", "ntil"):
-            # Whole numbers keep the graph of all positions, as "none" does.
+            # Criteria on whole numbers keep the graph of all positions, as "none" does.
             reduction = "none" if criterion in ("number_level", "ntil") else "mean"
             of_numbers = numbers_case(criterion, reduction=reduction, softcap=4.0)
             made.append(Trial(f"{criterion}: {kind}", of_numbers, kind))

@@ -1,4 +1,4 @@
-"""PEFT's adapters on number-aware models, also around the head that the loss is computed with."""
+"""PEFT's adapters on number-aware models, including adapters of the head."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 
 def lora(adapter: str, **options: Any) -> Any:
     if adapter == "tokens of the head" and TorchVersion(peft.__version__) < TorchVersion("0.18"):
-        pytest.skip("before PEFT 0.18 only an embedding's tokens can be trained")
+        pytest.skip("PEFT < 0.18 can only train tokens of an embedding")
     return peft.LoraConfig(r=2, lora_alpha=6, init_lora_weights=False, **ADAPTERS[adapter], **options)
 
 
@@ -44,7 +44,7 @@ def adapted(name: str, adapter: str, model: Any = None) -> Any:
 @pytest.mark.parametrize("patched", ["before", "after"])
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_from_hidden_states_adapters_get_the_gradients_that_they_get_from_logits(
+def test_adapters_get_the_same_gradients_from_hidden_states_as_from_logits(
     name: str, adapter: str, patched: str
 ) -> None:
     model = adapted(name, adapter)
@@ -70,7 +70,7 @@ def test_from_hidden_states_adapters_get_the_gradients_that_they_get_from_logits
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_merged_adapters_are_in_the_heads_weight(chunked: bool) -> None:
+def test_merging_an_adapter_does_not_change_the_loss(chunked: bool) -> None:
     model = adapted("llama", "head, too")
     make_number_aware(model, DIGITS, chunked=chunked)
     loss = model(**batch()).loss
@@ -93,7 +93,7 @@ def test_only_adapters_are_trained(name: str, way: str, tmp_path: Path) -> None:
     assert_close(trained[1], trained[0], TRAINED)
 
 
-def test_an_adapter_that_cannot_be_taken_apart_is_an_error() -> None:
+def test_an_adapter_without_separate_low_rank_weights_needs_logits() -> None:
     config = peft.LoraConfig(r=2, target_modules=["lm_head"], use_dora=True)
     model = peft.get_peft_model(cases.llama(), config).train()
     handle = make_number_aware(model, DIGITS, chunked=True)

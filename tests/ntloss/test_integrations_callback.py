@@ -1,4 +1,4 @@
-"""The callback's metrics are those of the whole data, however it was batched, and every tracker sees them."""
+"""The callback's metrics cover the whole data, however it is batched, and every tracker sees them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ntloss.integrations.callback import NumberMetricsCallback
 from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
 from ntloss.number_spans import find_numbers, token_kinds
 
-FROZEN = {"learning_rate": 0.0}  # so that the metrics of all steps are those of one model
+FROZEN = {"learning_rate": 0.0}  # the model is the same in all steps
 OF_TOKENS = {
     "number_accuracy": "token_accuracy",
     "number_value_accuracy": "value_accuracy",
@@ -36,10 +36,10 @@ OF_TOKENS = {
 
 @torch.no_grad()
 def expected(model: Any, rows: list[dict[str, Tensor]], **options: Any) -> dict[str, float]:
-    """All metrics, of all rows at once; with options of the loss."""
+    """All metrics over all rows at once, for a loss with these options."""
     shift = not model.config.is_encoder_decoder
     inputs = stack(rows)
-    labels = inputs.pop("labels")  # with them, the model would call the loss that the callback listens to
+    labels = inputs.pop("labels")  # with labels, the model would call the loss that the callback listens to
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=labels)
     logits = model.eval()(**inputs).logits
@@ -77,12 +77,11 @@ def model(request: pytest.FixtureRequest) -> Any:
     return cases.MODELS[request.param]()
 
 
-@pytest.mark.parametrize("way", ["own loss", "compute_loss_func"])
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_training_metrics_are_those_of_all_rows_since_the_last_entry(
-    way: str, accumulate: int, model: Any, tmp_path: Path
+def test_training_metrics_cover_all_rows_since_the_last_entry(
+    accumulate: int, model: Any, tmp_path: Path
 ) -> None:
-    trainer = measured_trainer(model, tmp_path, way=way, accumulate=accumulate, logging_steps=STEPS, **FROZEN)
+    trainer = measured_trainer(model, tmp_path, accumulate=accumulate, logging_steps=STEPS, **FROZEN)
     trainer.train()
     (entry,) = logged(trainer, "loss")
     assert_logged(entry, expected(model, samples()))
@@ -91,19 +90,21 @@ def test_training_metrics_are_those_of_all_rows_since_the_last_entry(
 
 
 @pytest.mark.parametrize("way", ["own loss", "chunked"])
-def test_evaluation_metrics_are_those_of_all_rows(way: str, model: Any, tmp_path: Path) -> None:
+def test_evaluation_metrics_cover_all_rows(way: str, model: Any, tmp_path: Path) -> None:
     trainer = measured_trainer(model, tmp_path, way=way, per_device_eval_batch_size=3)
     rows = samples(10)
     returned = trainer.evaluate(rows)
     assert_logged(returned, expected(model, rows), "eval_")
     assert_logged(trainer.state.log_history[-1], expected(model, rows), "eval_")
-    # A second one begins anew, and has the prefix that it is given.
+    # A second evaluation starts from zero, and uses its own prefix.
     returned = trainer.evaluate(rows[4:], metric_key_prefix="eval_more")
     assert_logged(returned, expected(model, rows[4:]), "eval_more_")
     assert_logged(trainer.predict(rows).metrics, expected(model, rows), "test_")
 
 
-def test_training_without_logits_logs_both_terms_and_evaluation_the_rest(tmp_path: Path) -> None:
+def test_a_loss_from_hidden_states_logs_both_terms_in_training_and_the_rest_in_evaluation(
+    tmp_path: Path,
+) -> None:
     model = cases.llama()
     evaluating = partial(Trainer, eval_dataset=samples(5))
     options = {"eval_strategy": "steps", "eval_steps": STEPS, "logging_steps": STEPS, **FROZEN}
@@ -116,7 +117,7 @@ def test_training_without_logits_logs_both_terms_and_evaluation_the_rest(tmp_pat
     assert_logged(evaluation, expected(model, samples(5)), "eval_")
 
 
-def test_terms_are_of_every_step_and_the_rest_of_those_that_are_measured(tmp_path: Path) -> None:
+def test_terms_cover_every_step_and_other_metrics_the_measured_steps(tmp_path: Path) -> None:
     model = cases.llama()
     trainer = measured_trainer(model, tmp_path, train_every=2, logging_steps=STEPS, **FROZEN)
     trainer.train()
@@ -128,17 +129,17 @@ def test_terms_are_of_every_step_and_the_rest_of_those_that_are_measured(tmp_pat
     assert_logged(entry, {name: measured[name] for name in ("number_tokens", *OF_TOKENS)})
 
 
-def test_a_second_training_logs_nothing_of_the_first(tmp_path: Path) -> None:
+def test_a_second_training_run_logs_nothing_of_the_first(tmp_path: Path) -> None:
     trainer = measured_trainer(cases.llama(), tmp_path, logging_steps=2, **FROZEN)
     entries = []
     for _ in range(2):
-        trainer.train()  # three steps: the last is in no entry
+        trainer.train()  # three steps, of which the last is not logged
         entries.append(logged(trainer, "loss")[0])
     names = ("ce", "ntl", "number_tokens", "number_error")
     assert_logged(entries[1], {name: entries[0][name] for name in names})
 
 
-def test_trackers_that_were_there_before_see_it(tmp_path: Path) -> None:
+def test_trackers_added_before_see_the_metrics(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
 
     class Tracker(TrainerCallback):
@@ -167,7 +168,7 @@ def test_the_best_model_can_be_chosen_by_a_number_metric(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", [NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss])
-def test_a_trainer_that_calls_a_loss_of_its_own_gets_it_unchanged(kind: Any, tmp_path: Path) -> None:
+def test_a_trainer_that_calls_its_own_loss_gets_unchanged_outputs(kind: Any, tmp_path: Path) -> None:
     loss_fn = kind(DIGITS, shift=True, **({"softcap": 5.0} if kind is NTLLinearCrossEntropyLoss else {}))
     given = []
 
@@ -190,7 +191,7 @@ def test_a_trainer_that_calls_a_loss_of_its_own_gets_it_unchanged(kind: Any, tmp
     metrics = expected(model, samples(6))
     if kind is NTLCrossEntropyLoss:
         assert_logged(returned, metrics, "eval_")
-    else:  # the soft cap is the loss's
+    else:  # the loss applies the soft cap
         inputs = stack(samples(6))
         logits = 5.0 * torch.tanh(model(input_ids=inputs["input_ids"]).logits.detach() / 5.0)
         capped = TokenMetrics(DIGITS).update(logits[:, :-1], inputs["labels"][:, 1:]).compute()
@@ -202,14 +203,14 @@ def test_a_trainer_that_calls_a_loss_of_its_own_gets_it_unchanged(kind: Any, tmp
     assert "ntl" not in trainer.evaluate(samples(6))
 
 
-def test_training_is_what_it_is_without_it(tmp_path: Path) -> None:
+def test_the_callback_does_not_change_training(tmp_path: Path) -> None:
     without = cases.train_with(number_aware_trainer(cases.llama(), tmp_path))
     measured = cases.train_with(measured_trainer(cases.llama(), tmp_path))
     assert_close(measured.weights, without.weights, TRAINED)
 
 
 @pytest.mark.parametrize("options", [{"mode": "replace"}, {"weight": 0.0}], ids=str)
-def test_terms_are_the_losses_own(options: dict[str, Any], tmp_path: Path) -> None:
+def test_logged_terms_are_those_of_the_loss(options: dict[str, Any], tmp_path: Path) -> None:
     model = cases.llama()
     trainer = trainer_for(model, tmp_path, accumulate=4, logging_steps=STEPS, **FROZEN)
     make_trainer_number_aware(trainer, DIGITS, **options)
@@ -221,7 +222,7 @@ def test_terms_are_the_losses_own(options: dict[str, Any], tmp_path: Path) -> No
 
 
 def on_two(_rank: int, folder: Path) -> dict[str, tuple[dict[str, Any], ...]]:
-    """What each of two processes evaluates: 10 rows, so that the last batch repeats some."""
+    """Evaluate in each of two processes: 10 rows, so that the last batch repeats some."""
     results = {}
     for way in ("own loss", "chunked"):
         model = cases.llama()
@@ -234,7 +235,7 @@ def on_two(_rank: int, folder: Path) -> dict[str, tuple[dict[str, Any], ...]]:
     return results
 
 
-def test_two_processes_log_what_one_does(tmp_path: Path) -> None:
+def test_two_processes_log_the_same_as_one(tmp_path: Path) -> None:
     training = expected(cases.llama(), samples())
     evaluation = expected(cases.llama(), samples(10))
     for results in results_of(on_two, (tmp_path,), tmp_path):
@@ -246,7 +247,7 @@ def test_two_processes_log_what_one_does(tmp_path: Path) -> None:
             assert_logged(without, terms, "eval_")
 
 
-def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
+def test_invalid_arguments_are_errors(tmp_path: Path) -> None:
     trainer = trainer_for(cases.llama(), tmp_path)
     with pytest.raises(ValueError, match="no number-aware loss to listen to"):
         NumberMetricsCallback().attach(trainer)
@@ -267,7 +268,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
         NumberMetricsCallback(places=range(0, 4, 2)).attach(trainer_for(trainer.model, tmp_path))
 
 
-def test_a_callback_that_was_added_the_usual_way_is_told(tmp_path: Path) -> None:
+def test_a_callback_that_is_added_but_not_attached_is_an_error(tmp_path: Path) -> None:
     trainer = trainer_for(cases.llama(), tmp_path)
     make_trainer_number_aware(trainer, DIGITS)
     trainer.add_callback(NumberMetricsCallback())
@@ -276,9 +277,8 @@ def test_a_callback_that_was_added_the_usual_way_is_told(tmp_path: Path) -> None
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-def test_an_sft_trainer_logs_it_beside_its_own_metrics(tmp_path: Path) -> None:
-    pytest.importorskip("trl")
-    from test_integrations_trl import number_aware_sft
+def test_an_sft_trainer_logs_them_beside_its_own_metrics(tmp_path: Path) -> None:
+    from test_integrations_trl import number_aware_sft  # skips without TRL
 
     trainer = number_aware_sft(tmp_path, logging_steps=3, per_device_train_batch_size=4, **FROZEN)
     NumberMetricsCallback(train_every=1).attach(trainer)
@@ -290,7 +290,7 @@ def test_an_sft_trainer_logs_it_beside_its_own_metrics(tmp_path: Path) -> None:
     vocabulary = handle_of(trainer.model).loss.vocabulary
     numbers = torch.isin(labels, torch.tensor(vocabulary.token_ids)).sum()
     assert evaluation["eval_number_tokens"] == numbers > 0
-    # What the trainer measures in its own way.
+    # The trainer computes this itself.
     shares = [numbers, (labels != -100).sum() - numbers]
     ce = (evaluation["eval_number_ce"] * shares[0] + evaluation["eval_text_ce"] * shares[1]) / sum(shares)
     assert evaluation["eval_ce"] == approx(float(ce))

@@ -1,4 +1,4 @@
-"""DeepSpeed on two gloo processes trains the weights of one; skipped where it is not installed."""
+"""DeepSpeed on two gloo processes trains the same weights as one process; skipped without DeepSpeed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def engine_of(model: torch.nn.Module, stage: int, rows: int) -> tuple[object, ob
         "train_micro_batch_size_per_gpu": rows // (2 * ACCUMULATE),
         "gradient_accumulation_steps": ACCUMULATE,
         "zero_optimization": {"stage": stage},
-        "gradient_clipping": 0.0,  # it clips at 1 by default
+        "gradient_clipping": 0.0,  # the default is 1
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     }
@@ -49,7 +49,7 @@ def by_counts(rank: int, stage: int) -> dict[str, Tensor]:
 
 
 def by_model(rank: int, stage: int) -> dict[str, Tensor]:
-    """A number-aware Llama, its loss from hidden states; all of its rows are of one step."""
+    """Train a number-aware Llama for one step, with its loss from hidden states."""
     model = cases.llama()
     handle = make_number_aware(model, cases.DIGITS, chunked=True)
     engine, gathered = engine_of(model, stage, cases.ROWS)
@@ -71,7 +71,7 @@ def work(rank: int) -> dict[tuple[str, int], dict[str, Tensor]]:
     return {(way.__name__, stage): way(rank, stage) for way in (by_counts, by_model) for stage in (0, 2, 3)}
 
 
-def test_two_processes_train_the_weights_of_one(tmp_path: Path) -> None:
+def test_two_processes_train_the_same_weights_as_one(tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
     of_two = results_of(work, (), tmp_path, seconds=300)
     expected = {"by_counts": loops_worker.train_on_means(loops_worker.Model().float())}

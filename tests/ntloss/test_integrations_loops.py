@@ -1,4 +1,4 @@
-"""The same weights however a batch is split: over micro-batches, processes, shards; in every kind of loop."""
+"""Training does not depend on how a batch is split, in any kind of loop: micro-batches, processes, shards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HAS_ACCELERATE = importlib.util.find_spec("accelerate") is not None
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Tensor]:
-    """What one process has learnt from whole batches."""
+    """Weights after training on whole batches in one process."""
     return loops_worker.train_on_means(Model(), momentum=0.9)
 
 
@@ -35,15 +35,15 @@ def test_accumulated_micro_batches_train_the_weights_of_one_batch(
     assert_close(loops_worker.weights(model), expected)
 
 
-def test_means_of_micro_batches_train_others(expected: dict[str, Tensor]) -> None:
-    # The test above is worth something only if the data tells the difference.
+def test_means_of_micro_batches_train_other_weights(expected: dict[str, Tensor]) -> None:
+    # Otherwise the test above could not fail.
     trained = loops_worker.train_on_means(Model(), 4, momentum=0.9)
     assert max(float((trained[name] - expected[name]).abs().max()) for name in expected) > 1e-3
 
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Tensor]]]:
-    """What each of two gloo processes has learnt in each way."""
+    """Weights in each of two gloo processes, for each way of training."""
     return results_of(loops_worker.main, (2, HAS_ACCELERATE), tmp_path_factory.mktemp("loops"))
 
 
@@ -73,7 +73,7 @@ def test_lightning_trains_the_weights_of_one_batch(
     expected: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lightning = pytest.importorskip("lightning")
-    loss_fn = NTLCrossEntropyLoss(DIGITS, weight=7.0)  # the schedule sets another, that of `expected`
+    loss_fn = NTLCrossEntropyLoss(DIGITS, weight=7.0)  # the schedule sets that of `expected`
     schedule = WeightScheduler(loss_fn, lambda step: 1.0, weight=0.3)
     steps_seen = []
 
@@ -108,12 +108,12 @@ def test_lightning_trains_the_weights_of_one_batch(
     assert steps_seen == [step for step in range(STEPS) for _ in range(4)]
 
 
-def test_a_last_step_of_fewer_micro_batches_counts_what_it_has() -> None:
+def test_a_last_step_with_fewer_micro_batches_counts_its_own_labels() -> None:
     loss_fn = NTLCrossEntropyLoss(DIGITS)
     rows = [[3, 11], [11, 11], [4, 5]]
     batches = CountedBatches([{"labels": torch.tensor([row])} for row in rows], loss_fn, accumulate=2)
     counts = [tuple(count.item() for count in counts.values()) for _, counts in batches]
-    # Over the two micro-batches that the loss is always divided by.
+    # The loss is always divided by two micro-batches.
     assert counts == [(2.0, 0.5), (2.0, 0.5), (1.0, 1.0)]
     assert len(batches) == 3
 
@@ -123,7 +123,7 @@ def test_weights_and_packed_sequences_are_counted_as_the_loss_counts_them() -> N
     labels = torch.tensor([[3, 4, 5, 6], [11, 12, 13, 4]])
     inputs = {
         "loss_weights": torch.tensor([[0.5, 1.0, 2.0, 1.0], [1.0, 0.0, 1.0, 3.0]]),
-        "sequence_ids": torch.tensor([[0, 0, 1, 1], [0, 0, 0, 0]]),  # two numbers in the first row
+        "sequence_ids": torch.tensor([[0, 0, 1, 1], [0, 0, 0, 0]]),  # the first row has two numbers
     }
     logits = torch.randn(2, 4, loops_worker.VOCAB, generator=torch.Generator().manual_seed(0))
     expected = loss_fn(logits, labels, **inputs)
@@ -134,7 +134,7 @@ def test_weights_and_packed_sequences_are_counted_as_the_loss_counts_them() -> N
     assert_close(total, expected)
 
 
-def test_a_loss_counts_the_same_compiled_or_on_another_device_and_stays_there() -> None:
+def test_a_loss_counts_the_same_if_compiled_or_on_another_device() -> None:
     loss_fn, elsewhere = NTLCrossEntropyLoss(DIGITS), NTLCrossEntropyLoss(DIGITS).to("meta")
     batches = [{"input_ids": torch.tensor([[0, 3]]), "labels": torch.tensor([[3, 11]])}]
     for other in (torch.compile(loss_fn, backend="eager"), elsewhere):
@@ -151,7 +151,7 @@ def test_a_loss_counts_the_same_compiled_or_on_another_device_and_stays_there() 
     ids=["no such name", "pair"],
 )
 @pytest.mark.parametrize("of_model", [False, True], ids=["loss", "handle"])
-def test_a_batch_without_labels_is_told(batch: object, given: str, of_model: bool) -> None:
+def test_a_batch_without_labels_is_an_error(batch: object, given: str, of_model: bool) -> None:
     counting = NTLCrossEntropyLoss(DIGITS)
     if of_model:
         cases = pytest.importorskip("integration_cases")
@@ -162,9 +162,9 @@ def test_a_batch_without_labels_is_told(batch: object, given: str, of_model: boo
         list(CountedBatches([batch], counting))
 
 
-def test_what_is_no_count_of_micro_batches_or_counts_nothing_is_told() -> None:
+def test_an_invalid_accumulate_or_loss_is_an_error() -> None:
     for accumulate in (0, 1.5, "2"):
         with pytest.raises(ValueError, match=r"accumulate=.*expected 1 or more"):
             CountedBatches([], NTLCrossEntropyLoss(DIGITS), accumulate)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"Linear counts no numbers: expected .*make_number_aware"):
+    with pytest.raises(TypeError, match=r"Linear does not count numbers: expected .*make_number_aware"):
         CountedBatches([], torch.nn.Linear(2, 2))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A model whose own loss is number-aware, and everything else about it that stays as it was."""
+"""A number-aware model has the right loss, and behaves as the stock model otherwise."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tolerances import HALF_PRECISION, ONE_COMPUTATION, approx, assert_close
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary, WeightScheduler
 from ntloss.integrations.counts import CountedBatches
-from ntloss.integrations.transformers import NumberAwareLoss, handle_of, make_number_aware
+from ntloss.integrations.transformers import handle_of, make_number_aware
+from ntloss.integrations.transformers.aligned_labels import on_device
 from ntloss.integrations.transformers.introspection import calls_loss_function
-from ntloss.integrations.transformers.targets import Targets
 from ntloss.number_spans import sequence_ids_of
 
 _CAUSAL: dict[str, dict[str, Any]] = {
@@ -35,7 +35,7 @@ _CAUSAL: dict[str, dict[str, Any]] = {
     "RecurrentGemma": {"logits_soft_cap": 3.0, "num_hidden_layers": 3, "attention_window_size": 8},
     "Cohere": {"logit_scale": 0.3},
     "Granite": {"logits_scaling": 4.0},
-    "MiniCPM3": {  # scales in front of its head
+    "MiniCPM3": {  # scales before its head
         "q_lora_rank": 8,
         "kv_lora_rank": 8,
         "qk_rope_head_dim": 8,
@@ -71,7 +71,7 @@ _SIZES = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 32,
     "attention_dropout": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
 }  # fmt: skip
-# transformers 4 computes Mamba's loss inline, where it cannot be told whether labels are shifted.
+# transformers 4 computes Mamba's loss inline, so that it is unknown whether labels are shifted.
 NOT_YET = {
     name: pytest.mark.skip(reason=reason)
     for name, missing, reason in (
@@ -105,7 +105,7 @@ def chunked(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_loss_is_the_models_own_plus_the_weighted_number_term(name: str) -> None:
+def test_the_loss_is_the_models_own_plus_the_weighted_number_term(name: str) -> None:
     model, inputs = make(name), batch()
     stock = model(**inputs)
     labels = inputs["labels"]
@@ -116,12 +116,12 @@ def test_loss_is_the_models_own_plus_the_weighted_number_term(name: str) -> None
     outputs = model(**inputs)
     assert_close(outputs.loss, stock.loss + 0.7 * term)
     assert handle.terms is not None
-    assert_close(handle.terms.loss, handle.terms.ce + 0.7 * handle.terms.ntl)  # no router's
+    assert_close(handle.terms.loss, handle.terms.ce + 0.7 * handle.terms.ntl)  # without a router's loss
     assert_close(outputs.logits, stock.logits, ONE_COMPUTATION)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_from_hidden_states_it_is_the_same_without_logits(name: str) -> None:
+def test_the_loss_from_hidden_states_is_the_same_without_logits(name: str) -> None:
     model, inputs = make(name), batch()
     with make_number_aware(model, DIGITS, weight=0.7):
         dense, expected = gradients(model, **inputs)
@@ -137,7 +137,7 @@ def test_from_hidden_states_it_is_the_same_without_logits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_undo_gives_back_exactly_what_was_there(name: str, chunked: bool) -> None:
+def test_undo_restores_exactly_the_stock_model(name: str, chunked: bool) -> None:
     model, inputs = cases.MODELS[name](), batch()
     own, head = set(vars(model)), set(vars(model.lm_head))
     keys, signature = list(model.state_dict()), inspect.signature(model.forward)
@@ -220,7 +220,7 @@ def test_a_copy_is_number_aware_with_its_own_weights(chunked: bool) -> None:
         pickle.dumps(model)
 
 
-def test_what_others_put_around_the_forward_stays_and_is_passed_on_to(chunked: bool) -> None:
+def test_wrappers_of_the_forward_stay_and_work_after_undo(chunked: bool) -> None:
     from accelerate.utils import extract_model_from_parallel
     from accelerate.utils.operations import convert_outputs_to_fp32
 
@@ -240,7 +240,7 @@ def test_what_others_put_around_the_forward_stays_and_is_passed_on_to(chunked: b
 
 
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_a_tuple_is_returned_where_one_is_asked_for(name: str, chunked: bool) -> None:
+def test_return_dict_false_returns_a_tuple(name: str, chunked: bool) -> None:
     model, inputs = cases.MODELS[name](), batch()
     make_number_aware(model, DIGITS, chunked=chunked)
     outputs = model(**inputs, return_dict=False)
@@ -251,9 +251,9 @@ def test_a_tuple_is_returned_where_one_is_asked_for(name: str, chunked: bool) ->
 
 @pytest.mark.parametrize("criterion", [None, NumberLevel()], ids=["digits", "whole numbers"])
 @pytest.mark.parametrize("name", cases.MODELS)
-def test_counted_batches_of_a_loop_add_up_to_the_batch(name: str, criterion: Any) -> None:
+def test_counted_batches_of_a_loop_add_up_to_the_whole_batch(name: str, criterion: Any) -> None:
     model, inputs = cases.MODELS[name](), batch(8, 0)
-    inputs["labels"][:, 0] = 4  # no label of causal models
+    inputs["labels"][:, 0] = 4  # causal models do not predict it
     inputs["position_ids" if name == "llama" else "decoder_input_ids"] = torch.arange(9).expand(8, 9) % 3
     handle = make_number_aware(model, DIGITS, criterion)
     _, expected = gradients(model, **inputs)
@@ -274,7 +274,7 @@ def test_counting_leaves_the_loss_on_its_device() -> None:
     assert handle.loss.tables.values.device.type == "meta"
 
 
-def test_labels_that_are_shifted_already_are_not_shifted(chunked: bool) -> None:
+def test_labels_that_are_already_shifted_are_not_shifted_again(chunked: bool) -> None:
     model, inputs = cases.llama(), batch()
     make_number_aware(model, DIGITS, chunked=chunked)
     shifted = F.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
@@ -282,7 +282,7 @@ def test_labels_that_are_shifted_already_are_not_shifted(chunked: bool) -> None:
     assert_close(model(**inputs, shift_labels=shifted).loss, expected, ONE_COMPUTATION)
 
 
-def test_numbers_of_packed_sequences_are_told_apart(chunked: bool) -> None:
+def test_numbers_of_packed_sequences_are_separated(chunked: bool) -> None:
     model = cases.llama()
     make_number_aware(model, DIGITS, NumberLevel(), chunked=chunked)
     ids = torch.tensor([[20, 4, 5, 6, 7, 8, 9, 21]])  # one number of six digits, or two of three
@@ -306,8 +306,24 @@ def test_a_schedule_sets_the_weight_of_training_and_evaluation() -> None:
         assert_close(loss, full - 0.5 * handle.terms.ntl)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"label_smoothing": 0.1, "z_loss": 0.01}, {"mode": "replace"}, {"reweigh": False}, {"ignore_index": 5}],
+    ids=str,
+)
+def test_options_apply_to_the_losses_of_training_and_evaluation(options: dict[str, Any]) -> None:
+    model, inputs = cases.llama(), batch()
+    logits = model(**inputs).logits
+    expected = NTLCrossEntropyLoss(DIGITS, shift=True, **{"ignore_index": -100, **options})
+    if "ignore_index" in options:
+        inputs["labels"] = inputs["labels"].clamp(min=5)
+    make_number_aware(model, DIGITS, chunked=True, **options)
+    for mode in (True, False):
+        assert_close(model.train(mode)(**inputs).loss, expected(logits, inputs["labels"]))
+
+
 class _Louder(transformers.LlamaForCausalLM):
-    """A model with something behind its head that no configuration tells of."""
+    """A model that transforms its logits in a way that its configuration does not show."""
 
     def forward(self, *args: Any, labels: Any = None, **kwargs: Any) -> Any:
         outputs = super().forward(*args, **kwargs)
@@ -334,15 +350,13 @@ def fsmt() -> Any:
 @pytest.mark.parametrize(
     ("make_model", "message"),
     [
-        (lambda: _Louder(cases.llama().config), "does something to its head's logits"),
+        (lambda: _Louder(cases.llama().config), "transforms its head's logits in an unknown way"),
         (mobile_bert, "never calls its head: use chunked=False"),
-        (fsmt, r"no linear layer but Embedding.*Use chunked=False"),
+        (fsmt, r"not a linear layer but Embedding.*Use chunked=False"),
     ],
     ids=["other logits", "the head's weight alone", "an embedding for a head"],
 )
-def test_a_head_that_the_loss_cannot_take_over_is_an_error_from_hidden_states(
-    make_model: Callable[[], Any], message: str
-) -> None:
+def test_an_unsupported_head_is_an_error_with_chunked(make_model: Callable[[], Any], message: str) -> None:
     model = make_model().train()
     with make_number_aware(model, DIGITS):
         model(**batch())
@@ -351,7 +365,7 @@ def test_a_head_that_the_loss_cannot_take_over_is_an_error_from_hidden_states(
         model(**batch())
 
 
-def test_tokens_that_a_bias_switches_off_are_no_unknown_head(chunked: bool) -> None:
+def test_infinite_or_nan_logits_do_not_make_a_head_unsupported(chunked: bool) -> None:
     model, inputs = cases.llama(), batch()
     model.lm_head.bias = torch.nn.Parameter(torch.zeros(VOCAB))
     with torch.no_grad():
@@ -364,19 +378,17 @@ def test_tokens_that_a_bias_switches_off_are_no_unknown_head(chunked: bool) -> N
     make_number_aware(model, DIGITS, chunked=chunked)
     with torch.no_grad():
         model.lm_head.weight.fill_(torch.nan)
-    assert model(**inputs).loss.isnan()  # and not an error that tells of something else
+    assert model(**inputs).loss.isnan()  # not an error about the head
 
 
-def test_counts_on_the_cpu_go_with_a_head_anywhere_without_a_copy() -> None:
-    count = torch.tensor(3.0)
-    labels = torch.zeros(1, 4, dtype=torch.long)
-    arguments = Targets(labels, None, count, count).arguments(torch.device("meta"))
-    assert arguments["labels"].device.type == "meta"
-    assert arguments["num_items_in_batch"] is count
-    assert arguments["num_numbers_in_batch"] is count
+def test_counts_on_the_cpu_are_not_copied_to_the_heads_device() -> None:
+    count, labels = torch.tensor(3.0), torch.zeros(1, 4, dtype=torch.long)
+    moved = on_device({"labels": labels, "num_items_in_batch": count}, torch.device("meta"))
+    assert moved["labels"].device.type == "meta"
+    assert moved["num_items_in_batch"] is count
 
 
-def test_a_model_that_accelerate_spreads_is_number_aware_and_undo_leaves_the_hooks(chunked: bool) -> None:
+def test_a_model_spread_by_accelerate_is_number_aware_and_undo_keeps_its_hooks(chunked: bool) -> None:
     model, inputs = cases.llama(), batch()
     stock = model(**inputs).loss
     handle = make_number_aware(model, DIGITS, chunked=chunked)
@@ -394,7 +406,7 @@ def test_a_model_that_accelerate_spreads_is_number_aware_and_undo_leaves_the_hoo
 
 
 class _TwoHeads(transformers.LlamaForCausalLM):
-    """Predicts a second token with a head of its own, as models do that guess ahead."""
+    """Has a second loss, as models with multi-token prediction do."""
 
     def forward(self, *args: Any, labels: Any = None, **kwargs: Any) -> Any:
         outputs = super().forward(*args, labels=labels, **kwargs)
@@ -403,14 +415,14 @@ class _TwoHeads(transformers.LlamaForCausalLM):
         return outputs
 
 
-def test_a_second_loss_is_not_replaced_by_the_first() -> None:
+def test_a_second_loss_of_a_model_is_an_error() -> None:
     model = _TwoHeads(cases.llama().config)
     make_number_aware(model, DIGITS)
-    with pytest.raises(ValueError, match="a second time"):
+    with pytest.raises(ValueError, match="twice"):
         model(**batch())
 
 
-def test_a_routers_loss_that_is_added_inline_is_not_lost_in_silence() -> None:
+def test_a_routers_loss_that_is_added_inline_is_an_error() -> None:
     config = transformers.SwitchTransformersConfig(vocab_size=VOCAB, num_experts=2, **_OF_T5)
     model = transformers.SwitchTransformersForConditionalGeneration(config)
     make_number_aware(model, DIGITS)
@@ -420,7 +432,7 @@ def test_a_routers_loss_that_is_added_inline_is_not_lost_in_silence() -> None:
 
 
 class _Sharded(torch.nn.Module):
-    """Passes attributes on to what it wraps, as FSDP and DeepSpeed do."""
+    """Forwards attributes to the module that it wraps, as FSDP and DeepSpeed do."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -433,7 +445,7 @@ class _Sharded(torch.nn.Module):
             return getattr(self.module, name)
 
 
-def test_a_model_is_found_in_a_wrapper_that_looks_like_it() -> None:
+def test_a_model_is_found_inside_a_wrapper_that_forwards_its_attributes() -> None:
     model = cases.llama()
     handle = make_number_aware(model, DIGITS)
     assert handle_of(_Sharded(model)) is handle
@@ -454,25 +466,17 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: make_number_aware(cases.llama(vocab_size=4000), tiny_tokenizers.llama_like()),
         "far more than padding",
     ),
-    "another model's loss": (
-        lambda: NumberAwareLoss(cases.llama(vocab_size=50), NTLCrossEntropyLoss(DIGITS)),
-        "vocab_size=50",
-    ),
-    "a loss that shifts": (
-        lambda: NumberAwareLoss(cases.llama(), NTLCrossEntropyLoss(DIGITS, shift=True)),
-        "expected shift=False",
-    ),
     "no model": (lambda: make_number_aware(DIGITS, cases.llama()), "given NumberVocabulary"),
     "a model's name": (
         lambda: make_number_aware("gpt2", DIGITS),
-        "expected a model of transformers, given str",
+        "expected a transformers model, given str",
     ),
     "no head": (lambda: make_number_aware(cases.llama().model, DIGITS), "no head found"),
     "inline and causal": (
         lambda: make_number_aware(transformers.BartForCausalLM(make("Bart").config), DIGITS),
         "Pass shift=True",
     ),
-    "a loss that is no cross-entropy of the logits": (
+    "a loss other than cross-entropy of the logits": (
         lambda: make_number_aware(
             transformers.ProphetNetForConditionalGeneration(
                 transformers.ProphetNetConfig(
@@ -483,36 +487,36 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "computes no cross-entropy that could be made number-aware",
     ),
-    "no number loss": (
+    "neither tokenizer nor vocabulary": (
         lambda: make_number_aware(cases.llama(), "gpt2"),
         "expected a tokenizer or a NumberVocabulary",
     ),
-    "an option that is the model's": (
+    "an option that the model determines": (
         lambda: make_number_aware(cases.llama(), DIGITS, softcap=3.0),
         "softcap: expected some of",
     ),
-    "a reading of the tokenizer": (
+    "an option of the vocabulary": (
         lambda: make_number_aware(cases.llama(), DIGITS, digit_level=False),
-        r"give NumberVocabulary.from_tokenizer\(tokenizer, digit_level=False",
+        r"pass NumberVocabulary.from_tokenizer\(tokenizer, digit_level=False",
     ),
     "a chunk size without chunks": (
         lambda: make_number_aware(cases.llama(), DIGITS, chunk_size=8),
-        "go with chunked=True",
+        "need chunked=True",
     ),
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_does_not_fit_is_said(wrong: str) -> None:
+def test_invalid_arguments_are_errors(wrong: str) -> None:
     act, message = WRONG[wrong]
     with pytest.raises((ValueError, TypeError), match=message):
         act()
 
 
-def test_twice_is_an_error() -> None:
+def test_making_a_model_number_aware_twice_is_an_error() -> None:
     model = cases.llama()
     handle = make_number_aware(model, DIGITS)
-    with pytest.raises(ValueError, match="number-aware already"):
+    with pytest.raises(ValueError, match="already number-aware"):
         make_number_aware(model, DIGITS)
     handle.undo()
     with pytest.raises(ValueError, match="undone already"):
@@ -520,7 +524,7 @@ def test_twice_is_an_error() -> None:
     make_number_aware(model, DIGITS)
 
 
-def test_a_loss_function_of_the_users_own_is_neither_lost_nor_taken_for_ours(chunked: bool) -> None:
+def test_a_user_loss_function_is_neither_lost_nor_mistaken_for_ours(chunked: bool) -> None:
     def own(logits: torch.Tensor, labels: torch.Tensor, vocab_size: int, **_: Any) -> torch.Tensor:
         return logits.sum()
 
@@ -535,7 +539,7 @@ def test_a_loss_function_of_the_users_own_is_neither_lost_nor_taken_for_ours(chu
         model(**batch())
 
 
-def test_a_tokenizer_pads_to_the_models_width() -> None:
+def test_a_tokenizers_vocabulary_is_padded_to_the_models_width() -> None:
     tokenizer = tiny_tokenizers.llama_like()
     model = cases.llama(vocab_size=320)
     handle = make_number_aware(model, tokenizer)

@@ -1,4 +1,4 @@
-"""A step is the same however its batch is split: micro-batches, processes, sharded weights, chunked heads."""
+"""Training does not depend on how a batch is split: micro-batches, processes, shards, chunked heads."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_
 from torch import Tensor
 from transformers import LlamaForCausalLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
-from ntloss import NTLCrossEntropyLoss, NumberLevel
+from ntloss import NTLCrossEntropyLoss
 from ntloss.integrations.transformers import (
-    NumberAwareLoss,
     NumberCountingMixin,
     WeightScheduleCallback,
     count_numbers,
@@ -46,7 +45,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Setting], Trained]:
-    """What two processes made of every setting."""
+    """Results of two processes, for every setting."""
     return cases.trained_together(tmp_path_factory.mktemp("two"))
 
 
@@ -57,9 +56,7 @@ def assert_same(trained: Trained, expected: Trained) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_training_moves_weights_much_further_than_the_settings_may_differ(
-    name: str, one: dict[str, Trained]
-) -> None:
+def test_training_changes_weights_by_much_more_than_the_tolerance(name: str, one: dict[str, Trained]) -> None:
     before = MODELS[name]().state_dict()
     moved = [(one[name].weights[key] - weight).abs().max() for key, weight in before.items()]
     assert min(moved) > 10 * CLOSE
@@ -67,10 +64,10 @@ def test_training_moves_weights_much_further_than_the_settings_may_differ(
 
 @pytest.mark.parametrize("setting", ALONE[1:], ids=str)
 @pytest.mark.parametrize("name", MODELS)
-def test_one_process_trains_the_same_in_micro_batches(
+def test_micro_batches_train_the_same_weights_in_one_process(
     name: str, setting: Setting, one: dict[str, Trained], tmp_path: Path
 ) -> None:
-    # Some of them have no numbers, some no label at all.
+    # Some micro-batches have no numbers, some no label at all.
     assert_same(train(name, setting, tmp_path), one[name])
 
 
@@ -79,7 +76,7 @@ def test_one_process_trains_the_same_in_micro_batches(
     [(name, setting) for name in MODELS for setting in TOGETHER if cases.possible(name, setting)],
     ids=str,
 )
-def test_two_processes_train_the_same(
+def test_two_processes_train_the_same_weights(
     name: str, setting: Setting, one: dict[str, Trained], two: dict[Any, Trained]
 ) -> None:
     assert_same(two[name, setting], one[name])
@@ -94,7 +91,7 @@ class _NoCounts(LlamaForCausalLM):
     [(LlamaForCausalLM, 0.0), (LlamaForCausalLM, None), (_NoCounts, None)],
     ids=["weight of zero", "undone", "undone, no counts"],
 )
-def test_with_a_weight_of_zero_or_undone_a_trainer_trains_as_ever(
+def test_weight_zero_and_undo_restore_stock_training(
     kind: Any, weight: float | None, one: dict[str, Trained], tmp_path: Path
 ) -> None:
     weights = []
@@ -103,7 +100,7 @@ def test_with_a_weight_of_zero_or_undone_a_trainer_trains_as_ever(
         model.load_state_dict(cases.llama().state_dict())
         trainer = trainer_for(model, tmp_path, accumulate=4)
         for row in trainer.train_dataset if weight is not None else ():
-            row["labels"][0] = -100  # which nothing predicts, and older trainers count all the same
+            row["labels"][0] = -100  # nothing predicts it, but older trainers count it
         if patched:
             handle = make_trainer_number_aware(trainer, cases.DIGITS, weight=weight)
             assert trainer.model_accepts_loss_kwargs
@@ -112,18 +109,14 @@ def test_with_a_weight_of_zero_or_undone_a_trainer_trains_as_ever(
         weights.append(train_with(trainer).weights)
     assert_close(weights[0], weights[1], TRAINED)
     moved = [(weights[1][name] - weight).abs().max() for name, weight in one["llama"].weights.items()]
-    assert max(moved) > 10 * CLOSE  # the number term takes part in the usual training
+    assert max(moved) > 10 * CLOSE  # the number term changes training
 
 
-@pytest.mark.parametrize("way", ["own loss", "compute_loss_func"])
-def test_only_a_batch_that_is_split_needs_counting(way: str, one: dict[str, Trained], tmp_path: Path) -> None:
+def test_without_counting_a_split_batch_is_an_error(one: dict[str, Trained], tmp_path: Path) -> None:
     def uncounted(accumulate: int) -> Any:
-        model, function = cases.llama(), None
-        if way == "own loss":
-            make_number_aware(model, cases.DIGITS)
-        else:
-            function = NumberAwareLoss(model, cases.DIGITS)
-        return trainer_for(model, tmp_path, accumulate=accumulate, compute_loss_func=function)
+        model = cases.llama()
+        make_number_aware(model, cases.DIGITS)
+        return trainer_for(model, tmp_path, accumulate=accumulate)
 
     assert_same(train_with(uncounted(1)), one["llama"])
     with pytest.raises(ValueError, match=r"count_numbers\(trainer\)"):
@@ -137,7 +130,7 @@ def number_aware_t5() -> Any:
 
 
 @pytest.mark.parametrize("model_init", [None, number_aware_t5], ids=["a model", "one for each training"])
-def test_the_mixin_serves_a_trainer_of_ones_own(
+def test_the_mixin_works_in_a_custom_trainer_class(
     model_init: Any, one: dict[str, Trained], tmp_path: Path
 ) -> None:
     class CountingTrainer(NumberCountingMixin, Seq2SeqTrainer):
@@ -150,14 +143,14 @@ def test_the_mixin_serves_a_trainer_of_ones_own(
 
 
 class _Simple(Trainer):
-    """As in many a notebook."""
+    """Calls the model without counts, as many notebooks do."""
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
         outputs = model(**inputs)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
 
-class _HandingOn(Trainer):
+class _PassingCounts(Trainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -167,9 +160,11 @@ class _HandingOn(Trainer):
 
 
 @pytest.mark.parametrize(
-    ("kind", "accumulate"), [(_Simple, 1), (_HandingOn, 1), (_HandingOn, 4)], ids=["simple", "one", "four"]
+    ("kind", "accumulate"),
+    [(_Simple, 1), (_PassingCounts, 1), (_PassingCounts, 4)],
+    ids=["simple", "one", "four"],
 )
-def test_a_trainer_that_calls_the_model_itself_trains_the_same(
+def test_a_trainer_with_its_own_compute_loss_trains_the_same_weights(
     kind: Any, accumulate: int, one: dict[str, Trained], tmp_path: Path
 ) -> None:
     trainer = number_aware_trainer(cases.llama(), tmp_path, cls=kind, accumulate=accumulate)
@@ -177,43 +172,12 @@ def test_a_trainer_that_calls_the_model_itself_trains_the_same(
 
 
 @pytest.mark.parametrize("mode", ["add", "replace"])
-def test_a_trainer_that_keeps_a_count_from_the_model_is_an_error(mode: str, tmp_path: Path) -> None:
-    # Its loss would be the mean of each micro-batch, which nothing divides by the accumulation steps.
+def test_a_trainer_that_does_not_pass_its_count_to_the_model_is_an_error(mode: str, tmp_path: Path) -> None:
+    # Its loss would be the mean of each micro-batch, not divided by the accumulation steps.
     trainer = trainer_for(cases.llama(), tmp_path, cls=_Simple, accumulate=4)
     make_trainer_number_aware(trainer, cases.DIGITS, mode=mode)
-    with pytest.raises(ValueError, match=r"own compute_loss calls the model has to hand on"):
+    with pytest.raises(ValueError, match=r"own compute_loss calls the model has to pass on"):
         trainer.train()
-
-
-def test_an_encoder_decoder_gets_its_inputs_where_the_trainer_took_its_labels(tmp_path: Path) -> None:
-    model = cases.t5()
-    trainer = trainer_for(model, tmp_path, compute_loss_func=NumberAwareLoss(model, cases.DIGITS))
-    inputs = cases.batch()
-    # What the collator has made is left as it is.
-    given = {**inputs, "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(inputs["labels"])}
-    with pytest.raises(ValueError, match=r"count_numbers\(trainer\)"):
-        trainer.compute_loss(model, dict(given))
-    count_numbers(trainer)
-    loss = trainer.compute_loss(model, dict(inputs))
-    assert_close(trainer.compute_loss(model, dict(given)), loss, ONE_COMPUTATION)
-    with make_number_aware(model, cases.DIGITS):
-        assert_close(model(**inputs).loss, loss, ONE_COMPUTATION)
-
-
-def test_compute_loss_func_has_what_a_trainer_does_not_hand_on(tmp_path: Path) -> None:
-    model = cases.llama()
-    ids = torch.tensor([[20, 4, 5, 6, 7, 8, 9, 21]])
-    inputs = {"input_ids": ids, "labels": ids, "position_ids": torch.arange(8).view(1, -1) % 4}
-    function = NumberAwareLoss(model, cases.DIGITS, criterion=NumberLevel())
-    trainer = trainer_for(model, tmp_path, compute_loss_func=function)
-    with pytest.raises(ValueError, match=r"packed sequences begin: call count_numbers\(trainer\)"):
-        trainer.compute_loss(model, dict(inputs))
-    count_numbers(trainer)
-    loss = trainer.compute_loss(model, dict(inputs))
-    shifted = torch.nn.functional.pad(ids[:, 1:], (0, 1), value=-100)
-    assert_close(trainer.compute_loss(model, {**inputs, "shift_labels": shifted}), loss, ONE_COMPUTATION)
-    with make_number_aware(model, cases.DIGITS, NumberLevel()):
-        assert_close(model(**inputs).loss, loss, ONE_COMPUTATION)
 
 
 def test_a_schedule_sets_the_weight_before_each_step(tmp_path: Path) -> None:
@@ -248,7 +212,7 @@ def test_mixed_precision_training_is_close_and_can_be_undone(
 
 
 def terms_of(model: Any, rows: list[dict[str, Tensor]]) -> dict[str, float]:
-    """Both terms of all rows in one batch."""
+    """Both terms over all rows, as one batch."""
     inputs = cases.stack(rows)
     loss_fn = NTLCrossEntropyLoss(cases.DIGITS, shift=not model.config.is_encoder_decoder, return_terms=True)
     with torch.no_grad():
@@ -258,9 +222,9 @@ def terms_of(model: Any, rows: list[dict[str, Tensor]]) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("way", cases.WAYS)
-def test_evaluation_has_logits_and_both_terms_of_the_whole_set(name: str, way: str, tmp_path: Path) -> None:
+def test_evaluation_returns_logits_and_both_terms_of_the_set(name: str, way: str, tmp_path: Path) -> None:
     model = MODELS[name]()
-    # One batch; and some of 5 rows and of 4, with different counts of labels and numbers.
+    # One evaluation set is one batch, the other several, with different counts of labels and numbers.
     trainer = number_aware_trainer(model, tmp_path, way, per_device_eval_batch_size=5)
     rows = cases.samples()
     trainer.eval_dataset = {"short": rows[4:ROWS], "long": rows}
@@ -283,7 +247,7 @@ def test_evaluation_has_logits_and_both_terms_of_the_whole_set(name: str, way: s
         assert "eval_ce" not in trainer.evaluate(rows)
 
 
-def test_a_metric_of_the_users_own_keeps_its_name(tmp_path: Path) -> None:
+def test_a_user_metric_of_the_same_name_has_precedence(tmp_path: Path) -> None:
     trainer = trainer_for(cases.llama(), tmp_path)
     trainer.compute_metrics = lambda _: {"ce": -1.0}
     make_trainer_number_aware(trainer, cases.DIGITS)
@@ -292,7 +256,7 @@ def test_a_metric_of_the_users_own_keeps_its_name(tmp_path: Path) -> None:
     assert metrics["eval_ntl"] > 0
 
 
-def test_evaluation_by_generating_has_the_number_term_too(tmp_path: Path) -> None:
+def test_predict_with_generate_includes_the_number_term(tmp_path: Path) -> None:
     model = cases.t5()
     options = {"arguments": Seq2SeqTrainingArguments, "predict_with_generate": True}
     trainer = trainer_for(model, tmp_path, Seq2SeqTrainer, **options)
@@ -304,7 +268,7 @@ def test_evaluation_by_generating_has_the_number_term_too(tmp_path: Path) -> Non
     assert prediction.metrics["test_loss"] == approx(wanted, ONE_COMPUTATION)
 
 
-def test_a_resumed_training_is_the_one_that_went_through(tmp_path: Path, one: dict[str, Trained]) -> None:
+def test_resumed_training_reaches_the_same_weights(tmp_path: Path, one: dict[str, Trained]) -> None:
     options = {"save_strategy": "steps", "save_steps": 2}
     number_aware_trainer(cases.llama(), tmp_path, accumulate=4, **options).train()
     second = number_aware_trainer(cases.llama(), tmp_path, accumulate=4)
@@ -316,7 +280,7 @@ def test_a_resumed_training_is_the_one_that_went_through(tmp_path: Path, one: di
     ("options", "message"),
     [
         ({"label_smoothing_factor": 0.1}, "label_smoothing= to make_number_aware"),
-        ({"compute_loss_func": lambda *_, **__: None}, "leave compute_loss_func away"),
+        ({"compute_loss_func": lambda *_, **__: None}, "omit compute_loss_func"),
         (
             {
                 "cls": lambda model, *args, **kwargs: Trainer(
@@ -328,30 +292,43 @@ def test_a_resumed_training_is_the_one_that_went_through(tmp_path: Path, one: di
     ],
     ids=["label smoothing", "compute_loss_func", "model_init"],
 )
-def test_a_trainer_that_would_not_use_the_models_loss_is_an_error(
+def test_trainer_options_that_replace_the_models_loss_are_errors(
     options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     trainer = trainer_for(cases.llama(), tmp_path, **options)
     with pytest.raises(ValueError, match=message):
         make_trainer_number_aware(trainer, cases.DIGITS)
-    make_number_aware(trainer.model, cases.DIGITS)  # the error has left it as it was
+    make_number_aware(trainer.model, cases.DIGITS)  # the error left the model unchanged
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_compute_loss_func_cannot_replace_the_number_aware_loss(name: str, tmp_path: Path) -> None:
+    class CountingTrainer(NumberCountingMixin, Trainer):
+        pass
+
+    model = MODELS[name]()
+    make_number_aware(model, cases.DIGITS)
+    own = lambda outputs, labels, num_items_in_batch: outputs.logits.sum()  # noqa: E731
+    trainer = trainer_for(model, tmp_path, CountingTrainer, compute_loss_func=own)
+    with pytest.raises(ValueError, match="would replace the model's number-aware loss"):
+        trainer.train()
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("args.use_liger_kernel", True, "chunked=True computes the loss without logits"),
+        ("args.use_liger_kernel", True, "chunked=True also computes the loss without logits"),
         ("args._n_gpu", 2, "sees 2 GPUs and would copy the model"),
         ("get_sp_size", lambda: 2, "expected data, tensor or context parallelism"),
     ],
     ids=["Liger", "two GPUs", "shared sequences"],
 )
-def test_a_setup_in_which_the_number_term_would_be_lost_or_wrong_is_an_error(
+def test_setups_that_lose_or_distort_the_number_term_are_errors(
     name: str, value: Any, message: str, tmp_path: Path
 ) -> None:
     trainer = trainer_for(cases.llama(), tmp_path)
     owner = trainer.args if name.startswith("args.") else trainer
-    setattr(owner, name.removeprefix("args."), value)  # one made so needs the library, or the GPUs
+    setattr(owner, name.removeprefix("args."), value)  # a real one would need the library, or GPUs
     with pytest.raises(ValueError, match=message):
         make_trainer_number_aware(trainer, cases.DIGITS)
     assert handle_of(trainer.model) is None
@@ -359,7 +336,7 @@ def test_a_setup_in_which_the_number_term_would_be_lost_or_wrong_is_an_error(
 
 @pytest.mark.parametrize("way", cases.WAYS)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_without_any_label_trains_nothing(name: str, way: str, tmp_path: Path) -> None:
+def test_a_step_without_labels_changes_no_weights(name: str, way: str, tmp_path: Path) -> None:
     model = MODELS[name]()
     before = {key: weight.clone() for key, weight in model.state_dict().items()}
     trainer = number_aware_trainer(model, tmp_path, way, accumulate=4, max_steps=1)
@@ -370,22 +347,14 @@ def test_a_step_without_any_label_trains_nothing(name: str, way: str, tmp_path: 
     assert all(torch.equal(weight, before[key]) for key, weight in model.state_dict().items())
 
 
-def test_label_smoothing_that_compute_loss_func_would_ignore_is_an_error(tmp_path: Path) -> None:
-    model = cases.llama()
-    function = NumberAwareLoss(model, cases.DIGITS)
-    trainer = trainer_for(model, tmp_path, compute_loss_func=function, label_smoothing_factor=0.1)
-    with pytest.raises(ValueError, match="is ignored by the Trainer"):
-        count_numbers(trainer)
-
-
 @pytest.mark.parametrize("line", [make_trainer_number_aware, count_numbers])
-def test_a_model_where_a_trainer_is_expected_is_told(line: Any) -> None:
+def test_a_model_in_place_of_a_trainer_is_an_error(line: Any) -> None:
     with pytest.raises(TypeError, match="expected a Trainer, given LlamaForCausalLM"):
         line(cases.llama())
 
 
-def test_a_trainer_without_a_number_loss_has_nothing_to_count(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no number-aware loss whose numbers"):
+def test_a_trainer_without_a_number_aware_model_or_tokenizer_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="model is not number-aware"):
         count_numbers(trainer_for(cases.llama(), tmp_path))
     with pytest.raises(ValueError, match="pass the model's tokenizer"):
         make_trainer_number_aware(trainer_for(cases.llama(), tmp_path))

@@ -1,7 +1,9 @@
-"""TRL's SFTTrainer with a number-aware loss: the trainer's own training, plus the number term."""
+"""TRL's SFTTrainer with a number-aware loss trains as without, plus the number term."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,6 @@ import torch
 from processes import results_of
 from test_integrations_model import make
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close
-from torch.torch_version import TorchVersion
 from transformers import PrinterCallback
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel
@@ -25,7 +26,7 @@ from ntloss.integrations.transformers import (
 )
 from ntloss.number_spans import sequence_ids_of
 
-trl = pytest.importorskip("trl")
+trl = pytest.importorskip("trl", "1.15", reason="needs TRL 1.15, which needs Python 3.11")
 datasets = pytest.importorskip("datasets")
 
 from ntloss.integrations.trl import make_sft_number_aware  # noqa: E402  # it imports trl
@@ -79,8 +80,7 @@ def assert_same_training(found: Any, expected: Any, *names: str) -> None:
 
 
 WAYS: dict[str, dict[str, Any]] = {
-    "nll": {"loss_type": "nll"},
-    "chunked_nll": {"loss_type": "chunked_nll"},
+    "completions": {},
     "whole text": {"completion_only_loss": False},
     "packing": {"packing": True, "max_length": 32, "per_device_train_batch_size": 2},
     "padding free": {"padding_free": True, "max_length": None},
@@ -88,11 +88,9 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_with_a_weight_of_zero_it_trains_and_logs_as_without(way: str, tmp_path: Path) -> None:
+def test_weight_zero_trains_and_logs_the_same_as_the_stock_loss(way: str, tmp_path: Path) -> None:
     if way == "whole text" and cases.COUNTS_FIRST_LABEL:
-        pytest.skip("this trainer also counts the first label, which nothing predicts")
-    if way == "padding free" and TorchVersion(trl.__version__) < TorchVersion("1.14"):
-        pytest.skip("this trainer asks for flash attention where nothing is padded")
+        pytest.skip("this release also counts the first label, which nothing predicts")
     expected = trained(sft(tmp_path, **WAYS[way]))
     trainer = number_aware_sft(tmp_path, weight=0.0, **WAYS[way])
     assert_same_training(trained(trainer), expected, "entropy", "mean_token_accuracy", "num_tokens")
@@ -109,27 +107,27 @@ def test_a_routers_loss_is_added_once(accumulate: int, tmp_path: Path) -> None:
     assert_same_training(trained(trainer), expected, "aux_loss")
 
 
-def test_micro_batches_train_the_same(tmp_path: Path) -> None:
+def test_micro_batches_train_the_same_weights(tmp_path: Path) -> None:
     one, four = (number_aware_sft(tmp_path, **cases.split(accumulate)) for accumulate in (1, 4))
     assert_same_training(trained(one), trained(four))
 
 
-# The second half of each batch, which is the second rank's, completes without a number.
+# In the second half of each batch, which is the second rank's, completions have no numbers.
 UNEVEN = [{**row, "completion": " a. a"} if i % 8 > 3 else row for i, row in enumerate(COMPLETIONS)]
 
 
 def on_two(_rank: int, folder: Path) -> Any:
-    """What each of two processes trains."""
+    """Train in each of two processes."""
     split = {"per_device_train_batch_size": 4, "ddp_backend": "gloo"}
     return trained(number_aware_sft(folder, rows=UNEVEN, **split))
 
 
-def test_two_processes_train_the_same(tmp_path: Path) -> None:
+def test_two_processes_train_the_same_weights(tmp_path: Path) -> None:
     of_two = results_of(on_two, (tmp_path,), tmp_path)
     assert_same_training(of_two[0], trained(number_aware_sft(tmp_path, rows=UNEVEN)))
 
 
-def test_packed_sequences_are_told_apart(tmp_path: Path) -> None:
+def test_packed_sequences_are_separated(tmp_path: Path) -> None:
     trainer = sft(
         tmp_path, packing=True, max_length=32, per_device_train_batch_size=1, completion_only_loss=False
     )
@@ -137,7 +135,9 @@ def test_packed_sequences_are_told_apart(tmp_path: Path) -> None:
     assert (inputs["position_ids"] == 0).sum() > 1
     model = trainer.model.train()
     unlabelled = {key: value for key, value in inputs.items() if key != "labels"}
-    logits = model(**unlabelled, use_cache=False).logits  # as the trainer calls it; masks depend on it
+    logits = model(
+        **unlabelled, use_cache=False
+    ).logits  # as the trainer calls it, because masks depend on it
     handle = make_sft_number_aware(trainer, criterion=NumberLevel())
     loss_fn = NTLCrossEntropyLoss(handle.loss.vocabulary, NumberLevel(), shift=True)
     sequence_ids = sequence_ids_of(inputs["position_ids"])
@@ -148,19 +148,19 @@ def test_packed_sequences_are_told_apart(tmp_path: Path) -> None:
 def peft_config_of(adapter: str) -> Any:
     if adapter == "none":
         return None
-    from test_integrations_adapters import lora  # which skips the test without PEFT
+    from test_integrations_adapters import lora  # skips the test without PEFT
 
     return lora(adapter, task_type="CAUSAL_LM")
 
 
 @pytest.mark.parametrize("adapter", ["none", "head, too", "head trained whole", "tokens of the head"])
-def test_the_loss_of_completions_is_that_of_their_logits(adapter: str, tmp_path: Path) -> None:
+def test_the_loss_of_completions_equals_the_loss_from_their_logits(adapter: str, tmp_path: Path) -> None:
     try:
         trainer = sft(tmp_path, peft_config=peft_config_of(adapter))
     except ValueError as error:
         if "adapter to `lm_head` is not supported" not in str(error):
             raise
-        pytest.skip("this trainer refuses it")
+        pytest.skip("this release of TRL refuses this adapter")
     model, inputs = trainer.model.train(), next(iter(trainer.get_train_dataloader()))
     logits = model(**{key: value for key, value in inputs.items() if key != "labels"}).logits
     handle = make_sft_number_aware(trainer, weight=0.7)
@@ -176,7 +176,7 @@ def test_the_loss_of_completions_is_that_of_their_logits(adapter: str, tmp_path:
         assert_close(gradient, wanted)
 
 
-def test_evaluation_has_its_metrics_and_undo_the_trainers_own_loss(tmp_path: Path) -> None:
+def test_evaluation_keeps_the_trainers_metrics_and_undo_restores_its_loss(tmp_path: Path) -> None:
     trainer = sft(tmp_path)
     stock = trainer.evaluate()
     handle = make_sft_number_aware(trainer, weight=0.7)
@@ -193,9 +193,9 @@ def test_evaluation_has_its_metrics_and_undo_the_trainers_own_loss(tmp_path: Pat
 
 
 @pytest.mark.parametrize("undone", ["before", "after"])
-def test_a_second_stage_on_the_same_model_is_number_aware(undone: str, tmp_path: Path) -> None:
+def test_a_second_trainer_of_the_same_model_is_number_aware(undone: str, tmp_path: Path) -> None:
     model = cases.llama(vocab_size=VOCAB)
-    first = sft(tmp_path, model=model, bf16=True)  # accelerate wraps the forward, and leaves it so
+    first = sft(tmp_path, model=model, bf16=True)  # accelerate wraps the forward, and never unwraps it
     handle = make_sft_number_aware(first)
     first.train()
     weights = {key: weight.clone() for key, weight in model.state_dict().items()}
@@ -211,14 +211,13 @@ def test_a_second_stage_on_the_same_model_is_number_aware(undone: str, tmp_path:
     alone = sft(tmp_path, model=fresh, bf16=True)
     make_sft_number_aware(alone)
     expected, expected_logs = trained(alone)
-    # In bfloat16 steps drift apart; a loss that is not number-aware is smaller by far more than that.
+    # In bfloat16, steps drift apart; a loss without the number term is smaller by far more than that.
     assert logs[0]["loss"] == approx(expected_logs[0]["loss"], HALF_PRECISION)
     assert_close(found, expected, HALF_PRECISION)
 
 
-@pytest.mark.skipif(TorchVersion(trl.__version__) < TorchVersion("1.15"), reason="asks for the model's loss")
 @pytest.mark.parametrize("patched", ["before", "after"])
-def test_a_trainer_that_does_not_ask_for_the_models_loss_is_an_error(patched: str, tmp_path: Path) -> None:
+def test_make_number_aware_is_an_error_for_an_sft_trainer(patched: str, tmp_path: Path) -> None:
     model = cases.llama(vocab_size=VOCAB)
     tokenizer = tiny_tokenizers.llama_like()
     if patched == "before":
@@ -231,18 +230,18 @@ def test_a_trainer_that_does_not_ask_for_the_models_loss_is_an_error(patched: st
         trainer.train()
 
 
-def test_metrics_that_are_not_wanted_are_not_made_up(tmp_path: Path) -> None:
-    trainer = sft(tmp_path, max_steps=1, loss_type="chunked_nll")
+def test_metrics_that_are_switched_off_are_logged_as_nan(tmp_path: Path) -> None:
+    trainer = sft(tmp_path, max_steps=1)
     make_sft_number_aware(trainer, metrics=False)
     _, logs = trained(trainer)
     assert logs[0]["loss"] > 0
     assert logs[0]["entropy"] != logs[0]["entropy"]
 
 
-def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
+def test_invalid_arguments_are_errors(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="make_trainer_number_aware"):
         make_sft_number_aware(cases.trainer_for(cases.llama(), tmp_path))
-    with pytest.raises(TypeError, match=r"chunked=True: .*leave chunked away"):
+    with pytest.raises(TypeError, match="chunked: expected some of chunk_size"):
         make_sft_number_aware(sft(tmp_path), chunked=True)
     with pytest.raises(ValueError, match="expected 'nll'"):
         make_sft_number_aware(sft(tmp_path, loss_type="dft"))
@@ -254,3 +253,13 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="label_smoothing= to make_number_aware"):
         make_sft_number_aware(smoothed)
     assert handle_of(smoothed.model) is None
+
+
+def test_an_older_trl_is_an_error_that_names_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    import trl.trainer.utils
+
+    monkeypatch.delattr(trl.trainer.utils, "FusedCausalLMOutput")  # as before TRL 1.15
+    monkeypatch.setattr(trl, "__version__", "1.14.0")
+    monkeypatch.delitem(sys.modules, "ntloss.integrations.trl")
+    with pytest.raises(ImportError, match=r"TRL 1\.14\.0 is too old: .*1\.15.*Python 3\.11.*pip install"):
+        importlib.import_module("ntloss.integrations.trl")

@@ -1,9 +1,9 @@
-"""One line in your own training code; each file needs what it is named after, installed as an extra.
+"""Integrations with training libraries; each module needs the library that it is named after, as an extra.
 
     ntloss.integrations.transformers    Trainer, Seq2SeqTrainer, and any loop over a transformers model
-    ntloss.integrations.callback        logs how well numbers are predicted, to what a Trainer reports to
+    ntloss.integrations.callback        logs how well numbers are predicted, to all trackers of a Trainer
     ntloss.integrations.trl             TRL's SFTTrainer
-    ntloss.integrations.counts          loops of one's own, Lightning, accelerate
+    ntloss.integrations.counts          your own training loop, Lightning, accelerate
 
-docs/integrations.md has the lines.
+docs/integrations.md shows how to use them.
 """

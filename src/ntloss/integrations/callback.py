@@ -1,4 +1,4 @@
-"""Logs how well numbers are predicted during training, to whatever a transformers Trainer reports to."""
+"""Logs how well numbers are predicted, to all trackers of a transformers Trainer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from ntloss.engine.objective import LossTerms
-from ntloss.engine.readout import IDENTITY
 from ntloss.engine.targets import shift_left
 from ntloss.integrations.counts import Loss
-from ntloss.integrations.transformers import NumberAwareLoss, handle_of
+from ntloss.integrations.transformers import handle_of
 from ntloss.integrations.transformers.evaluation import TermSums, without_repeated_rows
 from ntloss.integrations.transformers.trainer import check_is_trainer
 from ntloss.number_spans import find_numbers, token_kinds
 from ntloss.token_metrics import TokenMetrics
 
-# What is logged as, and what `TokenMetrics` calls it.
+# Logged names, and those of `TokenMetrics`.
 _LOGGED = {
     "number_tokens": "number_tokens",
     "number_accuracy": "token_accuracy",
@@ -31,43 +30,43 @@ _LOGGED = {
     "text_number_mass": "text_mass",
     "text_ce": "text_cross_entropy",
 }
-_ROWS = 1024  # of logits that are made at a time where a loss has made none
+_ROWS = 1024  # of logits that are measured at a time
 
 
 class NumberMetricsCallback(TrainerCallback):
     r"""Logs cross-entropy, number term and the accuracy of number tokens, in training and in evaluation.
 
-    `NumberMetricsCallback().attach(trainer)` is all. The metrics stand in the Trainer's own log entries, so
-    that all trackers, `state.log_history` and `metric_for_best_model` have them; those of an evaluation begin
-    with its prefix (`eval_ntl`). For a baseline, train with a number-aware loss of weight 0.
+    Call `NumberMetricsCallback().attach(trainer)`. The metrics become part of the Trainer's log entries, so
+    that all trackers, `state.log_history` and `metric_for_best_model` see them; those of an evaluation have
+    its prefix (`eval_ntl`). For a baseline, train with a number-aware loss of weight 0.
 
     ======================== ====================================================================
-    `ce`, `ntl`              mean of both terms of the loss, before $\lambda$
-    `number_tokens`          labels that were seen to be numbers: 0 says that the loss sees none
-    `number_accuracy`        share of these that are the likeliest token of all
-    `number_value_accuracy`  share whose value is the likeliest number: `4` and `▁4` are one, text left aside
+    `ce`, `ntl`              means of both terms of the loss, before $\lambda$
+    `number_tokens`          count of labels that are number tokens: with 0, the loss sees no numbers
+    `number_accuracy`        share of these that are the most likely token
+    `number_value_accuracy`  share whose value is the most likely number: `4` and `▁4` are one
     `number_error`           mean of $\sum_j p_j |v_j - v_k|$, for digits from 0 to 9
-    `number_error_place_1`   the same of digits at one place: 0 are units, 1 tens, -1 tenths
-    `number_mass`            mean probability of all number tokens together, where the label is one
+    `number_error_place_1`   the same for digits of one place: 0 are units, 1 tens, -1 tenths
+    `number_mass`            mean total probability of the number tokens, where the label is a number
     `text_number_mass`       the same where the label is text
     `number_ce`, `text_ce`   mean cross-entropy where the label is a number, and where it is text
     ======================== ====================================================================
 
-    In training the terms are those of every step and cost nothing; the others are measured on the logits that
-    are there, at every `train_every`-th step. A loss from hidden states (`chunked=True`) has no logits: then
-    the others are measured in evaluation alone. Nothing waits for the device before a log entry is written,
-    and what is logged is the mean over all processes and accumulated batches since the last one. Examples
-    that a distributed sampler repeats to fill up an evaluation count once.
+    In training, the two terms cover every step and cost nothing; the other metrics are computed from the
+    loss's logits at every `train_every`-th step. A loss from hidden states (`chunked=True`) has no logits in
+    training: the other metrics are then computed in evaluations only. The callback synchronises with the
+    device only when a log entry is written. An entry has the means over all processes and accumulated batches
+    since the last one. Examples that a distributed sampler repeats to fill up an evaluation count once.
 
     Args:
-        loss: what to listen to, where the trainer cannot be asked: the combined loss that a trainer of your
-            own calls. Default: that of `make_trainer_number_aware`, `make_number_aware` or `NumberAwareLoss`.
+        loss: the combined loss that your own trainer calls. Default: the loss of the trainer's number-aware
+            model.
         train_every: optimizer steps between measurements in training; None for none. Default: 10.
-        places: places of digits to tell apart. Default: from hundredths to ten thousands.
+        places: places of digits to log separately. Default: from hundredths to ten thousands.
 
     Raises:
         TypeError: `loss` is not a combined loss.
-        ValueError: `train_every` is not 1 or more; `places` are not consecutive.
+        ValueError: `train_every` is below 1; `places` are not consecutive.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class NumberMetricsCallback(TrainerCallback):
         if loss is not None and not (isinstance(loss, torch.nn.Module) and hasattr(loss, "normalizers")):
             raise TypeError(
                 f"NumberMetricsCallback({type(loss).__name__}): expected an NTLCrossEntropyLoss or "
-                "NTLLinearCrossEntropyLoss, such as a handle's .loss, or nothing. The trainer is for attach: "
+                "NTLLinearCrossEntropyLoss, such as a handle's .loss, or None. To listen to a trainer: "
                 "NumberMetricsCallback().attach(trainer)."
             )
         self.loss = loss
@@ -87,10 +86,10 @@ class NumberMetricsCallback(TrainerCallback):
         self._trainer: Any = None
         self._windows: dict[bool, _Window] = {}
         self._measures = True
-        self._undo: list[Any] = []
+        self._hooks: list[tuple[Loss, bool, Any]] = []  # loss, its own return_terms, hook
 
     def attach(self, trainer: Any) -> NumberMetricsCallback:
-        """Add it to a Trainer, in front of the trackers, so that they see what it logs.
+        """Add the callback to a Trainer, before its trackers, so that they see the metrics.
 
         Args:
             trainer: a `Trainer` or one derived from it, with a number-aware loss.
@@ -100,11 +99,11 @@ class NumberMetricsCallback(TrainerCallback):
 
         Raises:
             TypeError: not a Trainer.
-            ValueError: attached already; no number-aware loss.
+            ValueError: it is already attached, or the trainer has no number-aware loss.
         """
         check_is_trainer(trainer)
         if self._trainer is not None:
-            raise ValueError("attached already: expected one callback for each trainer")
+            raise ValueError("attached already: expected one callback per trainer")
         losses = _losses_of(trainer) if self.loss is None else (self.loss,)
         self._trainer = trainer
         self._windows = {training: _Window(losses[0], self.places) for training in (True, False)}
@@ -114,7 +113,7 @@ class NumberMetricsCallback(TrainerCallback):
         return self
 
     def detach(self) -> None:
-        """Take it from its Trainer, and leave the loss as it was.
+        """Remove the callback from its Trainer, and restore the loss.
 
         Raises:
             ValueError: not attached.
@@ -122,9 +121,10 @@ class NumberMetricsCallback(TrainerCallback):
         if self._trainer is None:
             raise ValueError("not attached to a trainer: there is nothing to detach from")
         self._trainer.callback_handler.remove_callback(self)
-        for undo in self._undo:
-            undo()
-        self._undo, self._trainer = [], None
+        for loss, had_terms, hook in self._hooks:
+            hook.remove()
+            loss.return_terms = had_terms
+        self._hooks, self._trainer = [], None
 
     def _listen_to(self, loss: Loss) -> None:
         signature = inspect.signature(loss.forward)
@@ -139,10 +139,7 @@ class NumberMetricsCallback(TrainerCallback):
                 self._see(module, dict(bound.arguments), output)
             return output if had_terms else output.loss
 
-        def restore() -> None:
-            loss.return_terms = had_terms
-
-        self._undo += [loss.register_forward_hook(listen, with_kwargs=True).remove, restore]
+        self._hooks.append((loss, had_terms, loss.register_forward_hook(listen, with_kwargs=True)))
 
     def _see(self, loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
         training = bool(self._trainer.model.training)
@@ -150,19 +147,16 @@ class NumberMetricsCallback(TrainerCallback):
         if not training:
             inputs, terms = without_repeated_rows(loss, inputs, terms)
         window.terms.add(loss, inputs, terms)
-        if "logits" in inputs:
-            if self._measures or not training:
-                window.add_logits(loss, inputs)
-        elif not training:
-            window.add_hidden(loss, inputs)
+        if not training or (self._measures and "logits" in inputs):
+            window.add(loss, inputs)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leave aside what a training before this one has not logged any more, or broke off in."""
+        """Discard what an earlier training has not logged."""
         if self._trainer is not None:
             self._windows[True].reset()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Choose whether this step's logits are measured."""
+        """Decide whether this step's logits are measured."""
         self._measures = self.train_every is not None and state.global_step % self.train_every == 0
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -170,8 +164,8 @@ class NumberMetricsCallback(TrainerCallback):
         logs: dict[str, Any] = kwargs["logs"]
         if self._trainer is None:
             raise ValueError(
-                "NumberMetricsCallback was added to a trainer that it does not know, behind its trackers: "
-                "expected NumberMetricsCallback().attach(trainer) in place of callbacks=[...] or add_callback"
+                "NumberMetricsCallback was added with callbacks=[...] or add_callback, after the trackers: "
+                "expected NumberMetricsCallback().attach(trainer)"
             )
         evaluations = [name for name in logs if name.endswith("_runtime") and name != "train_runtime"]
         if "loss" in logs:
@@ -185,46 +179,38 @@ class NumberMetricsCallback(TrainerCallback):
         state.log_history[-1].update(metrics)
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
-        """Add the metrics to those of `trainer.predict`, which are not logged."""
+        """Add the metrics to those that `trainer.predict` returns, which are not logged."""
         runtime = next(name for name in metrics if name.endswith("_runtime"))
         measured = self._windows[False].pop()
         metrics.update({runtime.removesuffix("runtime") + name: value for name, value in measured.items()})
 
 
 class _Window:
-    """What was seen since the last log entry."""
+    """Metrics since the last log entry."""
 
     def __init__(self, loss: Loss, places: range) -> None:
         self.tokens = TokenMetrics(loss.vocabulary, ignore_index=loss.ignore_index, places=places or None)
         self.kinds = token_kinds(loss.vocabulary)
         self.terms = TermSums()
 
-    def add_logits(self, loss: Loss, inputs: dict[str, Any]) -> None:
-        """Number tokens of a batch; nothing where its vocabulary is sharded over processes."""
-        logits = inputs["logits"]
-        if hasattr(logits, "device_mesh") or logits.shape[-1] != loss.vocabulary.vocab_size:
+    def add(self, loss: Loss, inputs: dict[str, Any]) -> None:
+        """Add the number tokens of a batch, unless its vocabulary is sharded over processes."""
+        is_linear = "hidden_states" in inputs
+        states = inputs["hidden_states"] if is_linear else inputs["logits"]
+        width = len(inputs["lm_head_weight"]) if is_linear else states.shape[-1]
+        is_sharded = any(hasattr(tensor, "device_mesh") for tensor in inputs.values())
+        if is_sharded or width != loss.vocabulary.vocab_size:
             return
-        labels, places = self._targets(loss, inputs)
-        transform = loss.transform
-        self.tokens.update(
-            logits if transform == IDENTITY else transform.apply(logits.float()), labels, places
-        )
-
-    def add_hidden(self, loss: Loss, inputs: dict[str, Any]) -> None:
-        """The same from hidden states and the head."""
-        weight, bias = inputs["lm_head_weight"], inputs["bias"]
-        if hasattr(weight, "device_mesh") or len(weight) != loss.vocabulary.vocab_size:
-            return
-        targets = self._targets(loss, inputs)
-        hidden = inputs["hidden_states"].flatten(0, -2)
-        labels, places = (None if column is None else column.flatten() for column in targets)
-        assert labels is not None
-        for start in range(0, len(hidden), _ROWS):
+        columns = [None if column is None else column.reshape(-1) for column in self._targets(loss, inputs)]
+        states = states.reshape(-1, states.shape[-1])
+        for start in range(0, len(states), _ROWS):
             rows = slice(start, start + _ROWS)
-            logits = torch.nn.functional.linear(hidden[rows], weight, bias).float()
-            self.tokens.update(
-                loss.transform.apply(logits), labels[rows], None if places is None else places[rows]
-            )
+            logits = states[rows]
+            if is_linear:
+                logits = torch.nn.functional.linear(logits, inputs["lm_head_weight"], inputs["bias"])
+            labels, places = (None if column is None else column[rows] for column in columns)
+            assert labels is not None
+            self.tokens.update(loss.transform.apply(logits.float()), labels, places)
 
     def _targets(self, loss: Loss, inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
         labels, ignored = inputs["labels"], loss.ignore_index
@@ -236,12 +222,12 @@ class _Window:
         return shift_left(labels, places, ignored) if loss.shift else (labels, places)
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Discard all metrics."""
         self.tokens.reset()
         self.terms = TermSums()
 
     def pop(self) -> dict[str, float]:
-        """The metrics over all processes, each of which calls this; then begin anew."""
+        """Return the metrics over all processes, each of which calls this; reset them."""
         metrics = self.terms.pop()
         tokens = self.tokens.gathered()
         self.reset()
@@ -255,11 +241,9 @@ class _Window:
 
 
 def _losses_of(trainer: Any) -> tuple[Loss, ...]:
-    if isinstance(trainer.compute_loss_func, NumberAwareLoss):
-        return (trainer.compute_loss_func.loss,)
     if (handle := handle_of(trainer.model)) is not None:
         return handle.losses
     raise ValueError(
-        "the trainer has no number-aware loss to listen to: expected make_trainer_number_aware(trainer) "
-        "first, weight=0 for a baseline; or NumberMetricsCallback(loss), where your trainer calls one itself"
+        "the trainer has no number-aware loss to listen to: call make_trainer_number_aware(trainer) first, "
+        "with weight=0 for a baseline; or NumberMetricsCallback(loss), if your trainer calls a loss itself"
     )

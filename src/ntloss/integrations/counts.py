@@ -1,15 +1,15 @@
 """Counts over accumulated micro-batches and ranks, for loops in PyTorch, Lightning and accelerate.
 
 A mean over tokens depends on how a batch is split, unless every part divides by the same count. Cross-entropy
-and the number term divide by counts of their own, tokens and number labels, so no rescaling afterwards can
-mend both: the counts have to be there before the first micro-batch is computed.
+is divided by the count of tokens, the number term by that of number labels. No later rescaling can correct
+both, so the counts must be known before the first micro-batch is computed.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -17,49 +17,45 @@ from torch import Tensor
 
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 
+if TYPE_CHECKING:
+    from ntloss.integrations.transformers import NumberAwareModel
+
 Loss = NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss
 
 
-class Counter(Protocol):
-    """What counts labels and numbers of a batch: a loss, or the handle of a number-aware model."""
-
-    def normalizers(self, *args: Any, **inputs: Any) -> tuple[Tensor, Tensor]:
-        """`num_items_in_batch` and `num_numbers_in_batch`, scalars."""
-
-
 def counter_of(loss: Loss) -> NTLCrossEntropyLoss:
-    """What counts as a loss does, on the labels' device: a loader's lie on the CPU, the model elsewhere."""
+    """Return a loss that counts as `loss` does, but may be on another device: that of a loader's labels."""
     return NTLCrossEntropyLoss(
         loss.vocabulary, loss.objective.criterion, ignore_index=loss.ignore_index, shift=loss.shift
     )
 
 
 class CountedBatches:
-    """A loader's batches, each with the counts that its loss divides by.
+    """The batches of a loader, each with the counts that its loss is divided by.
 
     The counts are those of the whole optimizer step, over `accumulate` micro-batches and all ranks, divided
-    by how many these are. So the losses of the micro-batches are to be *averaged* over micro-batches and
-    ranks, which Lightning (`accumulate_grad_batches`), accelerate (`gradient_accumulation_steps`) and
-    data-parallel wrappers (DDP, FSDP) do anyway, and the gradient is that of one large batch, for
-    cross-entropy and for the number term, however many number labels each part holds. In a loop of your own
-    divide the loss by `accumulate`. With accelerate say yourself when gradients are synchronised
-    (`accelerator.no_sync`): what `accelerator.accumulate` asks is whether the loader is at its end, and this
-    one reads a step ahead.
+    by the number of these parts. *Averaging* the losses over micro-batches and ranks then gives the gradient
+    of one large batch, for cross-entropy and for the number term, however the number labels are spread.
+    Lightning (`accumulate_grad_batches`), accelerate (`gradient_accumulation_steps`) and data-parallel
+    wrappers (DDP, FSDP) average by themselves; in your own loop, divide the loss by `accumulate`.
+
+    With accelerate, control the synchronisation of gradients yourself (`accelerator.no_sync`):
+    `accelerator.accumulate` depends on whether the loader is at its end, and this one reads a step ahead.
 
     Args:
-        loader: any iterable of batches; on several ranks, of as many on each. Lightning does not give it a
-            distributed sampler, as it does for a `DataLoader`.
-        loss: says which labels count: a combined loss; or the handle of `make_number_aware`, whose model is
-            called with batch and counts, `model(**batch, **counts)`.
+        loader: any iterable of batches, with the same number of batches on each rank. Lightning adds a
+            distributed sampler to a `DataLoader` only, not to this class.
+        loss: a combined loss; or the handle of `make_number_aware`, whose model is called with batch and
+            counts, `model(**batch, **counts)`.
         accumulate: micro-batches per optimizer step. The last step of an epoch may have fewer. Default: 1.
-        labels: finds in a batch the labels that the loss is given; or a dict of `labels` and the
-            `loss_weights` and `sequence_ids` beside them, which count, too. Default: `batch["labels"]`; of a
-            handle the whole batch.
-        group: process group over which data is split. Default: all; without `torch.distributed` none.
+        labels: function of a batch that returns its labels, or a dict of `labels` and of the `loss_weights`
+            and `sequence_ids` that the loss is called with. Default: `batch["labels"]`; with a handle, the
+            whole batch.
+        group: process group over which data is split. Default: all ranks, if `torch.distributed` is in use.
 
     Raises:
-        TypeError: `loss` counts nothing.
-        ValueError: `accumulate` is not a whole number of 1 or more; while iterating, a batch without labels.
+        TypeError: `loss` has no `normalizers`.
+        ValueError: `accumulate` is not an integer of 1 or more; while iterating, a batch without labels.
 
     Example:
         >>> import torch
@@ -78,7 +74,7 @@ class CountedBatches:
     def __init__(
         self,
         loader: Iterable[Any],
-        loss: Loss | Counter,
+        loss: Loss | NumberAwareModel,
         accumulate: int = 1,
         labels: Callable[[Any], Tensor | Mapping[str, Tensor]] | None = None,
         group: dist.ProcessGroup | None = None,
@@ -90,23 +86,18 @@ class CountedBatches:
         loss = getattr(loss, "_orig_mod", loss)  # of torch.compile
         if not hasattr(loss, "normalizers"):
             raise TypeError(
-                f"{type(loss).__name__} counts no numbers: expected NTLCrossEntropyLoss, "
+                f"{type(loss).__name__} does not count numbers: expected NTLCrossEntropyLoss, "
                 "NTLLinearCrossEntropyLoss or the handle that make_number_aware returns"
             )
         self.loader = loader
         self.accumulate = accumulate
-        self._counter: Counter
-        if isinstance(loss, Loss):
-            self._counter, self.labels = counter_of(loss), labels or _labels_of
-        else:
-            self._counter, self.labels = loss, labels or (lambda batch: batch)
+        self._counter: Any = counter_of(loss) if isinstance(loss, Loss) else loss
+        self.labels = labels or (_labels_of if isinstance(loss, Loss) else lambda batch: batch)
         self.group = group
 
     def __len__(self) -> int:
-        """Count of micro-batches, where the loader knows it."""
-        if not isinstance(self.loader, Sized):
-            raise TypeError(f"{type(self.loader).__name__} has no length")
-        return len(self.loader)
+        """Number of micro-batches, if the loader has a length."""
+        return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[tuple[Any, dict[str, Tensor]]]:
         batches = iter(self.loader)
@@ -131,20 +122,17 @@ class CountedBatches:
             names = f" with {sorted(batch)}" if isinstance(batch, Mapping) else ""
             raise ValueError(
                 f"no labels found in a batch, a {type(batch).__name__}{names}: expected a tensor in "
-                "batch['labels']. Where they are elsewhere, say so: CountedBatches(..., labels=lambda batch: "
-                "batch[1])."
+                "batch['labels']. If they are elsewhere: CountedBatches(..., labels=lambda batch: batch[1])."
             )
         return inputs
 
 
 def _labels_of(batch: Any) -> Any:
-    if isinstance(batch, Mapping):
-        return batch.get("labels")
-    return None if isinstance(batch, (tuple, list)) else batch["labels"]
+    return batch.get("labels") if hasattr(batch, "get") else None
 
 
 def _sum_over_ranks(total: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    # Loaders give labels on the CPU, and NCCL speaks with accelerators alone.
+    # Labels of a loader are on the CPU, and NCCL supports accelerators only.
     device, accelerator = total.device, torch.accelerator.current_accelerator()
     if f"{device.type}:" not in dist.get_backend_config(group) and accelerator is not None:
         device = accelerator

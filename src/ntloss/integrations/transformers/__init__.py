@@ -1,13 +1,11 @@
 """Number-aware losses in models and trainers of transformers.
 
-make_trainer_number_aware(trainer)                      a Trainer or Seq2SeqTrainer, in one line
-handle = make_number_aware(model, tokenizer)            any loop: model(**batch).loss has it
-Trainer(compute_loss_func=NumberAwareLoss(model, tokenizer))   and count_numbers(trainer)
+make_trainer_number_aware(trainer)              for a Trainer or Seq2SeqTrainer
+handle = make_number_aware(model, tokenizer)    for your own training loop: model(**batch).loss includes it
 """
 
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
 from ntloss.integrations.transformers.trainer import (
-    NumberAwareLoss,
     NumberCountingMixin,
     WeightScheduleCallback,
     count_numbers,
@@ -22,7 +20,6 @@ __all__ = [
     # a Trainer, in one line
     "make_trainer_number_aware",
     # ... or in its parts
-    "NumberAwareLoss",
     "count_numbers",
     "NumberCountingMixin",
     "WeightScheduleCallback",

@@ -1,4 +1,4 @@
-"""What a transformers model is: its wrappers, where its loss is computed, what it makes of its labels."""
+"""Properties of a transformers model: its wrappers, where its loss is computed, how it uses labels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 
 def without_wrappers(model: Any) -> Any:
-    """The model inside of torch.compile, DistributedDataParallel, FSDP, DeepSpeed and PEFT."""
-    # Wrappers pass attributes on, so that only their own say what they are; a model may have a `module`, too.
+    """Return the model inside torch.compile, DistributedDataParallel, FSDP, DeepSpeed and PEFT wrappers."""
+    # Only a wrapper's own attributes identify it: it forwards the model's, which may include `module`.
     while not isinstance(model, PreTrainedModel):
         if hasattr(model, "_orig_mod"):
             model = model._orig_mod
@@ -27,7 +27,7 @@ def without_wrappers(model: Any) -> Any:
 
 
 def leads_to(forward: Any, function: Callable[..., Any] | None) -> bool:
-    """Whether a forward is this function or, as accelerate makes them, wrapped around it."""
+    """Whether a forward is this function, or wraps it as accelerate's wrappers do."""
     while forward is not None:
         if getattr(forward, "__func__", forward) is function:
             return True
@@ -36,18 +36,18 @@ def leads_to(forward: Any, function: Callable[..., Any] | None) -> bool:
 
 
 def calls_loss_function(model_class: type) -> bool:
-    """Whether a class's forward, or one that it extends, calls `self.loss_function`."""
+    """Whether the forward of a class, or of a parent, calls `self.loss_function`."""
     return "loss_function" in _names_in_forward(model_class)
 
 
 def check_inline_loss(model: Any) -> None:
-    """Raise where a model computes a loss inline that is something else than cross-entropy of its logits."""
+    """Raise a ValueError if a model's inline loss is not cross-entropy of its logits."""
     names = _names_in_forward(type(model))
     known = ("CrossEntropyLoss", "cross_entropy", "loss_f")  # loss_function, loss_fct, mlm_loss_fct, loss_fn
     if not any(part in name for part in known for name in names):
         raise ValueError(
             f"{type(model).__name__}.forward computes no cross-entropy that could be made number-aware: "
-            "expected a language model's. Use NTLCrossEntropyLoss on its logits."
+            "expected a language model. Use NTLCrossEntropyLoss on its logits."
         )
 
 
@@ -56,44 +56,62 @@ def _names_in_forward(model_class: type) -> set[str]:
     return {name for forward in forwards for name in inspect.unwrap(forward).__code__.co_names}
 
 
-def decoder_inputs_of(model: Any, labels: Tensor) -> Tensor:
-    """The decoder inputs that an encoder-decoder makes of its labels, in its forward.
+def without_labels(model: Any, names: tuple[str, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Replace the labels of a call by the decoder inputs that the model would derive from them.
 
     Args:
-        model: the model.
-        labels: `[batch, seq]`.
+        model: a model that computes its loss inline.
+        names: parameters of its forward.
+        kwargs: arguments of the call.
 
     Returns:
-        `[batch, seq]`, token ids: the labels shifted to the right.
+        Arguments of a call that returns the same logits.
 
     Raises:
-        ValueError: its class does not say how.
+        ValueError: the call would add a router's loss, or the decoder inputs are unknown.
     """
+    labels = kwargs["labels"]
+    kwargs = {name: value for name, value in kwargs.items() if name != "labels"}
+    if "use_cache" in names:
+        kwargs["use_cache"] = False
+    has_inputs = any(kwargs.get(name) is not None for name in ("decoder_input_ids", "decoder_inputs_embeds"))
+    if model.config.is_encoder_decoder and not has_inputs:
+        kwargs["decoder_input_ids"] = decoder_inputs_of(model, labels)
+    if kwargs.get("output_router_logits") or getattr(model.config, "output_router_logits", False):
+        raise ValueError(
+            f"{type(model).__name__} adds its routers' loss inline, which would be lost: omit "
+            "output_router_logits, or use NTLCrossEntropyLoss on its logits and add that loss yourself"
+        )
+    return kwargs
+
+
+def decoder_inputs_of(model: Any, labels: Tensor) -> Tensor:
+    """Shift labels `[batch, seq]` to the right as an encoder-decoder does, or raise a ValueError."""
     for name in ("prepare_decoder_input_ids_from_labels", "_shift_right"):
         if hasattr(model, name):
             made: Tensor = getattr(model, name)(labels)
             return made
-    for parent in type(model).__mro__:  # M2M100, Whisper, Blenderbot: a function beside the class
+    for parent in type(model).__mro__:  # M2M100, Whisper, Blenderbot: a function of the module
         if shift := getattr(sys.modules.get(parent.__module__), "shift_tokens_right", None):
             made = shift(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
             return made
     raise ValueError(
         f"{type(model).__name__} has no prepare_decoder_input_ids_from_labels: expected 'decoder_input_ids' "
-        "in the batch, beside the labels"
+        "in the batch, besides the labels"
     )
 
 
 def shifts_labels(model: Any) -> bool:
-    """Whether a model's loss compares position i with label i + 1.
+    """Whether a model's position i predicts label i + 1.
 
     Raises:
-        ValueError: its class does not say so.
+        ValueError: its class does not tell.
     """
     if model.config.is_encoder_decoder or getattr(model, "loss_type", None) == "ForMaskedLM":
         return False
     if not calls_loss_function(type(model)):
         raise ValueError(
-            f"{type(model).__name__} computes its loss inline, and is no encoder-decoder: whether it shifts "
-            "labels cannot be told. Pass shift=True where position i predicts label i + 1, else shift=False."
+            f"{type(model).__name__} computes its loss inline and is not an encoder-decoder: whether it "
+            "shifts labels is unknown. Pass shift=True if position i predicts label i + 1, else shift=False."
         )
-    return True  # a loss type that is none of transformers' is read as that of causal models there, too
+    return True  # transformers, too, treats unknown loss types as those of causal models

@@ -1,4 +1,4 @@
-"""Holds a model's head, so that its next call computes a loss where it would have computed logits."""
+"""A hook on a model's head, which computes a loss in place of the logits."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from torch import Tensor, nn
 from ntloss.engine.readout import Transform
 from ntloss.integrations.transformers.head import (
     HeadTensors,
-    check_logits_behind,
+    check_transform,
     find_head,
     head_tensors,
     probe_of,
 )
 from ntloss.integrations.transformers.introspection import leads_to
 
-_STATE = "_held_head"
+_STATE = "_head_hook"
 
 
-class HeldHead:
-    """The head of a model.
+class HeadHook:
+    """A hook on the head of a model.
 
-    Its weight is read in its forward, the one place where sharded weights are gathered. The model gets logits
-    of no position at all, so that whatever it does to logits costs nothing; at the first call those of a
-    probe, and what it makes of these is compared with what the loss takes it to.
+    The head's weight is read in its forward, the only place where sharded weights are gathered. The model
+    gets logits of zero positions, so that whatever it does to them costs nothing. On the first call it gets
+    the logits of a probe, and what it makes of them is compared with the transform that the loss assumes.
 
     Args:
-        model: whose head it is.
-        transform: what the model is taken to do to its logits.
+        model: the model whose head is hooked.
+        transform: what the model is assumed to do to its logits.
     """
 
     def __init__(self, model: Any, transform: Transform) -> None:
@@ -44,23 +44,23 @@ class HeldHead:
         self._checked = False
         self._probe_logits: Tensor | None = None
 
-    def hold(self) -> None:
-        """Hold the head that the model has now: an adapter may have been put around it."""
+    def attach(self) -> None:
+        """Hook the model's current head: an adapter may have wrapped it since the last call."""
         head = find_head(self.model)
         if head is self.head:
             return
-        self.release()
+        self.detach()
         before, forward = vars(head).get(_STATE), vars(head).get("forward")
         self.head = head
         setattr(head, _STATE, self)
-        if before is not None and leads_to(forward, _forward):  # let go of, and still called by what wraps it
+        if before is not None and leads_to(forward, _forward):  # a detached hook that a wrapper still calls
             self._previous = before._previous
         else:
             self._previous = forward
             head.forward = types.MethodType(_forward, head)
 
-    def release(self) -> None:
-        """Let go of it; where something was put around its forward since, that calls on."""
+    def detach(self) -> None:
+        """Remove the hook; if the head's forward was wrapped since, the hook stays and does nothing."""
         head, self.head = self.head, None
         if head is None or getattr(vars(head).get("forward"), "__func__", None) is not _forward:
             return
@@ -69,17 +69,17 @@ class HeldHead:
         if self._previous is not None:
             head.forward = self._previous
 
-    def expect(self, compute: Callable[[HeadTensors], None] | None) -> None:
-        """Have the head's next call compute a loss, or, with None, logits."""
+    def compute_next(self, compute: Callable[[HeadTensors], None] | None) -> None:
+        """Make the head's next call run `compute`; None makes it return logits."""
         self._compute, self._probe_logits = compute, None
 
     def forward(self, head: nn.Module, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """The head's forward."""
-        compute, self._compute = self._compute, None  # a wrapped head calls the one inside
+        """Run the head's forward, or compute the loss."""
+        compute, self._compute = self._compute, None  # a wrapped head calls the one inside it
         if compute is None:
             return self._own_forward(head, hidden, *args, **kwargs)
         tensors = head_tensors(head, hidden)
-        final_bias = getattr(self.model, "final_logits_bias", None)  # BART's and its kin's
+        final_bias = getattr(self.model, "final_logits_bias", None)  # of BART and similar models
         if final_bias is not None:
             final_bias = final_bias.reshape(-1).to(hidden)
             bias = final_bias if tensors.bias is None else tensors.bias + final_bias
@@ -94,9 +94,9 @@ class HeldHead:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def check(self, logits: Tensor) -> None:
-        """Raise unless the model made of the probe's logits what was expected; once."""
+        """Raise a ValueError unless the model transformed the probe's logits as assumed; runs once."""
         if self._probe_logits is not None:
-            check_logits_behind(self._probe_logits, logits, self.transform, type(self.model).__name__)
+            check_transform(self._probe_logits, logits, self.transform, type(self.model).__name__)
             self._checked, self._probe_logits = True, None
 
     def _own_forward(self, head: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -104,17 +104,16 @@ class HeldHead:
             return self._previous(*args, **kwargs)
         return type(head).forward(head, *args, **kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> HeldHead:
+    def __deepcopy__(self, memo: dict[int, Any]) -> HeadHook:
         twin = memo[id(self)] = object.__new__(type(self))
         if id(self.model) in memo:
             vars(twin).update(copy.deepcopy(vars(self), memo))
-        else:  # PEFT copies heads that are trained whole: such a copy is an ordinary head
+        else:  # PEFT copies a head that is trained whole; the copy is an ordinary head
             twin.__init__(None, self.transform)  # type: ignore[misc]
         return twin
 
 
-# The linear loss cannot be traced anyway.
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # the linear loss cannot be traced
 def _forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    held: HeldHead = getattr(self, _STATE)
-    return held.forward(self, *args, **kwargs)
+    hook: HeadHook = getattr(self, _STATE)
+    return hook.forward(self, *args, **kwargs)

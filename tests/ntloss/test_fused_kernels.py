@@ -1,4 +1,4 @@
-"""A number token loss beside kernels that never show the logits, and docs/riding_along.md, which shows it."""
+"""A number token loss beside kernels that do not return logits, and the examples of docs/fused_kernels.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from ntloss import NTLoss, NumberTokenLoss, NumberVocabulary, Wasserstein
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "riding_along.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "fused_kernels.md"
 WITH_TRITON = importlib.util.find_spec("triton") is not None and (
     torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
 )
@@ -39,7 +39,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def kernel_library(name: str) -> Any:
-    """The library, or a skip that says what is missing."""
+    """Import a library, or skip the test with the reason."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     if not WITH_TRITON:
@@ -52,7 +52,7 @@ class TestFromHidden:
     def test_is_computed_in_float32(self, dtype: torch.dtype) -> None:
         assert assert_matches(make_case(12, seed=3), "alone from hidden", dtype).loss.dtype == torch.float32
 
-    def test_a_frozen_head_or_frozen_hidden_states(self) -> None:
+    def test_works_with_a_frozen_head_or_frozen_hidden_states(self) -> None:
         case = make_case(5)
         loss_fn = NTLoss(NUMBERS, reweigh=False)
         for frozen in (0, 1):
@@ -62,7 +62,7 @@ class TestFromHidden:
             assert leaves[frozen].grad is None
             assert leaves[1 - frozen].grad.any()
 
-    def test_reweigh_asks_for_the_log_normalizer(self) -> None:
+    def test_reweigh_requires_the_log_normalizer(self) -> None:
         case = make_case(5)
         for given, said in ((None, "given None"), (torch.zeros(4), r"given \[4\]")):
             with pytest.raises(
@@ -102,7 +102,7 @@ def label_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Te
 
 
 def with_log_normalizer(losses_of: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """A kernel that gives the loss of each token: their mean, and the log-normalizer of each."""
+    """Make a kernel of one that returns the loss of each token: mean loss and log-normalizers."""
 
     def kernel(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> tuple[Tensor, Tensor]:
         losses = losses_of(hidden, weight, bias, labels)
@@ -112,8 +112,8 @@ def with_log_normalizer(losses_of: Callable[..., Tensor]) -> Callable[..., tuple
     return kernel
 
 
-class TestRides:
-    """Cross-entropy of a kernel and 0.3 times the number term equal the combined loss of the oracle."""
+class TestBesideKernels:
+    """A kernel's cross-entropy plus 0.3 times the number term equals the combined loss of the oracle."""
 
     def check(self, kernel: Any, dtype: torch.dtype, tolerance: Tolerance, bias: bool = True) -> None:
         case = make_case(40, seed=6, bias=bias, hidden_size=16)
@@ -159,7 +159,7 @@ class TestRides:
             with_log_normalizer(losses_of), torch.float32, TF32, bias
         )  # CUDA's products may be in TF32
 
-    def test_cut_cross_entropy_gives_the_log_normalizer(self) -> None:
+    def test_cut_cross_entropy_with_its_log_normalizer(self) -> None:
         cce = kernel_library("cut_cross_entropy").linear_cross_entropy
         if "return_lse" not in inspect.signature(cce).parameters:
             pytest.skip("this cut-cross-entropy has no return_lse: install it from its repository")
@@ -170,7 +170,7 @@ class TestRides:
 
         self.check(kernel, torch.float32, HALF_PRECISION, bias=False)
 
-    def test_cut_cross_entropy_of_each_token(self) -> None:
+    def test_cut_cross_entropy_with_the_loss_of_each_token(self) -> None:
         cce = kernel_library("cut_cross_entropy").linear_cross_entropy
 
         def losses_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
@@ -181,13 +181,13 @@ class TestRides:
 
     @pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="needs PyTorch 2.13")
     @pytest.mark.exact_rounding("counts allocations, the noise's among them")
-    def test_makes_no_dense_gradient_of_the_head_beside_the_kernels(self) -> None:
+    def test_adds_no_dense_gradient_of_the_head_to_the_kernels(self) -> None:
         wide = NumberVocabulary.from_mapping({7 * i: i for i in range(10)}, vocab_size=1009)
         hidden = torch.randn(40, 8, requires_grad=True)
         labels = 7 * (torch.arange(40) % 10)
         ntl_fn = NumberTokenLoss(wide, Wasserstein(), validate=False)
 
-        def head_sized(ride: bool, sparse_grad: bool = True) -> int:
+        def head_sized(with_numbers: bool, sparse_grad: bool = True) -> int:
             weight = torch.randn(1009, 8, requires_grad=True)
 
             def step() -> None:
@@ -195,23 +195,23 @@ class TestRides:
                     hidden, weight, labels, reduction="none", options=torch.nn.LinearCrossEntropyOptions()
                 )
                 loss = losses.mean()
-                if ride:
+                if with_numbers:
                     lse = losses + label_logits(hidden, weight, None, labels)
                     loss = loss + ntl_fn.from_hidden(
                         hidden, weight, labels, None, lse, sparse_grad=sparse_grad
                     )
                 loss.backward()
 
-            # The profiler, and no dispatch mode, whose references keep autograd from adding in place.
+            # Not a dispatch mode: its references would keep autograd from adding in place.
             with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
                 step()
             assert not weight.grad.is_sparse
             events = profiler.profiler.kineto_results.events()
             return sum(e.name() == "[memory]" and e.nbytes() >= 1009 * 8 * 4 for e in events)
 
-        alone = head_sized(ride=False)
-        assert head_sized(ride=True) == alone
-        assert head_sized(ride=True, sparse_grad=False) > alone
+        alone = head_sized(with_numbers=False)
+        assert head_sized(with_numbers=True) == alone
+        assert head_sized(with_numbers=True, sparse_grad=False) > alone
 
 
 def blocks() -> list[str]:
@@ -220,7 +220,7 @@ def blocks() -> list[str]:
 
 @pytest.fixture
 def one_process(tmp_path: Path) -> Iterator[None]:
-    """A process group of one, which stands in for torchrun's."""
+    """A process group of one process, in place of torchrun's."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     yield
@@ -241,11 +241,11 @@ def test_the_page_runs_as_a_script(one_process: None) -> None:
             losses.append(names["loss"].item())
     assert ran >= 6
     assert np.isfinite(losses).all()
-    # All of them compute one loss, of one batch; micro-batches are the last, and add up to it.
+    # The first blocks compute the same loss of the same batch.
     assert losses[:3] == approx(losses[:1] * 3)
 
 
-def test_the_pages_micro_batches_add_up_to_the_whole(one_process: None) -> None:
+def test_the_pages_micro_batches_add_up_to_the_whole_batch(one_process: None) -> None:
     names: dict[str, Any] = {}
     chosen = [b for b in blocks() if "import torch\n" in b or "micro_batches" in b or "group = " in b]
     for block in chosen[:2]:
@@ -259,7 +259,7 @@ def test_the_pages_micro_batches_add_up_to_the_whole(one_process: None) -> None:
 
 
 @pytest.mark.parametrize("library", ["liger_kernel", "cut_cross_entropy"])
-def test_the_pages_kernels_run(library: str, one_process: None) -> None:
+def test_the_pages_kernel_examples_run(library: str, one_process: None) -> None:
     module = kernel_library(library)
     names: dict[str, Any] = {}
     setup, *rest = blocks()
@@ -282,7 +282,7 @@ def test_the_pages_kernels_run(library: str, one_process: None) -> None:
     assert names["loss"].isfinite()
 
 
-def test_blocks_that_need_a_gpu_say_so() -> None:
+def test_blocks_that_need_a_gpu_are_marked() -> None:
     for block in blocks():
         assert block.startswith("# CUDA") == any(
             f"from {library}" in block for library in ("liger_kernel", "cut_cross_entropy")
