@@ -1,8 +1,8 @@
-"""Our contenders of two source trees, timed in turn: `python benchmarks/losses.py --against OTHER/src`.
+"""Time our contenders in two source trees, alternately: `python benchmarks/losses.py --against OTHER/src`.
 
-Each tree has a process of its own, because only one `ntloss` can be imported in a process; they never run at
-the same time. As a program this file is such a process: it takes requests on standard input, one line of JSON
-each.
+Each tree has its own process, because a process can import only one `ntloss`. The processes never run at the
+same time. Run as a program, this file is such a process, which takes requests on standard input, one line of
+JSON each.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Tree:
     """A process that runs contenders of one source tree.
 
     Args:
-        source: folder that holds the package `ntloss`.
-        threads: of PyTorch.
+        source: Folder that holds the package `ntloss`.
+        threads: Number of PyTorch's threads.
 
     Raises:
-        ValueError: the process imports another `ntloss`.
+        ValueError: The process imports another `ntloss`.
     """
 
     def __init__(self, source: Path, threads: int) -> None:
@@ -54,17 +54,17 @@ class Tree:
         if imported != source:
             self.close()
             raise ValueError(
-                f"--against: expected the package in {source}, but Python imports that of {imported}. "
+                f"--against: expected the package in {source}, but Python imports the one in {imported}. "
                 "Name the folder that holds `ntloss`."
             )
 
     def build(self, case: c.Case, entries: Iterable[Entry]) -> dict[Entry, str]:
-        """Make the contenders ready on a case; what cannot run, with the reason."""
+        """Build the contenders for a case, and return those that cannot run, with the reasons."""
         missing = self._ask("build", asdict(case), list(entries))
         return {(name, criterion): reason for name, criterion, reason in missing}
 
     def time(self, entry: Entry) -> float:
-        """Seconds of one run."""
+        """Time one run in seconds."""
         seconds: float = self._ask("time", *entry)
         return seconds
 
@@ -100,12 +100,12 @@ def measurements(
     """Time our contenders in both trees.
 
     Args:
-        comparisons: cases with their contenders; those that are not OURS are left out.
-        other: source folder to compare with.
-        options: the command's.
+        comparisons: Cases with their contenders; those that are not in OURS are ignored.
+        other: Source folder to compare with.
+        options: Options of the command.
 
     Returns:
-        What was measured, and what was skipped with the reason.
+        The measurements, and the skipped contenders with the reasons.
     """
     measured, skipped, done = [], [], set()
     with Tree(PRESENT, options.threads) as new, Tree(other.resolve(), options.threads) as old:
@@ -138,7 +138,7 @@ def _interleaved(
         if round_ >= 3 and time.perf_counter() - begin > ROUNDS * options.seconds:
             break
         for entry in entries:
-            # Neither tree is always the one that finds the machine warm.
+            # Alternate, so that neither tree always runs first.
             for tree in (new, old) if round_ % 2 else (old, new):
                 spent[entry][tree].append(tree.time(entry))
     return [
@@ -157,8 +157,8 @@ def _interleaved(
 
 
 def serve(threads: int) -> None:
-    """Build and time contenders as the lines on standard input ask."""
-    # What libraries print must not come between the answers.
+    """Build and time contenders as requested on standard input."""
+    # Libraries must not print between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -185,7 +185,7 @@ def serve(threads: int) -> None:
 
 
 def _build(inputs: c.Inputs, entry: Entry, ready: dict[Entry, measure.Contender]) -> str | None:
-    """Make a contender ready; why not, where it cannot be."""
+    """Build a contender, or return the reason why it cannot run."""
     if entry[1] is not None and entry[1] not in c.criteria():
         return "not in both trees"
     try:

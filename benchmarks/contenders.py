@@ -1,4 +1,4 @@
-"""What is compared: ways to compute a loss and its gradients, on the same inputs."""
+"""The contenders: ways to compute a loss and its gradients on the same inputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LIGER, LIGER_LINEAR, CUT = "Liger CE", "Liger fused linear CE", "cut-cross-entro
 
 
 class UnavailableError(Exception):
-    """A contender that cannot run here; says why."""
+    """A contender cannot run here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,13 @@ class Case:
     """Inputs of one comparison.
 
     Args:
-        tokens: positions.
-        vocab_size: V.
-        share: of the positions whose label is a number.
-        numbers: |N|, 10 (digits) or 1,110 (all texts of one to three digits, of 1,000 distinct values).
-        hidden: width of the hidden states, or None where the inputs are logits.
-        dtype: of the inputs.
+        tokens: Number of positions.
+        vocab_size: Vocabulary size V.
+        share: Share of the positions whose label is a number.
+        numbers: Number of number tokens |N|: 10 (digits) or 1,110 (all texts of one to three digits, with
+            1,000 distinct values).
+        hidden: Width of the hidden states, or None if the inputs are logits.
+        dtype: Data type of the inputs.
         device: "cpu" or "cuda".
     """
 
@@ -67,14 +68,14 @@ class Case:
 
     @property
     def gradient_bytes(self) -> int:
-        """Of what every contender has to return, and no contender can save; a gradient of logits it can."""
+        """Size of the gradients that every contender must return; those of logits can be avoided."""
         if self.hidden is None:
             return 0
         return (self.tokens + self.vocab_size) * self.hidden * getattr(torch, self.dtype).itemsize
 
 
 class Inputs:
-    """A case's tensors, the same at every call."""
+    """The tensors of a case, the same for every contender."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -96,7 +97,7 @@ class Inputs:
         dtype = getattr(torch, case.dtype)
         tensors = []
         for shape in shapes.values():
-            # Filled in place: a large draw in float32 would be the peak of this process.
+            # Fill in place: a large float32 draw would set the process's peak memory.
             tensor = torch.empty(shape, dtype=dtype, device=case.device).normal_()
             tensors.append(tensor.mul_(case.hidden**-0.25 if case.hidden else 1.0).requires_grad_())
         self.tensors = tuple(tensors)
@@ -106,33 +107,33 @@ class Inputs:
 
 
 def number_texts(count: int) -> list[str]:
-    """The shortest texts of digits: all of one digit, then all of two, and so on."""
+    """Return the shortest texts of digits: all of one digit, then all of two, and so on."""
     texts: list[str] = []
     while len(texts) < count:
         width = len(texts[-1]) + 1 if texts else 1
         texts += [f"{value:0{width}d}" for value in range(10**width)]
     if len(texts) != count:
-        raise ValueError(f"numbers={count}: expected 10, 110, 1,110, ...")
+        raise ValueError(f"numbers is {count}; expected 10, 110, 1,110, ...")
     return texts
 
 
 def criteria() -> dict[str, ntloss.Criterion]:
-    """Every criterion of the library that needs no other, by its name, with its defaults."""
+    """Return every criterion of the library that is not composed of others, by name and with its defaults."""
     made_of_others = {"per_number", "place_weighted", "weighted_sum"}
     names = [name for name in ntloss.criterion_names() if name not in made_of_others]
     return {name: ntloss.get_criterion(name) for name in names}
 
 
 def build(name: str, inputs: Inputs, criterion: str | None = None) -> Contender:
-    """Make a contender ready to run.
+    """Build a contender.
 
     Args:
-        name: one of this module's names, with `COMPILED`, `IN_PLACE` or `OFF` behind ours.
-        inputs: of the case.
-        criterion: key of `criteria()`, for ours. Default: the library's default.
+        name: One of this module's names. Ours take the suffixes `COMPILED`, `IN_PLACE` and `OFF`.
+        inputs: Inputs of the case.
+        criterion: Key of `criteria()`, for ours. Default: the library's default.
 
     Raises:
-        UnavailableError: something that it needs is not here.
+        UnavailableError: A dependency of the contender is missing.
     """
     if COMPILED in name:
         _need_compiler(inputs.case.device)
@@ -161,7 +162,7 @@ def _ours(name: str, base: str, inputs: Inputs, criterion: str | None) -> Conten
     def run(*tensors: Tensor) -> object:
         if OFF not in name:
             return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
-        # Off: the same path without number tokens to read and without the criterion. Imported here, because
+        # Off: the same path without number tokens and without the criterion. Imported here, because
         # `--against` runs the rest of this file on other source trees.
         from ntloss.engine.objective import Objective
 
@@ -172,7 +173,7 @@ def _ours(name: str, base: str, inputs: Inputs, criterion: str | None) -> Conten
 
 
 def _destroying(run: Callable[..., object], inputs: Inputs) -> Contender:
-    """A contender that writes over its inputs: it has some of its own, filled again before each run."""
+    """Make a contender that overwrites its inputs: it has its own copies, restored before each run."""
     own = tuple(tensor.detach().clone().requires_grad_() for tensor in inputs.tensors)
 
     def refill() -> None:
@@ -246,7 +247,7 @@ _OTHERS: dict[str, Callable[[Inputs], Callable[..., Tensor]]] = {
 
 
 class _Tokenizer:
-    """As much of a tokenizer as the published package asks for."""
+    """The part of a tokenizer's interface that the published package uses."""
 
     def __init__(self, inputs: Inputs) -> None:
         self._vocab = {inputs.texts.get(i, f"word{i}"): i for i in range(inputs.case.vocab_size)}
@@ -263,11 +264,11 @@ class _Tokenizer:
 
 @cache
 def published_package() -> ModuleType:
-    """The published package, under a name of its own: it is called `ntloss`, too."""
+    """Import the published package under another name, because it is called `ntloss` too."""
     start = PUBLISHED / "ntloss" / "__init__.py"
     if not start.exists():
         raise UnavailableError("ntloss 0.3.2 is not installed: run `make published`")
-    # Behind everything else, so that `import ntloss` stays ours; its other requirements lie there.
+    # Last on the path, so that `import ntloss` stays ours; the folder also holds its dependencies.
     sys.path.append(str(PUBLISHED))
     name = "published_ntloss"
     spec = importlib.util.spec_from_file_location(name, start, submodule_search_locations=[str(start.parent)])
@@ -283,7 +284,7 @@ def published_package() -> ModuleType:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that contenders come from, where they are installed."""
+    """Return the versions of the contenders' installed packages."""
     found = {"ntloss": ntloss.__version__}
     for package in ("liger-kernel", "cut-cross-entropy", "triton"):
         try:

@@ -1,10 +1,10 @@
-"""A training step of the lab with a number token loss over the same step without.
+"""Compare a training step of the lab with and without a number token loss.
 
     python benchmarks/lab_step.py
     python benchmarks/lab_step.py --tokenizer ../shared/tokenizers/t5 --shape t5-small --threads 2
 
-`stock` is transformers' own loss (`model(labels=...).loss`), `CE` the lab's, without a number term; forward,
-backward and AdamW. Steps are timed in turn, on the same batch; ratios are of medians.
+`stock` is transformers' own loss (`model(labels=...).loss`), `CE` is the lab's loss without a number term. A
+step is forward, backward and AdamW. Steps are timed alternately on the same batch; ratios are of medians.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shape", default="t5-tiny", help="of the model, from scratch; default: t5-tiny")
+    parser.add_argument("--shape", default="t5-tiny", help="shape of the model; default: t5-tiny")
     parser.add_argument("--tokenizer", help="a folder; default: the small one that ships with the lab")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def sample_batch(approach: Approach, size: int) -> dict[str, torch.Tensor]:
-    """The first training questions of the shipped arithmetic."""
+    """Make a batch of the first training questions of the shipped arithmetic sample."""
     overrides = ["dataset_args=arithmetic", "dataset_args.data_dir=sample"]
     settings = compose_config("run_language_modeling", overrides, "benchmark")["dataset_args"]
     examples = load_task({**settings, "name": "arithmetic"}).train[:size]

@@ -1,14 +1,14 @@
-"""Time and memory of the losses, side by side with others: `make bench`, or `python benchmarks/losses.py`.
+"""Measure time and memory of our and other losses: `make bench`, or `python benchmarks/losses.py`.
 
-    python benchmarks/losses.py --tables dense,linear          some of the tables
-    python benchmarks/losses.py --quick                        tiny shapes, to see that everything runs
-    python benchmarks/losses.py --device cuda                  bfloat16 on a GPU, with its contenders
-    python benchmarks/losses.py --markdown docs/benchmarks.md  and put the tables into that page
-    python benchmarks/losses.py --against ../before/src        our own code, over that of another checkout
+    python benchmarks/losses.py --tables dense,linear          only some tables
+    python benchmarks/losses.py --quick                        tiny shapes, to check that everything runs
+    python benchmarks/losses.py --device cuda                  bfloat16 on a GPU, with the GPU's contenders
+    python benchmarks/losses.py --markdown docs/benchmarks.md  also insert the tables into that page
+    python benchmarks/losses.py --against ../before/src        compare with another checkout
 
-`--against` times each of our contenders (not those with the number term off) in this source tree and in
-another, in turn, and gives the ratios new / old with their geometric mean; nothing else is measured.
-docs/benchmarks.md says how to read the tables, which are also written to `--output`, as Markdown and JSON.
+`--against` times our contenders (except those with the number term off) alternately in this source tree and
+in another. It reports the ratios new / old with their geometric mean, and measures nothing else.
+docs/benchmarks.md explains the tables, which are also written to `--output` as Markdown and JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LINEAR_ON_CUDA = [*LINEAR, c.HEAD + COMPILED, c.LIGER_LINEAR, c.CUT]
 PATHS = [OURS, OURS + COMPILED, OURS + IN_PLACE]
 SHARES = (0.01, 0.1, 0.5)
 
-# (tokens, V) and (tokens, hidden, V). On the CPU a table's logits have about 32 million elements.
+# (tokens, V) and (tokens, hidden, V). On the CPU, the logits have about 32 million elements.
 LOGITS = {
     "cpu": [(3277, 10_000), (1024, 32_000), (256, 128_000)],
     "cuda": [(8192, 32_000), (8192, 128_000), (4096, 256_000)],
@@ -57,11 +57,11 @@ class Comparison:
     """Contenders on one case; a table is a list of these.
 
     Args:
-        table: its name.
-        case: the inputs.
-        names: the contenders, the baseline first.
-        memory: measure memory, too.
-        criteria: measure the first name with each of these criteria instead of the default.
+        table: Name of the table.
+        case: Inputs.
+        names: Contenders, the baseline first.
+        memory: Whether to measure memory too.
+        criteria: Criteria to measure `NTLCrossEntropyLoss` with, in addition to `names`.
     """
 
     table: str
@@ -71,14 +71,14 @@ class Comparison:
     criteria: Sequence[str] = ()
 
     def entries(self) -> Iterator[tuple[str, str | None]]:
-        """Contender and criterion of each measurement."""
+        """Yield the contender and the criterion of each measurement."""
         yield from ((name, None) for name in self.names)
         yield from ((OURS, criterion) for criterion in self.criteria)
 
 
 @dataclass
 class Results:
-    """Everything that is written to JSON."""
+    """The results, which are written as JSON."""
 
     machine: dict[str, Any]
     options: dict[str, Any]
@@ -93,7 +93,7 @@ class Results:
 
 
 def dense(like: Case, size: str) -> Iterator[Comparison]:
-    """Logits in memory: three vocabularies, three shares of number labels."""
+    """Losses of logits, for three vocabularies and three shares of number labels."""
     names = DENSE_ON_CUDA if like.device == "cuda" else DENSE
     for tokens, vocab_size in LOGITS[size]:
         for share in SHARES:
@@ -103,7 +103,7 @@ def dense(like: Case, size: str) -> Iterator[Comparison]:
 
 
 def linear(like: Case, size: str) -> Iterator[Comparison]:
-    """Hidden states and a head."""
+    """Losses of hidden states and a head."""
     names = LINEAR_ON_CUDA if like.device == "cuda" else LINEAR
     for tokens, hidden, vocab_size in HEADS[size]:
         case = replace(like, tokens=tokens, hidden=hidden, vocab_size=vocab_size)
@@ -111,7 +111,7 @@ def linear(like: Case, size: str) -> Iterator[Comparison]:
 
 
 def on_off(like: Case, size: str) -> Iterator[Comparison]:
-    """The number term's own cost: each of our paths with it and without, for few and many number tokens."""
+    """The cost of the number term: our paths with and without it, for few and many number tokens."""
     for numbers in (10, 1110):
         for tokens, vocab_size in LOGITS[size][-2:]:
             case = replace(like, tokens=tokens, vocab_size=vocab_size, numbers=numbers)
@@ -122,7 +122,7 @@ def on_off(like: Case, size: str) -> Iterator[Comparison]:
 
 
 def criteria(like: Case, size: str) -> Iterator[Comparison]:
-    """Every criterion over cross-entropy alone."""
+    """Every criterion relative to cross-entropy alone."""
     tokens, vocab_size = LOGITS[size][min(1, len(LOGITS[size]) - 1)]
     for numbers in (10, 1110):
         case = replace(like, tokens=tokens, vocab_size=vocab_size, numbers=numbers)
@@ -130,7 +130,7 @@ def criteria(like: Case, size: str) -> Iterator[Comparison]:
 
 
 TABLES = {"dense": dense, "linear": linear, "on_off": on_off, "criteria": criteria}
-# A table of its own make, of whole training steps.
+# A separate kind of table, which measures whole training steps.
 TRAINING = "integrations"
 
 
@@ -189,9 +189,11 @@ def compare(comparison: Comparison, results: Results, arguments: argparse.Namesp
 def peaks_in_fresh_processes(
     case: Case, entries: Sequence[tuple[str, str | None]]
 ) -> dict[tuple[str, str | None], int | None]:
-    """Peak memory of each contender in a process of its own; two at a time, as nothing is timed."""
+    """Measure the peak memory of each contender in a fresh process; two run at a time, as none is timed."""
     context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-    context.set_forkserver_preload(["torch", "torch._dynamo"])  # children fork from a process that has them
+    context.set_forkserver_preload(
+        ["torch", "torch._dynamo"]
+    )  # children fork from a process that has imported them
     threads = torch.get_num_threads()
     with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
         peaks = [pool.submit(peak_of, case, *entry, threads) for entry in entries]
@@ -199,7 +201,7 @@ def peaks_in_fresh_processes(
 
 
 def peak_of(case: Case, name: str, criterion: str | None, threads: int) -> int | None:
-    """Peak memory of one contender; for a fresh process."""
+    """Measure the peak memory of one contender. Call this in a fresh process."""
     measure.give_memory_back()
     torch.set_num_threads(threads)
     contender = c.build(name, c.Inputs(case), criterion)
@@ -224,7 +226,7 @@ def compare_trees(like: Case, size: str, results: Results, arguments: argparse.N
 
 
 def write(name: str, text: str, results: Results, arguments: argparse.Namespace) -> None:
-    """Print the report, and write it to the output folder beside its figures."""
+    """Print the report, and write it to the output folder together with the measurements."""
     print(text)
     name = f"{name}-{arguments.device}{'-quick' if arguments.quick else ''}"
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -237,24 +239,26 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     every = (*TABLES, TRAINING)
-    parser.add_argument("--tables", default=",".join(every), help=f"of {', '.join(every)}; default: all")
+    parser.add_argument("--tables", default=",".join(every), help=f"some of {', '.join(every)}; default: all")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, bfloat16 on cuda")
-    parser.add_argument("--threads", type=int, default=2, help="of PyTorch on the CPU; default: 2")
+    parser.add_argument("--threads", type=int, default=2, help="PyTorch's threads on the CPU; default: 2")
     parser.add_argument("--repeats", type=int, default=9, help="rounds of each comparison; default: 9")
-    parser.add_argument("--seconds", type=float, default=20.0, help="most for one comparison's rounds, of "
-                        "which there are three at least; default: 20")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=20.0, help="time limit of a comparison, which "
+                        "has at least three rounds; default: 20")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="tiny shapes; the figures mean nothing")
-    parser.add_argument("--no-compile", action="store_true", help="leave compiled contenders out")
-    parser.add_argument("--no-memory", action="store_true", help="time alone")
-    parser.add_argument("--against", type=Path, help="`src` of another checkout: our contenders alone, timed "
-                        "in turn in both trees")  # fmt: skip
+    parser.add_argument("--no-compile", action="store_true", help="skip compiled contenders")
+    parser.add_argument("--no-memory", action="store_true", help="do not measure memory")
+    parser.add_argument("--against", type=Path, help="`src` of another checkout, to time only our "
+                        "contenders alternately in both trees")  # fmt: skip
     parser.add_argument("--output", type=Path, default=Path("outputs/bench"), help="folder of the report")
-    parser.add_argument("--markdown", type=Path, help="page to put the tables into, between its markers")
+    parser.add_argument("--markdown", type=Path, help="page to insert the tables into, between its markers")
     parsed = parser.parse_args(arguments)
     parsed.tables = parsed.tables.split(",")
     if unknown := set(parsed.tables) - set(every):
-        parser.error(f"--tables: {', '.join(sorted(unknown))}: expected some of {', '.join(every)}")
+        parser.error(
+            f"--tables: {', '.join(sorted(unknown))} is unknown; expected some of {', '.join(every)}"
+        )
     parsed.dtype = parsed.dtype or ("bfloat16" if parsed.device == "cuda" else "float32")
     return parsed
 
@@ -262,7 +266,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
-        print("skipped: no CUDA device here, or a PyTorch without CUDA", file=sys.stderr)
+        print("skipped: no CUDA device, or PyTorch without CUDA", file=sys.stderr)
         return 0
     torch.set_num_threads(options.threads)
     size = "quick" if options.quick else options.device
@@ -274,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.against:
         compare_trees(like, size, results, options)
         return 0
-    # Past its limit of recompilations, PyTorch would run eagerly in a compiled disguise.
+    # Beyond its recompilation limit, PyTorch would silently run compiled contenders eagerly.
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         for table in options.tables:
             if table == TRAINING:

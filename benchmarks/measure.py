@@ -1,4 +1,4 @@
-"""Time and memory of contenders that do the same work, and what they were measured on."""
+"""Measure time and memory of contenders that do the same work, and describe the machine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-# Requests above this size are mapped and given back one by one while memory is measured, so that the
-# resident size is what is held, not what the allocator keeps for later.
+# Allocations above this size are mapped and unmapped individually while memory is measured, so that the
+# resident size excludes memory that the allocator keeps for reuse.
 _MMAP_THRESHOLD = 1 << 20
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _STATUS = Path("/proc/self/status")
@@ -28,8 +28,8 @@ class Contender:
     """One way to do the work.
 
     Args:
-        run: forward and backward, once.
-        prepare: puts inputs back that `run` destroys; outside of what is timed.
+        run: Runs forward and backward once.
+        prepare: Restores inputs that `run` overwrites; not timed.
     """
 
     run: Callable[[], object]
@@ -38,12 +38,12 @@ class Contender:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one contender.
+    """Timing of one contender.
 
     Args:
-        median: over the rounds.
-        least: of the rounds.
-        rounds: how many.
+        median: Median over the rounds in seconds.
+        least: Minimum over the rounds in seconds.
+        rounds: Number of rounds.
     """
 
     median: float
@@ -54,23 +54,23 @@ class Timing:
 def time_interleaved(
     contenders: Mapping[str, Contender], device: str, repeats: int, seconds: float
 ) -> dict[str, Timing]:
-    """Time the contenders round by round, so that a slow moment of the machine meets all of them.
+    """Time the contenders round by round, so that slow moments of the machine affect all of them.
 
     Args:
-        contenders: name to contender; each has been run before (compiled, caches warm).
+        contenders: Contenders by name, each already run once (compiled, with warm caches).
         device: "cpu" or "cuda".
-        repeats: rounds.
-        seconds: stop earlier after so many, but not before the third round.
+        repeats: Maximum number of rounds.
+        seconds: Time limit in seconds, which applies after the third round.
 
     Returns:
-        Name to timing.
+        Timings by name.
     """
     spent: dict[str, list[float]] = {name: [] for name in contenders}
     names, begin = list(contenders), time.perf_counter()
     for round_ in range(repeats):
         if round_ >= 3 and time.perf_counter() - begin > seconds:
             break
-        # Each round starts with another contender: what one leaves in the caches serves no one in particular.
+        # Each round starts with another contender, so that cache effects favour none of them.
         for name in names[round_ % len(names) :] + names[: round_ % len(names)]:
             contenders[name].prepare()
             _synchronize(device)
@@ -82,10 +82,10 @@ def time_interleaved(
 
 
 def peak_memory(contender: Contender, device: str) -> int | None:
-    """Bytes that one run holds at most, beyond what was there before; None where that cannot be told.
+    """Measure the peak memory of one run in bytes, beyond the memory in use before; None if not available.
 
-    On the CPU it is the process's high-water mark, which sees what is allocated inside of PyTorch's operators
-    too. It belongs into a fresh process, after a first run (compilation, libraries' start) and nothing else.
+    On the CPU, this is the process's high-water mark, which includes allocations inside PyTorch's operators.
+    Call this in a fresh process, after one warm-up run (compilation, initialisation of libraries).
     """
     contender.prepare()
     gc.collect()
@@ -101,21 +101,21 @@ def peak_memory(contender: Contender, device: str) -> int | None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
-    _CLEAR_REFS.write_text("5")  # the high-water mark falls to the present size
+    _CLEAR_REFS.write_text("5")  # resets the high-water mark to the current size
     before = _resident_bytes("VmRSS")
     contender.run()
     return _resident_bytes("VmHWM") - before
 
 
 def give_memory_back() -> None:
-    """Make the allocator of this process give large buffers back at once; before anything is allocated."""
+    """Make this process's allocator return large buffers at once. Call this before any allocation."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD)
 
 
 def machine(device: str) -> dict[str, object]:
-    """What a figure depends on, without what would tell whose machine it was."""
+    """Describe the hardware and software that figures depend on, without identifying the machine."""
     described: dict[str, object] = {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         "cpu": _cpu_model(),
@@ -132,7 +132,7 @@ def machine(device: str) -> dict[str, object]:
 
 
 def copy_bandwidth() -> float:
-    """Bytes per second, read and written, of copying a large buffer on the GPU: the memory roofline."""
+    """Measure the GPU's memory bandwidth (read plus write) in bytes per second by copying a large buffer."""
     source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     copy = {"copy": Contender(lambda: target.copy_(source))}

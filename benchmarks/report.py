@@ -1,4 +1,4 @@
-"""Tables of what was measured, and what of it was asked for."""
+"""Render measurements as tables, and compare them with the requirements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATHS = [OURS, OURS + COMPILED, OURS + IN_PLACE, OURS_LINEAR]
 
 
 def render(results: dict[str, Any]) -> str:
-    """The whole report in Markdown."""
+    """Render the whole report as Markdown."""
     measured = results["measurements"]
     tables = {
         "dense": ("From logits", _ratios_and_memory(measured, "dense", c.CE)),
@@ -38,7 +38,7 @@ def render(results: dict[str, Any]) -> str:
 
 
 def render_ratios(results: dict[str, Any]) -> str:
-    """The report of two source trees in Markdown."""
+    """Render the comparison of two source trees as Markdown."""
     measured = results["measurements"]
     if not measured:
         return f"{_machine(results)}\n\nNothing was measured.\n"
@@ -66,7 +66,7 @@ def render_ratios(results: dict[str, Any]) -> str:
 
 
 def insert(text: str, page: Path, device: str) -> None:
-    """Put the report between the page's markers of a device."""
+    """Insert the report between a page's markers of a device."""
     begin, end = f"<!-- benchmark {device}: begin -->", f"<!-- benchmark {device}: end -->"
     content = page.read_text()
     if content.count(begin) != 1 or content.count(end) != 1:
@@ -78,14 +78,14 @@ def insert(text: str, page: Path, device: str) -> None:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A row of what was asked for.
+    """A requirement, and the figures that it is compared with.
 
     Args:
-        what: in words.
-        measured: figures, smaller is better; empty where nothing was measured.
-        must: the largest that will do.
-        aim: what would be better still.
-        at_least: larger is better, instead.
+        what: Description of the requirement.
+        measured: Figures, of which smaller ones are better; empty if nothing was measured.
+        must: Largest acceptable figure.
+        aim: The goal beyond the requirement.
+        at_least: Whether larger figures are better, and `must` is the smallest acceptable one.
     """
 
     what: str
@@ -96,14 +96,14 @@ class Requirement:
 
     @property
     def met(self) -> bool | None:
-        """Whether every figure will do; None where there is none."""
+        """Whether every figure is acceptable, or None without figures."""
         if not self.measured:
             return None
         return min(self.measured) >= self.must if self.at_least else max(self.measured) <= self.must
 
 
 def requirements(results: dict[str, Any]) -> list[Requirement]:
-    """What was asked for, and what came out in this run."""
+    """List the requirements with the figures of this run."""
     measured = results["measurements"]
 
     def time(table: str, name: str, baseline: str, **case: Any) -> list[float]:
@@ -144,7 +144,7 @@ def requirements(results: dict[str, Any]) -> list[Requirement]:
             f"{OURS}, memory beyond the logits (logits-sized buffers)", memory("dense", OURS), 1.1, "1.0"
         ),
         Requirement(f"{OURS}{COMPILED}, the same", memory("dense", OURS + COMPILED), 1.1, "1.0"),
-        # A few hundredths are the number tokens' logits, rounding to pages and the interpreter's own.
+        # A few hundredths come from the number tokens' logits, page rounding and the interpreter.
         Requirement(f"{OURS}{IN_PLACE}, the same", memory("dense", OURS + IN_PLACE), 0.1, "0"),
         Requirement(
             f"{OURS_LINEAR} over {c.HEAD}, 1k to 2k tokens",
@@ -291,7 +291,7 @@ def _criterion_over(
 
 
 def _roofline(measurement: Measurement, results: dict[str, Any]) -> float:
-    """Share of the memory bandwidth that two reads and one write of the logits take."""
+    """Return the share of the memory bandwidth that two reads and one write of the logits achieve."""
     case = c.Case(**measurement["case"])
     moved = 3 * case.logits_bytes
     return moved / (results["machine"]["bandwidth_gb_s"] * 1e9) / (measurement["median_ms"] / 1e3)
@@ -305,7 +305,7 @@ def _time_ratios(
 
 
 def _pairs(found: Sequence[Measurement], name: str, baseline: str) -> list[tuple[Measurement, Measurement]]:
-    """Measurements of two contenders on the same case."""
+    """Pair the measurements of two contenders on the same case."""
     found = [m for m in found if m["criterion"] is None]
     others = {str(m["case"]): m for m in found if m["contender"] == baseline}
     mine = [m for m in found if m["contender"] == name]

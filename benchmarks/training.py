@@ -1,4 +1,4 @@
-"""The table `integrations`: a training step of tiny models, with a number term and without."""
+"""The table `integrations`: training steps of tiny models with and without a number term."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ import torch
 from ntloss import NumberVocabulary
 
 STOCK, OURS, CHUNKED = "transformers", "make_number_aware", "make_number_aware, chunked"
-# A step that the callback measures, which by default is one in ten.
+# A step that the callback measures, by default one in ten.
 MEASURED = "make_number_aware, NumberMetricsCallback"
 CONTENDERS = (STOCK, OURS, CHUNKED, MEASURED)
-# Rows and tokens in a row, of a training batch.
+# Rows of a training batch, and tokens per row.
 MODELS = {"T5": (16, 64), "Llama": (8, 128)}
 VOCAB, SHARE = 32_000, 0.3
 
 
 def measurements(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Time and peak memory of each contender on each model."""
+    """Measure time and peak memory of each contender on each model."""
     made = []
     for model in MODELS:
         print(f"integrations: {model}", file=sys.stderr)
         steps = {name: measure.Contender(training_step(model, name, options.quick)) for name in CONTENDERS}
         for step in steps.values():
             step.run()
-        # A few per cent are asked for: as many rounds as the number term's own cost gets.
+        # Differences of a few per cent need as many rounds as the table on_off.
         timings = measure.time_interleaved(steps, "cpu", 3 * options.repeats, 2 * options.seconds)
         peaks = {} if options.no_memory else peaks_in_fresh_processes(model, options.quick)
         for name, timing in timings.items():
@@ -53,7 +53,7 @@ def measurements(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def training_step(name: str, contender: str, quick: bool) -> Callable[[], None]:
-    """Forward, backward and AdamW, once."""
+    """Make a function that runs forward, backward and AdamW once."""
     from ntloss.integrations.transformers import make_number_aware
 
     torch.manual_seed(0)
@@ -88,7 +88,7 @@ def _attach_callback(model: Any) -> None:
 
 
 def build(name: str, vocab: int) -> Any:
-    """A tiny model, as `transformers` makes it."""
+    """Build a tiny model of transformers."""
     from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
     if name == "T5":
@@ -104,7 +104,7 @@ def build(name: str, vocab: int) -> Any:
 
 
 def peaks_in_fresh_processes(model: str, quick: bool) -> dict[str, int | None]:
-    """Peak memory of a step of each contender, in a process of its own."""
+    """Measure the peak memory of a step of each contender in a fresh process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         peaks = {
@@ -114,7 +114,7 @@ def peaks_in_fresh_processes(model: str, quick: bool) -> dict[str, int | None]:
 
 
 def peak_of(model: str, contender: str, quick: bool, threads: int) -> int | None:
-    """Peak memory of a step; for a fresh process."""
+    """Measure the peak memory of a step. Call this in a fresh process."""
     measure.give_memory_back()
     torch.set_num_threads(threads)
     step = training_step(model, contender, quick)
@@ -124,7 +124,7 @@ def peak_of(model: str, contender: str, quick: bool, threads: int) -> int | None
 
 
 def table(measured: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows: time and memory over those of the stock model."""
+    """Return the headings and rows of the table: time and memory relative to the stock model."""
     rows = []
     for model in MODELS:
         stock = _of(measured, model, STOCK)
@@ -148,13 +148,13 @@ def table(measured: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 
 
 def time_over_stock(measured: list[dict[str, Any]], model: str, name: str) -> float:
-    """Ratio of medians."""
+    """Return the ratio of median times."""
     mine, stock = _of(measured, model, name), _of(measured, model, STOCK)
     return float(mine["median_ms"] / stock["median_ms"])
 
 
 def memory_over_stock(measured: list[dict[str, Any]], model: str, name: str) -> float | None:
-    """Ratio of peaks, None where they were not measured."""
+    """Return the ratio of peak memory, or None if it was not measured."""
     mine, stock = _of(measured, model, name)["peak_mib"], _of(measured, model, STOCK)["peak_mib"]
     return None if mine is None or stock is None else float(mine / stock)
 

@@ -1,4 +1,4 @@
-"""PyTorch Lightning: accumulated gradients, a schedule, both terms logged.
+"""Train with PyTorch Lightning, with gradient accumulation, a schedule and both terms logged.
 
     python examples/lightning_loop.py --steps 60 --accumulate 2
 
@@ -33,7 +33,7 @@ class NumberAware(lightning.LightningModule):
         self.schedule = WeightScheduler(loss_fn, lambda step: min(step / self.warmup, 1.0))
 
     def training_step(self, counted: tuple[dict[str, Tensor], dict[str, Tensor]], index: int) -> Tensor:
-        """The loss of a micro-batch."""
+        """Compute the loss of a micro-batch."""
         batch, counts = counted
         self.schedule.set_step(self.global_step)  # optimizer steps, also after a resume
         logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
@@ -49,7 +49,7 @@ class NumberAware(lightning.LightningModule):
         self.log_dict({"loss": loss, "ce": ce, "ntl": ntl}, batch_size=len(logits))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """AdamW."""
+        """Use AdamW."""
         return torch.optim.AdamW(self.model.parameters(), lr=3e-3)
 
 

@@ -1,4 +1,4 @@
-"""A decoder-only model in transformers' Trainer: one line makes it number-aware.
+"""Train a decoder-only model with transformers' Trainer, made number-aware by one line.
 
     python examples/llama.py --steps 60 --accumulate 2
     python examples/llama.py --chunked

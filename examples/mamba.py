@@ -1,4 +1,4 @@
-"""A Mamba model, trained from hidden states: the logits of all tokens are never in memory.
+"""Train a Mamba model from hidden states, so that the logits of all tokens are never materialised.
 
     python examples/mamba.py --steps 60
 

@@ -1,4 +1,4 @@
-"""An encoder-decoder: T5, which computes its loss inline, in transformers' Seq2SeqTrainer.
+"""Train T5, an encoder-decoder that computes its loss inline, with transformers' Seq2SeqTrainer.
 
     python examples/t5.py --steps 60
 

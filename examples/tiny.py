@@ -1,8 +1,8 @@
 """Shared by the examples: a tokenizer, a model, sums to learn, and a line of results.
 
-Everything is made here, so that nothing is downloaded. Replace `make_tokenizer` by
-`AutoTokenizer.from_pretrained(...)`, `make_llama` by `AutoModelForCausalLM.from_pretrained(...)`, and
-`make_texts` by your data.
+Everything is built locally and nothing is downloaded. Replace `make_tokenizer` with
+`AutoTokenizer.from_pretrained(...)`, `make_llama` with `AutoModelForCausalLM.from_pretrained(...)`, and
+`make_texts` with your data.
 """
 
 import random
@@ -17,7 +17,7 @@ CHARACTERS = "0123456789+= "
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Single characters: numbers digit by digit, as Llama 2, Mistral, Gemma and Qwen write them."""
+    """Build a character tokenizer, which splits numbers into digits like that of Llama 2 or Qwen."""
     vocab = {text: i for i, text in enumerate(["<pad>", "</s>", "<unk>", *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
@@ -42,7 +42,7 @@ def make_llama(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def make_texts(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Questions and answers: `("27+45=", "72")`."""
+    """Draw questions and answers such as `("27+45=", "72")`."""
     draw = random.Random(seed)
     pairs = [(draw.randrange(100), draw.randrange(100)) for _ in range(count)]
     return [(f"{a}+{b}=", str(a + b)) for a, b in pairs]
@@ -52,9 +52,9 @@ def causal_batch(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, str]
     """A batch for a decoder-only model; questions and padding are ignored by the loss."""
     rows = []
     for question, answer in texts:
-        asked = tokenizer.encode(question, add_special_tokens=False)
-        told = [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]
-        rows.append((asked + told, [-100] * len(asked) + told))
+        question_ids = tokenizer.encode(question, add_special_tokens=False)
+        answer_ids = [*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id]
+        rows.append((question_ids + answer_ids, [-100] * len(question_ids) + answer_ids))
     longest = max(len(ids) for ids, _ in rows)
     pad = tokenizer.pad_token_id
     return {
@@ -67,7 +67,7 @@ def causal_batch(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, str]
 def causal_batches(
     tokenizer: PreTrainedTokenizerFast, count: int, batch_size: int = 8, seed: int = 0
 ) -> Iterator[dict[str, Tensor]]:
-    """`count` batches for training."""
+    """Yield `count` training batches."""
     for i in range(count):
         yield causal_batch(tokenizer, make_texts(batch_size, seed=1 + i + 1_000 * seed))
 

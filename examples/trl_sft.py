@@ -29,8 +29,8 @@ def dataset(count: int, seed: int) -> Dataset:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=60, help="optimizer steps")
-    parser.add_argument("--packing", action="store_true", help="several examples in a row")
-    parser.add_argument("--lora", action="store_true", help="train an adapter alone")
+    parser.add_argument("--packing", action="store_true", help="pack several examples into a row")
+    parser.add_argument("--lora", action="store_true", help="train only an adapter")
     arguments = parser.parse_args()
 
     set_seed(0)

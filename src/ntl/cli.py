@@ -1,4 +1,4 @@
-"""The `ntl` command: its subcommands by name."""
+"""The `ntl` command, which dispatches to its subcommands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-# Command -> its module, whose `main` takes the other arguments; only the one that is asked for is imported.
+# Maps each command to its module. Only the requested module is imported; its `main` receives the remaining
+# arguments.
 COMMANDS = {
     "prepare": "ntl.prepare",
     "train": "ntl.run_language_modeling",
@@ -18,34 +19,34 @@ USAGE = """\
 usage: ntl COMMAND [argument ...]
 
 commands:
-  prepare   make a dataset's training, validation and test files from its official files
-  train     the paper's program: one model, one loss, one dataset (also installed as ntl-train)
-  report    collect runs of the paper's program: tables over seeds, and figures
-  compare   train the same small T5 with several objectives and seeds; print a table, draw figures
+  prepare   convert a dataset's official files into training, validation and test files
+  train     run the paper's program: one model, one loss, one dataset (also installed as ntl-train)
+  report    collect runs of the paper's program into tables over seeds and figures
+  compare   train the same small T5 with several objectives and seeds, and report tables and figures
 
-`ntl COMMAND --help` lists what can be set."""
+`ntl COMMAND --help` lists the options."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand.
 
     Args:
-        arguments: Those of the command line, without the program's name. Default: `sys.argv[1:]`.
+        arguments: Command-line arguments without the program's name. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit code: 0 all is done, 1 a run failed, 2 something asked for cannot be done, 130 interrupted,
-        141 nobody reads on.
+        The exit code: 0 for success, 1 if a run failed, 2 for a user-fixable error, 130 if interrupted, 141
+        if the output pipe was closed.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _run(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        if not {"-h", "--help"} & {*arguments}:  # a training may have met another broken pipe than its output
+        if not {"-h", "--help"} & {*arguments}:  # during training, the broken pipe may not be stdout
             raise
-        # `ntl compare --help | head` has read enough; the rest goes nowhere.
+        # `ntl compare --help | head` has closed stdout; discard the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # what a shell says of a program that a closed pipe ended
+        return 141  # the shell's exit code for SIGPIPE
     return code
 
 
@@ -59,11 +60,11 @@ def _run(arguments: Sequence[str]) -> int:
             module = import_module(COMMANDS[command])
         except ModuleNotFoundError as error:
             missing = (error.name or "ntl").partition(".")[0]
-            if missing in ("ntl", "ntloss"):  # no installation mends it
+            if missing in ("ntl", "ntloss"):  # a bug of ours, which no installation fixes
                 raise
             print(
-                f"ntl: {missing} is not installed; the library does without it, the lab does not. "
-                f"In this repository: pip install '.[lab]'.",
+                f"ntl: {missing} is not installed; the lab needs it, though the library does not. "
+                f"In this repository, run: pip install '.[lab]'.",
                 file=sys.stderr,
             )
             return 2

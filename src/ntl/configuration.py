@@ -1,4 +1,4 @@
-"""The configuration: Hydra's groups and overrides, with errors that say what can be chosen."""
+"""Compose the configuration with Hydra, with errors that list the valid choices."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ KnownKeys = Callable[[Mapping[str, Any]], Mapping[str, Collection[str]]]
 def compose_config(
     root: str, overrides: Sequence[str], program: str, known: KnownKeys | None = None
 ) -> dict[str, Any]:
-    """Compose a configuration by Hydra, with errors that list what can be chosen.
+    """Compose a configuration with Hydra, with errors that list the valid choices.
 
     Args:
-        root: The name of the main file in `ntl.config`.
+        root: Name of the main file in `ntl.config`.
         overrides: Hydra overrides.
-        program: What the user typed, for the messages.
-        known: Gives the keys that `+` may add, by section. Default: those of the files alone.
+        program: The command that the user typed, for error messages.
+        known: Function from the configuration to the keys that `+` may add to each section. Default: no key
+            beyond those in the files.
 
     Returns:
         The configuration as plain dicts, lists, numbers and strings.
 
     Raises:
-        UserError: An override is malformed, or names something unknown.
+        UserError: An override is malformed, or names an unknown key or choice.
     """
     for override in overrides:
         group, _, choice = override.partition("=")
         if _is_group(override) and (choice == "null" or choice.startswith("{")):
             raise UserError(
                 f"{override} names no file of the group {group}; expected a name. `{program} --help` lists "
-                "them; leave it out for the default."
+                "the names; omit the override to use the default."
             )
     try:
         with initialize_config_module("ntl.config", version_base="1.3"):
@@ -57,7 +58,7 @@ def compose_config(
 
 
 def _unknown_choice(error: MissingConfigException) -> str:
-    """Say which file of which group is not there, and which are."""
+    """Return the message for an unknown file of a group, which lists the valid ones."""
     group, _, name = (error.missing_cfg_file or "").rpartition("/")
     options = error.options or sorted(
         path.name.removesuffix(".yaml")
@@ -76,13 +77,13 @@ def check_section(
     """Check the keys of one section of a composed configuration.
 
     Args:
-        section: Its name; "" for the top.
-        given: Its keys.
-        known: Those that it may have.
-        needed: Those that it must have.
+        section: Name of the section; "" for the top level.
+        given: Keys in the section.
+        known: Keys that the section may have.
+        needed: Keys that the section must have.
 
     Raises:
-        UserError: A key is unknown, or was taken out.
+        UserError: A key is unknown or missing.
     """
     for key in given:
         if key not in known:
@@ -90,21 +91,21 @@ def check_section(
     if missing := [key for key in needed if key not in given]:
         name = f"{section}.{missing[0]}" if section else missing[0]
         raise UserError(
-            f"{name} is missing; expected a value. Do not take it out (~{name}), and choose files by their "
+            f"{name} is missing; expected a value. Do not remove it (~{name}), and choose files by their "
             "group, such as dataset_args=gsm8k or loss=ntl_was."
         )
 
 
 def unknown_key(section: str, key: str, known: Collection[str]) -> UserError:
-    """Make the error of a key that does not exist.
+    """Return the error for a key that does not exist.
 
     Args:
-        section: The section that the key was given in; "" for the top.
-        key: The key.
-        known: The keys of the section; the message suggests the nearest one, or lists all where none is near.
+        section: Section that the key was given in; "" for the top level.
+        key: The unknown key.
+        known: Valid keys of the section. The message suggests the closest one, or lists all if none is close.
 
     Returns:
-        The error, to be raised.
+        The error to raise.
     """
     dot = f"{section}." if section else ""
     if near := difflib.get_close_matches(key, known, n=1):
@@ -115,7 +116,7 @@ def unknown_key(section: str, key: str, known: Collection[str]) -> UserError:
 def _key_error(
     error: Exception, root: str, overrides: Sequence[str], program: str, known: KnownKeys | None
 ) -> UserError:
-    """Say which override names an unknown key, and what could have been meant."""
+    """Return the error for the override that names an unknown key, with the closest valid key."""
     with initialize_config_module("ntl.config", version_base="1.3"):
         chosen = [o for o in overrides if "." not in o.partition("=")[0] and _is_group(o)]
         defaults = compose(root, chosen)
@@ -130,32 +131,32 @@ def _key_error(
         keys = [str(k) for k in (section if OmegaConf.is_dict(section) else defaults)]
         more = known(OmegaConf.to_container(defaults, resolve=True)).get(parent, ()) if known else ()
         if name in more:
-            return UserError(f"{key} is in no file of the configuration; add it with +. Pass +{override}.")
+            return UserError(f"{key} is not in the configuration's files; add it with +. Pass +{override}.")
         return unknown_key(parent, name, list(dict.fromkeys([*keys, *more])))
     hint = "correct the override."
     if "Could not append" in str(error):
-        hint = "a key that is there already is given without +, or with ++."
+        hint = "set an existing key without +, or with ++."
     return UserError(f"{str(error).splitlines()[0]} `{program} --help` lists the keys; {hint}")
 
 
 def _is_group(override: str) -> bool:
-    """Whether an override chooses a file of a group, such as `task=arithmetic`."""
+    """Return whether an override chooses a file of a group, such as `task=arithmetic`."""
     group = override.partition("=")[0].partition("@")[0].lstrip("+~")
     return (resources.files("ntl.config") / group).is_dir()
 
 
-def is_whole(value: Any, least: int) -> bool:
-    """Whether a value is a whole number of at least `least`."""
+def is_whole_number(value: Any, least: int) -> bool:
+    """Return whether a value is a whole number of at least `least`."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def require(ok: bool, key: str, value: Any, expected: str, example: Any) -> None:
-    """Refuse a value unless `ok`, with an error that says what was given and expected."""
+def check_value(ok: bool, key: str, value: Any, expected: str, example: Any) -> None:
+    """Raise a `UserError` that says what was given and what was expected, unless `ok` is true."""
     if not ok:
         raise UserError(f"{key} is {value!r}; expected {expected}. Pass for example {key}={example}.")
 
 
-def require_number(
+def check_number(
     section: dict[str, Any],
     key: str,
     *,
@@ -164,7 +165,7 @@ def require_number(
     below: float | None = None,
     example: float,
 ) -> None:
-    """Refuse `section[...]`, which the user knows as `key`, unless it is a number within the bounds."""
+    """Raise a `UserError` unless the last part of `key` names a number within the bounds in `section`."""
     value = section[key.rpartition(".")[2]]
     ok = isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
     bounds = {"at least": (least, lambda v, b: v >= b), "above": (above, lambda v, b: v > b)}
@@ -172,4 +173,4 @@ def require_number(
     given = {word: bound for word, (bound, _) in bounds.items() if bound is not None}
     ok = ok and all(bounds[word][1](value, bound) for word, bound in given.items())
     words = " and ".join(f"{word} {bound}" for word, bound in given.items())
-    require(ok, key, value, f"a number {words}", example)
+    check_value(ok, key, value, f"a number that is {words}", example)

@@ -1,4 +1,4 @@
-"""How the lab's figures look: one style, and colours that can be told apart."""
+"""The style of the lab's figures, with colours that are easy to distinguish."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours: told apart with colour blindness and in grey.
+# The Okabe-Ito palette, which remains distinguishable with colour blindness and in greyscale.
 GREY, BLUE, ORANGE, GREEN = "#7A7A7A", "#0072B2", "#E69F00", "#009E73"
 PINK, SKY, VERMILION = "#CC79A7", "#56B4E9", "#D55E00"
 STYLE = {
@@ -32,13 +32,13 @@ STYLE = {
 }
 
 
-class Look(NamedTuple):
-    """How one series is drawn; no two of the first 21 look the same, even without colour.
+class SeriesStyle(NamedTuple):
+    """How one series is drawn; the first 21 styles are distinguishable even without colour.
 
     Args:
-        colour: Of lines, bars and dots.
-        dashes: Of lines, in matplotlib's terms.
-        marker: Of points.
+        colour: Colour of lines, bars and points.
+        dashes: Line style, as matplotlib takes it.
+        marker: Marker of points.
     """
 
     colour: str
@@ -46,11 +46,11 @@ class Look(NamedTuple):
     marker: str
 
 
-def look(i: int) -> Look:
-    """The look of the i-th series."""
+def series_style(i: int) -> SeriesStyle:
+    """Return the style of the i-th series."""
     colours = (GREY, BLUE, ORANGE, GREEN, PINK, SKY, VERMILION)
     dashes = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
-    return Look(colours[i % 7], dashes[i // 7 % 3], "osD^vPX"[(i + i // 7) % 7])
+    return SeriesStyle(colours[i % 7], dashes[i // 7 % 3], "osD^vPX"[(i + i // 7) % 7])
 
 
 def new_figure(
@@ -59,10 +59,10 @@ def new_figure(
     """Make a figure with a grid of axes.
 
     Args:
-        columns: Of the grid.
-        size: Width and height, inches.
-        widths: Of the columns, relative. Default: all the same.
-        rows: Of the grid.
+        columns: Number of columns.
+        size: Width and height in inches.
+        widths: Relative widths of the columns. Default: equal widths.
+        rows: Number of rows.
 
     Returns:
         The figure, and its axes row by row.

@@ -1,7 +1,8 @@
-"""What a trained model answers, and how good that is: the paper's protocol, over all processes.
+"""Evaluate a trained model by the paper's protocol, distributed over all processes.
 
-Beam search, questions of like length together; the last number of the decoded text; metrics of numbers, of
-texts, and of the teacher-forced loss. Each rank answers its share, and every rank has all results.
+Questions of similar length are decoded together with beam search. The last number of each decoded text is its
+prediction. The metrics cover numbers, texts and the teacher-forced loss. Each rank answers its share of the
+questions, and every rank receives all results.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import nn
 
 from ntl.approaches import Approach
 from ntl.errors import UserError
-from ntl.metrics import defined, final_answer_scores, number_scores, text_scores
+from ntl.metrics import final_answer_scores, finite_or_none, number_scores, text_scores
 from ntl.run_folder import Metrics, Prediction, RunFolder
 from ntl.settings import GenerationSettings
 from ntl.tasks import Example, TaskData, fingerprint
@@ -31,7 +32,7 @@ class EvaluationResult:
     """How well a model did on some examples.
 
     Args:
-        metrics: Metric -> value; None where it is not defined. See docs/lab_report.md.
+        metrics: Maps each metric to its value, None if it is undefined. See docs/lab_report.md.
         predictions: One per example, in the examples' order.
     """
 
@@ -39,11 +40,11 @@ class EvaluationResult:
     predictions: list[Prediction]
 
 
-class _Turn(NamedTuple):
-    """One batch of a rank; where `counts` is false, it only keeps step with the other ranks."""
+class _RankBatch(NamedTuple):
+    """One batch of a rank; a filler that keeps the ranks in step if `is_scored` is false."""
 
     indices: list[int]
-    counts: bool
+    is_scored: bool
 
 
 def evaluate(
@@ -53,41 +54,43 @@ def evaluate(
     generation: GenerationSettings,
     model: nn.Module | None = None,
 ) -> EvaluationResult:
-    """Let a model answer questions, and compare the answers.
+    """Answer questions with a model and score the answers.
 
-    All ranks must call it with the same examples. Each computes its share of them, in as many batches as any
-    other (a sharded model needs all ranks in every forward), and returns the result of all.
+    All ranks must call this function with the same examples. Each rank computes its share and returns the
+    result for all. All ranks run the same number of batches, because a sharded model needs every rank in each
+    forward pass.
 
     Args:
-        approach: How to ask.
+        approach: Approach that encodes the questions and decodes the answers.
         examples: Questions and answers.
-        data: Whose they are: whether answers are compared as numbers, and what marks a final answer.
-        generation: How to decode.
+        data: Task the examples belong to. It says whether answers are compared as numbers and what marks a
+            final answer.
+        generation: Decoding settings.
         model: The wrapped model. Default: the approach's own.
 
     Returns:
-        Metrics of texts and of the loss; of numbers where the task has some; of final answers where it marks
-        them.
+        Predictions with metrics of the texts and the loss, plus metrics of numbers and of final answers if
+        the task has them.
 
     Raises:
-        UserError: No examples, or answers that the approach cannot take.
+        UserError: There are no examples, or the approach cannot encode an answer.
     """
     if not examples:
-        raise UserError("there are no examples to evaluate; expected at least one.")
-    examples = list(examples)  # read once: they may be memory-mapped
+        raise UserError("there are no examples to evaluate; expected at least one. Check the dataset.")
+    examples = list(examples)  # may be memory-mapped: read them once
     model = approach.model if model is None else model
     rank, world = _rank_and_world()
     lengths = [len(example.question) for example in examples]
-    turns = _turns(lengths, generation.batch_size, rank, world)
-    with _evaluating(model):
-        losses = _losses(approach, model, examples, turns)
+    batches = _rank_batches(lengths, generation.batch_size, rank, world)
+    with _evaluation_mode(model):
+        losses = _losses(approach, model, examples, batches)
         mine: dict[int, str] = {}
         ill_formed = 0
-        for turn in turns:
+        for batch in batches:
             before = approach.ill_formed
-            texts = approach.answer(model, [examples[i].question for i in turn.indices], generation)
-            if turn.counts:
-                mine |= zip(turn.indices, texts, strict=True)
+            texts = approach.answer(model, [examples[i].question for i in batch.indices], generation)
+            if batch.is_scored:
+                mine |= zip(batch.indices, texts, strict=True)
                 ill_formed += 0 if before is None else approach.ill_formed - before
     answered = {i: text for share in _gather(mine) for i, text in share.items()}
     result = _result(examples, [answered[i] for i in range(len(examples))], data, losses)
@@ -105,25 +108,26 @@ def evaluate_tests(
     model: nn.Module | None = None,
     on_test: Callable[[str, Metrics, bool], None] = lambda test, metrics, is_new: None,
 ) -> dict[str, Metrics]:
-    """Evaluate every test set of a task, and write each one's results when it is done.
+    """Evaluate every test set of a task, and write the results of each as soon as it is done.
 
-    Test sets that were evaluated before, with the same identity, questions and decoding, are not repeated.
+    Test sets that were already evaluated with the same identity, questions and decoding are skipped.
 
     Args:
-        approach: How to ask.
+        approach: Approach that encodes the questions and decodes the answers.
         data: The task.
-        generation: How to decode.
-        folder: Where rank 0 writes metrics and predictions.
-        identity: What tells this model from others that were evaluated into this folder (its steps, its
-            checkpoint), in JSON's types.
+        generation: Decoding settings.
+        folder: Folder that rank 0 writes metrics and predictions to.
+        identity: JSON values that distinguish this model from others evaluated into this folder, such as its
+            steps and its checkpoint.
         model: The wrapped model. Default: the approach's own.
-        on_test: Called with a test set, its metrics, and whether they were made now.
+        on_test: Called with the name of each test set, its metrics, and whether they were computed by this
+            call.
 
     Returns:
-        Test set -> metrics, on every rank.
+        Maps each test set to its metrics, on every rank.
 
     Raises:
-        UserError: See `evaluate`; the folder holds something that cannot be read.
+        UserError: `evaluate` fails, or the folder holds a file that cannot be read.
     """
     rank, _ = _rank_and_world()
     identities = {
@@ -134,7 +138,7 @@ def evaluate_tests(
         }
         for test, examples in data.tests.items()
     }
-    # Only rank 0 looks: others may see the folder a moment later, and all must agree on what is to be done.
+    # Only rank 0 reads the folder: others may see it a moment later, and all ranks must do the same work.
     known: dict[str, Metrics] = {}
     if rank == 0:
         known = {t: folder.metrics()[t] for t, same in identities.items() if folder.is_evaluated(t, same)}
@@ -153,34 +157,35 @@ def evaluate_tests(
 
 
 def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Put examples of like length together, which saves padding.
+    """Group examples of similar length into batches, which saves padding.
 
     Args:
-        lengths: Of the examples.
-        batch_size: Examples in a batch.
+        lengths: Length of each example.
+        batch_size: Number of examples in a batch.
 
     Returns:
-        Indices of examples, each once; the longest batch first: what does not fit into memory fails at once.
+        Batches of example indices, each index once. The longest batch comes first, so that running out of
+        memory happens at once.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def _turns(lengths: Sequence[int], batch_size: int, rank: int, world: int) -> list[_Turn]:
-    """This rank's batches: as many as every other rank's, and at any time about as long as theirs."""
+def _rank_batches(lengths: Sequence[int], batch_size: int, rank: int, world: int) -> list[_RankBatch]:
+    """Return this rank's batches: as many as on every other rank, and of similar length."""
     batches = batches_by_length(lengths, min(batch_size, math.ceil(len(lengths) / world)))
     filler = batches[-1][-1:]
-    turns = [_Turn(batch, True) for batch in batches[rank::world]]
+    own = [_RankBatch(batch, True) for batch in batches[rank::world]]
     rounds = math.ceil(len(batches) / world)
-    return turns + [_Turn(filler, False)] * (rounds - len(turns))
+    return own + [_RankBatch(filler, False)] * (rounds - len(own))
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
     was_training = model.training
     model.eval()
     try:
-        # Not `inference_mode`: sharded models keep tensors of their forwards for training.
+        # Not `inference_mode`: sharded models keep tensors of a forward pass for training.
         with torch.no_grad():
             yield
     finally:
@@ -188,23 +193,24 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _losses(
-    approach: Approach, model: nn.Module, examples: Sequence[Example], turns: Sequence[_Turn]
+    approach: Approach, model: nn.Module, examples: Sequence[Example], rank_batches: Sequence[_RankBatch]
 ) -> Metrics:
-    """The teacher-forced loss and its terms, as if all examples of all ranks were one batch."""
+    """Compute the teacher-forced loss and its terms, as if all examples of all ranks were one batch."""
     device = next(model.parameters()).device
     batches = []
-    for turn in turns:
-        chosen = [examples[i] for i in turn.indices]
+    for rank_batch in rank_batches:
+        chosen = [examples[i] for i in rank_batch.indices]
         columns = approach.encode([e.question for e in chosen], [e.answer for e in chosen])
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         batches.append(approach.collate(rows))
-    own = [approach.count(batch) for batch, turn in zip(batches, turns, strict=True) if turn.counts]
-    none = torch.zeros_like(approach.count(batches[0]))  # a rank may have nothing but fillers
+    is_scored = [rank_batch.is_scored for rank_batch in rank_batches]
+    own = [approach.count(batch) for batch, scored in zip(batches, is_scored, strict=True) if scored]
+    none = torch.zeros_like(approach.count(batches[0]))  # a rank may have only fillers
     counts = torch.stack(_gather(sum(own, none).cpu())).sum(0).to(device)
     sums: dict[str, float] = {}
-    for batch, turn in zip(batches, turns, strict=True):
+    for batch, scored in zip(batches, is_scored, strict=True):
         share = approach.loss(model, {k: v.to(device) for k, v in batch.items()}, counts)
-        if turn.counts:
+        if scored:
             for name, value in {"loss": share.loss, **share.terms}.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
     ranks = _gather(sums)
@@ -213,7 +219,7 @@ def _losses(
     }
     if "ce" in totals:
         totals["perplexity"] = math.exp(totals["ce"]) if totals["ce"] < 700 else math.inf
-    return {name: defined(value) for name, value in totals.items()}
+    return {name: finite_or_none(value) for name, value in totals.items()}
 
 
 def _result(
@@ -234,7 +240,7 @@ def _result(
 
 
 def _number(text: str) -> float | None:
-    """The last number of a text; beyond float64's range, its largest number: JSON has no infinity."""
+    """Return the last number of a text, clipped to the range of float64 because JSON has no infinity."""
     number = parse_number(text)
     return None if number is None else max(-sys.float_info.max, min(number, sys.float_info.max))
 
@@ -246,7 +252,7 @@ def _rank_and_world() -> tuple[int, int]:
 
 
 def _gather(item: Any) -> list[Any]:
-    """Every rank's item, by rank, on every rank."""
+    """Gather one item from each rank, in rank order, on every rank."""
     _, world = _rank_and_world()
     items: list[Any] = [item] * world
     if world > 1:

@@ -1,4 +1,4 @@
-"""Where an evaluation is written: in its run's folder, or beside the results that are there."""
+"""Choose the folder that an evaluation is written to, so that it replaces no other results."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ntl.records import flatten
 from ntl.run_folder import RunFolder, RunRecord
 from ntl.tasks import Example, fingerprint
 
-# Settings of an evaluation that change none of its results.
-WITHOUT_EFFECT = ("cache_dir", "samples_during_training")
+# Settings that do not affect the results of an evaluation.
+IGNORED_SETTINGS = ("cache_dir", "samples_during_training")
 
 
 @dataclass(frozen=True)
 class EvaluationPlace:
-    """Where an evaluation is written, and what tells its results from others.
+    """Where an evaluation is written, and how its results are identified.
 
     Args:
-        folder: Of the run, or of this evaluation beside the run's own.
-        record: What `run.json` in that folder says.
-        model: What tells the model from others that could be evaluated there.
+        folder: Folder of the run, or a folder for this evaluation inside it.
+        record: Content of `run.json` in that folder.
+        model: Identifies the model among others that could be evaluated into the folder.
     """
 
     folder: RunFolder
@@ -33,18 +33,18 @@ class EvaluationPlace:
 
 
 def place_evaluation(experiment: Experiment, tests: Mapping[str, Sequence[Example]]) -> EvaluationPlace:
-    """Choose the folder of an evaluation, so that none replaces the results of another one.
+    """Choose the folder of an evaluation, so that it does not replace the results of another one.
 
-    A run's own evaluation is the one that finishes its training, with the settings given then, or the first
-    one in a folder where nothing was trained. The same settings are written there again; an evaluation of
-    another model, with another way to decode, or of other questions gets a folder that names the difference.
+    A run's own evaluation is the one at the end of its training or, in a folder where nothing was trained,
+    the first one. An evaluation with the same settings is written to the same folder. An evaluation with
+    another model, other decoding settings or other questions gets a folder named after the differences.
 
     Args:
-        experiment: Its folder holds a record.
-        tests: Name of a test set -> the questions that will be asked.
+        experiment: Experiment whose folder holds a record.
+        tests: Maps each test set to the questions to be answered.
 
     Returns:
-        The place; nothing is written.
+        The folder, its record and the model's identity. Nothing is written.
 
     Raises:
         UserError: A file in the folder cannot be read.
@@ -56,7 +56,7 @@ def place_evaluation(experiment: Experiment, tests: Mapping[str, Sequence[Exampl
         return _place(run, replace(record, config=config), experiment.model.checkpoint)
     differences = _differences(experiment, record) or _other_questions(run, tests)
     model = experiment.model.checkpoint
-    if _same_path(model, run.path):  # as training itself called it
+    if _same_path(model, run.path):  # use the name under which training recorded the model
         model = record.config["model_args"]["model_name_or_path"]
     if not differences:
         return _place(run, record, model)
@@ -72,7 +72,7 @@ def _place(folder: RunFolder, record: RunRecord, model: str | None) -> Evaluatio
 
 
 def _differences(experiment: Experiment, record: RunRecord) -> dict[str, Any]:
-    """The settings in which an evaluation differs from the one that a record is of."""
+    """Return the settings of an evaluation that differ from those of a record."""
     before, now = _settings(record.config), _settings(experiment.config)
     names = {name for name in {*before, *now} if before.get(name) != now.get(name)}
     differences = {name: now.get(name) for name in names}
@@ -84,11 +84,11 @@ def _differences(experiment: Experiment, record: RunRecord) -> dict[str, Any]:
 
 def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     flat = flatten({**config["dataset_args"], **config.get("evaluation", {})})
-    return {name: value for name, value in flat.items() if name not in WITHOUT_EFFECT}
+    return {name: value for name, value in flat.items() if name not in IGNORED_SETTINGS}
 
 
 def _other_questions(run: RunFolder, tests: Mapping[str, Sequence[Example]]) -> dict[str, Any]:
-    """The same settings may name files that have changed."""
+    """Return a setting that identifies the questions if they changed although the settings did not."""
     given = {test: fingerprint(examples) for test, examples in tests.items()}
     if all(run.questions(test) in (None, questions) for test, questions in given.items()):
         return {}

@@ -1,4 +1,4 @@
-"""What an experiment is, checked before anything is loaded, and the folder that it is written to."""
+"""Check an experiment's configuration and output folder before anything is loaded."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from ntl.run_folder import CHECKPOINT, RunFolder, RunRecord
 from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.trainer import last_complete_checkpoint
 
-# Keys of training_args that are the lab's own; the others are transformers'.
+# Keys of training_args that belong to the lab; the others belong to transformers.
 OWN_KEYS = ("trial", "special_name", "do_only_eval", "overwrite_output_dir", "resume_from_checkpoint")
-# What may differ between a run and its continuation: it changes nothing of the result.
-FREE_KEYS = {
+# Keys that may change when a run is resumed, because they do not affect its result.
+CHANGEABLE_KEYS = {
     "training_args": (
         *OWN_KEYS, "output_dir", "disable_tqdm", "logging_steps", "report_to", "save_total_limit",
         "per_device_eval_batch_size",
@@ -42,17 +42,17 @@ FREE_KEYS = {
 
 @dataclass(frozen=True)
 class Experiment:
-    """A configuration, checked and taken apart; nothing is loaded yet.
+    """A checked configuration, before anything is loaded.
 
     Args:
-        config: The composed configuration, as it is written down.
-        model: Which model.
-        loss: What it minimises.
-        generation: How answers are decoded.
-        folder: Where everything is written.
-        only_evaluate: Whether a finished model answers the test sets, and nothing is trained.
-        resume: Whether to continue what is in the folder.
-        checkpoint: To continue from; None for the last one.
+        config: The composed configuration, as recorded in `run.json`.
+        model: Model settings.
+        loss: Loss settings.
+        generation: Decoding settings.
+        folder: Output folder.
+        only_evaluate: Whether to evaluate a trained model without training.
+        resume: Whether to continue the run in the folder.
+        checkpoint: Checkpoint to continue from. None is the latest one.
     """
 
     config: Mapping[str, Any]
@@ -66,17 +66,17 @@ class Experiment:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], sweep: str = "") -> Experiment:
-        """Check a composed configuration and take it apart.
+        """Make an experiment from a composed configuration.
 
         Args:
-            config: Of `config/run_language_modeling.yaml`.
-            sweep: What tells the runs of a sweep apart; put behind the default output folder.
+            config: Configuration composed from `config/run_language_modeling.yaml`.
+            sweep: Overrides that distinguish the runs of a sweep, appended to the output folder.
 
         Returns:
             The experiment.
 
         Raises:
-            UserError: A value cannot be used.
+            UserError: A key or a value is invalid.
         """
         check_keys(config)
         training = config["training_args"]
@@ -86,14 +86,14 @@ class Experiment:
         resume = training["resume_from_checkpoint"]
         if training["do_only_eval"] and model.checkpoint is None:
             raise UserError(
-                "training_args=eval answers with a trained model, but model_args.model_name_or_path is null; "
+                "training_args=eval evaluates a trained model, but model_args.model_name_or_path is null; "
                 "expected the folder of a run or of one of its checkpoints. Pass "
                 "model_args.model_name_or_path=<folder>."
             )
         if isinstance(resume, str) and not Path(resume, TRAINER_STATE_NAME).is_file():
             raise UserError(
-                f"training_args.resume_from_checkpoint={resume} is no folder with {TRAINER_STATE_NAME}; "
-                "expected true, or a checkpoint's folder. Correct it."
+                f"training_args.resume_from_checkpoint={resume} is not a folder with {TRAINER_STATE_NAME}; "
+                "expected true, or the folder of a checkpoint. Correct it."
             )
         return cls(
             config=config,
@@ -107,7 +107,7 @@ class Experiment:
         )
 
     def record(self) -> RunRecord:
-        """What `run.json` says at the start."""
+        """Make the record that `run.json` holds at the start."""
         return RunRecord(
             name=str(self.config["model_args"]["name"]),
             objective=objective_name(self.model, self.loss),
@@ -122,26 +122,27 @@ def check_folder(experiment: Experiment) -> None:
     """Check, before anything is loaded, that nothing in the output folder would be overwritten.
 
     Raises:
-        UserError: It holds a run, or something else, that is neither to be resumed nor evaluated.
+        UserError: The folder holds a run that is neither resumed nor evaluated, holds other files, or cannot
+            be written; or there is no checkpoint to resume from.
     """
     folder, training = experiment.folder, experiment.config["training_args"]
     if experiment.resume and experiment.checkpoint is None and not experiment.only_evaluate:
-        _require_checkpoint(folder)
+        _check_has_checkpoint(folder)
     if not folder.path.is_dir():
-        _require_writable(folder.path)
+        _check_writable(folder.path)
         return
-    if not folder.holds_run():  # whatever it is, it is not ours to delete
+    if not folder.holds_run():  # never delete files that are not ours
         its_own = experiment.only_evaluate and folder.path == Path(str(experiment.model.checkpoint))
         if not its_own and any(folder.path.iterdir()):
             raise UserError(
-                f"training_args.output_dir={folder} holds files, but no run; expected a new or empty folder. "
+                f"training_args.output_dir={folder} holds files but no run; expected a new or empty folder. "
                 "Choose another one."
             )
         return
     if experiment.only_evaluate:
-        _require_same_dataset(experiment)
+        _check_same_dataset(experiment)
     elif experiment.resume:
-        _require_same_run(experiment)
+        _check_same_run(experiment)
     elif not training["overwrite_output_dir"]:
         raise UserError(
             f"training_args.output_dir={folder} holds a run already. Pass "
@@ -150,31 +151,31 @@ def check_folder(experiment: Experiment) -> None:
         )
 
 
-def _require_checkpoint(folder: RunFolder) -> None:
-    """Check that there is something to continue: training from the start was not asked for."""
+def _check_has_checkpoint(folder: RunFolder) -> None:
+    """Check that there is a checkpoint to resume from, rather than silently training from the start."""
     if last_complete_checkpoint(folder.path) is not None:
         return
-    anew = "with training_args.overwrite_output_dir=true instead of" if folder.holds_run() else "without"
+    how = "with training_args.overwrite_output_dir=true instead of" if folder.holds_run() else "without"
     raise UserError(
         f"training_args.resume_from_checkpoint=true, but {folder} has no complete checkpoint (checkpoint-* "
-        f"with {TRAINER_STATE_NAME}); expected the training_args.output_dir of the run that is continued. "
-        "Correct training_args.output_dir (or the keys that its default is made of), or train from the start "
-        f"{anew} resume_from_checkpoint."
+        f"with {TRAINER_STATE_NAME}); expected the training_args.output_dir of the run to continue. "
+        "Correct training_args.output_dir (or the keys that form its default), or train from the start "
+        f"{how} resume_from_checkpoint."
     )
 
 
-def _require_writable(path: Path) -> None:
-    """Check that a folder that is not there can be made."""
+def _check_writable(path: Path) -> None:
+    """Check that a missing folder can be created."""
     parent = next(p for p in path.absolute().parents if p.exists())
     if path.exists() or not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(
-            f"training_args.output_dir={path} is no folder and cannot be made one; expected a new or empty "
-            "folder where files can be written. Choose another one."
+            f"training_args.output_dir={path} is not a folder and cannot be created; expected a new or empty "
+            "folder that can be written to. Choose another one."
         )
 
 
-def _require_same_dataset(experiment: Experiment) -> None:
-    """Check that a run's metrics stay those of one dataset."""
+def _check_same_dataset(experiment: Experiment) -> None:
+    """Check that an evaluation does not mix two datasets in one run's folder."""
     there, here = experiment.folder.record().dataset, experiment.record().dataset
     if there != here:
         raise UserError(
@@ -183,34 +184,34 @@ def _require_same_dataset(experiment: Experiment) -> None:
         )
 
 
-def _require_same_run(experiment: Experiment) -> None:
-    """Check that a run is continued as what it was started."""
+def _check_same_run(experiment: Experiment) -> None:
+    """Check that a run is resumed with the configuration that it was started with."""
     folder = experiment.folder
     before, now = (flatten(_identity(c)) for c in (folder.record().config, experiment.config))
     for key in sorted({*before, *now}):
         if before.get(key) != now.get(key):
             raise UserError(
-                f"training_args.output_dir={folder} holds a run with {key}={before.get(key)}; given is "
-                f"{now.get(key)}. A run is continued with what it was started with: correct it, or choose "
-                "another training_args.output_dir."
+                f"training_args.output_dir={folder} holds a run with {key}={before.get(key)}, but "
+                f"{key}={now.get(key)} is given; expected the configuration that the run was started with. "
+                "Correct it, or choose another training_args.output_dir."
             )
 
 
 def _output_dir(config: Mapping[str, Any], loss: LossSettings, sweep: str) -> Path:
-    """Where the run is written, as its configuration says or by default."""
+    """Return the output folder, from the configuration or by default."""
     training, model = config["training_args"], config["model_args"]
     if training["output_dir"] is not None:
         return Path(training["output_dir"], sweep.replace("/", "_")).expanduser()
     if training["do_only_eval"] and Path(str(model["model_name_or_path"])).is_dir():
         return Path(model["model_name_or_path"])
     parts = (config["dataset_args"]["dataset_name"], training["trial"])
-    added = re.sub(r"[^\w.-]+", "-", loss_name(loss))  # a name of a folder, without spaces
+    added = re.sub(r"[^\w.-]+", "-", loss_name(loss))  # folder names have no spaces
     name = "_".join(str(part) for part in (model["name"], added, training["special_name"]) if part)
     return Path("outputs", *(str(part) for part in parts if part), name, sweep.replace("/", "_"))
 
 
 def open_folder(experiment: Experiment, approach: Approach) -> None:
-    """Make the folder, with the record of what is run."""
+    """Create the output folder with its `run.json`, and delete an earlier run if that was requested."""
     folder = experiment.folder
     training = experiment.config["training_args"]
     if experiment.only_evaluate:
@@ -225,9 +226,9 @@ def open_folder(experiment: Experiment, approach: Approach) -> None:
 
 
 def evaluated_record(experiment: Experiment) -> RunRecord:
-    """The record of an evaluation: that of the run whose model or checkpoint it is, where there is one.
+    """Make the record of an evaluation, based on the record of the run that trained the model, if any.
 
-    Its configuration says by `evaluated` which folder or hub name the model came from.
+    The key `evaluated` of its configuration holds the model's folder or hub name.
     """
     record = experiment.record()
     path = Path(str(experiment.model.checkpoint))
@@ -244,9 +245,9 @@ def evaluated_record(experiment: Experiment) -> RunRecord:
 
 
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run and its continuation have in common."""
+    """Return the settings that a run and its continuation must share."""
     return {
-        name: {k: v for k, v in section.items() if k not in FREE_KEYS.get(name, ())}
+        name: {k: v for k, v in section.items() if k not in CHANGEABLE_KEYS.get(name, ())}
         for name, section in config.items()
         if isinstance(section, Mapping) and name != "evaluation"
     }

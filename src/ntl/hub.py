@@ -1,4 +1,4 @@
-"""Names of models and tokenizers: a local folder, or a name on the hub, which is asked once."""
+"""Resolve the names of models and tokenizers: a local folder, or a name on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ TOKENIZERS = ("tokenizer.json", "spiece.model", "tokenizer.model", "vocab.json")
 
 
 def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> str:
-    """Find out where a model or a tokenizer is, before anything is loaded.
+    """Locate a model or a tokenizer before anything is loaded.
 
     Args:
         name: A folder, or a name on the hub.
-        key: What the user calls this setting, for messages.
-        files: What it is made of; one of them in the hub's cache means that no request is needed.
-        instead: What to do where it cannot be had.
+        key: The user's name for this setting, used in error messages.
+        files: Files that it may consist of. If the hub's cache holds one of them, no request is made.
+        instead: Alternative that the error message suggests.
 
     Returns:
-        The folder (of the hub's cache, for what is there), or the name on the hub.
+        The folder (in the hub's cache, if it is cached), or the name on the hub.
 
     Raises:
-        UserError: There is no such folder, and no such name on the hub, or the hub cannot be reached.
+        UserError: `name` is neither a folder nor a name on the hub, or the hub cannot be reached.
     """
     if Path(name).expanduser().is_dir():
         return str(Path(name).expanduser())
     if isinstance(name, Path) or not _HUB_NAME.fullmatch(name):
-        raise UserError(f"{key}={name} is no folder. Correct it, or {instead}.")
+        raise UserError(f"{key}={name} is not a folder. Correct it, or {instead}.")
     for file in files:
         cached = try_to_load_from_cache(name, file)
         if isinstance(cached, str):
@@ -50,9 +50,9 @@ def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> 
         try:
             HfApi().model_info(name, timeout=_SECONDS)
             return name
-        except Exception as error:  # of the network, of the hub, of the name: all mean the same to the user
+        except Exception as error:  # network, hub or name: the user's remedy is the same
             reason = (str(error).splitlines() or [type(error).__name__])[0]
     raise UserError(
-        f"{key}={name} is no folder here, and cannot be had from the hub: {reason}. Correct it, name a local "
-        f"folder, {key}=<folder>, or {instead}."
+        f"{key}={name} is not a local folder, and cannot be loaded from the hub: {reason}. Correct it, pass "
+        f"a local folder, {key}=<folder>, or {instead}."
     )

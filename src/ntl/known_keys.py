@@ -1,4 +1,4 @@
-"""The keys that a configuration may have, and which of them have no effect in it."""
+"""Check a configuration's keys: reject unknown ones, and given ones that have no effect."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ntl.errors import UserError
 from ntl.published_names import LOSS_KEYS
 
 SECTIONS = ("dataset_args", "model_args", "training_args", "loss", "evaluation")
-PUBLISHED_WITH_PLUS = "number_token_loss_function"  # of model_args, and in no file
+PUBLISHED_WITH_PLUS = "number_token_loss_function"  # a key of model_args that is in no file
 GENERATOR_KEYS = (
     "train_per_difficulty", "validation_per_difficulty", "train_per_module", "validation_per_module",
     "test_per_module", "digits", "extrapolate_digits", "train_size", "validation_size", "test_size",
     "data_seed",
 )  # fmt: skip
-# Arguments of Seq2SeqTrainingArguments that the lab does not use -> what does the same here.
+# Maps arguments of Seq2SeqTrainingArguments that the lab ignores to the override that replaces them.
 REPLACED_ARGUMENTS = {
     "label_smoothing_factor": "loss=ce loss.label_smoothing=0.1",
     "predict_with_generate": None,
@@ -49,13 +49,14 @@ WITHOUT_WARMUP = ("reduce_lr_on_plateau", "constant", "greedy")
 
 
 def known_keys(config: Mapping[str, Any]) -> dict[str, Collection[str]]:
-    """The keys that each section of a training run's configuration may have.
+    """Return the keys that each section of a training run's configuration may have.
 
     Args:
-        config: Composed of `config/run_language_modeling.yaml`; the dataset's keys depend on its name.
+        config: Configuration composed from `config/run_language_modeling.yaml`. The keys of `dataset_args`
+            depend on the dataset's name.
 
     Returns:
-        Section -> its keys; the section "" holds the names of the others.
+        Maps each section to its keys. The section "" holds the names of the others.
 
     Raises:
         UserError: The dataset is unknown.
@@ -81,20 +82,20 @@ def known_keys(config: Mapping[str, Any]) -> dict[str, Collection[str]]:
 
 
 def check_keys(config: Mapping[str, Any]) -> None:
-    """Check that every key of a training run's configuration is known, and that none was taken out.
+    """Check that every key of a training run's configuration is known and that none is missing.
 
     Args:
-        config: Composed of `config/run_language_modeling.yaml`.
+        config: Configuration composed from `config/run_language_modeling.yaml`.
 
     Raises:
-        UserError: A key is unknown (the message names the nearest one), or missing.
+        UserError: A key is unknown (the message suggests the closest one) or missing.
     """
     check_section("", config, SECTIONS, SECTIONS)
     for section in SECTIONS:
         if not isinstance(config[section], Mapping):
-            raise UserError(f"{section} is {config[section]!r}; expected keys and values. Leave it out.")
+            raise UserError(f"{section} is {config[section]!r}; expected keys and values. Omit the override.")
     if "dataset_name" not in config["dataset_args"]:
-        raise UserError("dataset_args.dataset_name was taken out; expected a name. Pass dataset_args=gsm8k.")
+        raise UserError("dataset_args.dataset_name is missing; expected a name. Pass dataset_args=gsm8k.")
     known = known_keys(config)
     inherits = config["loss"].get("criterion") == "from_model_args"
     needed = {
@@ -108,28 +109,28 @@ def check_keys(config: Mapping[str, Any]) -> None:
 
 
 def check_effect(given: Iterable[str], configs: Iterable[Mapping[str, Any]]) -> None:
-    """Check that what was given changes something.
+    """Check that every given key has an effect.
 
     Args:
         given: Keys of the command line, such as `model_args.config_name`.
-        configs: The configurations composed with them, more than one in a sweep. A key is refused if it has
-            no effect in any.
+        configs: Configurations composed with these keys; a sweep has several. A key is rejected if it has no
+            effect in any of them.
 
     Raises:
-        UserError: A key changes nothing; the message says why, and what to do.
+        UserError: A key has no effect. The message says why and what to do.
     """
-    found = [_idle_keys(config) for config in configs]
+    found = [_ineffective_keys(config) for config in configs]
     for key in given:
         reasons = [
-            next((why for name, why in idle.items() if key == name or key.startswith(f"{name}.")), None)
-            for idle in found
+            next((why for name, why in keys.items() if key == name or key.startswith(f"{name}.")), None)
+            for keys in found
         ]
         if reasons and all(reasons):
-            raise UserError(f"{key} is given, but changes nothing: {reasons[0]}, or leave {key} out.")
+            raise UserError(f"{key} has no effect: {reasons[0]}, or omit {key}.")
 
 
-def _idle_keys(config: Mapping[str, Any]) -> dict[str, str]:
-    """Keys that change nothing in this configuration -> why, and what to do."""
+def _ineffective_keys(config: Mapping[str, Any]) -> dict[str, str]:
+    """Map each key that has no effect in this configuration to the reason and the remedy."""
     model, loss, training = config["model_args"], config["loss"], config["training_args"]
     own_loss = loss["criterion"] != "from_model_args"
     encoding, schedule = model["number_encoding"], training["lr_scheduler_type"]
@@ -140,7 +141,7 @@ def _idle_keys(config: Mapping[str, Any]) -> dict[str, str]:
     rules: list[tuple[bool, Iterable[str], str]] = [
         (
             own_loss, (*term, *sigma),
-            "the loss is that of the group loss. Pass its keys, such as loss.weight=0.3",
+            "the loss is set by the group loss. Pass its keys, such as loss.weight=0.3",
         ),
         (
             not own_loss and not model["number_token_loss"], term,
@@ -154,15 +155,15 @@ def _idle_keys(config: Mapping[str, Any]) -> dict[str, str]:
         (loss["criterion"] is None, of_criterion, "loss=ce has no criterion. Pass for example loss=ntl_was"),
         (
             encoding in ("rt", "xval"), ("model_args.tokenizer_type",),
-            f"number_encoding={encoding} has tokens of its own. Pass model_args.number_encoding=none",
+            f"number_encoding={encoding} uses its own tokens. Pass model_args.number_encoding=none",
         ),
         (
             encoding == "none", ("model_args.log_scale_embeddings",),
-            "numbers are digits in the text. Pass model_args=rt or model_args=xval",
+            "numbers are written as digits. Pass model_args=rt or model_args=xval",
         ),
         (
             checkpoint is not None, ("model_args.config_name",),
-            f"the shape is that of model_args.model_name_or_path={checkpoint}. Pass "
+            f"the shape is set by model_args.model_name_or_path={checkpoint}. Pass "
             "model_args.model_name_or_path=null to train from scratch",
         ),
         (
@@ -181,17 +182,17 @@ def _idle_keys(config: Mapping[str, Any]) -> dict[str, str]:
             "training_args.lr_scheduler_type=cosine",
         ),
     ]  # fmt: skip
-    idle = {f"training_args.{key}": _replaced(instead) for key, instead in REPLACED_ARGUMENTS.items()}
-    return idle | {key: why for applies, keys, why in rules if applies for key in keys}
+    ineffective = {f"training_args.{key}": _replaced(instead) for key, instead in REPLACED_ARGUMENTS.items()}
+    return ineffective | {key: why for applies, keys, why in rules if applies for key in keys}
 
 
 def _replaced(instead: str | None) -> str:
-    return f"the lab does this itself. Pass {instead or 'its own keys (--help)'}"
+    return f"the lab does not use it. Pass {instead or 'the keys that --help lists'}"
 
 
 @cache
 def _keys_of(file: str) -> tuple[str, ...]:
-    """The keys of a file of the configuration, with those of the files that it starts from."""
+    """Return the keys of a configuration file, including those inherited from its defaults."""
     content = _content(file)
     bases = content.pop("defaults", [])
     inherited = [key for base in bases for key in _keys_of(f"{file.partition('/')[0]}/{base}")]

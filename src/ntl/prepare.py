@@ -1,9 +1,9 @@
-"""`ntl prepare`: the splits that the protocol names, from the official files.
+"""`ntl prepare`: make the paper's splits from a dataset's official files.
 
     ntl prepare mathematics_dataset source=mathematics_dataset-v1.0
     ntl prepare gsm8k source=grade-school-math/grade_school_math/data
 
-All files of a dataset appear together, or none; a second call finds them and does nothing.
+Either all files of a dataset are written, or none. A second call finds them and does nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from ntl import splits
 from ntl.comparison.progress import LINE_EVERY
 from ntl.errors import UserError
-from ntl.records import write_whole
+from ntl.records import write_atomically
 from ntl.splits import Plan
 from ntl.tasks import DATASETS
 
@@ -70,25 +70,25 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 PLANS: dict[str, Callable[[Mapping[str, Any]], Plan]] = {
-    "mathematics_dataset": splits.mathematics_dataset,
-    "arithmetic": splits.arithmetic,
-    "gsm8k": splits.gsm8k_files,
-    "rjokes": splits.rjokes_files,
-    "multirc": splits.multirc_files,
-    "multiplication": splits.multiplication_files,
+    "mathematics_dataset": splits.plan_mathematics_dataset,
+    "arithmetic": splits.plan_arithmetic,
+    "gsm8k": splits.plan_gsm8k,
+    "rjokes": splits.plan_rjokes,
+    "multirc": splits.plan_multirc,
+    "multiplication": splits.plan_multiplication,
 }
 HELP = """\
 usage: ntl prepare DATASET [key=value ...]
 
-Make the training, validation and test files of a dataset from its official files, in `source`, and write them
-to `destination`. What is there already is left alone; overwrite=true makes it anew.
+Convert the official files of a dataset, in `source`, into training, validation and test files, and write them
+to `destination`. Existing files are kept; overwrite=true replaces them.
 
 examples:
   ntl prepare mathematics_dataset source=mathematics_dataset-v1.0
   ntl prepare arithmetic source=mathematics_dataset-v1.0
   ntl prepare gsm8k source=grade-school-math/grade_school_math/data split_seed=1
 
-datasets, and what can be set, with its default:
+datasets, and their settings with defaults:
 """
 
 
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The dataset, then key=value. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit code: 0 the files are there, 2 something asked for cannot be done, 130 interrupted.
+        The exit code: 0 for success, 2 for a user-fixable error, 130 if interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or {"-h", "--help"} & set(arguments):
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read_settings(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Read the arguments of the command.
+    """Parse the arguments of the command.
 
     Args:
         arguments: The dataset, then key=value.
@@ -127,7 +127,7 @@ def read_settings(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
         The dataset and all its settings.
 
     Raises:
-        UserError: The dataset or a key is unknown, or a value of the wrong kind.
+        UserError: The dataset or a key is unknown, or a value has the wrong type.
     """
     dataset, *overrides = arguments
     if dataset not in DATASETS:
@@ -146,7 +146,7 @@ def read_settings(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _value(key: str, text: str, default: Any) -> Any:
-    """Read a value of the same kind as its default."""
+    """Parse a value of the same type as its default."""
     kind = type(default)
     try:
         value = {"true": True, "false": False}[text] if kind is bool else kind(text)
@@ -159,16 +159,16 @@ def _value(key: str, text: str, default: Any) -> Any:
 
 
 def prepare(dataset: str, settings: Mapping[str, Any], console: Console) -> None:
-    """Make the files of a dataset, unless they are there.
+    """Make the files of a dataset, unless they exist already.
 
     Args:
-        dataset: Its name.
-        settings: From `read_settings`.
-        console: Where to say what happens.
+        dataset: Name of the dataset.
+        settings: Settings from `read_settings`.
+        console: Console for progress and results.
 
     Raises:
-        UserError: A source file is missing or malformed, the destination cannot be written, or holds files
-            that were made otherwise; nothing is changed then.
+        UserError: A source file is missing or malformed, the destination cannot be written, or it holds files
+            made in another way. No existing file is changed.
     """
     started = time.monotonic()
     plan = PLANS[dataset](settings)
@@ -183,7 +183,7 @@ def prepare(dataset: str, settings: Mapping[str, Any], console: Console) -> None
             "room for the data. Pass destination=another/folder."
         ) from None
     if counts is None:
-        console.print(f"{dataset} is prepared already, in {folder}: nothing to do.", soft_wrap=True)
+        console.print(f"{dataset} is already prepared in {folder}: nothing to do.", soft_wrap=True)
         return
     for name, count in counts.items():
         console.print(f"{folder / name}: {count:,} pairs", highlight=False, soft_wrap=True)
@@ -193,32 +193,36 @@ def prepare(dataset: str, settings: Mapping[str, Any], console: Console) -> None
 def _make(
     dataset: str, plan: Plan, settings: Mapping[str, Any], folder: Path, console: Console
 ) -> dict[str, int] | None:
-    """Make the files; the number of pairs in each, None where they are there already."""
+    """Make the files, and return the number of pairs in each, or None if they exist already."""
     identity = {
         "settings": {k: v for k, v in settings.items() if k not in ("source", "destination", "overwrite")},
         "sources": {name: path.stat().st_size for name, path in plan.sources.items()},
     }
     record = folder / f".{dataset}.prepared.json"
-    if not settings["overwrite"] and _is_there(plan, folder, record, identity):
+    if not settings["overwrite"] and _is_prepared(plan, folder, record, identity):
         return None
     partial = folder / f".{dataset}.partial"
-    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
     partial.mkdir()
     try:
         counts = _write(plan, partial, console)
-        # From here a run that is killed has its record, and the next one starts anew.
-        write_whole(record, json.dumps({**identity, "pairs": None}))
+        # If the run is killed after this point, the record marks the files as incomplete.
+        write_atomically(record, json.dumps({**identity, "pairs": None}))
         for name in plan.outputs:
             os.replace(partial / name, folder / name)
         sizes = {name: (folder / name).stat().st_size for name in plan.outputs}
-        write_whole(record, json.dumps({**identity, "pairs": counts, "bytes": sizes}, indent=1))
+        write_atomically(record, json.dumps({**identity, "pairs": counts, "bytes": sizes}, indent=1))
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return counts
 
 
-def _is_there(plan: Plan, folder: Path, record: Path, identity: Mapping[str, Any]) -> bool:
-    """Whether the files are there, made with these settings; an error where others are."""
+def _is_prepared(plan: Plan, folder: Path, record: Path, identity: Mapping[str, Any]) -> bool:
+    """Return whether the files exist and were made with these settings.
+
+    Raises:
+        UserError: Other files of these names exist.
+    """
     names = [name for name in plan.outputs if (folder / name).exists()]
     advice = "Pass another destination, or overwrite=true to replace them."
     try:
@@ -227,26 +231,27 @@ def _is_there(plan: Plan, folder: Path, record: Path, identity: Mapping[str, Any
         found = None
     if found is None:
         if names:
-            raise UserError(f"{folder} holds {', '.join(names)}, not written by `ntl prepare`. {advice}")
+            raise UserError(f"{folder} holds {', '.join(names)}, which `ntl prepare` did not write. {advice}")
         return False
     if found["pairs"] is None or not names:
         return False  # interrupted, or removed since
     differences = [
-        f"{key} is {found[part].get(key)!r} there, {identity[part].get(key)!r} here"
+        f"{key} is {found[part].get(key)!r} there and {identity[part].get(key)!r} here"
         for part in ("settings", "sources")
         for key in sorted({*found[part], *identity[part]})
         if found[part].get(key) != identity[part].get(key)
     ]
     sizes = {name: (folder / name).stat().st_size for name in names}
     differences += [
-        f"{name} has {sizes.get(name, 'no')} bytes, {size} were written"
+        f"{name} has {sizes.get(name, 'no')} bytes, but {size} were written"
         for name, size in found["bytes"].items()
         if sizes.get(name) != size
     ]
     if differences:
         more = "; ..." if len(differences) > 5 else ""
         raise UserError(
-            f"{folder} holds files that were prepared otherwise: {'; '.join(differences[:5])}{more}. {advice}"
+            f"{folder} holds files that were prepared differently: {'; '.join(differences[:5])}{more}. "
+            f"{advice}"
         )
     return True
 

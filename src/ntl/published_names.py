@@ -1,4 +1,7 @@
-"""The published keys, checked and translated into the lab's settings; nothing behind this knows them."""
+"""Check the published configuration keys and translate them into the lab's settings.
+
+No other module knows these keys.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-from ntl.configuration import is_whole, require, require_number
+from ntl.configuration import check_number, check_value, is_whole_number
 from ntl.errors import UserError
 from ntl.settings import FAMILIES, GenerationSettings, LossSettings, ModelSettings
 from ntloss import criterion_names
 
-# number_encoding -> encoding (None: as tokenizer_type says), head
+# Maps number_encoding to (encoding, head); an encoding of None is taken from tokenizer_type.
 NUMBER_ENCODINGS = {
     "none": (None, "language"),
     "none_regression_head": (None, "regression"),
@@ -44,25 +47,25 @@ _LOSS_NAMES = {"squared": "NTL-MSE", "absolute": "NTL-MAE", "huber": "NTL-Huber"
 
 
 def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
-    """Which model the published keys name.
+    """Translate the published keys of `model_args` into model settings.
 
     Args:
         model_args: The composed section.
-        seed: Of initial weights.
+        seed: Random seed of the initial weights.
 
     Returns:
-        The settings; the architecture's configuration is resolved for training from scratch alone.
+        The settings. Their `config` is filled only for training from scratch.
 
     Raises:
-        UserError: A value that is unknown.
+        UserError: A value is unknown.
     """
     from ntl.approaches.shapes import get_shape
 
-    _require_choice(model_args, "number_encoding", tuple(NUMBER_ENCODINGS))
-    _require_choice(model_args, "tokenizer_type", TOKENIZER_TYPES)
-    _require_choice(model_args, "family", FAMILIES)
+    _check_choice(model_args, "number_encoding", tuple(NUMBER_ENCODINGS))
+    _check_choice(model_args, "tokenizer_type", TOKENIZER_TYPES)
+    _check_choice(model_args, "family", FAMILIES)
     for key in BOOLEANS:
-        require(
+        check_value(
             isinstance(model_args[key], bool), f"model_args.{key}", model_args[key], "true or false", "true"
         )
     encoding, head = NUMBER_ENCODINGS[model_args["number_encoding"]]
@@ -72,9 +75,9 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
         shape = {**get_shape(model_args["config_name"]), **(model_args["config_overrides"] or {})}
     elif model_args["config_overrides"]:
         raise UserError(
-            f"model_args.config_overrides is {model_args['config_overrides']} beside "
-            f"model_args.model_name_or_path={checkpoint}, whose shape is what it is; expected one of the "
-            "two. Leave config_overrides out, or train from scratch with model_args.model_name_or_path=null."
+            f"model_args.config_overrides is {model_args['config_overrides']}, but the shape of "
+            f"model_args.model_name_or_path={checkpoint} is fixed; expected one of the two. Omit "
+            "config_overrides, or train from scratch with model_args.model_name_or_path=null."
         )
     return ModelSettings(
         family=model_args["family"],
@@ -89,7 +92,7 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
 
 
 def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> LossSettings:
-    """Which loss the `loss` group names or, by its default, the published keys of `model_args`.
+    """Read the loss from the `loss` group or, if it is `from_model_args`, from the keys of `model_args`.
 
     Args:
         model_args: The composed section.
@@ -99,61 +102,61 @@ def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> Los
         The settings.
 
     Raises:
-        UserError: A value that is unknown, or two that contradict each other.
+        UserError: A value is unknown, or two values contradict each other.
     """
     if loss["criterion"] == "from_model_args":
         if others := sorted(set(loss) - {"criterion"}):
             raise UserError(
-                f"loss.{others[0]} is given, but the loss is that of model_args; expected a choice of the "
-                "group loss too. Pass for example loss=ntl_was."
+                f"loss.{others[0]} is given, but model_args sets the loss; expected a choice of the group "
+                "loss too. Pass for example loss=ntl_was."
             )
         return _loss_from_model_args(model_args)
     for key in ("number_token_loss", "gaussian_label_smoother", "number_token_loss_function"):
         if model_args.get(key):
             raise UserError(
-                f"loss.criterion={loss['criterion']} is given beside model_args.{key}="
+                f"loss.criterion={loss['criterion']} is given together with model_args.{key}="
                 f"{str(model_args[key]).lower()}; expected one of the two. Pass for example "
                 f"model_args={str(model_args['name']).removesuffix('_ntl')}, without {key}."
             )
     names = criterion_names()
     criterion = loss["criterion"]
-    require(
+    check_value(
         criterion is None or criterion in names, "loss.criterion", criterion,
         f"null or one of: {', '.join(names)}", "wasserstein",
     )  # fmt: skip
-    require(
+    check_value(
         isinstance(loss["options"], (dict, type(None))),
         "loss.options",
         loss["options"],
         "keys and values",
         "{sigma: 1.0}",
     )
-    require(loss["mode"] in ("add", "replace"), "loss.mode", loss["mode"], "add or replace", "add")
-    require(isinstance(loss["reweigh"], bool), "loss.reweigh", loss["reweigh"], "true or false", "true")
-    require_number(loss, "loss.weight", least=0, example=0.3)
-    require_number(loss, "loss.label_smoothing", least=0, below=1, example=0.1)
+    check_value(loss["mode"] in ("add", "replace"), "loss.mode", loss["mode"], "add or replace", "add")
+    check_value(isinstance(loss["reweigh"], bool), "loss.reweigh", loss["reweigh"], "true or false", "true")
+    check_number(loss, "loss.weight", least=0, example=0.3)
+    check_number(loss, "loss.label_smoothing", least=0, below=1, example=0.1)
     return LossSettings(**{**{key: loss[key] for key in LOSS_KEYS}, "options": loss["options"] or {}})
 
 
 def _loss_from_model_args(model_args: Mapping[str, Any]) -> LossSettings:
-    function = model_args.get("number_token_loss_function")  # published with +: it is in no file
+    function = model_args.get("number_token_loss_function")  # published with +, so no file has it
     wasserstein = model_args["number_token_loss_with_wasserstein"]
-    require(
+    check_value(
         function in (None, *NUMBER_TOKEN_LOSS_FUNCTIONS), "model_args.number_token_loss_function", function,
         f"one of: {', '.join(NUMBER_TOKEN_LOSS_FUNCTIONS)}", "mae",
     )  # fmt: skip
     if wasserstein and function is not None:
         raise UserError(
-            f"model_args.number_token_loss_function={function} is given beside "
+            f"model_args.number_token_loss_function={function} is given together with "
             "model_args.number_token_loss_with_wasserstein=true; expected one of the two, because NTL-WAS "
-            "has no such function. Leave one out."
+            "has no such function. Omit one of them."
         )
     if function is not None and not model_args["number_token_loss"]:
         raise UserError(
             f"model_args.number_token_loss_function={function} is given, but model_args.number_token_loss is "
             "false; expected a model with a number token loss. Pass for example model_args=vanilla_t5_ntl."
         )
-    require_number(model_args, "model_args.number_token_loss_weight", least=0, example=0.3)
+    check_number(model_args, "model_args.number_token_loss_weight", least=0, example=0.3)
     weight = model_args["number_token_loss_weight"]
     expected_value = {"loss": NUMBER_TOKEN_LOSS_FUNCTIONS[function or "mse"]}
     if not model_args["gaussian_label_smoother"]:
@@ -163,14 +166,14 @@ def _loss_from_model_args(model_args: Mapping[str, Any]) -> LossSettings:
             return LossSettings("wasserstein", weight=weight)
         return LossSettings("expected_value", expected_value, weight=weight)
 
-    require_number(model_args, "model_args.label_smoother_sigma", above=0, example=1.0)
+    check_number(model_args, "model_args.label_smoother_sigma", above=0, example=1.0)
     sigma = {"sigma": model_args["label_smoother_sigma"]}
     if not model_args["number_token_loss"]:
         return LossSettings("gaussian_cross_entropy", sigma, weight=1.0, mode="replace")
     if not wasserstein:
         raise UserError(
-            "model_args.gaussian_label_smoother=true is given beside NTL-MSE; expected it alone "
-            "(model_args=vanilla_t5), or beside NTL-WAS. Pass "
+            "model_args.gaussian_label_smoother=true is given together with NTL-MSE; expected it alone "
+            "(model_args=vanilla_t5) or with NTL-WAS. Pass "
             "model_args.number_token_loss_with_wasserstein=true."
         )
     parts = [{"name": "gaussian_cross_entropy", **sigma}, {"name": "smoothed_wasserstein", **sigma}]
@@ -179,21 +182,21 @@ def _loss_from_model_args(model_args: Mapping[str, Any]) -> LossSettings:
 
 
 def generation_settings(evaluation: Mapping[str, Any], batch_size: int) -> GenerationSettings:
-    """How answers are decoded.
+    """Read how answers are decoded.
 
     Args:
         evaluation: The composed section.
-        batch_size: Questions decoded at once.
+        batch_size: Number of questions decoded at once.
 
     Returns:
         The settings.
 
     Raises:
-        UserError: A value out of its range.
+        UserError: A value is out of range.
     """
     for key in ("beams", "max_new_tokens"):
-        require(
-            is_whole(evaluation[key], 1),
+        check_value(
+            is_whole_number(evaluation[key], 1),
             f"evaluation.{key}",
             evaluation[key],
             "a whole number of at least 1",
@@ -201,62 +204,66 @@ def generation_settings(evaluation: Mapping[str, Any], batch_size: int) -> Gener
         )
     for key, least in (("samples", 1), ("samples_during_training", 1)):
         value = evaluation[key]
-        require(
-            value is None or is_whole(value, least), f"evaluation.{key}", value,
+        check_value(
+            value is None or is_whole_number(value, least), f"evaluation.{key}", value,
             f"null (all) or a whole number of at least {least}", 100,
         )  # fmt: skip
     return GenerationSettings(evaluation["beams"], evaluation["max_new_tokens"], batch_size)
 
 
 def check_training_args(training: Mapping[str, Any]) -> None:
-    """Check the keys that nobody else checks before they are used.
+    """Check the keys that transformers does not check early enough.
 
     Args:
         training: The composed section.
 
     Raises:
-        UserError: A value that cannot be used.
+        UserError: A value has the wrong type or is out of range.
     """
     for key in ("do_only_eval", "overwrite_output_dir", "use_cpu"):
-        require(
+        check_value(
             isinstance(training[key], bool), f"training_args.{key}", training[key], "true or false", "true"
         )
     sizes = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
     for key in sizes:
-        require(
-            is_whole(training[key], 1), f"training_args.{key}", training[key],
+        check_value(
+            is_whole_number(training[key], 1), f"training_args.{key}", training[key],
             "a whole number of at least 1", 8,
         )  # fmt: skip
     for key, example in (("learning_rate", 1e-4), ("weight_decay", 0.01), ("max_grad_norm", 1.0)):
-        require_number(training, f"training_args.{key}", least=0, example=example)
+        check_number(training, f"training_args.{key}", least=0, example=example)
     for key in ("warmup_steps", "logging_steps", "save_steps", "eval_steps"):
-        if key != "eval_steps" or training[key] is not None:  # null: logging_steps
-            require_number(training, f"training_args.{key}", least=0, example=100)
-    if "num_train_epochs" in training:  # of -1, transformers trains nothing and calls the run done
-        require_number(training, "training_args.num_train_epochs", above=0, example=3)
+        if key != "eval_steps" or training[key] is not None:  # null means logging_steps
+            check_number(training, f"training_args.{key}", least=0, example=100)
+    if "num_train_epochs" in training:  # with -1, transformers finishes without training
+        check_number(training, "training_args.num_train_epochs", above=0, example=3)
     schedule = training["lr_scheduler_kwargs"]
-    require(
+    check_value(
         isinstance(schedule, dict | None), "training_args.lr_scheduler_kwargs", schedule,
         "null or keys and values", "{factor: 0.5}",
     )  # fmt: skip
     resume = training["resume_from_checkpoint"]
-    require(
+    check_value(
         isinstance(resume, bool | str | None), "training_args.resume_from_checkpoint", resume,
         "true, null or a checkpoint's folder", "true",
     )  # fmt: skip
     _check_types(training)
     steps, seed = training["max_steps"], training["seed"]
-    require(
-        is_whole(steps, 1) or steps == -1, "training_args.max_steps", steps,
+    check_value(
+        is_whole_number(steps, 1) or steps == -1, "training_args.max_steps", steps,
         "a whole number of at least 1, or -1 with +training_args.num_train_epochs", 1000,
     )  # fmt: skip
-    require(
-        is_whole(seed, 0) and seed < 2**32, "training_args.seed", seed, "a whole number from 0 to 2^32 - 1", 1
+    check_value(
+        is_whole_number(seed, 0) and seed < 2**32,
+        "training_args.seed",
+        seed,
+        "a whole number from 0 to 2^32 - 1",
+        1,
     )
 
 
 def _check_types(training: Mapping[str, Any]) -> None:
-    """Check what transformers declares as a number or a boolean, and takes whatever it is."""
+    """Check the types of arguments that transformers declares as numbers or booleans but does not check."""
     from transformers import Seq2SeqTrainingArguments
 
     words = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
@@ -268,11 +275,11 @@ def _check_types(training: Mapping[str, Any]) -> None:
         value = training[key]
         fits = any(type(value) is kind or (kind is float and type(value) is int) for kind in kinds)
         expected = " or ".join(words[kind] for kind in kinds)
-        require(fits, f"training_args.{key}", value, expected, examples[kinds[0]])
+        check_value(fits, f"training_args.{key}", value, expected, examples[kinds[0]])
 
 
 def objective_name(model: ModelSettings, loss: LossSettings) -> str:
-    """How tables call a run: `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE`, `xVal`, `T5 regression head`, `Llama`."""
+    """Return a run's name in tables, such as `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE` or `Llama`."""
     name = {"t5": "T5"}.get(model.family) or str(model.config.get("model_type", "decoder")).capitalize()
     name = _ENCODING_NAMES.get(model.encoding, name)
     if model.head == "regression":
@@ -281,7 +288,7 @@ def objective_name(model: ModelSettings, loss: LossSettings) -> str:
 
 
 def loss_name(loss: LossSettings) -> str:
-    """How tables call what is added to cross-entropy: `NTL-WAS`, `SMMD`; "" for nothing."""
+    """Return the criterion's name in tables, such as `NTL-WAS` or `SMMD`; "" without a criterion."""
     return _criterion_name(loss.criterion, loss.options) if loss.criterion is not None else ""
 
 
@@ -297,6 +304,6 @@ def _criterion_name(criterion: str, options: Mapping[str, Any]) -> str:
     return _CRITERION_NAMES.get(criterion, criterion)
 
 
-def _require_choice(model_args: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> None:
+def _check_choice(model_args: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> None:
     value = model_args[key]
-    require(value in choices, f"model_args.{key}", value, f"one of: {', '.join(choices)}", choices[0])
+    check_value(value in choices, f"model_args.{key}", value, f"one of: {', '.join(choices)}", choices[0])

@@ -1,4 +1,4 @@
-"""What every program of the lab does to write down what it did."""
+"""Helpers that all of the lab's programs use to write their results."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any
 PACKAGES = ("ntloss", "torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that it is never seen half written.
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file atomically, so that readers never see it half written.
 
     Args:
-        path: The file.
+        path: Path of the file.
         text: Its content.
+
+    Raises:
+        OSError: The file cannot be written; an existing file is left unchanged.
     """
     partial = path.with_name(path.name + ".partial")
     try:
@@ -28,7 +31,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Write nested keys as one, with points between: `{"a": {"b": 1}}` as `{"a.b": 1}`."""
+    """Flatten nested mappings, joining keys with dots: `{"a": {"b": 1}}` becomes `{"a.b": 1}`."""
     flat: dict[str, Any] = {}
     for key, value in nested.items():
         name = f"{prefix}{key}"
@@ -40,7 +43,7 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Package -> version, of those that a result depends on."""
+    """Return the installed version of each package that results depend on."""
     found = {}
     for package in PACKAGES:
         try:

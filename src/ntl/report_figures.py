@@ -1,4 +1,4 @@
-"""The figures of a report: accuracy, learning curves, error against magnitude, and digit confusion."""
+"""Draw a report's figures: accuracy, learning curves, error by magnitude, and digit confusion."""
 
 from __future__ import annotations
 
@@ -12,52 +12,59 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ntl.drawing import STYLE, look, new_figure, save_figure
-from ntl.report_groups import FinishedRun, Group, test_sets, without_predictions
+from ntl.drawing import STYLE, new_figure, save_figure, series_style
+from ntl.report_groups import FinishedRun, Group, test_sets, tests_without_predictions
 from ntl.run_folder import Prediction
 
-# Key of a learning curve's points -> title, axis.
+# Maps keys of a learning curve's points to the title and the y-axis label.
 CURVES = {
-    "eval_exact_number": ("exact", "share of exactly right numbers"),
+    "eval_exact_number": ("exact", "share of exact numbers"),
     "eval_accuracy": ("accuracy", "share of close numbers"),
     "eval_log_mae": ("MAE, log scale", "mean error, log10"),
     "eval_ce": ("cross-entropy", "nats per token"),
 }
-FEWEST = 10  # answers of a seed in a bin of magnitude: fewer say nothing
-LARGEST_MAGNITUDE = 10  # digits; the protocol clips numbers there
+FEWEST = 10  # minimum answers of a seed per bin of magnitude; fewer are too noisy
+LARGEST_MAGNITUDE = 10  # digits; the protocol clips larger numbers
 PLACES = ("units", "tens", "hundreds")
-# What the bars show: the first of these that all groups have, and what its axis says.
+# The bars show the first of these metrics that all groups have; the values are axis labels.
 BARS = {
-    "exact_number": "share of exactly right numbers",
+    "exact_number": "share of exact numbers",
     "accuracy": "share of close numbers (np.isclose)",
     "exact_match": "share of equal texts",
 }
 COLUMNS = 3
 
-Spread = Mapping[float, Sequence[float]]
+SeedValues = Mapping[float, Sequence[float]]
 
 
 def draw_dataset(dataset: str, groups: Sequence[Group], folder: Path) -> list[str]:
-    """Draw the figures of one dataset; what no run has data for is not drawn.
+    """Draw the figures of one dataset, except those that no run has data for.
 
     Args:
-        dataset: Its name.
-        groups: Its rows in the table.
-        folder: Where to write.
+        dataset: Name of the dataset.
+        groups: Groups of the dataset.
+        folder: Output folder.
 
     Returns:
         The names of the files.
+
+    Raises:
+        UserError: A run's files cannot be read.
     """
-    tests, unknown = test_sets(groups), without_predictions(groups)
+    tests, unknown = test_sets(groups), tests_without_predictions(groups)
     of_numbers = {
-        test for group in groups for run in group.runs for test in run.metrics if _numbers(run, test)
+        test
+        for group in groups
+        for run in group.runs
+        for test in run.metrics
+        if _has_number_metrics(run, test)
     }
     numbers = [test for test in tests if test in of_numbers and test not in unknown]
     figures: dict[str, Figure | None] = {}
     with mpl.rc_context(STYLE):
         figures["accuracy"] = _accuracy_bars(groups, tests)
         figures["learning_curves"] = _learning_curves(groups)
-        answers = {test: _answers(groups, test) for test in numbers}
+        answers = {test: _load_predictions(groups, test) for test in numbers}
         if numbers:
             figures["error_by_magnitude"] = _error_by_magnitude(groups, answers)
         for test in numbers:
@@ -71,25 +78,26 @@ def draw_dataset(dataset: str, groups: Sequence[Group], folder: Path) -> list[st
     return written
 
 
-def _numbers(run: FinishedRun, test: str) -> bool:
+def _has_number_metrics(run: FinishedRun, test: str) -> bool:
     return run.metrics[test].get("accuracy") is not None
 
 
-def _answers(groups: Sequence[Group], test: str) -> list[list[list[Prediction]]]:
-    """The predictions of each group's runs; runs with other test sets have none."""
+def _load_predictions(groups: Sequence[Group], test: str) -> list[list[list[Prediction]]]:
+    """Load the predictions of each group's runs, skipping runs without the test set."""
     return [[r.folder.predictions(test) for r in group.runs if test in r.metrics] for group in groups]
 
 
 def error_by_digits(predictions: Sequence[Prediction], clip: float = 1e10) -> dict[float, float]:
-    """Mean error on the paper's log scale, by how many digits the true number has before its point.
+    """Compute the mean error on the paper's log scale by the number of integer digits of the true number.
 
     Args:
-        predictions: Of one run; those without a number are left out.
-        clip: Largest absolute value, as in the paper.
+        predictions: Predictions of one run; those without a number are skipped.
+        clip: Numbers are clipped to this absolute value, as in the paper.
 
     Returns:
-        Digits (0: the number is between -1 and 1) -> mean of |s(predicted) - s(true)|, with
-        s(x) = sign(x)·log10(|x| + 1), where there are at least `FEWEST`.
+        Maps the number of digits before the decimal point (0 for numbers between -1 and 1) to the mean of
+        |s(predicted) - s(true)|, with s(x) = sign(x)·log10(|x| + 1). Bins with fewer than `FEWEST`
+        predictions are omitted.
     """
     errors: dict[float, list[float]] = {}
     for p in predictions:
@@ -101,16 +109,17 @@ def error_by_digits(predictions: Sequence[Prediction], clip: float = 1e10) -> di
 
 
 def digit_counts(predictions: Sequence[Prediction], place: int) -> np.ndarray:
-    """How often each digit was predicted for each true one, at one place before the point.
+    """Count how often each digit was predicted for each true digit, at one place before the decimal point.
 
-    Numbers are aligned at their units, so a digit too many or too few shifts none of the others.
+    Numbers are aligned at their units, so that an extra or a missing digit does not shift the others.
 
     Args:
-        predictions: Of any runs.
-        place: 0 units, 1 tens, ...; true numbers without that place do not count.
+        predictions: Predictions of any runs.
+        place: 0 for units, 1 for tens, and so on. True numbers without this place are skipped.
 
     Returns:
-        `[10, 11]`: true digit, predicted digit; the last column is no digit there, or no number.
+        Counts `[10, 11]` by true and predicted digit. The last column counts predictions without a digit at
+        this place or without a number.
     """
     counts = np.zeros((10, 11))
     for p in predictions:
@@ -127,17 +136,17 @@ def _digit(number: float, place: int) -> int | None:
 
 
 def _accuracy_bars(groups: Sequence[Group], tests: Sequence[str]) -> Figure:
-    """Means with their confidence intervals, each seed as a dot."""
+    """Draw means with confidence intervals as bars, and each seed as a dot."""
     rows = math.ceil(len(tests) / COLUMNS)
     columns = min(len(tests), COLUMNS)
     figure, axes = new_figure(columns, (3.6 * columns + 1.2, (0.34 * len(groups) + 1.2) * rows), rows=rows)
     for i, (ax, test) in enumerate(zip(axes, tests, strict=False)):
-        metric = _leading_metric(groups, test)
+        metric = _bar_metric(groups, test)
         for y, group in enumerate(groups):
             mean, width = group.mean_and_interval(test, metric)
             seeds = [value for value in group.values(test, metric) if value is not None]
             if mean is not None:
-                ax.barh(y, mean, height=0.7, color=look(y).colour, alpha=0.75)
+                ax.barh(y, mean, height=0.7, color=series_style(y).colour, alpha=0.75)
             if width is not None:
                 ax.errorbar(mean, y, xerr=width, fmt="none", color="#222222", capsize=3, lw=1)
             if len(seeds) > 1:
@@ -149,11 +158,11 @@ def _accuracy_bars(groups: Sequence[Group], tests: Sequence[str]) -> Figure:
         ax.set_title(test)
         ax.set_xlabel(BARS[metric])
     _hide(axes[len(tests) :])
-    figure.supxlabel("bars: mean over seeds, with its 95 % confidence interval; dots: seeds", fontsize=8)
+    figure.supxlabel("bars: mean over seeds with 95 % confidence interval; dots: seeds", fontsize=8)
     return figure
 
 
-def _leading_metric(groups: Sequence[Group], test: str) -> str:
+def _bar_metric(groups: Sequence[Group], test: str) -> str:
     found = [run.metrics[test] for group in groups for run in group.runs if test in run.metrics]
     return next((name for name in BARS if all(m.get(name) is not None for m in found)), "exact_match")
 
@@ -171,7 +180,7 @@ def _learning_curves(groups: Sequence[Group]) -> Figure | None:
     for ax, key in zip(axes, known, strict=True):
         for i, runs in enumerate(curves):
             points = [{p["step"]: p[key] for p in curve if p.get(key) is not None} for curve in runs]
-            _line(ax, i, groups[i].label, _common(points))
+            _line(ax, i, groups[i].label, _shared_points(points))
         ax.set_xlabel("updates")
         ax.set_ylabel(CURVES[key][1])
         ax.set_title(CURVES[key][0])
@@ -185,11 +194,11 @@ def _error_by_magnitude(
     rows, columns = math.ceil(len(answers) / COLUMNS), min(len(answers), COLUMNS)
     figure, axes = new_figure(columns, (4.2 * columns, 3.0 * rows + 0.4 + 0.18 * len(groups)), rows=rows)
     for ax, (test, by_group) in zip(axes, answers.items(), strict=False):
-        for i, runs in enumerate(by_group):  # a group without this test keeps its line in the legend
-            _line(ax, i, groups[i].label, _common([error_by_digits(run) for run in runs]))
+        for i, runs in enumerate(by_group):  # a group without this test still appears in the legend
+            _line(ax, i, groups[i].label, _shared_points([error_by_digits(run) for run in runs]))
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set_ylim(bottom=0)
-        ax.set_xlabel("digits of the true number before its point (0: below 1)")
+        ax.set_xlabel("integer digits of the true number (0: below 1)")
         ax.set_ylabel("mean error, log10")
         ax.set_title(test)
     _hide(axes[len(answers) :])
@@ -226,14 +235,14 @@ def _digit_confusion(
     return figure
 
 
-def _common(seeds: Sequence[Mapping[float, float]]) -> dict[float, list[float]]:
-    """The values of all seeds, where all have one: a mean over other seeds would be another line."""
+def _shared_points(seeds: Sequence[Mapping[float, float]]) -> dict[float, list[float]]:
+    """Collect the points that all seeds share, so that every mean is over the same seeds."""
     shared = set.intersection(*(set(points) for points in seeds)) if seeds else set()
     return {x: [points[x] for points in seeds] for x in sorted(shared)}
 
 
-def _line(ax: Axes, i: int, label: str, spread: Spread) -> None:
-    xs, how = list(spread), look(i)
+def _line(ax: Axes, i: int, label: str, spread: SeedValues) -> None:
+    xs, how = list(spread), series_style(i)
     means = [float(np.mean(spread[x])) for x in xs]
     ax.plot(
         xs, means, color=how.colour, ls=how.dashes, marker=how.marker, ms=3.5, lw=1.5, label=label,

@@ -1,4 +1,4 @@
-"""From folders to groups of finished runs that differ in their seed alone."""
+"""Load finished runs and group those that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from ntl.errors import UserError
 from ntl.metrics import mean_and_interval
 from ntl.records import flatten
-from ntl.run_folder import CHECKPOINT, EVALUATIONS, Metrics, RunFolder, RunRecord, find_runs, shown
+from ntl.run_folder import CHECKPOINT, EVALUATIONS, Metrics, RunFolder, RunRecord, find_runs, format_setting
 
-PAPERS_ORDER = ("T5", "RT", "xVal")
+MODEL_ORDER = ("T5", "RT", "xVal")
 # fmt: off
-# Keys of a configuration (by their last part) that say where, how often and how fast, not what is run.
-NOT_TOLD_APART = (
+# Configuration keys, by their last part, that do not affect what is run and so do not separate groups.
+IGNORED_KEYS = (
     "seed", "data_seed", "name", "special_name", "trial", "output_dir", "data_dir", "run_name",
     "cache_dir", "evaluated", "logging_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_only_eval",
     "logging_steps", "logging_strategy", "eval_steps", "save_steps", "save_strategy",
@@ -27,12 +27,12 @@ NOT_TOLD_APART = (
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that the report is about.
+    """A finished run.
 
     Args:
-        folder: Where it lies.
-        record: What was run.
-        metrics: Test set -> metric -> value.
+        folder: Folder of the run.
+        record: Record of what was run.
+        metrics: Maps each test set to its metrics.
     """
 
     folder: RunFolder
@@ -42,12 +42,12 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed alone: one row of a table.
+    """Runs that differ only in their seed: one row of a table.
 
     Args:
-        dataset: Of all of them.
-        label: Of their objective, with the settings that tell it from others of that name.
-        runs: By seed.
+        dataset: Dataset of all runs.
+        label: Name of the objective, with the settings that distinguish it from others of the same name.
+        runs: Runs sorted by seed.
     """
 
     dataset: str
@@ -55,25 +55,25 @@ class Group:
     runs: Sequence[FinishedRun]
 
     def values(self, test: str, metric: str) -> list[float | None]:
-        """A metric of a test set, by seed; None where a run has none."""
+        """Return a metric of a test set for each seed, None for runs without it."""
         return [run.metrics.get(test, {}).get(metric) for run in self.runs]
 
     def mean_and_interval(self, test: str, metric: str) -> tuple[float | None, float | None]:
-        """Mean over seeds, and the half-width of its confidence interval; see `metrics`."""
+        """Return the mean over seeds and its confidence interval, see `metrics.mean_and_interval`."""
         return mean_and_interval(self.values(test, metric))
 
 
 def load_finished(folders: Sequence[Path | str]) -> tuple[list[FinishedRun], list[str]]:
-    """Load the finished runs in folders and below.
+    """Load the finished runs in folders and their subfolders.
 
     Args:
-        folders: See `run_folder.find_runs`.
+        folders: Folders to search, see `run_folder.find_runs`.
 
     Returns:
-        The finished runs in their order, and a line about each run that was left out.
+        The finished runs in order, and one line for each run that is left out.
 
     Raises:
-        UserError: No run is finished; a folder or a file cannot be used.
+        UserError: No run is finished, or a folder or a file cannot be read.
     """
     finished, left_out = [], []
     for folder in find_runs(folders):
@@ -87,20 +87,20 @@ def load_finished(folders: Sequence[Path | str]) -> tuple[list[FinishedRun], lis
             )
     if not finished:
         raise UserError(
-            f"no run is finished: {'; '.join(left_out)}. Expected at least one; the command that began a run "
-            "finishes it."
+            f"no run is finished: {'; '.join(left_out)}. Expected at least one; repeat the command that "
+            "started a run to finish it."
         )
     return finished, left_out
 
 
-def without_repetitions(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]]:
-    """Keep the first of runs that differ in nothing, not even the seed.
+def drop_repeated_runs(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]]:
+    """Keep only the first of several runs with the same settings and seed.
 
     Args:
-        runs: In the order of the folders that were asked for.
+        runs: Runs in the order of the given folders.
 
     Returns:
-        The runs that are kept, and a line about each other one that names both folders.
+        The runs that are kept, and one line for each dropped run that names both folders.
     """
     kept: dict[str, FinishedRun] = {}
     left_out = []
@@ -110,19 +110,20 @@ def without_repetitions(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun],
         if (first := kept.setdefault(key, run)) is not run:
             left_out.append(
                 f"{run.folder} repeats {first.folder} ({record.dataset}, {record.objective}, seed "
-                f"{record.seed}, the same settings but for names and paths); the first one is kept"
+                f"{record.seed}, the same settings except names and paths); the first one is kept"
             )
     return list(kept.values()), left_out
 
 
 def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
-    """Group runs by dataset, objective, and whatever else their configurations differ in.
+    """Group runs by dataset, objective, and all other settings that differ.
 
     Args:
-        runs: Of any datasets, from `without_repetitions`.
+        runs: Runs of any datasets, from `drop_repeated_runs`.
 
     Returns:
-        Groups, those of a model together, each without a number loss first.
+        Groups sorted by dataset, model and label, so that a model without a number loss precedes those with
+        one.
     """
     named: dict[tuple[str, str], list[FinishedRun]] = {}
     for run in runs:
@@ -133,17 +134,18 @@ def group_runs(runs: Sequence[FinishedRun]) -> list[Group]:
         keys = sorted({key for config in configs for key in config})
         differing = [key for key in keys if len({config.get(key) for config in configs}) > 1]
         for run, config in zip(alike, configs, strict=True):
-            told = ", ".join(f"{_shortest(key, keys)}={shown(config.get(key))}" for key in differing)
-            seeds = groups.setdefault((dataset, f"{objective} ({told})" if told else objective), {})
+            shown = ((_shortest(key, keys), format_setting(config.get(key))) for key in differing)
+            label = ", ".join(f"{key}={value}" for key, value in shown)
+            seeds = groups.setdefault((dataset, f"{objective} ({label})" if label else objective), {})
             seeds[run.record.seed] = run
     return [
         Group(dataset, label, [seeds[seed] for seed in sorted(seeds)])
-        for (dataset, label), seeds in sorted(groups.items(), key=lambda item: _place(*item[0]))
+        for (dataset, label), seeds in sorted(groups.items(), key=lambda item: _sort_key(*item[0]))
     ]
 
 
-def by_dataset(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """The groups of each dataset, in their order."""
+def group_by_dataset(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """Map each dataset to its groups, in order."""
     datasets: dict[str, list[Group]] = {}
     for group in groups:
         datasets.setdefault(group.dataset, []).append(group)
@@ -151,12 +153,12 @@ def by_dataset(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def test_sets(groups: Sequence[Group]) -> list[str]:
-    """The test sets of some groups, in the order in which they were evaluated."""
+    """Return the test sets of all groups, in the order in which they were evaluated."""
     return list(dict.fromkeys(test for group in groups for run in group.runs for test in run.metrics))
 
 
-def differing_questions(groups: Sequence[Group]) -> list[str]:
-    """The test sets that are not the same questions in all runs, so that rows cannot be compared."""
+def tests_with_differing_questions(groups: Sequence[Group]) -> list[str]:
+    """Return the test sets whose questions differ between runs, so that rows are not comparable."""
     return [
         test
         for test in test_sets(groups)
@@ -165,8 +167,8 @@ def differing_questions(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def without_predictions(groups: Sequence[Group]) -> list[str]:
-    """The test sets whose answers are not there for all runs, as where only metrics were published."""
+def tests_without_predictions(groups: Sequence[Group]) -> list[str]:
+    """Return the test sets that lack predictions for some runs, such as runs published as metrics only."""
     return [
         test
         for test in test_sets(groups)
@@ -178,33 +180,33 @@ def without_predictions(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def not_shown(runs: Sequence[FinishedRun]) -> list[RunFolder]:
-    """The evaluations beside the runs' own that are not among the runs."""
+def other_evaluations(runs: Sequence[FinishedRun]) -> list[RunFolder]:
+    """Return the runs' evaluations with other settings, except those that are among the runs themselves."""
     known = {run.folder.path.resolve() for run in runs}
     found = [evaluation for run in runs for evaluation in run.folder.evaluations()]
     return [evaluation for evaluation in found if evaluation.path.resolve() not in known]
 
 
-def evaluation_lines(groups: Sequence[Group]) -> list[str]:
-    """Say with which settings the runs that are shown were evaluated, and which evaluations are not shown.
+def describe_evaluations(groups: Sequence[Group]) -> list[str]:
+    """Describe the settings of the evaluations that are shown, and name those that are not.
 
     Args:
-        groups: Of one dataset.
+        groups: Groups of one dataset.
 
     Returns:
-        One line for the settings, and one for the other evaluations if there are some.
+        One line for the settings, and one for the other evaluations if there are any.
     """
     settings: Counter[str] = Counter()
     runs = [run for group in groups for run in group.runs]
     for run in runs:
         asked = run.record.config.get("evaluation", {})
-        told = (f"{key}={shown(asked[key])}" for key in asked if key != "samples_during_training")
-        settings[", ".join(told) or "settings that were not written down"] += 1
+        values = (f"{key}={format_setting(asked[key])}" for key in asked if key != "samples_during_training")
+        settings[", ".join(values) or "unrecorded settings"] += 1
     lines = ["Evaluated with " + "; ".join(_counted(settings, len(settings) > 1)) + "."]
-    if others := Counter(evaluation.path.name for evaluation in not_shown(runs)):
+    if others := Counter(evaluation.path.name for evaluation in other_evaluations(runs)):
         lines.append(
-            f"Not shown: evaluations with {'; '.join(_counted(others, True))}, relative to the run's own. To "
-            f"report one, name its folder, RUN/{EVALUATIONS}/SETTINGS."
+            f"Not shown: evaluations with {'; '.join(_counted(others, True))} instead of the run's own "
+            f"settings. To report one, pass its folder, RUN/{EVALUATIONS}/SETTINGS."
         )
     return lines
 
@@ -215,24 +217,24 @@ def _counted(counts: Mapping[str, int], with_runs: bool) -> list[str]:
 
 
 def _settings(run: FinishedRun) -> dict[str, str]:
-    """What tells runs apart, as rows of a table show it; a key that is absent is one that is null."""
+    """Return the settings that distinguish runs, formatted for a table. Null counts as absent."""
     flat = flatten(run.record.config)
     evaluated = Path(str(flat.get("evaluated"))).name
-    if evaluated.startswith(CHECKPOINT):  # not the model that its run ended with
+    if evaluated.startswith(CHECKPOINT):  # not the final model of its run
         flat["checkpoint"] = evaluated.removeprefix(CHECKPOINT)
     return {
-        key: shown(value)
+        key: format_setting(value)
         for key, value in flat.items()
-        if value is not None and key.rpartition(".")[2] not in NOT_TOLD_APART
+        if value is not None and key.rpartition(".")[2] not in IGNORED_KEYS
     }
 
 
-def _place(dataset: str, label: str) -> tuple[str, int, str]:
+def _sort_key(dataset: str, label: str) -> tuple[str, int, str]:
     model = label.partition(" ")[0]
-    return dataset, PAPERS_ORDER.index(model) if model in PAPERS_ORDER else len(PAPERS_ORDER), label
+    return dataset, MODEL_ORDER.index(model) if model in MODEL_ORDER else len(MODEL_ORDER), label
 
 
 def _shortest(key: str, keys: Sequence[str]) -> str:
-    """The last part of a key, unless another key ends in it too."""
+    """Return the last part of a key if it is unique among the keys, else the whole key."""
     last = key.rpartition(".")[2]
     return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key

@@ -1,4 +1,4 @@
-"""Do what an experiment says: load, train or resume, answer the test sets, write everything down."""
+"""Run an experiment: load the data and the model, train or resume, evaluate, and write the results."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from ntl.trainer import (
     last_complete_checkpoint,
 )
 
-PLATEAU = {"factor": 0.5, "patience": 5}  # of the published schedule
+PLATEAU = {"factor": 0.5, "patience": 5}  # options of the published reduce_lr_on_plateau schedule
 
 
 def run(experiment: Experiment) -> dict[str, Metrics]:
-    """Do all that is missing of an experiment.
+    """Run an experiment, or the part of it that is not done yet.
 
     Args:
-        experiment: From `Experiment.from_config`.
+        experiment: An experiment from `Experiment.from_config`.
 
     Returns:
-        Test set -> metric -> value.
+        Maps each test set to its metrics.
 
     Raises:
-        UserError: Something that was asked for cannot be done; nothing was overwritten.
+        UserError: A setting, the data, the model or the output folder cannot be used.
     """
     check_folder(experiment)
     arguments = training_arguments(experiment)
@@ -54,7 +54,7 @@ def run(experiment: Experiment) -> dict[str, Metrics]:
     for library in (transformers.logging, datasets):
         (library.disable_progress_bar if arguments.disable_tqdm else library.enable_progress_bar)()
     settings = experiment.config["dataset_args"]
-    check_model(experiment.model)  # reading the data may take minutes
+    check_model(experiment.model)  # before reading the data, which may take minutes
     data = load_task({**settings, "name": settings["dataset_name"]})
     set_seed(arguments.seed)
     approach = build_approach(experiment.model, experiment.loss)
@@ -62,7 +62,7 @@ def run(experiment: Experiment) -> dict[str, Metrics]:
         check_checkpoint(approach.model, experiment.checkpoint)
     if not experiment.only_evaluate:
         approach.fit(example.answer for example in data.train)
-    # Nobody writes before everybody has checked.
+    # No process writes before all have passed their checks.
     PartialState().wait_for_everyone()
     if arguments.should_save:
         try:
@@ -70,7 +70,7 @@ def run(experiment: Experiment) -> dict[str, Metrics]:
         except OSError as error:
             raise UserError(
                 f"training_args.output_dir={experiment.folder} cannot be written ({error.strerror}); "
-                "expected a folder that can be. Choose another one."
+                "expected a writable folder. Choose another one."
             ) from None
     PartialState().wait_for_everyone()
     model = approach.model.to(arguments.device)
@@ -80,10 +80,11 @@ def run(experiment: Experiment) -> dict[str, Metrics]:
 
 
 def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
-    """The trainer's arguments; under `torchrun` this is where the processes meet.
+    """Make the trainer's arguments. Under `torchrun`, this initialises the process group.
 
     Raises:
-        UserError: transformers refuses them; its reason is quoted.
+        UserError: transformers rejects the arguments (the message quotes its reason), or a tracker cannot be
+            used.
     """
     training = experiment.config["training_args"]
     given = {key: value for key, value in training.items() if key not in OWN_KEYS}
@@ -102,10 +103,10 @@ def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
     try:
         arguments = Seq2SeqTrainingArguments(**given)
         _try_arguments(arguments)
-    except Exception as error:  # transformers raises many kinds
+    except Exception as error:  # transformers raises many types
         raise UserError(
             f"training_args cannot be used ({type(error).__name__}: {error}). Its keys are those of "
-            "transformers' Seq2SeqTrainingArguments; correct or leave out the one that is named."
+            "transformers' Seq2SeqTrainingArguments; correct or omit the one that the message names."
         ) from None
     for name in arguments.report_to:
         _check_tracker(name)
@@ -113,9 +114,9 @@ def training_arguments(experiment: Experiment) -> Seq2SeqTrainingArguments:
 
 
 def _try_arguments(arguments: Seq2SeqTrainingArguments) -> None:
-    """Make what transformers would make of the arguments only when all is loaded."""
+    """Try the arguments that transformers would use only after everything is loaded."""
     optimizer: torch.optim.Optimizer = torch.optim.SGD([torch.zeros(1)])
-    if arguments.optim_target_modules is None:  # those need the model itself
+    if arguments.optim_target_modules is None:  # target modules need the model itself
         kind, options = ApproachTrainer.get_optimizer_cls_and_kwargs(arguments, nn.Linear(1, 1))
         optimizer = kind([torch.zeros(1)], **options)
     schedule = arguments.lr_scheduler_type, optimizer, 1, 2
@@ -126,7 +127,7 @@ def _try_arguments(arguments: Seq2SeqTrainingArguments) -> None:
 
 
 def _check_tracker(name: str) -> None:
-    """Check that a tracker can be used, which transformers would find out when all is loaded."""
+    """Check that a tracker can be used, which transformers does only after everything is loaded."""
     try:
         (tracker,) = get_reporting_integration_callbacks([name])
         tracker()
@@ -135,17 +136,20 @@ def _check_tracker(name: str) -> None:
     except (ImportError, RuntimeError) as error:
         raise UserError(
             f"training_args.report_to={name} cannot be used here: {str(error).splitlines()[0]} Do that, or "
-            "leave report_to out."
+            "omit report_to."
         ) from None
 
 
 def train(
     experiment: Experiment, arguments: Seq2SeqTrainingArguments, data: TaskData, approach: Approach
 ) -> nn.Module:
-    """Train, from the start or from the last complete checkpoint, and save the model in the run's folder.
+    """Train from the start or from the last complete checkpoint, and save the model in the run's folder.
 
     Returns:
-        The model, wrapped where it is trained on several processes.
+        The model, wrapped if it was trained on several processes.
+
+    Raises:
+        UserError: The data cannot be encoded, a checkpoint cannot be read or written, or training diverges.
     """
     folder = experiment.folder
     cache = Path(experiment.config["dataset_args"]["cache_dir"])
@@ -154,7 +158,7 @@ def train(
             tokenize(examples, approach, experiment.model, cache)
             for examples in (data.train, data.validation)
         )
-    shown = spread(data.validation, experiment.config["evaluation"]["samples_during_training"])
+    shown = evenly_spaced(data.validation, experiment.config["evaluation"]["samples_during_training"])
 
     def measure(model: nn.Module) -> Metrics:
         return evaluate(approach, shown, data, experiment.generation, model).metrics
@@ -183,10 +187,10 @@ def answer_tests(
     approach: Approach,
     model: nn.Module,
 ) -> dict[str, Metrics]:
-    """Answer the validation and test sets, those that are not answered yet, and write the results."""
+    """Evaluate the validation and test sets that are not evaluated yet, and write the results."""
     samples = experiment.config["evaluation"]["samples"]
     parts = {"validation": data.validation, **data.tests}
-    tests = {name: spread(part, samples) for name, part in parts.items()}
+    tests = {name: evenly_spaced(part, samples) for name, part in parts.items()}
     place = place_evaluation(experiment, tests)
     if arguments.should_save and not place.folder.holds_run():
         place.folder.write_record(place.record)
@@ -204,15 +208,15 @@ def answer_tests(
     return results
 
 
-def spread(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
-    """Choose so many examples at equal distances: test files hold one module after the other.
+def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
+    """Choose evenly spaced examples, because test files hold one module after another.
 
     Args:
-        examples: Of a test set.
-        count: How many; None, or more than there are, for all.
+        examples: Examples of a test set.
+        count: Number of examples to choose. None, or more than there are, chooses all.
 
     Returns:
-        The chosen ones, in their order.
+        The chosen examples, in their original order.
     """
     if count is None or count >= len(examples):
         return examples

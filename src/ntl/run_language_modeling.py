@@ -1,10 +1,10 @@
-"""The paper's program, with the commands that the paper's repository published.
+"""The paper's program, which accepts the commands that the paper's repository published.
 
     python src/ntl/run_language_modeling.py model_args=vanilla_t5 training_args=train \
         run_specific_config@_global_=debug_config
 
-Also installed as `ntl-train`. Hydra composes the configuration from `ntl/config`, and its `--multirun` sweeps
-over losses, weights and seeds.
+It is also installed as `ntl-train`. Hydra composes the configuration from `ntl/config`; its `--multirun`
+sweeps over losses, weights and seeds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # As a script, this folder would be the first place where every import looks, before installed packages.
+    # Python puts a script's folder first on the import path; its modules would shadow installed packages.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import shlex
@@ -29,10 +29,10 @@ from hydra.main import get_args_parser
 from omegaconf import DictConfig, OmegaConf
 
 from ntl.configuration import compose_config
-from ntl.errors import UserError, disk_full
+from ntl.errors import UserError, disk_full_error
 
 CONFIG = "run_language_modeling"
-# With one of these, Hydra answers without running anything, or reads other folders than ours.
+# With one of these options, Hydra prints something instead of running, or reads another configuration folder.
 HYDRA_ANSWERS = (
     "help",
     "hydra_help",
@@ -49,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program.
 
     Args:
-        arguments: Overrides and options of Hydra. Default: `sys.argv[1:]`.
+        arguments: Hydra overrides and options. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit code: 0 all is done, 2 something asked for cannot be done, 130 interrupted.
+        The exit code: 0 for success, 2 for a user-fixable error, 130 if interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else ["ntl-train"]
@@ -70,8 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.argv = [sys.argv[0], *arguments]
         job()
     except UserError as error:
-        return _refuse(error)
-    except SystemExit as stop:  # of a job, or of Hydra
+        return _report_error(error)
+    except SystemExit as stop:  # raised by a job or by Hydra
         return int(stop.code or 0)
     except KeyboardInterrupt:
         print(
@@ -84,17 +84,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check(overrides: Sequence[str], multirun: bool) -> list[str]:
-    """Check the configuration before Hydra runs anything: its errors list choices.
+    """Check the configuration before Hydra runs anything, with errors that list the valid choices.
 
     Args:
-        overrides: Of the command line.
-        multirun: Whether they may be sweeps; then each value is checked once, beside the others' first ones.
+        overrides: Overrides of the command line.
+        multirun: Whether overrides may be sweeps. Each value of a sweep is then checked once, together with
+            the first values of the other sweeps.
 
     Returns:
         The keys that are swept over.
 
     Raises:
-        UserError: The configuration cannot be used.
+        UserError: The configuration is invalid.
     """
     from ntl.experiment import Experiment
     from ntl.known_keys import check_effect, known_keys
@@ -117,7 +118,15 @@ def check(overrides: Sequence[str], multirun: bool) -> list[str]:
 
 
 def run_job(config: DictConfig, swept: Sequence[str]) -> None:
-    """Run one experiment; `config` is composed, `swept` names what tells it from the others of a sweep."""
+    """Run one experiment.
+
+    Args:
+        config: The composed configuration.
+        swept: Keys that distinguish this run from the others of a sweep.
+
+    Raises:
+        SystemExit: With code 2, after a user-fixable error is printed.
+    """
     from ntl.experiment import Experiment
     from ntl.run import run
 
@@ -128,24 +137,24 @@ def run_job(config: DictConfig, swept: Sequence[str]) -> None:
         experiment = Experiment.from_config(plain, ",".join(chosen))
         resumes = experiment.resume and experiment.checkpoint is None and not experiment.only_evaluate
         if chosen and resumes and not experiment.folder.path.exists():
-            # A sweep that was killed has runs that were not begun, and one command continues all.
-            print(f"ntl-train: {experiment.folder} is new, and is trained from the start", file=sys.stderr)
+            # One command continues a killed sweep, including runs that were never started.
+            print(f"ntl-train: {experiment.folder} is new; training starts from scratch", file=sys.stderr)
             experiment = replace(experiment, resume=False)
         run(experiment)
     except UserError as error:
-        # Hydra would print a traceback.
-        raise SystemExit(_refuse(error)) from None
+        # Hydra would print a traceback for a `UserError`.
+        raise SystemExit(_report_error(error)) from None
     except OSError as error:
-        told = disk_full(
+        full = disk_full_error(
             error, "training_args.resume_from_checkpoint=true continues from the last checkpoint."
         )
-        if told is None:
+        if full is None:
             raise
-        raise SystemExit(_refuse(told)) from None
+        raise SystemExit(_report_error(full)) from None
 
 
-def _refuse(error: UserError) -> int:
-    # Under torchrun every process finds the same; one of them says it.
+def _report_error(error: UserError) -> int:
+    # Under torchrun every process raises the same error; only one prints it.
     if os.environ.get("RANK", "0") == "0":
         print(f"ntl-train: {error}", file=sys.stderr)
     return 2

@@ -1,4 +1,4 @@
-"""What an experiment is made of, as plain frozen records: what lies behind the program takes these."""
+"""An experiment's settings as frozen dataclasses, independent of the configuration's keys."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ HEADS = ("language", "regression")
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model, and how it reads and writes numbers.
+    """Which model to use, and how it reads and writes numbers.
 
     Args:
-        family: `t5` (encoder-decoder), or `decoder_only` (Llama, Mamba, ...).
-        encoding: `digits`: every digit a token; `auto`: the tokenizer as it is; `rt`: the Regression
-            Transformer's tokens of digit and place; `xval`: one `[NUM]` token scaled by the value.
-        head: `language`, or `regression`: one number instead of text.
-        checkpoint: Folder or hub name of pretrained weights; None trains from scratch.
-        tokenizer: Folder or hub name; None for that of the checkpoint, or, from scratch, the small one that
-            ships with the lab.
-        config: Arguments of the architecture's configuration from scratch, with `model_type` (`t5`, `llama`,
-            `mamba`, ...).
-        log_scale: Whether `rt` and `xval` embed, and `xval` and a regression head predict, numbers on a log
-            scale.
-        seed: Of initial weights.
+        family: `t5` (encoder-decoder) or `decoder_only` (Llama, Mamba, ...).
+        encoding: `digits` makes every digit a token, `auto` uses the tokenizer unchanged, `rt` uses the
+            Regression Transformer's tokens of digit and place, and `xval` uses one `[NUM]` token scaled by
+            the value.
+        head: `language`, or `regression` to predict one number instead of text.
+        checkpoint: Folder or hub name of pretrained weights. None trains from scratch.
+        tokenizer: Folder or hub name. None uses the checkpoint's tokenizer or, from scratch, the small one
+            that ships with the lab.
+        config: Configuration arguments of a model trained from scratch, including `model_type` (`t5`,
+            `llama`, `mamba`, ...).
+        log_scale: Whether `rt` and `xval` embed numbers, and `xval` and a regression head predict them, on a
+            log scale.
+        seed: Random seed of the initial weights.
     """
 
     family: str = "t5"
@@ -42,15 +43,15 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class LossSettings:
-    """What is minimised beside, or in place of, cross-entropy at number tokens.
+    """Which loss to minimise in addition to cross-entropy, or in place of it at number tokens.
 
     Args:
-        criterion: A name from `ntloss.criterion_names()`; None is cross-entropy alone.
+        criterion: A name from `ntloss.criterion_names()`. None minimises cross-entropy alone.
         options: Arguments of the criterion.
-        weight: λ.
+        weight: Weight λ of the criterion.
         reweigh: Whether probability on text costs more than the worst number.
-        mode: `add`, or `replace` (cross-entropy at number positions).
-        label_smoothing: Uniform, of cross-entropy; 0 is none.
+        mode: `add` adds the criterion to cross-entropy; `replace` substitutes it at number positions.
+        label_smoothing: Uniform label smoothing of cross-entropy; 0 turns it off.
     """
 
     criterion: str | None = None
@@ -66,9 +67,9 @@ class GenerationSettings:
     """How answers are decoded.
 
     Args:
-        beams: Of beam search; 1 is greedy. xVal is always greedy.
-        max_new_tokens: The longest answer, in tokens.
-        batch_size: Questions decoded at once.
+        beams: Number of beams; 1 decodes greedily. xVal always decodes greedily.
+        max_new_tokens: Maximum length of an answer in tokens.
+        batch_size: Number of questions decoded at once.
     """
 
     beams: int = 4

@@ -1,9 +1,9 @@
-"""The protocol's splits, made from the official files: what `ntl prepare` writes.
+"""Make the paper's training, validation and test files from the official files, for `ntl prepare`.
 
-The whole mathematics mixture has 26 million pairs, more than should be held as Python objects. It is shuffled
-in two passes that read and write in order: every pair goes to one of many bucket files, drawn at random, then
-each bucket is shuffled in memory and appended. All orders are equally likely, memory holds one source file or
-one bucket, and no disk has to seek 26 million times, as it would with a permutation of line offsets.
+The mathematics mixture has 26 million pairs, too many to hold as Python objects. It is shuffled in two
+sequential passes. The first writes every pair to a random bucket file; the second shuffles each bucket in
+memory and appends it to the output. All orders are equally likely, and memory holds only one source file or
+one bucket. Permuting line offsets instead would cost 26 million disk seeks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from ntl.errors import UserError
-from ntl.tasks import Example, gsm8k, key_of, multiplication, multirc, require_at_least, rjokes
+from ntl.tasks import Example, check_at_least, gsm8k, multiplication, multirc, rjokes, setting_key
 from ntl.tasks.arithmetic import PREPARED as ARITHMETIC
 from ntl.tasks.files import Layout, Part, choose_layout, read_pairs
 from ntl.tasks.mathematics_dataset import ARCHIVE, DIFFICULTIES, EXTRAPOLATE_MODULES, MODULES
@@ -25,17 +25,17 @@ from ntl.tasks.mathematics_dataset import PREPARED as MATHEMATICS
 
 BUCKET = 32 * 2**20  # bytes of text
 
-# Told what is being read, or written, and which share of the whole is done.
+# Called with a description of the current step and the fraction of the work done.
 Report = Callable[[str, float], None]
 
 
 class Plan(NamedTuple):
-    """What is to be made.
+    """How to prepare a dataset.
 
     Args:
-        sources: The files it is made from, by their names in the source folder.
-        outputs: The names of the files to be written.
-        write: Into a folder; gives the number of pairs in each file.
+        sources: Source files by their names in the source folder.
+        outputs: Names of the files to write.
+        write: Writes the files to a folder and returns the number of pairs in each.
     """
 
     sources: Mapping[str, Path]
@@ -43,7 +43,7 @@ class Plan(NamedTuple):
     write: Callable[[Path, Report], dict[str, int]]
 
 
-def mathematics_dataset(settings: Mapping[str, Any]) -> Plan:
+def plan_mathematics_dataset(settings: Mapping[str, Any]) -> Plan:
     """Plan the mathematics mixture: thirteen modules in three difficulties, shuffled, a small share held out.
 
     Args:
@@ -53,10 +53,10 @@ def mathematics_dataset(settings: Mapping[str, Any]) -> Plan:
         The plan.
 
     Raises:
-        UserError: A file is missing, or a setting out of its range.
+        UserError: A file is missing, or a setting is out of range.
     """
-    _require_share(settings)
-    folder, files = _archive(settings, MODULES, EXTRAPOLATE_MODULES)
+    _check_share(settings)
+    folder, files = _find_archive(settings, MODULES, EXTRAPOLATE_MODULES)
     training = [folder / file for file in files["train"]]
 
     def write(destination: Path, report: Report) -> dict[str, int]:
@@ -87,8 +87,8 @@ def mathematics_dataset(settings: Mapping[str, Any]) -> Plan:
     return Plan(sources, list(MATHEMATICS.values()), write)
 
 
-def arithmetic(settings: Mapping[str, Any]) -> Plan:
-    """Plan the ablations' data: sums and differences in brackets, as many pairs from each difficulty.
+def plan_arithmetic(settings: Mapping[str, Any]) -> Plan:
+    """Plan the ablations' data: sums and differences in brackets, equally many pairs of each difficulty.
 
     Args:
         settings: `source`, `train_per_difficulty`, `validation_per_difficulty`, `split_seed`.
@@ -97,10 +97,10 @@ def arithmetic(settings: Mapping[str, Any]) -> Plan:
         The plan.
 
     Raises:
-        UserError: A file is missing, or a setting out of its range.
+        UserError: A file is missing, or a setting is out of range.
     """
-    require_at_least(settings, {"train_per_difficulty": 1, "validation_per_difficulty": 1, "split_seed": 0})
-    folder, files = _archive(
+    check_at_least(settings, {"train_per_difficulty": 1, "validation_per_difficulty": 1, "split_seed": 0})
+    folder, files = _find_archive(
         settings, ("arithmetic__add_sub_multiple",), ("arithmetic__add_sub_multiple_longer",)
     )
     n_train, n_validation = settings["train_per_difficulty"], settings["validation_per_difficulty"]
@@ -110,7 +110,7 @@ def arithmetic(settings: Mapping[str, Any]) -> Plan:
         validation: list[Example] = []
         for i, file in enumerate(files["train"]):
             report(file, 0.3 * i)
-            pairs = _whole_pairs(folder / file)
+            pairs = _read_complete_pairs(folder / file)
             if len(pairs) < n_train + n_validation:
                 raise UserError(
                     f"{folder / file} holds {len(pairs)} pairs; expected {n_train} for training + "
@@ -128,23 +128,23 @@ def arithmetic(settings: Mapping[str, Any]) -> Plan:
     return Plan(sources, list(ARITHMETIC.values()), write)
 
 
-def gsm8k_files(settings: Mapping[str, Any]) -> Plan:
-    """Plan GSM8K: numbers normalised, validation problems drawn from the training file."""
-    return _json(settings, [gsm8k.official(settings)], gsm8k.PREPARED)
+def plan_gsm8k(settings: Mapping[str, Any]) -> Plan:
+    """Plan GSM8K: numbers are normalised, and validation problems are drawn from the training file."""
+    return _plan_json(settings, [gsm8k.official(settings)], gsm8k.PREPARED)
 
 
-def rjokes_files(settings: Mapping[str, Any]) -> Plan:
-    """Plan rJokes: its own three splits."""
-    return _json(settings, rjokes.official(), rjokes.PREPARED)
+def plan_rjokes(settings: Mapping[str, Any]) -> Plan:
+    """Plan rJokes, with its official three splits."""
+    return _plan_json(settings, rjokes.official(), rjokes.PREPARED)
 
 
-def multirc_files(settings: Mapping[str, Any]) -> Plan:
+def plan_multirc(settings: Mapping[str, Any]) -> Plan:
     """Plan MultiRC: validation questions from the training file, SuperGLUE's validation file as the test."""
-    return _json(settings, [multirc.official(settings)], multirc.PREPARED)
+    return _plan_json(settings, [multirc.official(settings)], multirc.PREPARED)
 
 
-def multiplication_files(settings: Mapping[str, Any]) -> Plan:
-    """Plan multiplication: generated."""
+def plan_multiplication(settings: Mapping[str, Any]) -> Plan:
+    """Plan multiplication, which is generated."""
 
     def write(destination: Path, report: Report) -> dict[str, int]:
         report("generating", 0.0)
@@ -158,9 +158,9 @@ def multiplication_files(settings: Mapping[str, Any]) -> Plan:
     return Plan({}, list(multiplication.PREPARED.values()), write)
 
 
-def _json(settings: Mapping[str, Any], layouts: Sequence[Layout], outputs: Mapping[str, str]) -> Plan:
+def _plan_json(settings: Mapping[str, Any], layouts: Sequence[Layout], outputs: Mapping[str, str]) -> Plan:
     folder = Path(settings["source"]).expanduser()
-    layout = choose_layout(folder, layouts, "source", "Pass source=FOLDER, where the official files are.")
+    layout = choose_layout(folder, layouts, "source", "Pass source=FOLDER, the folder of the official files.")
 
     def write(destination: Path, report: Report) -> dict[str, int]:
         counts = {}
@@ -173,10 +173,10 @@ def _json(settings: Mapping[str, Any], layouts: Sequence[Layout], outputs: Mappi
     return Plan({file: folder / file for file in files}, list(outputs.values()), write)
 
 
-def _archive(
+def _find_archive(
     settings: Mapping[str, Any], modules: Sequence[str], longer: Sequence[str]
 ) -> tuple[Path, dict[str, list[str]]]:
-    """The folder of the mathematics dataset's archive, and the files in it for training and each test."""
+    """Find the unpacked mathematics dataset, and list its files for training and each test."""
     files = {
         "train": [f"train-{difficulty}/{module}.txt" for difficulty in DIFFICULTIES for module in modules],
         "interpolate": [f"interpolate/{module}.txt" for module in modules],
@@ -187,37 +187,38 @@ def _archive(
     layouts = [{name: Part(inside + name, read_pairs, "") for name in names} for inside in insides]
     folder = Path(settings["source"]).expanduser()
     chosen = choose_layout(
-        folder, layouts, "source", f"Pass source=FOLDER, where the archive {ARCHIVE} is unpacked."
+        folder, layouts, "source", f"Pass source=FOLDER, the folder of the unpacked archive {ARCHIVE}."
     )
     return folder / insides[layouts.index(chosen)], files
 
 
-def _require_share(settings: Mapping[str, Any]) -> None:
-    require_at_least(settings, {"split_seed": 0})
-    share, key = settings["validation_share"], key_of(settings, "validation_share")
+def _check_share(settings: Mapping[str, Any]) -> None:
+    check_at_least(settings, {"split_seed": 0})
+    share, key = settings["validation_share"], setting_key(settings, "validation_share")
     if not 0 < share < 1:
         raise UserError(
             f"{key} is {share!r}; expected a number above 0 and below 1. Pass for example {key}=0.0005."
         )
 
 
-def _whole_pairs(path: Path) -> list[Example]:
-    """All pairs of an official file; one without its last line feed is cut off, perhaps inside an answer."""
+def _read_complete_pairs(path: Path) -> list[Example]:
+    """Read all pairs of an official file, and check that the file is not truncated."""
     pairs = list(read_pairs(path))
     with path.open("rb") as file:
         file.seek(-1, 2)
         if file.read() != b"\n":
             raise UserError(
-                f"{path}, line {2 * len(pairs)}: the line has no end: the file is cut off, perhaps inside "
-                f"the answer {pairs[-1].answer[:40]!r}. Restore the file; where it is whole, end the line."
+                f"{path}, line {2 * len(pairs)}: the line does not end with a line feed; the file may be "
+                f"truncated inside the answer {pairs[-1].answer[:40]!r}. Restore the file or, if it is "
+                "complete, end the line."
             )
     return pairs
 
 
 def _scatter(path: Path, share: float, rng: np.random.Generator, buckets: Sequence[BinaryIO]) -> list[bytes]:
-    """Write the pairs of a file to random buckets, but for those held out, which are given back."""
-    pairs = _whole_pairs(path)
-    # As published: the training pairs are rounded down, so that every file gives at least one.
+    """Write the pairs of a file to random buckets, except those held out, which are returned."""
+    pairs = _read_complete_pairs(path)
+    # As published, the number of training pairs is rounded down: every file has at least one held-out pair.
     held_out = len(pairs) - int((1 - share) * len(pairs))
     chosen = set(rng.choice(len(pairs), held_out, replace=False).tolist())
     kept = []
@@ -247,7 +248,7 @@ def _copy_tests(
     counts = {}
     for split in ("interpolate", "extrapolate"):
         report(f"{split} test", 0.95)
-        pairs = [pair for file in files[split] for pair in _whole_pairs(folder / file)]
+        pairs = [pair for file in files[split] for pair in _read_complete_pairs(folder / file)]
         counts[outputs[split]] = _write_pairs(destination / outputs[split], pairs)
     return counts
 

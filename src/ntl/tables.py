@@ -1,4 +1,4 @@
-"""Tables of texts as Markdown, CSV and LaTeX."""
+"""Write tables as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Rows = Sequence[Sequence[str]]
 
 
 class Columns(NamedTuple):
-    """Columns that belong together.
+    """A group of columns.
 
     Args:
-        title: What stands above them; empty for columns of their own.
-        headings: Of each.
+        title: Title above the group; empty for none.
+        headings: Heading of each column.
     """
 
     title: str
@@ -38,14 +38,14 @@ class Columns(NamedTuple):
 
 
 def markdown_table(headings: Sequence[str], rows: Rows) -> str:
-    """Write a table as Markdown, its first column to the left, the others to the right.
+    """Write a table as Markdown, with the first column left-aligned and the others right-aligned.
 
     Args:
-        headings: One per column.
-        rows: Cells; those with a `|` are escaped.
+        headings: One heading per column.
+        rows: Rows of cells; any `|` in a cell is escaped.
 
     Returns:
-        Lines, without an end of line behind the last.
+        The table, without a trailing line feed.
     """
     lines = ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
     lines += ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
@@ -53,14 +53,14 @@ def markdown_table(headings: Sequence[str], rows: Rows) -> str:
 
 
 def csv_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Write a table as CSV; a cell of None is empty.
+    """Write a table as CSV.
 
     Args:
-        headings: One per column.
-        rows: Cells.
+        headings: One heading per column.
+        rows: Rows of cells; None gives an empty cell.
 
     Returns:
-        The text of the file.
+        The content of the file.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -70,12 +70,12 @@ def csv_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def latex_table(columns: Sequence[Columns], rows: Rows, caption: str) -> str:
-    r"""Write a table as LaTeX, for the package booktabs.
+    r"""Write a table as LaTeX with the booktabs package.
 
     Args:
-        columns: In groups, each with its title above.
-        rows: Cells as plain text; one within `**` is bold.
-        caption: Plain text.
+        columns: Groups of columns.
+        rows: Rows of cells as plain text; a cell enclosed in `**` is bold.
+        caption: Caption as plain text.
 
     Returns:
         A `table*` environment, as wide as the page.
@@ -108,7 +108,7 @@ def latex_table(columns: Sequence[Columns], rows: Rows, caption: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    r"""Write a text so that LaTeX prints it as it is.
+    r"""Escape a text so that LaTeX prints it literally.
 
     Example:
         >>> print(escape_latex("R² of a_b: 5 % ± 1"))

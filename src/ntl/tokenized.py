@@ -1,4 +1,4 @@
-"""Examples as token ids: encoded once, kept on disk, memory-mapped, so that no step waits for a tokenizer."""
+"""Encode examples once and cache the token ids on disk, so that no training step waits for a tokenizer."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from ntl.errors import UserError
 from ntl.settings import ModelSettings
 from ntl.tasks import Example, fingerprint
 
-FORMAT = 1  # of what is kept; another number makes everything anew
+FORMAT = 1  # version of the cache's format; changing it invalidates all caches
 BATCH = 1000
 
 
 def tokenize(
     examples: Sequence[Example], approach: Approach, model: ModelSettings, cache_dir: Path
 ) -> Dataset:
-    """Encode examples, or take them from the cache.
+    """Encode examples, or load them from the cache.
 
     Args:
-        examples: Texts.
-        approach: What encodes them.
-        model: What the approach was made of; with the tokenizer it decides what is the same.
-        cache_dir: Where encoded examples are kept.
+        examples: Examples to encode.
+        approach: Approach that encodes them.
+        model: Settings that the approach was built from. Together with the tokenizer they form the cache key.
+        cache_dir: Folder of the cache.
 
     Returns:
-        One row per example: the columns of `Approach.encode`, and `length` (of the longest one).
+        One memory-mapped row per example: the columns of `Approach.encode`, and `length`, the length of the
+        longest one.
 
     Raises:
-        UserError: An answer that the approach cannot take, or a cache that cannot be written.
+        UserError: The approach cannot encode an answer, or the cache cannot be written.
     """
     settings = asdict(model)
     identity = {
@@ -43,7 +44,7 @@ def tokenize(
         "data": getattr(examples, "fingerprint", None) or fingerprint(examples),
         "encoding": [settings[key] for key in ("family", "encoding", "head", "log_scale")],
         "tokenizer": approach.tokenizer.backend_tokenizer.to_str(),
-        # Rows that are too long for a model are refused when they are encoded.
+        # Encoding rejects rows that are too long for the model.
         "longest": getattr(approach.model.config, "max_position_embeddings", None),
     }
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
@@ -65,7 +66,7 @@ def tokenize(
         ids = [column for column in columns.values() if column and isinstance(column[0], list)]
         return {**columns, "length": [max(map(len, row)) for row in zip(*ids, strict=True)]}
 
-    # `datasets` writes beside the file and moves it: an interrupted run leaves nothing half-made.
+    # `datasets` writes to a temporary file and renames it, so an interrupted run leaves no partial cache.
     return texts.map(
         encode,
         batched=True,

@@ -1,4 +1,4 @@
-"""transformers' trainer, minimising what an approach minimises, with sums divided over the whole update."""
+"""transformers' trainer for approaches, with losses normalised over the whole update."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ Measure = Callable[[nn.Module], Mapping[str, float | None]]
 class ApproachTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` for an approach.
 
-    transformers counts labels, which knows nothing of numbers, and divides by what the model claims to have
-    done. Here the approach counts, the counts of all micro-batches and ranks of an update are added up, and
-    each micro-batch computes its share.
+    transformers normalises by the number of labels, which does not fit the number terms. Here the approach
+    counts what it normalises by. The counts are summed over all micro-batches and ranks of an update, and
+    each micro-batch computes its share of the loss.
 
     Args:
-        *args: Of `Seq2SeqTrainer`.
-        approach: What is trained; its `collate` makes the batches.
-        measure: What an evaluation is: called with the (wrapped) model; its result is logged with `eval_` in
-            front.
-        **kwargs: Of `Seq2SeqTrainer`.
+        *args: Arguments of `Seq2SeqTrainer`.
+        approach: Approach to train. Its `collate` makes the batches.
+        measure: Function that evaluates the (possibly wrapped) model. Its metrics are logged with the prefix
+            `eval_`.
+        **kwargs: Keyword arguments of `Seq2SeqTrainer`.
     """
 
-    # A share is divided by the whole update already; the trainer must not divide again.
+    # A share is already divided by the counts of the whole update; the trainer must not divide again.
     loss_is_scaled_for_ga = True
 
     def __init__(self, *args: Any, approach: Approach, measure: Measure | None = None, **kwargs: Any):
-        # The tokenizer is saved with every checkpoint: one alone is enough to answer with.
+        # Saves the tokenizer with every checkpoint, so that a checkpoint alone can answer questions.
         super().__init__(
             *args,
             model=approach.model,
@@ -62,76 +62,79 @@ class ApproachTrainer(Seq2SeqTrainer):
         self.approach = approach
         self.measure = measure
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
-        self._updates = 0  # since terms were logged
+        self._updates = 0  # since the terms were last logged
 
     def create_accelerator_and_postprocess(self):
-        """Shard over processes without accelerators, too: accelerate would copy the model without a word."""
+        """Shard over CPU processes too, where accelerate would silently replicate the model."""
         super().create_accelerator_and_postprocess()
         state = self.accelerator.state
         if self.args.fsdp_plugin_args is not None and state.distributed_type == DistributedType.MULTI_CPU:
             state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
-            # Both states have it, and accelerate copies it from the one to the other, as here.
+            # Set it in both states, as accelerate does when it copies one to the other.
             state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
             self.is_fsdp_enabled = True
 
     def train_from(self, checkpoint: Path | None) -> None:
-        """Train to the last step, and take the best model where one is asked for.
+        """Train to the last step, and load the best model if the arguments ask for it.
 
         Args:
-            checkpoint: To continue from; None for the start.
+            checkpoint: Checkpoint to continue from. None trains from the start.
+
+        Raises:
+            UserError: The checkpoint is incomplete or cannot be read, or a checkpoint cannot be written.
         """
         if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
             shard(self.model, self.accelerator.state.fsdp_plugin)
         state = {} if checkpoint is None else _read_state(checkpoint)
-        # Of the checkpoint where this run counts epochs.
+        # A run that counts epochs takes the number of steps from the checkpoint.
         last = self.args.max_steps if self.args.max_steps > 0 else state.get("max_steps")
         if checkpoint is None or state["global_step"] < last:
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             return
-        # The run was killed after its last step; transformers would train another one.
+        # The run was killed after its last step; transformers would train one step more.
         best = state["best_global_step"] if self.args.load_best_model_at_end else None
         self._load_from_checkpoint(
             str(checkpoint if best is None else checkpoint.with_name(f"{PREFIX_CHECKPOINT_DIR}-{best}"))
         )
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
-        with _reading(resume_from_checkpoint, "the weights"):
+        with _explain_read_errors(resume_from_checkpoint, "the weights"):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
-        if checkpoint is not None and not self.is_deepspeed_enabled:  # which has files of its own
-            _require_files(checkpoint, "*optimizer*", "scheduler.pt")
-        with _reading(checkpoint, "the state of the optimizer or of the schedule"):
+        if checkpoint is not None and not self.is_deepspeed_enabled:  # DeepSpeed writes other files
+            _check_files_exist(checkpoint, "*optimizer*", "scheduler.pt")
+        with _explain_read_errors(checkpoint, "the state of the optimizer or of the schedule"):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _load_rng_state(self, checkpoint):
         if checkpoint is not None:
-            _require_files(checkpoint, "rng_state*.pth")
-        with _reading(checkpoint, "the random state"):
+            _check_files_exist(checkpoint, "rng_state*.pth")
+        with _explain_read_errors(checkpoint, "the random state"):
             super()._load_rng_state(checkpoint)
 
     def _load_best_model(self):
-        with _reading(self.state.best_model_checkpoint, "the weights of the best model"):
+        with _explain_read_errors(self.state.best_model_checkpoint, "the weights of the best model"):
             super()._load_best_model()
 
     def _save_checkpoint(self, model, trial):
-        with _writing(self.args.output_dir):
+        with _explain_write_errors(self.args.output_dir):
             super()._save_checkpoint(model, trial)
 
     def save_model(self, output_dir=None, _internal_call=False):
-        """Save whole weights; of a sharded model every process gathers each of them, the tied ones once.
+        """Save the full weights, which all processes gather if the model is sharded.
 
         Raises:
-            UserError: They cannot be written.
+            UserError: The weights cannot be written.
         """
-        with _writing(output_dir or self.args.output_dir):
-            self._save_whole(output_dir, _internal_call)
+        with _explain_write_errors(output_dir or self.args.output_dir):
+            self._save_full_weights(output_dir, _internal_call)
 
-    def _save_whole(self, output_dir, _internal_call):
+    def _save_full_weights(self, output_dir, _internal_call):
         if not (self.is_fsdp_enabled and self.accelerator.is_fsdp2):
             super().save_model(output_dir, _internal_call)
             return
-        # accelerate leaves tied names sharded: the process that writes would wait for the others for ever.
+        # accelerate leaves tied weights sharded, and the writing process would wait for the others forever.
         tied = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
         tied -= {name for name, _ in self.model.named_parameters()}
         whole = {}
@@ -141,12 +144,12 @@ class ApproachTrainer(Seq2SeqTrainer):
         self._save(output_dir or self.args.output_dir, state_dict=whole)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
-        """Collect the micro-batches of one update, and count what their sums are divided by."""
+        """Collect the micro-batches of one update, and count what their losses are divided by."""
         batches = list(islice(epoch_iterator, num_batches))
         if batches:
             self._updates += 1
             counts = torch.stack([self.approach.count(batch) for batch in batches]).sum(0)
-            # Tensors, wherever the batches are: no synchronisation with an accelerator.
+            # Keep the counts as tensors, so that the host never synchronises with an accelerator.
             self.counts = self.accelerator.reduce(counts.to(device), reduction="sum")
         return batches, None
 
@@ -155,14 +158,14 @@ class ApproachTrainer(Seq2SeqTrainer):
         share = self.approach.loss(model, inputs, self.counts)
         for name, term in share.terms.items():
             self._terms[name] = self._terms[name].to(term.device) + term.double()
-        # Data parallelism averages gradients over the ranks; shares add up.
+        # Data parallelism averages gradients over the ranks, but shares must be summed.
         return share.loss * self.accelerator.num_processes
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
-        """Measure, log, and tell the callbacks.
+        """Evaluate the model, log the metrics, and notify the callbacks.
 
         Raises:
-            UserError: The metric that the schedule or the choice of the best model goes by is not measured,
+            UserError: The metric that selects the best model or drives the learning-rate schedule is unknown,
                 or is not finite.
         """
         model = self.model_wrapped if self.is_in_train else self._wrap_for_evaluation()
@@ -175,20 +178,20 @@ class ApproachTrainer(Seq2SeqTrainer):
         chosen = f"{metric_key_prefix}_{(self.args.metric_for_best_model or 'loss').removeprefix('eval_')}"
         if chosen not in metrics:
             raise UserError(
-                f"training_args.metric_for_best_model={self.args.metric_for_best_model} is not measured; "
+                f"training_args.metric_for_best_model={self.args.metric_for_best_model} is unknown; "
                 f"expected one of: {', '.join(measured)}. Correct it."
             )
         if metrics[chosen] is None:
             raise UserError(
-                f"{chosen} is no finite number at step {self.state.global_step}: the training has diverged, "
-                "or metric_for_best_model names what is not defined here. Lower "
-                "training_args.learning_rate, or name another metric; the last checkpoint is kept."
+                f"{chosen} is not finite at step {self.state.global_step}: training has diverged, or "
+                "metric_for_best_model is undefined for these answers. Lower training_args.learning_rate, or "
+                "choose another metric; the last checkpoint is kept."
             )
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
     def log(self, logs, start_time=None):
-        """Add the terms of the loss to what is logged."""
+        """Add the terms of the loss to the logs."""
         if "loss" in logs and self._terms:
             for name in sorted(self._terms):
                 total = self.accelerator.reduce(self._terms[name].to(self.args.device), reduction="sum")
@@ -202,14 +205,14 @@ class ApproachTrainer(Seq2SeqTrainer):
 
 
 def shard(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:
-    """Shard a model by its layers, and what is outside of them as a whole; accelerate then leaves it alone.
+    """Shard each layer of a model, and all remaining parameters as one group.
 
-    accelerate would make one group of input and output embeddings, but T5 and its kin have the same table in
-    encoder and decoder, too, and a table can be in one group alone.
+    accelerate would put the input and output embeddings into a group of their own. This fails for models such
+    as T5, whose encoder and decoder share that table, because a parameter can belong to only one group.
 
     Args:
-        model: With its parameters whole.
-        plugin: Its precision, and when parameters are given back; it is told that nothing is left to wrap.
+        model: Model with unsharded parameters.
+        plugin: Sharding options. Its `auto_wrap_policy` is removed, so that accelerate does not shard again.
     """
     options = {
         "reshard_after_forward": plugin.reshard_after_forward,
@@ -226,8 +229,8 @@ class RunRecorder(TrainerCallback):
     """Keeps `run.json` and the learning curve of a run's folder up to date.
 
     Args:
-        folder: Of the run.
-        is_writer: Whether this process writes; one of them does.
+        folder: Folder of the run.
+        is_writer: Whether this process writes; exactly one does.
     """
 
     def __init__(self, folder: RunFolder, is_writer: bool):
@@ -246,15 +249,15 @@ class RunRecorder(TrainerCallback):
             self.folder.add_to_curve({"step": state.global_step, **metrics})
 
     def on_save(self, args, state, control, **kwargs):
-        """Write down how far the run is: a run that is resumed counts on from here."""
+        """Record the progress, from which a resumed run continues to count."""
         self.write(state.global_step)
 
     def on_train_end(self, args, state, control, **kwargs):
-        """Write down that all steps are done."""
+        """Record that all steps are done."""
         self.write(state.global_step)
 
     def write(self, steps: int) -> None:
-        """Write the record."""
+        """Write the number of steps and the training time to `run.json`."""
         if self.is_writer:
             seconds = round(self.seconds_before + time.monotonic() - self.started, 1)
             self.folder.write_record(replace(self.folder.record(), steps=steps, train_seconds=seconds))
@@ -264,17 +267,17 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
     """Find the checkpoint to resume from.
 
     Args:
-        folder: Of the run; it need not exist.
+        folder: Folder of the run; it need not exist.
 
     Returns:
-        The latest complete one, or None.
+        The latest complete checkpoint, or None.
     """
     whole = {path: step for path, step in _steps_of_checkpoints(folder).items() if step is not None}
     return max(whole, key=whole.__getitem__, default=None)
 
 
 def delete_incomplete_checkpoints(folder: Path) -> None:
-    """Delete the checkpoints that were being written when the run was killed."""
+    """Delete checkpoints whose writing was interrupted."""
     if is_main_process():
         for path, step in _steps_of_checkpoints(folder).items():
             if step is None:
@@ -282,7 +285,7 @@ def delete_incomplete_checkpoints(folder: Path) -> None:
 
 
 def _steps_of_checkpoints(folder: Path) -> dict[Path, int | None]:
-    """Every checkpoint of a run -> its steps; None where it is not whole."""
+    """Map each checkpoint of a run to its number of steps, or to None if it is incomplete."""
     found: dict[Path, int | None] = {}
     for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         try:
@@ -293,42 +296,44 @@ def _steps_of_checkpoints(folder: Path) -> dict[Path, int | None]:
 
 
 def _read_state(checkpoint: Path) -> dict[str, Any]:
-    with _reading(checkpoint, TRAINER_STATE_NAME):
+    with _explain_read_errors(checkpoint, TRAINER_STATE_NAME):
         state: dict[str, Any] = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-        state["global_step"] + 0  # a number
+        state["global_step"] + 0  # raises unless it is a number
         return state
 
 
-def _require_files(checkpoint: Path | str, *patterns: str) -> None:
-    """Check that a checkpoint has all of its parts: transformers starts a missing one anew in silence."""
+def _check_files_exist(checkpoint: Path | str, *patterns: str) -> None:
+    """Check that a checkpoint has all of its files: transformers silently reinitialises missing ones."""
     for pattern in patterns:
         if not any(Path(checkpoint).glob(pattern)):
-            raise _unusable(checkpoint, f"it lacks {pattern.strip('*')}")
+            raise _unusable_checkpoint(checkpoint, f"it lacks {pattern.strip('*')}")
 
 
 @contextmanager
-def _reading(checkpoint: Path | str | None, part: str) -> Iterator[None]:
-    """Say which part of a checkpoint cannot be read; libraries raise many kinds of errors here."""
+def _explain_read_errors(checkpoint: Path | str | None, part: str) -> Iterator[None]:
+    """Convert the many kinds of errors that libraries raise here into one that names the unreadable part."""
     try:
         yield
     except (UserError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
-        raise _unusable(checkpoint, f"{part} cannot be read ({type(error).__name__}: {reason})") from error
+        raise _unusable_checkpoint(
+            checkpoint, f"{part} cannot be read ({type(error).__name__}: {reason})"
+        ) from error
 
 
-def _unusable(checkpoint: Path | str | None, reason: str) -> UserError:
+def _unusable_checkpoint(checkpoint: Path | str | None, reason: str) -> UserError:
     return UserError(
-        f"{checkpoint} is not a complete checkpoint: {reason}; expected all files that training writes. It "
-        "was left as it is. Continue from another one with training_args.resume_from_checkpoint=<folder>, or "
-        "train from the start with training_args.overwrite_output_dir=true instead."
+        f"{checkpoint} is not a complete checkpoint: {reason}; expected all files that training writes. "
+        "Nothing was changed. Continue from another one with training_args.resume_from_checkpoint=<folder>, "
+        "or train from the start with training_args.overwrite_output_dir=true instead."
     )
 
 
 @contextmanager
-def _writing(folder: Path | str) -> Iterator[None]:
-    """Say that something cannot be saved; the libraries that write raise many kinds for a full disk."""
+def _explain_write_errors(folder: Path | str) -> Iterator[None]:
+    """Convert the many kinds of errors that libraries raise for a full disk into a user-fixable one."""
     try:
         yield
     except (torch.OutOfMemoryError, dist.DistError):
@@ -337,23 +342,23 @@ def _writing(folder: Path | str) -> Iterator[None]:
         reason = (str(error).splitlines() or [""])[0]
         raise UserError(
             f"{folder} cannot be written ({type(error).__name__}: {reason}); expected a disk with room for "
-            "the model and its optimizer. Free some, and continue from the last complete checkpoint with "
-            "training_args.resume_from_checkpoint=true."
+            "the model and its optimizer. Free some space, and continue from the last complete checkpoint "
+            "with training_args.resume_from_checkpoint=true."
         ) from error
 
 
 def check_checkpoint(model: PreTrainedModel, checkpoint: Path) -> None:
-    """Check that training can continue from a checkpoint, by its configuration and the shapes of its weights.
+    """Check that a checkpoint fits the model, by its configuration and the shapes of its weights.
 
     Args:
-        model: What is trained.
-        checkpoint: The folder.
+        model: Model to train.
+        checkpoint: Folder of the checkpoint.
 
     Raises:
-        UserError: It is that of another model.
+        UserError: The checkpoint cannot be read, or belongs to another model.
     """
     name = f"training_args.resume_from_checkpoint={checkpoint}"
-    advice = "expected a checkpoint of the model that is trained. Choose the model that it was trained as."
+    advice = "expected a checkpoint of the same model. Choose the model that the checkpoint was trained with."
     try:
         trained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")).get("ntl") or {}
         found = {}
@@ -365,13 +370,13 @@ def check_checkpoint(model: PreTrainedModel, checkpoint: Path) -> None:
     for key in sorted({"encoding", "head", "log_scale"} & {*trained, *model.config.ntl}):
         if trained.get(key) != model.config.ntl.get(key):
             given = model.config.ntl.get(key)
-            raise UserError(f"{name} was trained with {key}={trained.get(key)}; given is {given}; {advice}")
+            raise UserError(f"{name} was trained with {key}={trained.get(key)}, not {given}; {advice}")
     shapes = {key: list(weight.shape) for key, weight in model.state_dict().items()}
     if wrong := sorted(key for key in found if shapes.get(key) != found[key]):
         key = wrong[0]
-        raise UserError(f"{name} has {key} of shape {found[key]}; the model's is {shapes.get(key)}; {advice}")
+        raise UserError(f"{name} has {key} of shape {found[key]}, not {shapes.get(key)}; {advice}")
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one that writes."""
+    """Return whether this process is the one that writes."""
     return not dist.is_initialized() or dist.get_rank() == 0

@@ -1,4 +1,4 @@
-"""What every approach is tested for, said once: the tests of each approach call these."""
+"""Checks shared by the tests of all approaches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NTL = LossSettings(criterion="wasserstein")
 
 
 def make(shape="t5-tiny", loss=NTL, **settings):
-    """A tiny approach from scratch, without dropout."""
+    """Build a tiny approach from scratch, without dropout."""
     config = get_shape(shape)
     if config["model_type"] == "t5":
         config |= {"dropout_rate": 0.0}
@@ -31,7 +31,7 @@ def rows_of(approach, questions=QUESTIONS, answers=ANSWERS):
 
 
 def gradient(approach, rows, size):
-    """The gradient of one update whose rows come in micro-batches of `size`, and its loss and terms."""
+    """Compute the gradient, loss and terms of one update with micro-batches of `size` rows."""
     batches = [approach.collate(rows[i : i + size]) for i in range(0, len(rows), size)]
     counts = torch.stack([approach.count(batch) for batch in batches]).sum(0)
     assert counts.dtype == torch.float64
@@ -56,7 +56,7 @@ def assert_split_does_not_matter(approach, rows, tolerance=TWO_PATHS):
 
 
 def overfit(approach, steps=150, learning_rate=3e-3):
-    """Learn the examples by heart."""
+    """Overfit an approach to the examples."""
     batch = approach.collate(rows_of(approach))
     counts = approach.count(batch)
     optimizer = torch.optim.Adam(approach.model.parameters(), learning_rate)
@@ -68,14 +68,14 @@ def overfit(approach, steps=150, learning_rate=3e-3):
 
 
 def saved(approach, folder, settings, loss=NTL):
-    """Save as the trainer does, and build it again from the folder alone."""
+    """Save an approach as the trainer does, and rebuild it from the folder alone."""
     approach.model.save_pretrained(folder)
     approach.tokenizer.save_pretrained(folder)
     return build_approach(ModelSettings(checkpoint=str(folder), **settings), loss)
 
 
 def assert_the_same(approach, other, generation=BEAMS):
-    """Two approaches have the same weights to the bit, the same loss and the same answers."""
+    """Check that two approaches have bitwise equal weights, the same loss and the same answers."""
     batch = approach.collate(rows_of(approach))
     assert_close(other.collate(rows_of(other)), batch)
     assert_identical(other.model.state_dict(), approach.model.state_dict())
@@ -83,13 +83,15 @@ def assert_the_same(approach, other, generation=BEAMS):
     other.model.eval()
     counts = approach.count(batch)
     mine, theirs = (a.loss(a.model, batch, counts) for a in (approach, other))
-    assert_close(theirs.loss, mine.loss, ONE_COMPUTATION, scale=1)  # one learned by heart has almost none
+    assert_close(
+        theirs.loss, mine.loss, ONE_COMPUTATION, scale=1
+    )  # an overfitted model's loss is almost zero
     answers = approach.answer(approach.model, QUESTIONS, generation)
     assert_same_answers(other.answer(other.model, QUESTIONS, generation), answers)
 
 
 def assert_same_answers(found, expected):
-    """The same text; numbers that a head computes differ in their last digits."""
+    """Check that answers are the same, up to the last digits of numbers that a head computes."""
     for one, other in zip(found, expected, strict=True):
         if one != other:
             numbers = parse_number(one, "whole"), parse_number(other, "whole")

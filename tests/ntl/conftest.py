@@ -7,7 +7,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 SHARED = REPOSITORY.parent / "shared"
 
-# A comparison that takes seconds: what it learns is nothing, what it does is everything.
+# A comparison that takes seconds: it exercises every step but learns nothing.
 TINY = (
     "seeds=[0]",
     "objectives=[ce,ntl_was]",
@@ -29,13 +29,13 @@ TINY = (
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> list[str]:
-    """Overrides of a comparison that takes seconds, with an output folder of its own."""
+    """Return overrides for a comparison that takes seconds, with a temporary output folder."""
     return [*TINY, f"output_dir={tmp_path / 'out'}"]
 
 
 def shared(path: str) -> Path:
-    """A folder of files that not everyone has; the test skips where it is absent."""
+    """Return a folder of optional files, or skip the test if it is missing."""
     folder = SHARED / path
     if not folder.exists():
-        pytest.skip(f"needs {path}, in a folder named shared beside the repository")
+        pytest.skip(f"needs {path}, in a folder named shared next to the repository")
     return folder

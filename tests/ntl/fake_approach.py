@@ -1,4 +1,4 @@
-"""An approach without a model: it answers what it is told to, and its loss is easy to compute by hand."""
+"""An approach without a model, with given answers and a loss that is easy to compute by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ntl.approaches import Share
 
 
 class FakeApproach:
-    """Answers from a table, and keeps what it was asked.
+    """Answers from a table, and records the questions.
 
     Its cross-entropy is 1 per label that is "0", 0 for others, where a label is a character of an answer.
     """

@@ -1,4 +1,4 @@
-"""The commands that the paper's repository printed, and the overrides that scale them down for a test."""
+"""The commands that the paper's repository published, and overrides that scale them down for tests."""
 
 PROGRAM = "src/ntl/run_language_modeling.py"
 _ARITHMETIC = (
@@ -11,7 +11,7 @@ _FUNCTION = (
 )
 _MATHEMATICS = "run_specific_config@_global_=mathematics_dataset_run {model} dataset_args=mathematics_dataset"
 
-# Arguments of each command -> criterion, its options, λ that it trains with.
+# Maps the arguments of each command to its criterion, the criterion's options and λ.
 TRAINING = {
     "dataset_args=mathematics_dataset model_args=vanilla_t5_ntl training_args=train": ("squared", 0.3),
     "model_args=vanilla_t5_ntl training_args=train training_args.per_device_train_batch_size=8 "
@@ -35,7 +35,7 @@ EVALUATION = "model_args=vanilla_t5_ntl training_args=eval model_args.model_name
 
 
 def scaled_down(output_dir, steps=2):
-    """Overrides that make any command a matter of seconds: a tiny model from scratch, shipped data."""
+    """Return overrides that make any command take seconds: a tiny model from scratch on the shipped data."""
     return [
         "dataset_args.data_dir=sample",
         f"dataset_args.cache_dir={output_dir}/cache",

@@ -1,4 +1,4 @@
-"""One of two processes: a model whose parameters are sharded has the loss and the answers of a whole one."""
+"""Worker of a two-process test: a sharded model has the same loss and answers as an unsharded one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main() -> None:
             if type(block).__name__ in ("T5Block", "LlamaDecoderLayer"):
                 fully_shard(block)
         model = fully_shard(sharded.model)
-        # Unlike numbers of questions, and answers of unlike lengths: all ranks still make as many steps.
+        # Ranks with different numbers of questions and answer lengths must still run equally many steps.
         questions = QUESTIONS[: 2 + dist.get_rank()]
         answers = whole.answer(whole.model, questions, BEAMS)
         assert sharded.answer(model, questions, BEAMS) == answers

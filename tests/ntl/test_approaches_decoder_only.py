@@ -45,15 +45,15 @@ def causal(shape="llama-tiny", loss=NTL, **settings):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_update_does_not_depend_on_how_it_is_split(shape):
+def test_the_update_does_not_depend_on_the_split_into_micro_batches(shape):
     approach = causal(shape)
-    # Mamba computes its scan in float32, whatever its weights are in.
+    # Mamba computes its scan in float32, whatever the dtype of its weights.
     tolerance = TWO_PATHS[torch.float32] if shape == "mamba-tiny" else TWO_PATHS
     assert_split_does_not_matter(approach, rows_of(approach), tolerance)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_learned_by_heart_is_answered_and_survives_its_folder(shape, tmp_path):
+def test_an_overfitted_model_answers_correctly_also_after_saving_and_loading(shape, tmp_path):
     approach = overfit(causal(shape), steps=120)
     assert approach.answer(approach.model, QUESTIONS, GREEDY) == ANSWERS
     assert approach.answer(approach.model, QUESTIONS, BEAMS) == ANSWERS
@@ -61,7 +61,7 @@ def test_what_is_learned_by_heart_is_answered_and_survives_its_folder(shape, tmp
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_padding_changes_no_answer(shape):
+def test_padding_does_not_change_answers(shape):
     approach = overfit(causal(shape), steps=10)
     short = GenerationSettings(beams=2, max_new_tokens=4)
     questions = ["1", "123 + 456 - 7", "12"]
@@ -70,12 +70,12 @@ def test_padding_changes_no_answer(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_loss_is_that_of_the_answer_alone(shape):
+def test_only_the_answer_contributes_to_the_loss(shape):
     approach = causal(shape)
     rows = rows_of(approach)
     batch = approach.collate(rows)
     logits, labels = [], []
-    for row in rows:  # one by one, without padding, with the logits of the whole row
+    for row in rows:  # one at a time, without padding, from the logits of the whole row
         ids = torch.tensor([row["input_ids"]])
         start = len(row["input_ids"]) - len(row["labels"])
         logits.append(approach.model(input_ids=ids).logits[0, start - 1 : -1])
@@ -88,7 +88,7 @@ def test_the_loss_is_that_of_the_answer_alone(shape):
     assert counts.tolist() == [20, 12]
 
 
-def test_a_batch_without_labels_is_a_zero_with_a_graph():
+def test_a_batch_without_labels_gives_a_zero_loss_with_a_graph():
     approach = causal()
     rows = [{**row, "labels": [IGNORE] * len(row["labels"])} for row in rows_of(approach)]
     grads, loss, _ = gradient(approach, rows, 6)
@@ -96,7 +96,7 @@ def test_a_batch_without_labels_is_a_zero_with_a_graph():
     assert not grads.any()
 
 
-def test_a_byte_level_tokenizer_separates_with_a_line_break_and_pads_with_its_end():
+def test_a_byte_level_tokenizer_separates_with_a_line_break_and_pads_with_its_end_token():
     folder = str(shared("tokenizers/gpt2"))
     approach = causal("gpt2", tokenizer=folder)
     row = rows_of(approach, ["What is 12?"], ["-3.5"])[0]
@@ -107,7 +107,7 @@ def test_a_byte_level_tokenizer_separates_with_a_line_break_and_pads_with_its_en
     assert_split_does_not_matter(approach, rows_of(approach)[:3])
 
 
-def test_pretrained_weights_are_taken_as_they_are(tmp_path):
+def test_pretrained_weights_are_loaded_unchanged(tmp_path):
     pretrained = GPT2LMHeadModel(GPT2Config(**{**GPT2, "vocab_size": 100}))
     pretrained.save_pretrained(tmp_path)
     causal().tokenizer.save_pretrained(tmp_path)
@@ -117,10 +117,10 @@ def test_pretrained_weights_are_taken_as_they_are(tmp_path):
     gradient(approach, rows_of(approach), 6)
 
 
-def test_a_row_that_is_too_long_for_the_model_is_named():
+def test_a_row_that_is_too_long_for_the_model_is_an_error():
     config = {**GPT2, "n_positions": 16}
     approach = build_approach(ModelSettings(family="decoder_only", config=config), NTL)
-    with pytest.raises(UserError, match="take 22 tokens; this model reads 16 at most"):
+    with pytest.raises(UserError, match="take 22 tokens; this model takes at most 16"):
         approach.encode(["1" * 18], ["42"])
 
 
@@ -136,13 +136,13 @@ def test_a_row_that_is_too_long_for_the_model_is_named():
         ({"config": {"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4}}, "Correct it"),
     ],
 )
-def test_what_cannot_be_built_says_so(settings, complaint):
+def test_invalid_settings_are_errors(settings, complaint):
     with pytest.raises(UserError, match=complaint):
         build_approach(ModelSettings(family="decoder_only", **settings), LossSettings())
 
 
 @pytest.mark.parametrize("encoding", ["digits", "auto"])
-def test_a_run_with_a_byte_level_tokenizer_is_read_again_as_it_was_written(encoding, tmp_path):
+def test_a_model_with_a_byte_level_tokenizer_is_the_same_after_saving_and_loading(encoding, tmp_path):
     settings = {"family": "decoder_only", "encoding": encoding}
     approach = make("llama-tiny", NTL, tokenizer=str(shared("tokenizers/gpt2")), **settings)
     other = saved(approach, tmp_path, settings)
@@ -151,7 +151,7 @@ def test_a_run_with_a_byte_level_tokenizer_is_read_again_as_it_was_written(encod
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_beams_carry_their_states_with_them(shape):
+def test_beam_search_reorders_the_states_with_the_beams(shape):
     approach = overfit(causal(shape), steps=10)
     cached = approach.answer(approach.model, QUESTIONS, BEAMS)
     approach.model.generation_config.use_cache = False

@@ -37,13 +37,13 @@ ENCODINGS = ("digits", "rt")
     [LossSettings(), NTL, LossSettings("gaussian_cross_entropy", weight=1.0, mode="replace")],
     ids=["ce", "ntl", "gaussian"],
 )
-def test_the_update_does_not_depend_on_how_it_is_split(encoding, loss):
+def test_the_update_does_not_depend_on_the_split_into_micro_batches(encoding, loss):
     approach = make(encoding=encoding, loss=loss)
     assert_split_does_not_matter(approach, rows_of(approach))
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_what_is_learned_by_heart_is_answered_and_survives_its_folder(encoding, tmp_path):
+def test_an_overfitted_model_answers_correctly_also_after_saving_and_loading(encoding, tmp_path):
     approach = overfit(make(encoding=encoding))
     assert approach.answer(approach.model, QUESTIONS, BEAMS) == ANSWERS
     assert approach.model.training
@@ -81,7 +81,7 @@ def test_cross_entropy_alone_reports_the_number_term_and_does_not_minimise_it():
     ],
     ids=["gaussian", "smoothed"],
 )
-def test_in_evaluation_cross_entropy_is_the_plain_one_of_all_labels_whatever_is_minimised(loss):
+def test_evaluation_reports_plain_cross_entropy_for_every_loss(loss):
     plain, approach = make(loss=LossSettings()), make(loss=loss)
     batch = approach.collate(rows_of(approach))
     counts = approach.count(batch)
@@ -92,14 +92,14 @@ def test_in_evaluation_cross_entropy_is_the_plain_one_of_all_labels_whatever_is_
     assert_close(found.terms["ce"], expected.terms["ce"])
 
 
-def test_logits_without_labels_are_those_that_t5_computes_with_labels():
+def test_logits_computed_without_labels_equal_those_with_labels():
     approach = make()
     batch = approach.collate(rows_of(approach))
     assert_close(approach.logits(approach.model, batch), approach.model(**batch).logits)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_batch_without_numbers_or_labels_is_a_finite_loss_with_a_graph(encoding):
+def test_a_batch_without_numbers_or_labels_gives_a_finite_loss_with_a_graph(encoding):
     approach = make(encoding=encoding)
     rows = rows_of(approach, ["a", "b"], ["yes", "no"])
     grads, _, terms = gradient(approach, rows, 2)
@@ -145,20 +145,20 @@ def test_the_regression_transformer_adds_its_encodings_in_encoder_and_decoder():
     assert not any("encodings" in key for key in model.state_dict())
 
 
-def test_number_loss_on_the_regression_transformer_looks_at_the_digit_alone():
+def test_the_number_loss_ignores_the_places_of_the_regression_transformers_tokens():
     approach = make(encoding="rt")
     assert approach.vocabulary.distinct_values == tuple(float(d) for d in range(10))
     assert len(approach.vocabulary.token_ids) == 320
 
 
-def test_a_stock_tokenizer_counts_every_number_that_it_has_a_token_for():
+def test_every_number_token_of_an_unchanged_tokenizer_counts_as_a_number():
     approach = make(encoding="auto", tokenizer=str(shared("tokenizers/t5")))
     labels = approach.collate(rows_of(approach, ["q"], ["In 2019 it was 42"]))
     assert approach.count(labels)[1] == 2
     assert 2019.0 in approach.vocabulary.distinct_values
 
 
-def test_pretrained_weights_grow_by_the_tokens_of_the_encoding(tmp_path):
+def test_pretrained_embeddings_are_enlarged_for_the_tokens_of_the_encoding(tmp_path):
     tokenizer = make().tokenizer
     pretrained = T5ForConditionalGeneration(
         T5Config(
@@ -176,10 +176,10 @@ def test_pretrained_weights_grow_by_the_tokens_of_the_encoding(tmp_path):
     gradient(approach, rows_of(approach), 6)
 
 
-def test_a_checkpoint_of_another_approach_is_refused_before_its_weights_are_read(tmp_path):
+def test_a_checkpoint_of_another_approach_is_rejected_before_its_weights_are_read(tmp_path):
     approach = make()
     approach.tokenizer.save_pretrained(tmp_path)
-    approach.model.config.save_pretrained(tmp_path)  # no weights: they are not read
+    approach.model.config.save_pretrained(tmp_path)  # without weights, which must not be read
     for settings, complaint in (
         ({"encoding": "rt"}, "encoding=digits; expected rt"),
         ({"head": "regression"}, "head=language; expected regression"),
@@ -190,11 +190,11 @@ def test_a_checkpoint_of_another_approach_is_refused_before_its_weights_are_read
             build_approach(ModelSettings(checkpoint=str(tmp_path), **settings), LossSettings())
 
 
-def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_refused(tmp_path):
+def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_rejected(tmp_path):
     approach = make()
     approach.model.save_pretrained(tmp_path)
     settings = ModelSettings(checkpoint=str(tmp_path), tokenizer=str(shared("tokenizers/t5")))
-    with pytest.raises(UserError, match="tokens, the tokenizer 32100; expected those of one run"):
+    with pytest.raises(UserError, match="tokens, the tokenizer 32100; expected both from the same run"):
         build_approach(settings, LossSettings())
     (tmp_path / "model.safetensors").unlink()
     approach.tokenizer.save_pretrained(tmp_path)
@@ -213,7 +213,7 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_refused(tmp_p
             "config_overrides.d_modell is unknown. Did you mean model_args.config_overrides.d_model",
         ),
         ({"config": {"model_type": "t5", "feed_forward_proj": "wavy"}}, {}, "wavy"),
-        ({"checkpoint": "/nowhere"}, {}, "model_name_or_path=/nowhere is no folder"),
+        ({"checkpoint": "/nowhere"}, {}, "model_name_or_path=/nowhere is not a folder"),
         ({"encoding": "roman"}, {}, "encoding='roman' is unknown; expected digits, auto, rt or xval"),
         ({"family": "bert"}, {}, "family='bert' is unknown; expected one of t5, decoder_only"),
         ({}, {"criterion": "euclid"}, "no criterion is called 'euclid'. Expected one of digit_entropy"),
@@ -222,13 +222,13 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_refused(tmp_p
         ({}, {"criterion": "wasserstein", "weight": -1}, "weight=-1"),
     ],
 )
-def test_what_cannot_be_built_says_so(settings, loss, complaint):
+def test_invalid_settings_are_errors(settings, loss, complaint):
     settings = {"config": get_shape("t5-tiny"), **settings}
     with pytest.raises(UserError, match=complaint):
         build_approach(ModelSettings(**settings), LossSettings(**loss))
 
 
-def test_a_name_on_the_hub_fails_at_once_where_the_hub_is_out_of_reach(monkeypatch):
+def test_a_hub_name_fails_at_once_without_access_to_the_hub(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="model_name_or_path=null trains from scratch"):
         build_approach(ModelSettings(checkpoint="someone/some-t5"), LossSettings())
@@ -246,7 +246,7 @@ def test_shapes_are_found_by_name_and_in_folders(tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ["digits", "auto", "rt", "xval"])
-def test_a_run_with_the_real_tokenizer_is_read_again_as_it_was_written(encoding, tmp_path):
+def test_a_model_with_t5s_tokenizer_is_the_same_after_saving_and_loading(encoding, tmp_path):
     loss = LossSettings()
     approach = make(encoding=encoding, loss=loss, tokenizer=str(shared("tokenizers/t5")))
     approach.fit(ANSWERS)

@@ -33,18 +33,18 @@ def regression(answers=ANSWERS, **settings):
 
 
 @pytest.mark.parametrize("log_scale", [True, False])
-def test_the_update_does_not_depend_on_how_it_is_split(log_scale):
+def test_the_update_does_not_depend_on_the_split_into_micro_batches(log_scale):
     approach = regression(log_scale=log_scale)
     assert_split_does_not_matter(approach, rows_of(approach))
 
 
-def test_what_is_learned_by_heart_is_answered_and_survives_its_folder(tmp_path):
+def test_an_overfitted_model_answers_correctly_also_after_saving_and_loading(tmp_path):
     approach = overfit(regression())
     answers = [float(text) for text in approach.answer(approach.model, QUESTIONS, GREEDY)]
     assert answers == approx([float(a) for a in ANSWERS], LEARNED, scale=1)
     other = saved(approach, tmp_path, {"head": "regression"}, CE)
     assert_the_same(approach, other, GREEDY)
-    # Statistics of a finished run stay.
+    # The statistics of a finished run are kept.
     other.fit(["1000"])
     assert other.model.config.ntl == approach.model.config.ntl
 
@@ -61,21 +61,21 @@ def test_answers_are_standardised_by_the_training_answers():
     assert share.terms["number"] == share.loss
 
 
-def test_one_answer_for_all_is_no_division_by_zero():
+def test_equal_training_answers_do_not_cause_a_division_by_zero():
     approach = regression(["7"] * 4)
     grads, loss, _ = gradient(approach, rows_of(approach, ["a"], ["7"]), 1)
     assert loss.isfinite()
     assert grads.isfinite().all()
 
 
-def test_a_training_without_the_statistics_is_an_error():
+def test_training_without_the_statistics_of_the_answers_is_an_error():
     approach = make(head="regression", loss=CE)
     batch = approach.collate(rows_of(approach))
-    with pytest.raises(UserError, match="was never trained"):
+    with pytest.raises(UserError, match="is untrained"):
         approach.loss(approach.model, batch, approach.count(batch))
 
 
-def test_one_seed_gives_every_head_the_same_body_and_another_seed_another():
+def test_the_seed_determines_encoder_and_decoder_regardless_of_the_head():
     language = make(seed=3).model.state_dict()
     for key, value in regression(seed=3).model.transformer.state_dict().items():
         assert_identical(value, language[key])
@@ -103,14 +103,14 @@ def test_pretrained_weights_get_a_regression_head(tmp_path):
         ({"encoding": "rt"}, CE, "encoding=rt has no regression head; expected digits or auto"),
     ],
 )
-def test_what_cannot_be_built_says_so(settings, loss, complaint):
+def test_invalid_settings_are_errors(settings, loss, complaint):
     with pytest.raises(UserError, match=complaint):
         make(head="regression", loss=loss, **settings)
 
 
-def test_answers_that_are_no_number_are_named():
+def test_an_answer_that_is_not_a_number_is_an_error_that_quotes_it():
     approach = make(head="regression", loss=CE)
-    with pytest.raises(UserError, match="'3 apples' is no number"):
+    with pytest.raises(UserError, match="'3 apples' is not a number"):
         approach.encode(["a"], ["3 apples"])
-    with pytest.raises(UserError, match="'yes' is no number"):
+    with pytest.raises(UserError, match="'yes' is not a number"):
         approach.fit(["yes"])

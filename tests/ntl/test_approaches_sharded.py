@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 
-def test_a_sharded_model_has_the_loss_and_the_answers_of_a_whole_one():
+def test_a_sharded_model_has_the_same_loss_and_answers_as_an_unsharded_one():
     worker = Path(__file__).with_name("sharded_worker.py")
     command = [
         sys.executable,

@@ -35,13 +35,13 @@ def xval(**settings):
 
 
 @pytest.mark.parametrize("log_scale", [True, False])
-def test_the_update_does_not_depend_on_how_it_is_split(log_scale):
+def test_the_update_does_not_depend_on_the_split_into_micro_batches(log_scale):
     approach = xval(log_scale=log_scale)
     rows = rows_of(approach, [*QUESTIONS, "no number"], [*ANSWERS, "none"])
     assert_split_does_not_matter(approach, rows)
 
 
-def test_what_is_learned_by_heart_is_answered_and_survives_its_folder(tmp_path):
+def test_an_overfitted_model_answers_correctly_also_after_saving_and_loading(tmp_path):
     approach = overfit(xval())
     answers = approach.answer(approach.model, QUESTIONS, GREEDY)
     for answer, true in zip(answers, ANSWERS, strict=True):
@@ -49,7 +49,7 @@ def test_what_is_learned_by_heart_is_answered_and_survives_its_folder(tmp_path):
     assert_the_same(approach, saved(approach, tmp_path, {"encoding": "xval"}, CE), GREEDY)
 
 
-def test_the_continuous_scale_survives_its_folder_and_is_not_read_as_the_other(tmp_path):
+def test_the_linear_scale_is_saved_with_the_model_and_not_confused_with_the_log_scale(tmp_path):
     approach = xval(log_scale=False)
     other = saved(approach, tmp_path, {"encoding": "xval", "log_scale": False}, CE)
     assert_the_same(approach, other, GREEDY)
@@ -75,11 +75,11 @@ def test_the_loss_is_the_mean_of_cross_entropy_and_standardised_squared_error():
     assert approach.count(batch).tolist() == [12, 6]
 
 
-def test_generation_feeds_back_what_it_writes():
+def test_generation_feeds_predicted_numbers_back():
     approach = overfit(xval(), steps=30)
     question = "1 + 1"
     text = approach.answer(approach.model, [question], GREEDY)[0]
-    # Teacher-forced with its own answer, the model says the same again.
+    # Teacher-forced with its own answer, the model predicts the same answer.
     batch = approach.collate(rows_of(approach, [question], [text]))
     approach.model.eval()
     output = approach.model(
@@ -90,7 +90,7 @@ def test_generation_feeds_back_what_it_writes():
     assert output.logits.argmax(-1).tolist() == batch["labels"].tolist()
 
 
-def test_a_batch_is_answered_as_its_questions_alone_are():
+def test_answers_do_not_depend_on_the_batch():
     approach = overfit(xval(), steps=30)
     together = approach.answer(approach.model, QUESTIONS, GREEDY)
     alone = [approach.answer(approach.model, [q], GREEDY)[0] for q in QUESTIONS]
@@ -98,7 +98,7 @@ def test_a_batch_is_answered_as_its_questions_alone_are():
     assert numbers[0] == approx(numbers[1], TRAINED_BY_ADAM, scale=1)
 
 
-def test_a_batch_without_numbers_or_labels_is_a_finite_loss_with_a_graph():
+def test_a_batch_without_numbers_or_labels_gives_a_finite_loss_with_a_graph():
     approach = xval()
     rows = rows_of(approach, ["a", "b"], ["yes", "no"])
     grads, _, terms = gradient(approach, rows, 2)
@@ -110,7 +110,7 @@ def test_a_batch_without_numbers_or_labels_is_a_finite_loss_with_a_graph():
     assert not grads.any()
 
 
-def test_numbers_of_any_size_are_finite_in_loss_and_gradient():
+def test_numbers_of_any_size_give_a_finite_loss_and_gradient():
     for log_scale in (True, False):
         approach = make(encoding="xval", loss=CE, log_scale=log_scale)
         answers = ["1" + "0" * 300, "-0.000001"]
@@ -148,9 +148,9 @@ def test_pretrained_weights_get_a_number_head(tmp_path):
     [
         ({}, NTL, "loss=wasserstein needs number tokens"),
         ({"family": "decoder_only"}, CE, "family=decoder_only has no xVal; expected t5"),
-        ({}, LossSettings(label_smoothing=2), "label_smoothing=2: expected 0 to 1"),
+        ({}, LossSettings(label_smoothing=2), "label_smoothing is 2; expected a number from 0 to 1"),
     ],
 )
-def test_what_cannot_be_built_says_so(settings, loss, complaint):
+def test_invalid_settings_are_errors(settings, loss, complaint):
     with pytest.raises(UserError, match=complaint):
         make(encoding="xval", loss=loss, **settings)

@@ -1,4 +1,4 @@
-"""What cannot be continued or written ends in one line that says what to do, and what is there stays."""
+"""Runs that cannot be continued or written end with a one-line error, and existing files are kept."""
 
 import errno
 import resource
@@ -44,33 +44,33 @@ def test_a_damaged_checkpoint_is_reported_and_left_alone(file, damage, tmp_path,
     before = contents(run)
     capsys.readouterr()
     assert main(command) == 2
-    told = capsys.readouterr().err
-    assert "checkpoint-2 is not a complete checkpoint" in told
-    assert "Traceback" not in told
+    message = capsys.readouterr().err
+    assert "checkpoint-2 is not a complete checkpoint" in message
+    assert "Traceback" not in message
     assert contents(run) == before
 
 
-def test_a_run_whose_only_checkpoint_is_half_written_is_not_begun_anew_in_silence(tmp_path, capsys):
+def test_a_run_whose_only_checkpoint_is_incomplete_is_not_silently_restarted(tmp_path, capsys):
     run, command = interrupted_run(tmp_path)
     (run / "checkpoint-2/trainer_state.json").write_text("{")
     before = contents(run)
     assert main(command) == 2
-    told = capsys.readouterr().err
-    assert f"{run} has no complete checkpoint" in told
-    assert "training_args.overwrite_output_dir=true" in told
+    message = capsys.readouterr().err
+    assert f"{run} has no complete checkpoint" in message
+    assert "training_args.overwrite_output_dir=true" in message
     assert contents(run) == before
 
 
-def test_to_continue_what_was_never_begun_is_an_error_that_says_where_it_looked(tmp_path, capsys):
+def test_resuming_a_run_that_was_never_started_is_an_error_that_names_its_folder(tmp_path, capsys):
     assert main([*scaled_down(tmp_path), RESUME]) == 2
     assert f"{tmp_path}/run has no complete checkpoint" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
-def test_a_disk_that_is_full_in_a_checkpoint_keeps_the_run(tmp_path):
+def test_a_full_disk_while_writing_a_checkpoint_keeps_the_run(tmp_path):
     command = [*scaled_down(tmp_path, 4), "training_args.save_steps=2", "training_args.eval_steps=2"]
     first = [sys.executable, str(Path(__file__).parents[2] / PROGRAM), *command]
-    # Room for the weights of the tiny model (0.95 MB), and not for its optimizer (twice that).
+    # Room for the weights of the tiny model (0.95 MB), but not for its optimizer (twice that).
     limit = 1_200_000
     done = subprocess.run(
         first, capture_output=True, text=True, timeout=300, check=False,
@@ -86,28 +86,28 @@ def full(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_disk_that_is_full_in_the_results_keeps_the_model(tmp_path, monkeypatch, capsys):
+def test_a_full_disk_while_writing_results_keeps_the_model(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("ntl.run_folder.RunFolder.write_results", full)
     assert main(scaled_down(tmp_path)) == 2
-    told = capsys.readouterr().err
-    assert "the disk is full" in told
-    assert "Traceback" not in told
+    message = capsys.readouterr().err
+    assert "the disk is full" in message
+    assert "Traceback" not in message
     monkeypatch.undo()
     assert main([*scaled_down(tmp_path), RESUME]) == 0
 
 
-def test_a_disk_that_is_full_in_the_figures_of_a_comparison_keeps_its_runs(tiny, monkeypatch, capsys):
+def test_a_full_disk_while_drawing_a_comparisons_figures_keeps_its_runs(tiny, monkeypatch, capsys):
     monkeypatch.setattr("ntl.comparison.figures.save_figure", full)
     assert program.main(tiny) == 2
-    told = capsys.readouterr().err
-    assert "the disk is full" in told
-    assert "the same command keeps the finished runs" in told
+    message = capsys.readouterr().err
+    assert "the disk is full" in message
+    assert "the same command keeps the finished runs" in message
     monkeypatch.undo()
     assert program.main(tiny) == 0
-    assert "2 of 2 runs are finished already" in capsys.readouterr().out
+    assert "2 of 2 runs are already finished" in capsys.readouterr().out
 
 
-def test_a_failure_that_is_not_of_the_disk_keeps_its_traceback(tiny, monkeypatch):
+def test_an_error_with_another_cause_than_a_full_disk_keeps_its_traceback(tiny, monkeypatch):
     def fail(*_, **__):
         raise OSError(errno.EIO, "Input/output error")
 

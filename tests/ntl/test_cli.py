@@ -1,4 +1,4 @@
-"""The `ntl` command itself; its subcommands have tests of their own."""
+"""The `ntl` command itself; other files test its subcommands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ntl import cli
 @pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"]], ids=" ".join)
 def test_help_piped_to_head_ends_without_a_traceback(arguments):
     reads, writes = os.pipe()
-    os.close(reads)  # as `| head -1` does, once it has its line
+    os.close(reads)  # as `| head -1` does after its line
     done = subprocess.run(
         [sys.executable, "-c", "from ntl.cli import main; raise SystemExit(main())", *arguments],
         stdout=writes,
@@ -29,7 +29,7 @@ def test_help_piped_to_head_ends_without_a_traceback(arguments):
     assert done.returncode == 141
 
 
-def test_a_broken_pipe_of_a_training_is_not_swallowed(monkeypatch):
+def test_a_broken_pipe_during_training_is_raised(monkeypatch):
     def run(arguments):
         raise BrokenPipeError("a tracker's process is gone")
 
@@ -39,8 +39,8 @@ def test_a_broken_pipe_of_a_training_is_not_swallowed(monkeypatch):
 
 
 @pytest.mark.parametrize(("command", "missing"), [("compare", "rich"), ("train", "hydra")])
-def test_without_the_labs_libraries_the_install_line_is_named(command, missing):
-    block = f"import sys; sys.modules[{missing!r}] = None"  # as where it is not installed
+def test_a_missing_dependency_of_the_lab_is_reported_with_the_install_command(command, missing):
+    block = f"import sys; sys.modules[{missing!r}] = None"  # as if it were not installed
     done = subprocess.run(
         [sys.executable, "-c", f"{block}; from ntl.cli import main; raise SystemExit(main([{command!r}]))"],
         capture_output=True,
@@ -54,7 +54,7 @@ def test_without_the_labs_libraries_the_install_line_is_named(command, missing):
     assert "Traceback" not in done.stderr
 
 
-def test_a_missing_module_of_our_own_is_not_taken_for_an_installation(monkeypatch):
+def test_a_missing_module_of_the_lab_itself_is_raised(monkeypatch):
     monkeypatch.setitem(cli.COMMANDS, "compare", "ntl.nowhere")
     with pytest.raises(ModuleNotFoundError, match=r"ntl\.nowhere"):
         cli.main(["compare"])

@@ -20,7 +20,7 @@ def offline(monkeypatch):
 
 
 @pytest.mark.parametrize("command", TRAINING)
-def test_a_published_command_trains_and_answers_the_tests(command, tmp_path, capsys):
+def test_a_published_command_trains_and_evaluates_the_test_sets(command, tmp_path, capsys):
     assert main([*shlex.split(command), *scaled_down(tmp_path)]) == 0, capsys.readouterr().err
     folder = RunFolder(tmp_path / "run")
     record = folder.record()
@@ -33,7 +33,7 @@ def test_a_published_command_trains_and_answers_the_tests(command, tmp_path, cap
     assert [point["step"] for point in folder.curve()] == [2]
 
 
-def test_the_debug_command_runs_as_it_is_printed_from_any_folder(tmp_path):
+def test_the_documented_debug_command_runs_from_any_folder(tmp_path):
     done = subprocess.run(
         [sys.executable, ROOT / PROGRAM, *shlex.split(DEBUG), "training_args.max_steps=2"],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
@@ -44,7 +44,7 @@ def test_the_debug_command_runs_as_it_is_printed_from_any_folder(tmp_path):
     assert str(Path("outputs/mathematics_dataset/debug/vanilla_t5")) in done.stdout
 
 
-def test_the_evaluation_command_answers_again_with_a_checkpoint(tmp_path, capsys):
+def test_the_evaluation_command_evaluates_a_checkpoint(tmp_path, capsys):
     command = "model_args=vanilla_t5_ntl training_args=train"
     assert main([*shlex.split(command), *scaled_down(tmp_path)]) == 0, capsys.readouterr().err
     checkpoint = tmp_path / "run/checkpoint-2"
@@ -60,11 +60,11 @@ def test_the_evaluation_command_answers_again_with_a_checkpoint(tmp_path, capsys
 
 
 @pytest.mark.parametrize("command", TRAINING)
-def test_without_a_network_a_hub_model_is_refused_at_once_with_advice(command, tmp_path, capsys):
+def test_a_hub_model_fails_at_once_without_a_network_and_with_advice(command, tmp_path, capsys):
     kept = ("dataset_args", "training_args.output_dir", "training_args.use_cpu")
     small = [o for o in scaled_down(tmp_path) if o.startswith(kept)]
     assert main([*shlex.split(command), *small]) == 2
-    told = capsys.readouterr().err
-    assert "google-t5/t5-" in told
-    assert "model_args.model_name_or_path=null" in told
+    message = capsys.readouterr().err
+    assert "google-t5/t5-" in message
+    assert "model_args.model_name_or_path=null" in message
     assert not (tmp_path / "run").exists()

@@ -29,7 +29,7 @@ def test_a_comparison_writes_table_results_figures_and_runs_and_a_second_call_co
     assert main(["compare", *tiny]) == 0
     printed = capsys.readouterr().out
     assert "CE + NTL-WAS" in printed
-    assert "knowing everything but the noise" in printed
+    assert "predicting everything except the noise" in printed
 
     folder = output(tiny)
     assert run_files(tiny) == ["ce-seed0.json", "ntl_was-seed0.json"]
@@ -50,16 +50,16 @@ def test_a_comparison_writes_table_results_figures_and_runs_and_a_second_call_co
     record = json.loads((folder / "runs" / "ce-seed0.json").read_text())
     assert len(record["predictions"]["test"]["predicted"]) == 20
 
-    # One more objective and no new run of the others.
+    # One more objective, without new runs of the others.
     before = {name: (folder / "runs" / name).stat().st_mtime_ns for name in run_files(tiny)}
     assert compare([*tiny, "objectives=[ce,ntl_was,regression_head]"]) == 0
     printed = capsys.readouterr().out
-    assert "2 of 3 runs are finished already" in printed
+    assert "2 of 3 runs are already finished" in printed
     assert "regression head" in printed
     assert before == {name: (folder / "runs" / name).stat().st_mtime_ns for name in before}
 
 
-def test_runs_of_another_configuration_are_refused_and_kept_until_overwrite(tiny, capsys):
+def test_runs_of_another_configuration_are_an_error_and_kept_until_overwrite(tiny, capsys):
     assert compare([*tiny, "objectives=[ce]"]) == 0
     path = output(tiny) / "runs" / "ce-seed0.json"
     first = path.read_bytes()
@@ -76,12 +76,12 @@ def test_runs_of_another_configuration_are_refused_and_kept_until_overwrite(tiny
     assert json.loads(path.read_text())["config"]["training"]["steps"] == 2
 
 
-def test_an_unreadable_run_is_named_and_kept(tiny, capsys):
+def test_an_unreadable_run_is_an_error_that_names_it_and_it_is_kept(tiny, capsys):
     path = output(tiny) / "runs" / "ce-seed0.json"
     path.parent.mkdir(parents=True)
     path.write_text("{")
     assert compare(tiny) == 2
-    assert f"{path} is no run of a comparison" in capsys.readouterr().err
+    assert f"{path} is not a run of a comparison" in capsys.readouterr().err
     assert path.read_text() == "{"
 
 
@@ -95,7 +95,7 @@ def test_an_unreadable_run_is_named_and_kept(tiny, capsys):
         ["task=arithmetic", "task.data_dir=/nowhere"],
     ],
 )
-def test_bad_input_is_one_line_and_code_2_and_writes_nothing(tiny, overrides, capsys):
+def test_an_invalid_setting_is_a_one_line_error_with_code_2_and_nothing_is_written(tiny, overrides, capsys):
     if "task=arithmetic" in overrides:
         tiny = [o for o in tiny if not o.startswith("task.")]
     assert compare([*tiny, *overrides]) == 2
@@ -112,7 +112,7 @@ def test_an_output_folder_that_is_a_file_is_an_error(tiny, capsys):
     assert output(tiny).read_text() == "mine"
 
 
-def test_a_run_that_fails_is_shown_and_the_code_is_not_zero(tiny, capsys):
+def test_a_failed_run_is_shown_and_the_exit_code_is_not_zero(tiny, capsys):
     assert compare([*tiny, "model.feed_forward_proj=nonsense", "objectives=[ce]"]) == 1
     printed = capsys.readouterr().out
     assert "ce, seed 0 FAILED" in printed
@@ -120,7 +120,7 @@ def test_a_run_that_fails_is_shown_and_the_code_is_not_zero(tiny, capsys):
     assert run_files(tiny) == []
 
 
-def test_a_worker_that_dies_takes_one_run_with_it_and_the_rest_goes_on(tiny):
+def test_a_worker_that_dies_fails_one_run_and_the_others_continue(tiny):
     runs = [Run("ce", 0), Run("ce", 1)]
     done, failed, killed = [], {}, []
 
@@ -143,7 +143,7 @@ def test_a_worker_that_dies_takes_one_run_with_it_and_the_rest_goes_on(tiny):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
-def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(tiny):
+def test_ctrl_c_keeps_finished_runs_and_the_same_command_continues(tiny):
     overrides = [*tiny, "seeds=[0,1,2]", "jobs=1", "training.steps=150"]
     command = [sys.executable, "-m", "ntl.comparison.program", *overrides]
     process = subprocess.Popen(
@@ -152,7 +152,7 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(tiny):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        # What a shell starts in the background ignores Ctrl-C, and so would a child of these tests.
+        # Background processes of a shell ignore Ctrl-C, and a child of these tests would inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     first = output(tiny) / "runs" / "ce-seed0.json"
@@ -172,7 +172,7 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_continues(tiny):
     assert first.stat().st_mtime_ns == stamp
 
 
-def test_the_command_lists_its_subcommands_and_refuses_others(capsys):
+def test_the_command_lists_its_subcommands_and_rejects_others(capsys):
     assert main(["--help"]) == 0
     assert "compare" in capsys.readouterr().out
     assert main(["compare", "--help"]) == 0

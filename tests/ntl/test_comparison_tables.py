@@ -22,7 +22,7 @@ def record(objective, seed, mae):
 
 
 def test_the_difference_to_cross_entropy_is_paired_by_seed():
-    # Seeds differ by far more than the objectives do: only pairs show it.
+    # Seeds differ by far more than objectives, so only a paired difference shows the effect.
     records = [record("ce", s, m) for s, m in enumerate([10.0, 20.0, 30.0])]
     records += [record("ntl_was", s, m) for s, m in enumerate([9.0, 18.0, 27.0])]
     summary = summarise(records)["test"]
@@ -34,13 +34,13 @@ def test_the_difference_to_cross_entropy_is_paired_by_seed():
     assert "versus_ce" not in summary["ce"]
 
 
-def test_only_seeds_that_both_have_are_paired():
+def test_only_seeds_that_both_objectives_have_are_paired():
     records = [record("ce", 0, 10.0), record("ntl_was", 0, 9.0), record("ntl_was", 1, 5.0)]
     versus = summarise(records)["test"]["ntl_was"]["versus_ce"]["mae"]
     assert versus == {"mean": -1.0, "error": None, "lower": 1, "seeds": 1}
 
 
-def test_without_a_baseline_or_a_defined_metric_the_table_says_so():
+def test_the_table_shows_na_without_a_baseline_or_a_defined_metric():
     table = markdown_tables(
         summarise([record("ntl_was", 0, None)]),
         {"test": {"noise_floor": None, "constant_guess": 4.0}},
@@ -50,7 +50,7 @@ def test_without_a_baseline_or_a_defined_metric_the_table_says_so():
     assert "training median: MAE 4.00." in table
 
 
-def test_runs_of_before_exact_numbers_were_counted_can_be_reported():
+def test_old_runs_without_exact_can_be_reported():
     records = [record(name, 0, 1.0) for name in ("ce", "ntl_was")]
     for old in records:
         del old["metrics"]["test"]["exact"]

@@ -74,7 +74,7 @@ def test_gradient_accumulation_does_not_change_the_training(objective, tmp_path)
     assert_close(split, whole, TRAINED_BY_ADAM)
 
 
-def test_one_seed_pairs_all_objectives_and_another_seed_is_another_start():
+def test_all_objectives_of_one_seed_start_from_the_same_weights():
     ce, ntl, regression = (started(name, seed=3).model for name in ("ce", "ntl_mse", "regression_head"))
     body = ce.state_dict()
     assert_identical(ntl.state_dict(), body)
@@ -83,7 +83,7 @@ def test_one_seed_pairs_all_objectives_and_another_seed_is_another_start():
     assert not torch.equal(started("ce", seed=4).model.shared.weight, body["shared.weight"])
 
 
-def test_held_out_losses_are_the_same_whatever_the_model_was_trained_with():
+def test_held_out_losses_do_not_depend_on_the_training_objective():
     was, mse = started("ntl_was"), started("ntl_mse")
     batch = was.collate(encode(was, EXAMPLES[:8]))
     losses = held_out_losses(mse, batch)
@@ -110,7 +110,7 @@ def test_answers_are_in_the_order_of_the_questions():
     assert answer(approach, questions, generation) == approx(alone)
 
 
-def test_batches_cover_every_example_once_per_epoch_and_group_like_lengths():
+def test_batches_cover_every_example_once_per_epoch_and_group_similar_lengths():
     lengths = [1, 9] * 64
     order = plan_batches(lengths, steps=32, batch_size=8, seed=0)
     assert sorted(order[:128]) == sorted(order[128:]) == list(range(128))

@@ -6,7 +6,7 @@ from ntl.comparison.configuration import describe_config, load_config
 from ntl.errors import UserError
 
 
-def test_the_task_chooses_its_own_number_of_steps_and_an_override_wins():
+def test_the_task_sets_the_number_of_steps_unless_it_is_overridden():
     assert load_config([])["task"]["name"] == "noisy_regression"
     arithmetic = load_config(["task=arithmetic"])
     assert arithmetic["task"]["name"] == "arithmetic"
@@ -33,7 +33,7 @@ def test_an_objective_can_be_added_on_the_command_line():
         (["jobs=0"], "jobs is 0; expected a whole number of at least 1"),
         (["training.steps=-5"], "training.steps is -5"),
         (["training.steps=1.5"], "training.steps is 1.5"),
-        (["training.learning_rate=0"], "training.learning_rate is 0; expected a number above 0"),
+        (["training.learning_rate=0"], "training.learning_rate is 0; expected a number that is above 0"),
         (["training.warmup=1"], "at least 0 and below 1"),
         (["training.gradient_accumulation_steps=7"], "a divisor of training.batch_size=64"),
         (["training.schedule=wavy"], "training.schedule is 'wavy'; expected one of: linear"),
@@ -47,7 +47,7 @@ def test_an_objective_can_be_added_on_the_command_line():
         (["--fast"], "'--fast' cannot be read"),
     ],
 )
-def test_an_error_names_what_was_given_and_what_is_expected(overrides, complaint):
+def test_an_error_says_what_was_given_and_what_is_expected(overrides, complaint):
     with pytest.raises(UserError, match=complaint) as caught:
         load_config(overrides)
     assert "\n" not in str(caught.value)

@@ -15,7 +15,7 @@ from ntl.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 SAME = ["model_args=vanilla_t5_ntl", "training_args.max_grad_norm=0.5", "evaluation.samples=7"]
-# One process with batches of 8 is the reference.
+# The reference is one process with batches of 8.
 SPLITS = {
     "one": (1, 8, 1, []),
     "accumulated": (1, 2, 4, []),
@@ -30,7 +30,7 @@ def train(folder, split, *extra):
         *scaled_down(folder, steps=4), *SAME, *more, *extra,
         f"training_args.per_device_train_batch_size={batch}",
         f"training_args.gradient_accumulation_steps={accumulation}",
-        "model_args.config_overrides={dropout_rate: 0.0}",  # its masks depend on the split
+        "model_args.config_overrides={dropout_rate: 0.0}",  # dropout masks depend on the split
     ]  # fmt: skip
     launch = [sys.executable]
     if processes > 1:
@@ -47,7 +47,7 @@ def train(folder, split, *extra):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     run = folder / "run"
-    # accelerate would train copies, without a word, where it does not shard.
+    # accelerate silently trains replicas if it does not shard.
     assert (run / "checkpoint-4/pytorch_model_fsdp.bin").exists() == (split == "fsdp")
     state = json.loads((run / "checkpoint-4/trainer_state.json").read_text())
     losses = [[entry[k] for k in ("loss", "ce", "ntl")] for entry in state["log_history"] if "loss" in entry]
@@ -73,7 +73,7 @@ def test_losses_weights_and_metrics_do_not_depend_on_how_a_batch_is_split(split,
 def test_a_sharded_run_continues_to_the_same_weights(tmp_path):
     often = ["training_args.save_steps=2", "training_args.eval_steps=2"]
     _, whole, _ = train(tmp_path, "fsdp", *often)
-    # As if it had been killed between the two checkpoints.
+    # As if the run had been killed between the two checkpoints.
     shutil.rmtree(tmp_path / "run/checkpoint-4")
     (tmp_path / "run/model.safetensors").unlink()
     _, resumed, _ = train(tmp_path, "fsdp", *often, "training_args.resume_from_checkpoint=true")

@@ -7,7 +7,7 @@ from conftest import shared
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ntl.encodings.digits import character_tokenizer, check_ends, load_tokenizer, split_digits
+from ntl.encodings.digits import character_tokenizer, check_special_tokens, load_tokenizer, split_digits
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
 
@@ -19,13 +19,13 @@ def digit_tokens(tokenizer, text):
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_shipped_tokenizer_writes_each_digit_alone_and_decodes_what_it_encodes(text):
+def test_the_shipped_tokenizer_splits_digits_and_restores_texts(text):
     tokenizer = character_tokenizer()
     assert digit_tokens(tokenizer, text) == [c for c in text if c.isdigit()]
     assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
 
 
-def test_the_shipped_tokenizer_keeps_the_conventions_of_t5():
+def test_the_shipped_tokenizer_follows_t5s_conventions():
     tokenizer = character_tokenizer()
     assert [tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id] == [0, 1, 2]
     assert tokenizer("4 é")["input_ids"][-2:] == [2, 1]
@@ -33,7 +33,7 @@ def test_the_shipped_tokenizer_keeps_the_conventions_of_t5():
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_t5_tokenizer_is_made_to_write_each_digit_alone(text):
+def test_a_t5_tokenizer_can_be_made_to_split_digits(text):
     tokenizer = split_digits(load_tokenizer(shared("tokenizers/t5")))
     assert digit_tokens(tokenizer, text) == [c for c in text if c.isdigit()]
     assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
@@ -54,18 +54,18 @@ def test_a_tokenizer_without_digit_tokens_is_an_error():
         split_digits(tokenizer)
 
 
-def test_a_tokenizer_that_does_not_end_its_texts_is_an_error():
-    # As GPT-2's: a decoder that never reads an end token does not learn to stop.
+def test_a_tokenizer_that_appends_no_end_token_is_an_error():
+    # Like GPT-2's tokenizer. A decoder that is never trained on an end token does not learn to stop.
     vocabulary = {token: i for i, token in enumerate(["<unk>", "<end>", *string.printable[:95]])}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
     backend.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", eos_token="<end>")
     with pytest.raises(UserError, match="no padding token"):
-        check_ends(split_digits(tokenizer))
+        check_special_tokens(split_digits(tokenizer))
 
 
 def test_a_folder_without_a_tokenizer_is_an_error(tmp_path):
     with pytest.raises(UserError, match="holds no tokenizer"):
         load_tokenizer(tmp_path)
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         load_tokenizer(tmp_path / "nowhere")

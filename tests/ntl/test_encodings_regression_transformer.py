@@ -43,7 +43,7 @@ def ids(encoding, *tokens):
     return encoding.tokenizer.convert_tokens_to_ids(list(tokens))
 
 
-def test_digits_are_tokens_of_digit_and_place(encoding):
+def test_digits_are_encoded_with_their_places(encoding):
     row = encoding.encode(["12.3"])[0]
     tokens = [t for t in encoding.tokenizer.convert_ids_to_tokens(row) if t.startswith("_")]
     assert tokens == ["_1_1_", "_2_0_", "_3_-1_"]
@@ -51,13 +51,13 @@ def test_digits_are_tokens_of_digit_and_place(encoding):
 
 
 @pytest.mark.parametrize("text", AWKWARD)
-def test_awkward_numbers_come_back_as_they_were(encoding, text):
+def test_unusual_numbers_are_restored_exactly(encoding, text):
     before = encoding.ill_formed
     assert encoding.decode(encoding.encode([text])) == [text]
     assert encoding.ill_formed == before
 
 
-def test_random_numbers_come_back_as_they_were(encoding):
+def test_random_numbers_are_restored_exactly(encoding):
     rng = random.Random(0)
     texts = [
         " ".join(
@@ -69,19 +69,19 @@ def test_random_numbers_come_back_as_they_were(encoding):
     assert encoding.decode(encoding.encode(texts)) == texts
 
 
-def test_a_number_beyond_the_places_keeps_its_plain_digits(encoding):
+def test_a_number_outside_the_range_of_places_keeps_its_plain_digits(encoding):
     plain = TextEncoding(encoding.tokenizer)
     for text in ("1" * 21, "0." + "1" * 13):
         assert encoding.encode([text]) == plain.encode([text])
 
 
 @pytest.mark.parametrize("text", ["４２", "x²", "٣ 7"])
-def test_digits_of_other_scripts_are_what_the_tokenizer_makes_of_them(encoding, text):
+def test_digits_of_other_scripts_are_text_unless_the_tokenizer_normalises_them(encoding, text):
     plain = TextEncoding(encoding.tokenizer)
     assert encoding.decode(encoding.encode([text])) == plain.decode(plain.encode([text]))
 
 
-def test_what_no_text_is_encoded_to_is_read_as_well_as_it_can_be_and_counted(encoding):
+def test_malformed_numbers_are_decoded_on_a_best_effort_basis_and_counted(encoding):
     def read(*tokens):
         before = encoding.ill_formed
         return encoding.decode([ids(encoding, *tokens)])[0], encoding.ill_formed - before
@@ -90,16 +90,16 @@ def test_what_no_text_is_encoded_to_is_read_as_well_as_it_can_be_and_counted(enc
     assert read("_1_2_", "_2_0_") == ("102", 1)  # skips a place
     assert read("_1_1_", "_2_-1_") == ("10.2", 1)
     assert read("_5_-2_") == ("0.05", 0)
-    assert read("_1_0_", "_2_0_") == ("1 2", 0)  # a place that does not fall starts the next number
+    assert read("_1_0_", "_2_0_") == ("1 2", 0)  # a place that does not decrease starts the next number
     assert read("_1_0_", "_2_3_", "-", "_3_0_") == ("1 2000-3", 1)
 
 
-def test_a_text_that_holds_a_token_of_the_encoding_is_an_error(encoding):
+def test_a_text_that_contains_a_token_of_the_encoding_is_an_error(encoding):
     with pytest.raises(UserError, match="plain text"):
         encoding.encode(["what is _4_2_?"])
 
 
-def test_the_numerical_encodings_are_the_published_ones():
+def test_the_numerical_encodings_equal_the_published_ones():
     def row(table, digit, place):
         return table[PLACED_DIGITS.index((digit, place))]
 

@@ -34,7 +34,7 @@ def encoding(request):
         ("", []),
     ],
 )
-def test_awkward_numbers_are_values_and_come_back_as_they_were(encoding, text, values):
+def test_unusual_numbers_are_encoded_as_values_and_restored(encoding, text, values):
     ids, numbers = encoding.encode([text])
     found = [v for i, v in zip(ids[0], numbers[0], strict=True) if i == encoding.number_id]
     assert found == values == find_values(text)
@@ -49,14 +49,14 @@ def test_zeros_at_the_ends_and_digits_beyond_float64_are_lost(encoding, text, ba
     assert encoding.decode(*encoding.encode([text])) == [back]
 
 
-def test_what_float64_cannot_hold_keeps_its_digits(encoding):
+def test_numbers_that_overflow_float64_keep_their_digits(encoding):
     text = "9" * 400 + " and 5"
     ids, numbers = encoding.encode([text])
     assert ids[0].count(encoding.number_id) == 1
     assert encoding.decode(ids, numbers) == [text]
 
 
-def test_digits_of_other_scripts_are_no_numbers_unless_the_tokenizer_makes_them_so(encoding):
+def test_digits_of_other_scripts_are_text_unless_the_tokenizer_normalises_them(encoding):
     _, numbers = encoding.encode(["٣ 7"])
     assert [n for n in numbers[0] if n] == [7.0]
 
@@ -66,22 +66,22 @@ def test_several_texts_keep_their_own_values(encoding):
     assert encoding.decode(*encoding.encode(texts)) == texts
 
 
-def test_numbers_side_by_side_are_not_read_as_one(encoding):
+def test_adjacent_numbers_are_decoded_separately(encoding):
     assert encoding.decode([[encoding.number_id] * 2], [[1.0, -2.0]]) == ["1 -2"]
 
 
-def test_a_text_that_holds_the_token_itself_is_an_error(encoding):
+def test_a_text_that_contains_the_number_token_is_an_error(encoding):
     with pytest.raises(UserError, match="plain text"):
         encoding.encode(["what is [NUM]?"])
 
 
-def test_a_float32_is_written_as_short_as_it_is_exact():
+def test_a_float32_is_written_in_its_shortest_exact_form():
     assert format_number(np.float32(0.1)) == "0.1"
     assert format_number(-1e-7) == "-0.0000001"
     assert "e" not in format_number(1e30)
 
 
-def test_the_scale_of_the_embedding_vanishes_where_it_is_said_to():
+def test_the_embedding_scale_is_zero_at_the_documented_values():
     values = torch.tensor([-1.0, 0.0, 3e9, -3e9], dtype=torch.float64)
     log = embedding_scale(values, log_scale=True)
     assert log[1] == 0

@@ -15,7 +15,7 @@ EVALUATION = {"beams": 4, "max_new_tokens": 8, "samples": None, "samples_during_
 
 
 def experiment_in(path, *, evaluates=None, data=None, **evaluation):
-    """An experiment that trains, or one that evaluates a model."""
+    """Make an experiment that trains, or one that evaluates a model."""
     config = {
         "evaluation": {**EVALUATION, **evaluation},
         "dataset_args": {
@@ -35,7 +35,7 @@ def experiment_in(path, *, evaluates=None, data=None, **evaluation):
 
 @pytest.fixture
 def run(tmp_path):
-    """A finished run."""
+    """Make a finished run."""
     training = experiment_in(tmp_path / "run")
     training.folder.write_record(replace(training.record(), status="finished", steps=7))
     write(training, TESTS)
@@ -51,7 +51,7 @@ def write(experiment, tests):
     return place
 
 
-def test_the_settings_of_the_run_are_those_of_its_own_evaluation(run):
+def test_an_evaluation_with_the_runs_settings_is_written_to_the_runs_folder(run):
     again = experiment_in(run.path, evaluates=str(run), samples_during_training=7, data={"cache_dir": "x"})
     place = place_evaluation(again, TESTS)
     assert place.folder.path == run.path
@@ -67,7 +67,7 @@ def test_the_settings_of_the_run_are_those_of_its_own_evaluation(run):
         ({"data": {"data_dir": "a/b"}}, "data_dir=a%2Fb"),
     ],
 )
-def test_another_setting_has_a_folder_named_after_it(run, other, name):
+def test_an_evaluation_with_another_setting_has_a_folder_named_after_it(run, other, name):
     experiment = experiment_in(run.path, evaluates=str(run), **other)
     place = place_evaluation(experiment, TESTS)
     assert place.folder.path == run.path / "evaluations" / name
@@ -76,13 +76,13 @@ def test_another_setting_has_a_folder_named_after_it(run, other, name):
     assert (place.record.steps, place.record.status) == (7, "running")
 
 
-def test_other_questions_behind_the_same_settings_do_not_replace_the_results(run):
+def test_changed_questions_under_the_same_settings_do_not_replace_the_results(run):
     experiment = experiment_in(run.path, evaluates=str(run))
     place = place_evaluation(experiment, {"validation": [Example("2 + 2", "4")]})
     assert place.folder.path.name.startswith("questions=")
 
 
-def test_another_model_does_not_replace_the_results_of_the_one_that_was_trained(run, tmp_path):
+def test_evaluating_another_model_does_not_replace_the_trained_models_results(run, tmp_path):
     other = experiment_in(tmp_path / "other")
     other.folder.write_record(replace(other.record(), seed=5, steps=9, status="finished"))
     place = place_evaluation(experiment_in(run.path, evaluates=str(other.folder)), TESTS)
@@ -90,19 +90,19 @@ def test_another_model_does_not_replace_the_results_of_the_one_that_was_trained(
     assert (place.record.seed, place.record.steps) == (5, 9)
 
 
-def test_an_unfinished_run_takes_the_settings_that_it_is_continued_with(tmp_path):
+def test_an_unfinished_run_uses_the_settings_of_the_command_that_continues_it(tmp_path):
     started = experiment_in(tmp_path / "run")
     started.folder.write_record(started.record())
     place = place_evaluation(experiment_in(tmp_path / "run", beams=1), TESTS)
     assert (place.folder.path, place.record.config["evaluation"]["beams"]) == (tmp_path / "run", 1)
-    # An evaluation alone does not finish it, unless it is the one that is missing.
+    # An evaluation alone does not finish a run, unless only that evaluation is missing.
     few = experiment_in(tmp_path / "run", evaluates=str(tmp_path / "run"), samples=2)
     assert place_evaluation(few, TESTS).folder.path.name == "samples=2"
     own = experiment_in(tmp_path / "run", evaluates=str(tmp_path / "run"))
     assert place_evaluation(own, TESTS).folder.path == tmp_path / "run"
 
 
-def test_where_nothing_was_trained_the_first_evaluation_is_the_folders_own(run, tmp_path):
+def test_the_first_evaluation_in_a_folder_without_training_is_the_folders_own(run, tmp_path):
     first = experiment_in(tmp_path / "answers", evaluates=str(run), samples=20)
     first.folder.write_record(evaluated_record(first))
     assert write(first, TESTS).folder.path == tmp_path / "answers"

@@ -21,7 +21,7 @@ TEXTS = TaskData([], [], {}, number_metrics=False)
 SOLUTIONS = TaskData([], [], {}, final_answer_marker="####")
 DECODING = GenerationSettings(batch_size=2)
 
-# (question, answer, what the model writes): questions of many lengths, in no order of theirs.
+# (question, answer, the model's text), with questions of many lengths in no particular order.
 ASKED = [
     ("What is ten?", "10", "it is 10"),
     ("0", "0", "no idea"),
@@ -56,11 +56,11 @@ def test_the_papers_metrics_of_numbers_equal_values_computed_by_hand():
     assert "final_answer_accuracy" not in metrics
 
 
-def test_numbers_that_are_read_as_well_as_they_can_be_are_counted():
+def test_malformed_numbers_are_counted():
     approach = approach_to()
     plain = evaluate(approach, EXAMPLES, NUMBERS, DECODING).metrics
     assert "ill_formed" not in plain
-    approach.ill_formed = 7  # of an evaluation before
+    approach.ill_formed = 7  # from an earlier evaluation
     answer = approach.answer
 
     def answer_badly(model, questions, generation):
@@ -71,7 +71,7 @@ def test_numbers_that_are_read_as_well_as_they_can_be_are_counted():
     assert evaluate(approach, EXAMPLES, NUMBERS, DECODING).metrics == {**plain, "ill_formed": 5}
 
 
-def test_predictions_stand_in_the_examples_order_whatever_the_batches():
+def test_predictions_are_in_the_examples_order_for_any_batch_size():
     approach = approach_to()
     predictions = evaluate(approach, EXAMPLES, NUMBERS, DECODING).predictions
     assert [(p.question, p.answer, p.text) for p in predictions] == ASKED
@@ -81,7 +81,7 @@ def test_predictions_stand_in_the_examples_order_whatever_the_batches():
     assert asked == [[21, 14], [12, 5], [1]]
 
 
-def test_the_loss_is_that_of_all_examples_as_one_batch():
+def test_the_loss_does_not_depend_on_the_batch_size():
     approach = approach_to()
     metrics = evaluate(approach, EXAMPLES, NUMBERS, DECODING).metrics
     labels = "".join(e.answer for e in EXAMPLES)
@@ -91,7 +91,7 @@ def test_the_loss_is_that_of_all_examples_as_one_batch():
     assert metrics["perplexity"] == approx(math.exp(ce))
 
 
-def test_the_model_trains_on_after_an_evaluation_even_one_that_fails():
+def test_the_model_is_in_training_mode_again_after_an_evaluation_even_a_failed_one():
     approach = approach_to()
     evaluate(approach, EXAMPLES, NUMBERS, DECODING)
     assert approach.model.training
@@ -100,7 +100,7 @@ def test_the_model_trains_on_after_an_evaluation_even_one_that_fails():
     assert approach.model.training
 
 
-def test_answers_that_are_texts_get_no_metrics_of_numbers():
+def test_text_answers_have_no_number_metrics():
     asked = [("q1", "the 2 cats | a dog", "the 2 cats | a dog"), ("q2 longer", "nobody", "nobody 7")]
     examples = [Example(question, answer) for question, answer, _ in asked]
     result = evaluate(approach_to(asked), examples, TEXTS, DECODING)
@@ -108,12 +108,12 @@ def test_answers_that_are_texts_get_no_metrics_of_numbers():
     assert result.metrics["exact_match"] == 0.5
     assert result.metrics["rouge1"] == approx((1 + 2 / 3) / 2)
     assert result.metrics["rouge2"] == approx(0.5)
-    precisions = [7 / 8, 5 / 6, 4 / 4, 3 / 3]  # of runs of one to four tokens, where | is one
+    precisions = [7 / 8, 5 / 6, 4 / 4, 3 / 3]  # of n-grams of one to four tokens; | is a token
     assert result.metrics["bleu"] == approx(100 * math.prod(precisions) ** 0.25)
     assert {(p.predicted, p.true) for p in result.predictions} == {(None, None)}
 
 
-def test_a_right_number_that_is_not_marked_is_no_right_final_answer():
+def test_a_correct_number_without_a_marker_is_not_a_correct_final_answer():
     asked = [
         ("a", "2+3=5 #### 5", "2+3=5 #### 5"),
         ("bb", "so #### 1000", "so #### 1,000 coins, in 2 bags"),
@@ -126,7 +126,7 @@ def test_a_right_number_that_is_not_marked_is_no_right_final_answer():
     assert metrics["accuracy"] == 0.5  # of last numbers: 5 and 7
 
 
-def test_what_is_not_defined_is_none_and_what_json_cannot_hold_is_kept_finite():
+def test_undefined_metrics_are_none_and_predictions_are_finite():
     asked = [("q", "3", "1e999")]
     result = evaluate(approach_to(asked), [Example("q", "3")], NUMBERS, DECODING)
     assert result.metrics["r2"] is None
@@ -134,7 +134,7 @@ def test_what_is_not_defined_is_none_and_what_json_cannot_hold_is_kept_finite():
     assert math.isfinite(result.predictions[0].predicted)
 
 
-def test_no_examples_are_told():
+def test_an_evaluation_without_examples_is_an_error():
     with pytest.raises(UserError, match="no examples"):
         evaluate(approach_to(), [], NUMBERS, DECODING)
 
@@ -150,7 +150,7 @@ def two_tests():
     return TaskData([], [], {"interpolate": EXAMPLES, "extrapolate/big": EXAMPLES[:2]})
 
 
-def test_an_interrupted_evaluation_goes_on_with_the_test_set_that_it_was_at(tmp_path):
+def test_an_interrupted_evaluation_continues_with_its_current_test_set(tmp_path):
     folder, approach = RunFolder(tmp_path / "run"), approach_to()
     seen = []
 
@@ -174,7 +174,7 @@ def test_an_interrupted_evaluation_goes_on_with_the_test_set_that_it_was_at(tmp_
 
 
 @pytest.mark.parametrize("change", ["model", "questions", "beams"])
-def test_results_of_another_model_or_protocol_are_made_again(tmp_path, change):
+def test_results_of_another_model_or_protocol_are_not_reused(tmp_path, change):
     folder, data, decoding, identity = RunFolder(tmp_path), two_tests(), DECODING, {"steps": 7}
     evaluate_tests(approach_to(), data, decoding, folder, identity)
     if change == "model":
@@ -198,11 +198,12 @@ def evaluate_on_rank(rank, folder):
     dist.destroy_process_group()
 
 
-def test_two_processes_share_the_questions_and_get_the_results_of_one(tmp_path):
+def test_two_processes_give_the_same_results_as_one(tmp_path):
     mp.spawn(evaluate_on_rank, args=(str(tmp_path),), nprocs=2)
     ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2)]
     (asked, losses, results, alone), (other_asked, other_losses, other_results, other_alone) = ranks
-    # Five questions in threes of two: the second rank repeats one to keep step, which is not counted.
+    # Five questions in three batches of two: the second rank repeats one to keep in step, and does not count
+    # it.
     assert [len(batch) for batch in asked] == [2, 1, 1, 1]
     assert [len(batch) for batch in other_asked] == [2, 1, 1, 1]
     assert losses == other_losses == 4

@@ -20,7 +20,7 @@ OUTPUTS = ["test_extrapolate.txt", "test_interpolate.txt", "train.txt", "val.txt
 
 @pytest.fixture
 def archive(tmp_path):
-    """The official layout of the mathematics dataset, with questions that name their place."""
+    """Write the official layout of the mathematics dataset, with questions that name their file."""
     folder = tmp_path / "archive"
     files = [(f"train-{d}", m) for d in ("easy", "medium", "hard") for m in MODULES]
     files += [("interpolate", m) for m in MODULES] + [("extrapolate", m) for m in EXTRAPOLATE_MODULES]
@@ -33,7 +33,7 @@ def archive(tmp_path):
 
 @pytest.fixture
 def prepare(tmp_path, capsys):
-    """Run `ntl prepare`; what it printed, and its exit code."""
+    """Run `ntl prepare`, and return its output and its exit code."""
 
     def prepare(dataset, *overrides, source=tmp_path / "archive", destination=tmp_path / "out"):
         given = [f"source={source}"] if source else []
@@ -77,7 +77,7 @@ def test_every_pair_of_the_mixture_is_in_training_or_held_out(
     ]
     assert len(validation) == 3 * len(MODULES) * 3
     assert sorted(train + validation) == sorted(expected)
-    # Shuffled throughout: the first tenth comes from everywhere.
+    # The whole file is shuffled: the first tenth comes from all source files.
     assert len({question.rpartition(" ")[0] for question, _ in train[:378]}) == 3 * len(MODULES)
     tests = pairs(out / "test_extrapolate.txt")
     assert tests == [(f"extrapolate {m} {i}?", str(i)) for m in EXTRAPOLATE_MODULES for i in range(PAIRS)]
@@ -94,22 +94,23 @@ def test_the_same_seed_gives_the_same_files_and_another_seed_others(archive, pre
         assert first != other
 
 
-def test_a_second_run_does_nothing_and_other_settings_are_refused_until_overwrite(archive, prepare, tmp_path):
+def test_a_second_run_does_nothing_and_other_settings_need_overwrite(archive, prepare, tmp_path):
     prepare("mathematics_dataset")
     out = tmp_path / "out"
     before = {name: (out / name).stat().st_mtime_ns for name in OUTPUTS}
     code, printed = prepare("mathematics_dataset")
     assert code == 0
-    assert "prepared already" in printed
+    assert "already prepared" in printed
     code, printed = prepare("mathematics_dataset", "split_seed=3")
     assert code == 2
     assert (
-        "prepared otherwise: split_seed is 0 there, 3 here. Pass another destination, or overwrite" in printed
+        "prepared differently: split_seed is 0 there and 3 here. Pass another destination, or overwrite"
+        in printed
     )
     assert before == {name: (out / name).stat().st_mtime_ns for name in OUTPUTS}
 
     assert prepare("mathematics_dataset", "split_seed=3", "overwrite=true")[0] == 0
-    assert "prepared already" in prepare("mathematics_dataset", "split_seed=3")[1]
+    assert "already prepared" in prepare("mathematics_dataset", "split_seed=3")[1]
     (out / "val.txt").write_text("Mine?\n1\n")
     code, printed = prepare("mathematics_dataset", "split_seed=3")
     assert code == 2
@@ -118,19 +119,19 @@ def test_a_second_run_does_nothing_and_other_settings_are_refused_until_overwrit
     assert f"train-easy/{MODULES[0]}.txt is" in prepare("mathematics_dataset", "split_seed=3")[1]
 
 
-def test_files_of_others_are_not_overwritten(archive, prepare, tmp_path):
+def test_files_from_another_source_are_not_overwritten(archive, prepare, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "val.txt").write_text("Mine?\n1\n")
     code, printed = prepare("mathematics_dataset")
     assert code == 2
-    assert "holds val.txt, not written by `ntl prepare`" in printed
+    assert "holds val.txt, which `ntl prepare` did not write" in printed
     assert outputs(tmp_path / "out") == ["val.txt"]
 
 
-def test_two_datasets_share_a_folder(archive, prepare, tmp_path):
+def test_two_datasets_can_share_a_folder(archive, prepare, tmp_path):
     small = ("train_per_difficulty=80", "validation_per_difficulty=20")
     assert prepare("mathematics_dataset")[0] == prepare("arithmetic", *small)[0] == 0
-    assert "prepared already" in prepare("arithmetic", *small)[1]
+    assert "already prepared" in prepare("arithmetic", *small)[1]
     out = tmp_path / "out"
     train, validation = pairs(out / "arithmetic_train.txt"), pairs(out / "arithmetic_val.txt")
     assert (len(set(train)), len(set(validation)), len({*train, *validation})) == (240, 60, 300)
@@ -140,7 +141,9 @@ def test_two_datasets_share_a_folder(archive, prepare, tmp_path):
     assert len(load("arithmetic", out, tmp_path, **sizes).train) == 240
 
 
-def test_an_interrupted_run_leaves_nothing_and_the_next_one_is_whole(archive, prepare, tmp_path, monkeypatch):
+def test_an_interrupted_run_leaves_nothing_and_the_next_one_is_complete(
+    archive, prepare, tmp_path, monkeypatch
+):
     scatter, calls = splits._scatter, []
 
     def interrupted(*arguments):
@@ -158,7 +161,7 @@ def test_an_interrupted_run_leaves_nothing_and_the_next_one_is_whole(archive, pr
     assert outputs(tmp_path / "out") == OUTPUTS
 
 
-def test_a_run_killed_while_the_files_appear_is_done_anew(archive, prepare, tmp_path, monkeypatch):
+def test_a_run_killed_while_moving_files_is_repeated(archive, prepare, tmp_path, monkeypatch):
     replace = os.replace
 
     def killed(source, target):
@@ -182,13 +185,13 @@ def test_a_run_killed_while_the_files_appear_is_done_anew(archive, prepare, tmp_
         ("How?\n1\nWhat?\n", "line 3: the file ends with a question that has no answer"),
         (
             "How?\n1\nWhat?\n-12",
-            "line 4: the line has no end: the file is cut off, perhaps inside the answer '-12'",
+            "line 4: the line does not end with a line feed; the file may be truncated inside",
         ),
         ("How?\n\n", "line 2: the line is empty; expected an answer"),
         ("", "line 0: the file ends"),
     ],
 )
-def test_a_malformed_file_is_named_and_nothing_is_written(archive, prepare, tmp_path, content, complaint):
+def test_a_malformed_file_is_an_error_and_nothing_is_written(archive, prepare, tmp_path, content, complaint):
     path = archive / "train-hard" / "numbers__place_value.txt"
     path.write_text(content)
     code, printed = prepare("mathematics_dataset")
@@ -197,7 +200,7 @@ def test_a_malformed_file_is_named_and_nothing_is_written(archive, prepare, tmp_
     assert outputs(tmp_path / "out") == []
 
 
-def test_a_missing_module_is_told_before_anything_is_read(archive, prepare, tmp_path):
+def test_a_missing_module_is_an_error_before_anything_is_read(archive, prepare, tmp_path):
     (archive / "extrapolate" / "numbers__place_value_big.txt").unlink()
     (archive / "train-easy" / f"{MODULES[0]}.txt").write_text("malformed")
     code, printed = prepare("mathematics_dataset")
@@ -208,13 +211,13 @@ def test_a_missing_module_is_told_before_anything_is_read(archive, prepare, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_too_few_pairs_are_told(archive, prepare):
+def test_too_few_pairs_are_an_error(archive, prepare):
     code, printed = prepare("arithmetic")
     assert code == 2
     assert "holds 100 pairs; expected 33333 for training + 1000 for validation" in printed
 
 
-def test_prepared_problems_are_those_that_are_read_from_the_official_files(prepare, tmp_path):
+def test_prepared_problems_equal_those_read_from_the_official_files(prepare, tmp_path):
     official = tmp_path / "archive"
     official.mkdir()
     lines = [{"question": f"Is it {i},000?", "answer": f"<<1=1>>Yes.\n#### {i},000"} for i in range(1, 9)]
@@ -228,7 +231,7 @@ def test_prepared_problems_are_those_that_are_read_from_the_official_files(prepa
     assert len(parts[0].validation) == 2
 
 
-def test_jokes_are_unpacked_beside_the_official_files(prepare, tmp_path):
+def test_jokes_are_unpacked_next_to_the_official_files(prepare, tmp_path):
     official = tmp_path / "archive"
     official.mkdir()
     for name in ("train", "dev", "test"):
@@ -236,7 +239,7 @@ def test_jokes_are_unpacked_beside_the_official_files(prepare, tmp_path):
             gzip.compress(f"4\tA joke from {name}, “quoted”.\n".encode())
         )
     assert prepare("rjokes", destination=official)[0] == 0
-    assert "prepared already" in prepare("rjokes", destination=official)[1]
+    assert "already prepared" in prepare("rjokes", destination=official)[1]
     assert list(load("rjokes", official, tmp_path).validation) == [("A joke from dev, “quoted”.", "4", None)]
 
 
@@ -278,7 +281,7 @@ def test_products_are_prepared_without_a_source(prepare, tmp_path):
         (["gsm8k", "overwrite=yes"], "overwrite is 'yes'; expected true or false"),
         (["gsm8k", "source="], "source is ''; expected text"),
         (["gsm8k", "source"], "'source' cannot be read; expected key=value"),
-        (["gsm8k"], "source=data/grade.* is no folder; expected one that holds train.jsonl, test.jsonl"),
+        (["gsm8k"], "source=data/grade.* is not a folder; expected one that holds train.jsonl, test.jsonl"),
         (["mathematics_dataset", "validation_share=0"], "validation_share is 0.0; expected a number above 0"),
     ],
 )
@@ -292,7 +295,7 @@ def test_an_error_says_what_was_given_and_what_is_expected(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_destination_that_cannot_be_written_is_told(archive, prepare, tmp_path):
+def test_a_destination_that_cannot_be_written_is_an_error(archive, prepare, tmp_path):
     (tmp_path / "file").write_text("")
     code, printed = prepare("mathematics_dataset", destination=tmp_path / "file")
     assert code == 2
@@ -325,6 +328,6 @@ def test_the_official_files_are_prepared(prepare, tmp_path):
         assert f"{count} pairs" in printed
 
 
-def test_progress_is_printed_where_there_is_no_terminal(archive, prepare, monkeypatch):
+def test_progress_is_printed_as_lines_without_a_terminal(archive, prepare, monkeypatch):
     monkeypatch.setattr("ntl.prepare.LINE_EVERY", 0.0)
     assert f"34% train-medium/{MODULES[6]}.txt" in prepare("mathematics_dataset")[1]

@@ -12,7 +12,7 @@ from published_commands import PROGRAM, scaled_down
 from safetensors.torch import load_file
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
 
-from ntl.run import spread
+from ntl.run import evenly_spaced
 from ntl.run_folder import RunFolder
 from ntl.run_language_modeling import main
 
@@ -27,7 +27,7 @@ def small(tmp_path, *more, steps=2):
 
 
 def answer(tmp_path, checkpoint, *more):
-    """Evaluate a checkpoint, whose folder holds its configuration."""
+    """Evaluate a checkpoint whose folder holds its configuration."""
     options = [option for option in small(tmp_path) if "config_name" not in option]
     return [*options, "training_args=eval", f"model_args.model_name_or_path={checkpoint}", *more]
 
@@ -47,7 +47,7 @@ def test_every_model_trains_saves_and_answers(model, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("dataset", ["arithmetic", "gsm8k", "multiplication", "multirc", "rjokes"])
-def test_every_dataset_is_trained_on_and_answered(dataset, tmp_path, capsys):
+def test_every_dataset_can_be_trained_on_and_evaluated(dataset, tmp_path, capsys):
     assert main(small(tmp_path, f"dataset_args={dataset}")) == 0, capsys.readouterr().err
     metrics = RunFolder(tmp_path / "run").metrics()
     for test in metrics.values():
@@ -55,7 +55,7 @@ def test_every_dataset_is_trained_on_and_answered(dataset, tmp_path, capsys):
         assert ("final_answer_accuracy" in test) == (dataset == "gsm8k")
 
 
-def test_a_sweep_runs_over_losses_weights_and_seeds_each_in_a_folder_of_its_own(tmp_path, capsys):
+def test_a_sweep_over_losses_weights_and_seeds_writes_each_run_to_its_own_folder(tmp_path, capsys):
     sweep = ["--multirun", "loss=ntl_was,smmd", "loss.weight=0.1,0.3", "training_args.seed=1,2"]
     assert main([*sweep, *small(tmp_path, "evaluation.samples=2")]) == 0, capsys.readouterr().err
     runs = sorted((tmp_path / "run").glob("*/run.json"))
@@ -65,7 +65,7 @@ def test_a_sweep_runs_over_losses_weights_and_seeds_each_in_a_folder_of_its_own(
     assert found == expected
 
 
-def test_a_sweep_that_was_killed_is_continued_by_one_command(tmp_path, capsys):
+def test_one_command_continues_a_killed_sweep(tmp_path, capsys):
     sweep = ["--multirun", "training_args.seed=1,2", *small(tmp_path, "evaluation.samples=2")]
     assert main(sweep) == 0, capsys.readouterr().err
     finished, lost = (tmp_path / f"run/training_args.seed={seed}" for seed in (1, 2))
@@ -93,8 +93,8 @@ def test_every_value_of_a_sweep_is_checked_before_the_first_run(sweep, expected,
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
-        ("model_args=xval", "was trained with encoding=digits; given is xval"),
-        ("model_args.config_overrides={d_ff: 32}", "the model's is [32, 64]"),
+        ("model_args=xval", "was trained with encoding=digits, not xval"),
+        ("model_args.config_overrides={d_ff: 32}", ", not [32, 64]; expected a checkpoint"),
     ],
 )
 def test_a_checkpoint_of_another_model_is_not_continued(other, expected, tmp_path, capsys):
@@ -114,11 +114,11 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("overwrite", ["false", "true"])
-def test_a_folder_with_other_files_is_left_alone(overwrite, tmp_path, capsys):
+def test_a_folder_with_other_files_is_not_changed(overwrite, tmp_path, capsys):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/thesis.tex").write_text("years of work")
     assert main(small(tmp_path, f"training_args.overwrite_output_dir={overwrite}")) == 2
-    assert "holds files, but no run" in capsys.readouterr().err
+    assert "holds files but no run" in capsys.readouterr().err
     assert (tmp_path / "run/thesis.tex").read_text() == "years of work"
 
 
@@ -126,17 +126,20 @@ def test_a_run_is_not_continued_with_another_configuration(tmp_path, capsys):
     assert main(small(tmp_path)) == 0
     more = ["training_args.resume_from_checkpoint=true", "training_args.learning_rate=1"]
     assert main(small(tmp_path, *more)) == 2
-    assert "holds a run with training_args.learning_rate=0.0001; given is 1" in capsys.readouterr().err
+    assert (
+        "holds a run with training_args.learning_rate=0.0001, but training_args.learning_rate=1"
+        in capsys.readouterr().err
+    )
 
 
-def test_overwriting_is_no_way_to_continue_a_run_with_another_configuration(tmp_path, capsys):
+def test_overwriting_does_not_allow_a_run_to_be_continued_with_another_configuration(tmp_path, capsys):
     assert main(small(tmp_path)) == 0
     both = ["training_args.overwrite_output_dir=true", "training_args.resume_from_checkpoint=true"]
     assert main(small(tmp_path, *both, "training_args.learning_rate=1")) == 2
     assert "holds a run with training_args.learning_rate" in capsys.readouterr().err
 
 
-def test_a_run_that_counts_epochs_is_continued_to_its_last(tmp_path):
+def test_a_run_that_counts_epochs_is_continued_to_its_last_epoch(tmp_path):
     epochs = ["training_args.max_steps=-1", "training_args.per_device_train_batch_size=78"]
     epochs += ["training_args.eval_steps=2", "training_args.save_steps=2"]
     assert main(small(tmp_path, *epochs, "+training_args.num_train_epochs=1")) == 0
@@ -151,7 +154,7 @@ def test_a_run_that_counts_epochs_is_continued_to_its_last(tmp_path):
     assert_close(after, before, TRAINED_BY_ADAM)
 
 
-def test_terms_that_are_logged_after_a_resumption_are_of_the_updates_since(tmp_path):
+def test_terms_logged_after_a_resumption_cover_only_later_updates(tmp_path):
     def logged(*more):
         arguments = small(
             tmp_path, "training_args.save_steps=2", "training_args.eval_steps=2", *more, steps=6
@@ -167,7 +170,7 @@ def test_terms_that_are_logged_after_a_resumption_are_of_the_updates_since(tmp_p
     assert 0.5 < entry["ce"] / entry["loss"] < 1.5
 
 
-def test_answers_to_another_dataset_are_not_mixed_with_those_of_a_run(tmp_path, capsys):
+def test_an_evaluation_on_another_dataset_is_not_mixed_with_a_run(tmp_path, capsys):
     assert main(small(tmp_path)) == 0
     model = f"model_args.model_name_or_path={tmp_path}/run"
     other = [o for o in small(tmp_path, "training_args=eval", model) if "config_name" not in o]
@@ -179,14 +182,14 @@ def test_answers_to_another_dataset_are_not_mixed_with_those_of_a_run(tmp_path, 
     assert (record.dataset, record.steps, record.parameters) == ("arithmetic", 2, trained.parameters)
 
 
-def test_an_evaluation_with_other_settings_stands_beside_the_runs_own(tmp_path, capsys):
+def test_an_evaluation_with_other_settings_does_not_replace_the_runs_own(tmp_path, capsys):
     assert main(small(tmp_path)) == 0
     own = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
     before = {path: path.read_bytes() for path in own}
     capsys.readouterr()
     assert main(answer(tmp_path, f"{tmp_path}/run", "evaluation.samples=2", "evaluation.beams=1")) == 0
     assert f"{tmp_path}/run/evaluations/beams=1,samples=2" in capsys.readouterr().out
-    # A finished run that is "resumed" with other settings is answered again, too.
+    # A finished run that is "resumed" with other settings is also evaluated again.
     assert main(small(tmp_path, "training_args.resume_from_checkpoint=true", "evaluation.samples=3")) == 0
     assert {path: path.read_bytes() for path in own} == before
     folder = RunFolder(tmp_path / "run")
@@ -198,7 +201,7 @@ def test_an_evaluation_with_other_settings_stands_beside_the_runs_own(tmp_path, 
     assert (few.record().status, few.record().config["evaluation"]["samples"]) == ("finished", 2)
 
 
-def test_the_runs_own_evaluation_is_not_made_again(tmp_path):
+def test_the_runs_own_evaluation_is_not_repeated(tmp_path):
     assert main(small(tmp_path)) == 0
     folder = RunFolder(tmp_path / "run")
     before = folder.metrics_path.stat().st_mtime_ns
@@ -207,7 +210,7 @@ def test_the_runs_own_evaluation_is_not_made_again(tmp_path):
     assert not folder.evaluations()
 
 
-def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path):
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
     assert main(small(tmp_path)) == 0
     before = load_file(tmp_path / "run/model.safetensors")
     metrics = RunFolder(tmp_path / "run").metrics()
@@ -221,26 +224,26 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path):
     ("arguments", "expected"),
     [
         (["training_args=eval"], "model_args.model_name_or_path is null"),
-        (["training_args.resume_from_checkpoint=nowhere"], "nowhere is no folder"),
-        (["training_args.resume_from_checkpoint=/"], "/ is no folder with trainer_state.json"),
+        (["training_args.resume_from_checkpoint=nowhere"], "nowhere is not a folder"),
+        (["training_args.resume_from_checkpoint=/"], "/ is not a folder with trainer_state.json"),
         (["training_args.overwrite_output_dir=no"], "'no'; expected true or false"),
         (["training_args.per_device_eval_batch_size=0"], "a whole number of at least 1"),
         (["training_args.seed=-1"], "a whole number from 0"),
         (["training_args.max_steps=0"], "or -1 with +training_args.num_train_epochs"),
         (["training_args.learning_rate=fast"], "learning_rate is 'fast'; expected a number"),
-        (["training_args.learning_rate=-1"], "learning_rate is -1; expected a number at least 0"),
+        (["training_args.learning_rate=-1"], "learning_rate is -1; expected a number that is at least 0"),
         (["training_args.bf16=maybe"], "bf16 is 'maybe'; expected true or false"),
         (["training_args.save_total_limit=x"], "expected a whole number or null"),
         (["+training_args.adam_beta1=2"], "Invalid beta parameter"),
-        (["training_args.max_steps=-1", "+training_args.num_train_epochs=-1"], "a number above 0"),
-        (["training_args.eval_steps=-1"], "eval_steps is -1; expected a number at least 0"),
+        (["training_args.max_steps=-1", "+training_args.num_train_epochs=-1"], "a number that is above 0"),
+        (["training_args.eval_steps=-1"], "eval_steps is -1; expected a number that is at least 0"),
         (["training_args.resume_from_checkpoint=3"], "resume_from_checkpoint is 3; expected true, null or"),
         (["+training_args.dataloader_num_workers=-1"], "num_workers option should be non-negative"),
         (["+training_args.dataloader_persistent_workers=true"], "persistent_workers option needs"),
         (["+training_args.optim_args=3"], "training_args cannot be used (AttributeError"),
         (["+training_args.log_level=loud"], "'loud'"),
         (["training_args.lr_scheduler_kwargs=3"], "expected null or keys and values"),
-        (["+training_args.learning_rate=1e-3"], "given without +"),
+        (["+training_args.learning_rate=1e-3"], "set an existing key without +"),
         (["loss=null"], "loss=null names no file of the group loss"),
         (["loss={weight: 0.1}"], "names no file of the group loss"),
         (["training_args.report_to=wandbb"], "wandbb is not supported"),
@@ -255,31 +258,29 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path):
         (["model_args=vanilla_t5_regression_head", "dataset_args=multirc"], "number"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(
-    arguments, expected, tmp_path, capsys
-):
+def test_an_invalid_setting_is_a_one_line_error_and_nothing_is_written(arguments, expected, tmp_path, capsys):
     assert main(small(tmp_path, *arguments)) == 2
-    told = capsys.readouterr().err
-    assert expected in told
-    assert len(told.strip().splitlines()) == 1
+    message = capsys.readouterr().err
+    assert expected in message
+    assert len(message.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
-def test_an_output_folder_that_cannot_be_made_is_told(name, tmp_path, capsys):
+def test_an_output_folder_that_cannot_be_created_is_an_error(name, tmp_path, capsys):
     (tmp_path / "file").write_text("kept")
     assert main(small(tmp_path, f"training_args.output_dir={tmp_path}/{name}")) == 2
-    assert "is no folder and cannot be made one" in capsys.readouterr().err
+    assert "is not a folder and cannot be created" in capsys.readouterr().err
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_a_training_that_diverges_is_told(tmp_path, capsys):
+def test_diverging_training_is_an_error(tmp_path, capsys):
     wild = ["training_args.learning_rate=1e30", "training_args.max_grad_norm=0"]
     assert main(small(tmp_path, *wild, steps=3)) == 2
-    assert "eval_loss is no finite number at step 3" in capsys.readouterr().err
+    assert "eval_loss is not finite at step 3" in capsys.readouterr().err
 
 
-def test_a_run_that_is_killed_continues_to_the_same_result(tmp_path):
+def test_a_killed_run_continues_to_the_same_result(tmp_path):
     steps = ["training_args.save_steps=5", "training_args.eval_steps=5", "training_args.logging_steps=1"]
     steps += ["model_args=vanilla_t5_ntl", "training_args.gradient_accumulation_steps=2"]
 
@@ -308,7 +309,7 @@ def test_a_run_that_is_killed_continues_to_the_same_result(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert RunFolder(broken).record().status == "running"
-    # What a kill in the midst of saving leaves.
+    # What remains if the run is killed while saving.
     (broken / "checkpoint-29").mkdir(exist_ok=True)
     (broken / "checkpoint-29/model.safetensors").write_bytes(b"half")
     resumed = command(broken, "training_args.resume_from_checkpoint=true")
@@ -319,7 +320,7 @@ def test_a_run_that_is_killed_continues_to_the_same_result(tmp_path):
     assert_close(RunFolder(broken).curve(), RunFolder(whole).curve(), TRAINED_BY_ADAM)
 
 
-def test_examples_are_chosen_at_equal_distances():
-    assert list(spread(list("abcdefghij"), 3)) == ["a", "d", "g"]
-    assert spread([1, 2], 5) == [1, 2]
-    assert spread([1, 2], None) == [1, 2]
+def test_evenly_spaced_examples_are_chosen():
+    assert list(evenly_spaced(list("abcdefghij"), 3)) == ["a", "d", "g"]
+    assert evenly_spaced([1, 2], 5) == [1, 2]
+    assert evenly_spaced([1, 2], None) == [1, 2]

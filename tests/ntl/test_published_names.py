@@ -19,7 +19,7 @@ def settings(command):
 
 
 @pytest.mark.parametrize("command", TRAINING)
-def test_a_published_command_trains_with_the_loss_that_it_had(command):
+def test_a_published_command_trains_with_its_published_loss(command):
     expected, weight = TRAINING[command]
     _, loss = settings(command)
     found = loss.options.get("loss", loss.criterion)
@@ -73,13 +73,13 @@ def test_an_override_wins_over_a_run_specific_configuration():
         ),
     ],
 )
-def test_a_published_model_is_an_encoding_a_head_and_a_loss(model, encoding, head, name):
+def test_a_published_model_translates_to_an_encoding_a_head_and_a_loss(model, encoding, head, name):
     found, loss = settings(f"model_args={model}")
     assert (found.encoding, found.head, objective_name(found, loss)) == (encoding, head, name)
 
 
 @pytest.mark.parametrize("name", criterion_names())
-def test_the_loss_group_takes_every_criterion_of_the_library(name):
+def test_the_loss_group_accepts_every_criterion_of_the_library(name):
     _, loss = settings(f"loss=ce loss.criterion={name} loss.weight=0.5")
     assert (loss.criterion, loss.weight) == (name, 0.5)
 
@@ -110,25 +110,28 @@ def test_the_loss_group_takes_every_criterion_of_the_library(name):
             "+model_args.number_token_loss_function=mae",
             "mae is given, but model_args.number_token_loss is false",
         ),
-        ("model_args.gaussian_label_smoother=true loss=ntl_was", "beside model_args.gaussian_label_smoother"),
+        (
+            "model_args.gaussian_label_smoother=true loss=ntl_was",
+            "together with model_args.gaussian_label_smoother",
+        ),
         (
             "+model_args.number_token_loss_function=mae loss=ntl_was",
-            "beside .*number_token_loss_function=mae",
+            "together with .*number_token_loss_function=mae",
         ),
         (
             "model_args.gaussian_label_smoother=maybe",
             "gaussian_label_smoother is 'maybe'; expected true or false",
         ),
         ("model_args.number_encoding=roman", "one of: none, none_regression_head, rt, xval"),
-        ("model_args.config_overrides={d_model: 8}", "config_overrides is .* beside"),
-        ("model_args=vanilla_t5_ntl model_args.number_token_loss_weight=-1", "a number at least 0"),
+        ("model_args.config_overrides={d_model: 8}", "config_overrides is .* but the shape"),
+        ("model_args=vanilla_t5_ntl model_args.number_token_loss_weight=-1", "a number that is at least 0"),
         (
             "model_args=vanilla_t5_ntl model_args.number_token_loss_with_wasserstein=true "
             "+model_args.number_token_loss_function=mae",
-            "number_token_loss_function=mae is given beside .*with_wasserstein=true",
+            "number_token_loss_function=mae is given together with .*with_wasserstein=true",
         ),
     ],
 )
-def test_an_error_lists_the_choices(command, expected):
+def test_an_invalid_value_is_an_error_that_lists_the_choices(command, expected):
     with pytest.raises(UserError, match=expected):
         settings(command.replace("{d_model: 8}", "'{d_model: 8}'"))

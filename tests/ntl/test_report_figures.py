@@ -5,7 +5,7 @@ import math
 import pytest
 from tolerances import approx
 
-from ntl.drawing import look
+from ntl.drawing import series_style
 from ntl.report_figures import digit_counts, draw_dataset, error_by_digits
 from ntl.report_groups import group_runs, load_finished
 from ntl.run_folder import Prediction, RunFolder, RunRecord
@@ -15,7 +15,7 @@ def predict(predicted, true, times=1):
     return [Prediction("q", str(true), str(predicted), predicted, true)] * times
 
 
-def test_digits_are_compared_by_their_place_from_the_units():
+def test_digits_are_compared_by_their_place():
     counts = digit_counts([*predict(12.0, 1234.0), *predict(-1239.9, 1234.5), *predict(None, 4.0)], 0)
     assert (counts[4, 2], counts[4, 9], counts[4, 10], counts.sum()) == (1, 1, 1, 3)
     hundreds = digit_counts([*predict(12.0, 1234.0), *predict(999.0, 9.0)], 2)
@@ -29,15 +29,15 @@ def test_errors_are_grouped_by_the_true_numbers_digits():
             *predict(-999.0, 999.0, 10),  # a wrong sign
             *predict(0.5, -0.5, 10),
             *predict(None, 12345.0, 10),
-            *predict(1.0, 20.0, 9),  # too few to say something
+            *predict(1.0, 20.0, 9),  # too few for a bin
             *predict(1e300, 1e200, 10),  # both clipped
         ]
     )
     assert found == approx({0: 2 * math.log10(1.5), 1: 1.0, 3: 6.0, 10: 0.0})
 
 
-def test_ten_series_can_be_told_apart_without_colour():
-    looks = [look(i) for i in range(10)]
+def test_ten_series_are_distinguishable_without_colour():
+    looks = [series_style(i) for i in range(10)]
     assert len({(how.dashes, how.marker) for how in looks}) == 10
     assert len({(how.colour, how.dashes) for how in looks}) == 10
 
@@ -62,7 +62,7 @@ def test_all_figures_are_drawn_for_few_and_for_many_objectives(tmp_path, objecti
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_runs_without_learning_curves_have_no_figure_of_them(tmp_path):
+def test_runs_without_learning_curves_have_no_learning_curve_figure(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.write_record(RunRecord("m", "T5", "rjokes", 0, {}, status="finished"))
     folder.write_results("test", {"exact_match": 0.5}, [], {})

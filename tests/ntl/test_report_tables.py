@@ -28,7 +28,7 @@ PREDICTIONS = [Prediction("q", str(i), str(i + 1), i + 1.0, float(i)) for i in r
 
 
 def make_run(path, objective, seed, accuracy=0.5, *, dataset="arithmetic", test="interpolate", **changes):
-    """A finished run, unless `changes` of its record say otherwise."""
+    """Make a run, which is finished unless `changes` to its record say otherwise."""
     folder = RunFolder(path)
     config = changes.pop("config", {})
     config = {"training_args": {"seed": seed, "output_dir": str(path)}, **config}
@@ -64,7 +64,7 @@ def test_rows_are_means_and_confidence_intervals_over_seeds(tmp_path, capsys):
     assert float(was["interpolate accuracy ±"]) == approx(0.248414)
 
 
-def test_the_interval_is_students(tmp_path):
+def test_the_confidence_interval_uses_students_t(tmp_path):
     mean, width = mean_and_interval([1.0, 3.0])
     assert (mean, width) == (2.0, approx(12.7062047))
     assert mean_and_interval([1.0]) == (1.0, None)
@@ -78,7 +78,7 @@ def test_a_metric_that_one_seed_lacks_has_no_mean(tmp_path):
     assert "| T5 | 2 | 0.5000 ± 0.0000 | 0.5000 ± 0.0000 | n/a |" in (tmp_path / "out/table.md").read_text()
 
 
-def test_datasets_have_tables_and_figures_of_their_own(tmp_path):
+def test_each_dataset_has_its_own_tables_and_figures(tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0)
     texts = {"exact_match": 0.25, "bleu": 12.3, "rougeL": 0.5}
     make_run(tmp_path / "runs/b", "T5", 0, dataset="multirc", test="val", metrics=texts)
@@ -95,7 +95,7 @@ def test_datasets_have_tables_and_figures_of_their_own(tmp_path):
         assert (row["val bleu"] != "") == (row["dataset"] == "multirc")
 
 
-def test_runs_of_one_name_with_other_settings_are_rows_of_their_own(tmp_path):
+def test_runs_of_the_same_name_with_different_settings_are_separate_rows(tmp_path):
     for weight in (0.3, 0.8):
         config = {"model_args": {"number_token_loss_weight": weight}}
         for seed in (0, 1):
@@ -107,7 +107,7 @@ def test_runs_of_one_name_with_other_settings_are_rows_of_their_own(tmp_path):
     ]
 
 
-def test_of_two_runs_with_the_same_settings_the_first_is_kept_and_both_are_named(tmp_path, capsys):
+def test_the_first_of_two_equal_runs_is_kept_and_both_are_named(tmp_path, capsys):
     make_run(tmp_path / "runs/a", "T5", 0, 0.25)
     make_run(tmp_path / "runs/b", "T5", 0, 0.75)
     assert report(tmp_path) == 0
@@ -115,13 +115,13 @@ def test_of_two_runs_with_the_same_settings_the_first_is_kept_and_both_are_named
     assert warning in capsys.readouterr().err
     assert warning in (tmp_path / "out/table.md").read_text()
     assert [row["interpolate accuracy"] for row in rows_of(tmp_path)] == ["0.25"]
-    # The order of the folders decides.
+    # The first folder on the command line wins.
     folders = [str(tmp_path / "runs" / name) for name in "ba"]
     assert main(["report", *folders, "--output", str(tmp_path / "out"), "--overwrite"]) == 0
     assert [row["interpolate accuracy"] for row in rows_of(tmp_path)] == ["0.75"]
 
 
-def test_a_checkpoint_that_was_evaluated_is_a_row_of_its_own_beside_its_run(tmp_path):
+def test_an_evaluated_checkpoint_is_a_separate_row(tmp_path):
     run = make_run(tmp_path / "runs/b", "T5", 0, 0.75)
     make_run(tmp_path / "runs/a", "T5", 0, 0.25, config={"evaluated": f"{run}/checkpoint-5"})
     assert report(tmp_path) == 0
@@ -129,7 +129,7 @@ def test_a_checkpoint_that_was_evaluated_is_a_row_of_its_own_beside_its_run(tmp_
     assert found == {"T5 (checkpoint=5)": "0.25", "T5 (checkpoint=null)": "0.75"}
 
 
-def test_runs_of_one_dataset_with_other_test_sets_stand_side_by_side(tmp_path):
+def test_runs_with_different_test_sets_share_a_table(tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0)
     config = {"dataset_args": {"mode": "dataset_comparison"}}
     make_run(tmp_path / "runs/b", "T5", 0, 0.75, test="arithmetic__mul", config=config)
@@ -141,7 +141,7 @@ def test_runs_of_one_dataset_with_other_test_sets_stand_side_by_side(tmp_path):
         assert (tmp_path / f"out/arithmetic_digit_confusion_{test}.png").exists()
 
 
-def test_exact_numbers_come_first_and_a_run_that_has_none_has_no_mean(tmp_path):
+def test_exact_numbers_come_first_and_runs_without_them_have_no_mean(tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0, metrics={"exact_number": 0.25, "accuracy": 0.5, **NUMBERS})
     make_run(tmp_path / "runs/b", "RT", 0)
     assert report(tmp_path) == 0
@@ -151,7 +151,7 @@ def test_exact_numbers_come_first_and_a_run_that_has_none_has_no_mean(tmp_path):
     assert "| RT | 1 | n/a | 0.5000 ± n/a |" in text
 
 
-def test_the_report_says_which_evaluation_it_shows_and_which_it_does_not(tmp_path):
+def test_the_report_names_the_evaluations_that_it_shows_and_omits(tmp_path):
     config = {"evaluation": {"beams": 4, "samples": None, "samples_during_training": 50}}
     run = make_run(tmp_path / "runs/a", "T5", 0, config=config)
     few = run.evaluation({"samples": 20})
@@ -173,17 +173,17 @@ def test_the_report_says_which_evaluation_it_shows_and_which_it_does_not(tmp_pat
     assert "Not shown" not in text
 
 
-def test_published_runs_without_predictions_are_read_and_have_fewer_figures(tmp_path):
+def test_runs_without_predictions_are_reported_with_fewer_figures(tmp_path):
     folders = [str(PUBLISHED / "arithmetic/seed0" / name) for name in ("vanilla_t5", "vanilla_t5_ntl")]
     assert main(["report", *folders, "--output", str(tmp_path / "out")]) == 0
     text = (tmp_path / "out/table.md").read_text()
-    assert "for want of predictions: validation, interpolate, extrapolate." in text
+    assert "because predictions are missing: validation, interpolate, extrapolate." in text
     assert "| T5 | 1 | **0.0410 ± n/a** |" in text
     figures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
     assert figures == ["arithmetic_accuracy.png", "arithmetic_learning_curves.png"]
 
 
-def test_a_report_that_fails_leaves_nothing_behind_and_can_be_repeated(tmp_path, monkeypatch, capsys):
+def test_a_failed_report_leaves_nothing_behind_and_can_be_repeated(tmp_path, monkeypatch, capsys):
     make_run(tmp_path / "runs/a", "T5", 0)
 
     def fail(*given):
@@ -204,7 +204,7 @@ def test_a_report_that_fails_leaves_nothing_behind_and_can_be_repeated(tmp_path,
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
-def test_a_disk_that_is_full_in_the_figures_leaves_no_report(tmp_path, monkeypatch, capsys):
+def test_a_full_disk_while_drawing_leaves_no_report(tmp_path, monkeypatch, capsys):
     make_run(tmp_path / "runs/a", "T5", 0)
 
     def full(*_, **__):
@@ -218,7 +218,7 @@ def test_a_disk_that_is_full_in_the_figures_leaves_no_report(tmp_path, monkeypat
     assert report(tmp_path) == 0
 
 
-def test_a_report_that_is_killed_is_not_in_the_way(tmp_path, monkeypatch):
+def test_a_killed_report_does_not_block_the_next_one(tmp_path, monkeypatch):
     make_run(tmp_path / "runs/a", "T5", 0)
     (tmp_path / "out/.unfinished-abc").mkdir(parents=True)  # killed while drawing
     assert report(tmp_path) == 0
@@ -238,7 +238,7 @@ def test_a_report_that_is_killed_is_not_in_the_way(tmp_path, monkeypatch):
     assert rows_of(tmp_path)[0]["interpolate accuracy"] == "0.75"
 
 
-def test_unfinished_runs_are_listed_and_left_out(tmp_path):
+def test_unfinished_runs_are_omitted_and_listed(tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0, 0.5)
     make_run(tmp_path / "runs/b", "T5", 1, 0.9, status="running", steps=7)
     assert report(tmp_path) == 0
@@ -246,27 +246,25 @@ def test_unfinished_runs_are_listed_and_left_out(tmp_path):
     assert "runs/b (T5, seed 1) is running, at step 7" in (tmp_path / "out/table.md").read_text()
 
 
-def test_nothing_finished_and_nothing_at_all_are_told(tmp_path, capsys):
+def test_no_finished_run_and_no_run_at_all_are_errors(tmp_path, capsys):
     make_run(tmp_path / "runs/b", "T5", 1, status="running")
     assert report(tmp_path) == 2
     assert "no run is finished" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert main(["report", str(tmp_path / "empty")]) == 2
-    assert "no run there or below" in capsys.readouterr().err
+    assert "no run in these folders or their subfolders" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_test_sets_that_differ_between_runs_are_told(tmp_path):
+def test_the_report_names_test_sets_that_differ_between_runs(tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0)
     folder = make_run(tmp_path / "runs/b", "RT", 0)
     folder.write_results("interpolate", folder.metrics()["interpolate"], [], {"questions": "others"})
     assert report(tmp_path) == 0
-    assert (
-        "Not all runs were asked the same questions: interpolate." in (tmp_path / "out/table.md").read_text()
-    )
+    assert "The questions differ between runs: interpolate." in (tmp_path / "out/table.md").read_text()
 
 
-def test_a_report_is_replaced_only_when_asked_and_then_wholly(tmp_path, capsys):
+def test_a_report_is_replaced_only_on_request_and_completely(tmp_path, capsys):
     make_run(tmp_path / "runs/a", "T5", 0, dataset="gsm8k")
     assert report(tmp_path) == 0
     before = (tmp_path / "out/table.md").read_text()
@@ -283,14 +281,14 @@ def test_a_report_is_replaced_only_when_asked_and_then_wholly(tmp_path, capsys):
     assert set(json.loads((tmp_path / "out/report.json").read_text())["files"]) < written
 
 
-def test_a_folder_of_other_things_is_never_written_to(tmp_path, capsys):
+def test_a_folder_with_other_files_is_never_written_to(tmp_path, capsys):
     make_run(tmp_path / "runs/a", "T5", 0)
     assert main(["report", str(tmp_path / "runs"), "--output", str(tmp_path / "runs"), "--overwrite"]) == 2
-    assert "holds other things than a report" in capsys.readouterr().err
+    assert "holds files that are not a report" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["a"]
 
 
-def test_latex_prints_names_as_they_are_and_rules_span_their_columns():
+def test_latex_tables_escape_names_and_rules_span_their_columns():
     columns = [Columns("", ["objective"]), Columns("arithmetic__mul", ["MAE", "R²"])]
     rows = [["T5 + λ_1 & 50 %", "**0.5 ± n/a**", "a\\b^2"]]
     text = latex_table(columns, rows, "On $ and #")

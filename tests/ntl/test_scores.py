@@ -12,7 +12,7 @@ from ntl.metrics import exact_share, final_answer_scores, mean_and_error, number
     ("text", "number"),
     [("42", 42.0), (" -7 ", -7.0), ("+3.5", 3.5), (".5", 0.5), ("3.", 3.0), ("007", 7.0), ("1e3", 1000.0)],
 )
-def test_a_text_that_is_one_number_is_read(text, number):
+def test_a_text_that_is_one_number_is_parsed(text, number):
     assert read_answer(text) == number
 
 
@@ -48,8 +48,8 @@ def test_a_close_number_is_accurate_but_not_exact():
         ("1.50", "1.5", 1, 1),
         ("1e3", "1,000", 1, 1),
         ("-0", "0", 1, 1),
-        ("123456789012345678901", "123456789012345678902", 0, 1),  # one float64
-        ("20000000000", "20000000000", 1, 1),  # beyond the clip, which neither sees
+        ("123456789012345678901", "123456789012345678902", 0, 1),  # equal as float64
+        ("20000000000", "20000000000", 1, 1),  # neither metric is clipped
         ("20000000000", "30000000000", 0, 0),
         ("1e400", "1e400", 1, 0),  # infinite as a float: exact, never close
         ("1e400", "1e401", 0, 0),
@@ -58,12 +58,12 @@ def test_a_close_number_is_accurate_but_not_exact():
         ("none", "0", 0, 0),
     ],
 )
-def test_what_counts_as_exact_and_what_as_accurate(predicted, true, exact, accurate):
+def test_exact_compares_every_digit_and_accurate_allows_rounding(predicted, true, exact, accurate):
     scores = number_scores([predicted], [true])
     assert (scores["exact_number"], scores["accuracy"]) == (exact, accurate)
 
 
-def test_answers_without_a_number_do_not_count_as_exact_or_not():
+def test_exact_share_skips_answers_without_a_number():
     assert exact_share(["1", "2"], ["1", None]) == 1
     assert exact_share(["1"], [None]) is None
 

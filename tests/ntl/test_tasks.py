@@ -51,7 +51,7 @@ def test_noisy_answers_scatter_around_the_weighted_sum_by_the_noise():
     assert 7.48 < noise_floor(data.tests["test"]) < 8.48
 
 
-def test_generated_answers_are_what_python_makes_of_the_expression():
+def test_generated_answers_equal_pythons_evaluation_of_the_expression():
     data = task(*SMALL_ARITHMETIC)
     for example in (*data.train, *data.tests["interpolate"], *data.tests["extrapolate"]):
         expression = re.search(r"[-(\d].*[\d)]", example.question).group()
@@ -79,7 +79,7 @@ def archive_overrides(folder: Path) -> list[str]:
     ]
 
 
-def test_files_are_split_as_asked(tmp_path):
+def test_files_are_split_by_the_requested_sizes(tmp_path):
     data = task(*archive_overrides(write_archive(tmp_path)))
     assert [len(data.train), len(data.validation)] == [30, 6]
     assert {name: len(examples) for name, examples in data.tests.items()} == {
@@ -89,14 +89,14 @@ def test_files_are_split_as_asked(tmp_path):
     assert data.validation[0].question == "What is 10 + 1?"
 
 
-def test_a_file_with_too_few_pairs_says_how_many_it_has(tmp_path):
+def test_a_file_with_too_few_pairs_is_an_error_that_counts_them(tmp_path):
     folder = write_archive(tmp_path, pairs=11)
     with pytest.raises(UserError, match=r"sums.txt holds 11 pairs; expected 10 for training \+ 2"):
         task(*archive_overrides(folder))
 
 
-def test_a_missing_folder_and_a_missing_module_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"data_dir=.*nowhere is no folder"):
+def test_a_missing_folder_and_a_missing_module_are_errors(tmp_path):
+    with pytest.raises(UserError, match=r"data_dir=.*nowhere is not a folder"):
         task(*archive_overrides(tmp_path / "nowhere"))
     folder = write_archive(tmp_path / "there")
     with pytest.raises(UserError, match=r"products\.txt does not exist"):
@@ -113,7 +113,7 @@ def test_a_missing_folder_and_a_missing_module_are_named(tmp_path):
         (b"\xff\xfe\n2\n", "cannot be read as UTF-8"),
     ],
 )
-def test_a_malformed_file_is_named_with_line_and_reason(tmp_path, content, complaint):
+def test_a_malformed_file_is_an_error_with_line_and_reason(tmp_path, content, complaint):
     path = tmp_path / "broken.txt"
     path.write_bytes(content)
     with pytest.raises(UserError, match=complaint) as caught:

@@ -13,7 +13,7 @@ from ntl.errors import UserError
 from ntl.tasks import DATASETS, load_task, sample_data_dir
 from ntl.tasks.gsm8k import normalise, problem
 from ntl.tasks.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES
-from ntl.tasks.questions import text_of
+from ntl.tasks.questions import format_decimal
 
 SIZES = {
     "mathematics_dataset": (312, 39, {"interpolate": 65, "extrapolate": 35}),
@@ -23,7 +23,7 @@ SIZES = {
     "rjokes": (300, 50, {"test": 50}),
     "multirc": (160, 40, {"test": 40}),
 }
-# How the generated samples were generated, as SOURCES.md says.
+# Settings of the generated samples, as documented in SOURCES.md.
 GENERATED = {
     "mathematics_dataset": {"train_per_module": 8, "validation_per_module": 1, "test_per_module": 5},
     "arithmetic": {"train_per_difficulty": 100, "validation_per_difficulty": 17, "test_size": 50},
@@ -37,7 +37,7 @@ SMALL_PRODUCTS = {"digits": 2, "extrapolate_digits": 3, "validation_size": 400, 
 
 @pytest.fixture
 def load(tmp_path):
-    """Load a dataset with its section of the configuration, changed as given."""
+    """Load a dataset with its section of the configuration and the given changes."""
 
     def load(name, **changes):
         text = (resources.files("ntl.config") / f"dataset_args/{name}.yaml").read_text(encoding="utf-8")
@@ -72,13 +72,13 @@ def test_the_samples_are_small():
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_the_generated_samples_are_what_the_generator_gives(load, name):
+def test_the_generated_samples_equal_the_generators_output(load, name):
     generated = load(name, data_dir=None, **GENERATED[name])
     assert generated.fingerprint == load(name, data_dir="sample").fingerprint
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_generated_data_is_seeded_and_no_held_out_question_is_in_another_part(load, name):
+def test_generated_data_is_seeded_and_its_splits_are_disjoint(load, name):
     small = GENERATED[name]
     data = load(name, data_dir=None, **small)
     assert data.fingerprint == load(name, data_dir=None, **small).fingerprint
@@ -91,7 +91,7 @@ def test_generated_data_is_seeded_and_no_held_out_question_is_in_another_part(lo
 
 
 def canonical(name: str, question: str) -> object:
-    """What makes two questions the same: not the sentence around an expression, nor the order of factors."""
+    """Normalise a question, ignoring the sentence around an expression and the order of factors."""
     if name == "multiplication":
         return tuple(sorted(re.findall(r"\d+", question)))
     return re.search(r"[-(\d].*[\d)]", question).group() if name == "arithmetic" else question
@@ -114,14 +114,14 @@ def test_products_of_single_digits_are_not_all_held_out(load):
     assert len(single) > 50
 
 
-def test_more_products_than_there_are_cannot_be_held_out(load):
-    with pytest.raises(UserError, match="digits=1 leaves 11 products to be held out; expected at least 2000"):
+def test_holding_out_more_products_than_exist_is_an_error(load):
+    with pytest.raises(UserError, match="digits=1 leaves 11 products to hold out; expected at least 2000"):
         load("multiplication", data_dir=None, digits=1, extrapolate_digits=2)
     with pytest.raises(UserError, match=r"dataset_args.extrapolate_digits is 4; .* at least 5"):
         load("multiplication", data_dir=None, digits=4, extrapolate_digits=4)
 
 
-def test_generated_mathematics_is_right(load):
+def test_generated_mathematics_answers_are_correct(load):
     data = load("mathematics_dataset", data_dir=None, **GENERATED["mathematics_dataset"])
     checked = 0
     for example in [*data.train, *data.tests["extrapolate"]]:
@@ -129,7 +129,7 @@ def test_generated_mathematics_is_right(load):
         if match := re.fullmatch(r"Calculate the remainder when (\d+) is divided by (\d+)\.", question):
             assert int(match[1]) % int(match[2]) == int(example.answer)
         elif match := re.fullmatch(r"Solve (.*) = (.*), (.*) = (.*) for (\w)\.", question):
-            # Cramer's rule would repeat the generator; the other unknown is searched instead.
+            # Cramer's rule would repeat the generator, so search for the other unknown instead.
             other = next(iter(set(re.findall("[a-z]", match[1] + match[3])) - {match[5]}))
             values = {match[5]: int(example.answer)}
             assert any(
@@ -144,8 +144,8 @@ def test_generated_mathematics_is_right(load):
     assert checked > 50
 
 
-def test_numbers_are_written_without_exponent_and_idle_zeros():
-    assert [text_of(x) for x in (0, -3, 100)] == ["0", "-3", "100"]
+def test_numbers_are_written_without_exponents_and_trailing_zeros():
+    assert [format_decimal(x) for x in (0, -3, 100)] == ["0", "-3", "100"]
 
 
 def test_mathematics_can_be_tested_by_module(load):
@@ -157,7 +157,7 @@ def test_mathematics_can_be_tested_by_module(load):
     assert generated.fingerprint == data.fingerprint
 
 
-def test_official_modules_are_found_one_folder_deeper_too(load, tmp_path):
+def test_official_modules_are_also_found_one_folder_deeper(load, tmp_path):
     sample = sample_data_dir("mathematics_dataset")
     for path in sample.rglob("*.txt"):
         inside = "" if path.parent == sample else "mathematics_dataset-v1.0"
@@ -173,15 +173,17 @@ def test_only_the_mathematics_dataset_has_modules(load, name):
 
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "multiplication"])
-def test_a_missing_folder_is_told_with_what_to_do(load, name, tmp_path, monkeypatch):
+def test_a_missing_folder_is_an_error_that_says_what_to_do(load, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=rf"dataset_args.data_dir=data/.* is no folder.*`ntl prepare {name}`"):
+    with pytest.raises(
+        UserError, match=rf"dataset_args.data_dir=data/.* is not a folder.*`ntl prepare {name}`"
+    ):
         load(name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_split_is_told_before_anything_is_read(load, tmp_path):
-    # The training file is malformed: it must not be what the message is about.
+def test_a_missing_split_is_an_error_before_anything_is_read(load, tmp_path):
+    # The training file is malformed, but the message must be about the missing split.
     folder = write(
         tmp_path / "data", {"train.txt": "no answer", "notes.md": "", "test_extrapolate.txt": "q\n1\n"}
     )
@@ -189,7 +191,7 @@ def test_a_missing_split_is_told_before_anything_is_read(load, tmp_path):
         load("mathematics_dataset", data_dir=folder)
 
 
-def test_an_unknown_dataset_is_told_with_the_choices():
+def test_an_unknown_dataset_is_an_error_that_lists_the_valid_ones():
     with pytest.raises(UserError, match="'poems' is unknown; expected one of: arithmetic, gsm8k"):
         load_task({"name": "poems", "dataset_name": "poems"})
     with pytest.raises(UserError, match="'poems' is unknown; expected one of: mathematics_dataset"):
@@ -212,7 +214,7 @@ def test_an_unknown_dataset_is_told_with_the_choices():
         ("in 2019 100 cars", "in 2019 100 cars"),
     ],
 )
-def test_numbers_are_written_in_one_way(text, expected):
+def test_numbers_in_problems_are_normalised(text, expected):
     assert normalise(text) == expected
     assert normalise(expected) == expected
 
@@ -229,26 +231,28 @@ GOOD = '{"question": "How many, 1 or 2?", "answer": "Two.\\n#### 2"}\n'
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('{"question": "How many', "it is no JSON"),
-        ("", "it is no JSON"),
-        ("[1]", "it is list, not an object"),
+        ('{"question": "How many', "it is not JSON"),
+        ("", "it is not JSON"),
+        ("[1]", "it is a list; expected one object"),
         ('{"question": "How many?"}', "the key 'answer' is missing; it has 'question'"),
-        ('{"question": " ", "answer": "#### 1"}', "'question' is ' '; expected text"),
-        ('{"question": 3, "answer": "#### 1"}', "'question' is '3'; expected text"),
+        ('{"question": " ", "answer": "#### 1"}', "'question' is ' '; expected non-empty text"),
+        ('{"question": 3, "answer": "#### 1"}', "'question' is '3'; expected non-empty text"),
         (
             '{"question": "How many?", "answer": "One."}',
             "'answer' ends with 'One.'; expected the final number",
         ),
         ('{"question": "How many?", "answer": "One.\\n####"}', "expected the final number"),
-        ('{"question": "How many?", "answer": "It is <<1=1\\n#### 1"}', "an annotation without its end"),
+        ('{"question": "How many?", "answer": "It is <<1=1\\n#### 1"}', "an annotation that is not closed"),
         ('{"question": "\\ud800", "answer": "#### 1"}', "half of a surrogate pair"),
     ],
 )
-def test_an_odd_problem_is_named_with_file_and_line(load, tmp_path, line, complaint):
+def test_a_malformed_problem_is_an_error_that_names_file_and_line(load, tmp_path, line, complaint):
     folder = write(tmp_path / "data", {"train.jsonl": f"{GOOD}{line}\n", "test.jsonl": GOOD})
     with pytest.raises(UserError, match=rf"train.jsonl, line 2: .*{complaint}") as caught:
         load("gsm8k", data_dir=folder)
-    assert str(caught.value).endswith("Mend or remove the line, or restore the file: it may be cut off.")
+    assert str(caught.value).endswith(
+        "Correct or remove the line, or restore the file, which may be truncated."
+    )
 
 
 def test_official_problems_are_split_by_seed_and_share(load, tmp_path):
@@ -276,7 +280,7 @@ def test_the_official_problems_are_read(load):
 # rJokes
 
 
-def test_jokes_are_questions_and_scores_answers(load, tmp_path):
+def test_jokes_become_questions_and_scores_become_answers(load, tmp_path):
     files = {
         f"{name}.tsv": f"3\tA joke from {name}.\n11\tWith a\\\ttab\n" for name in ("train", "dev", "test")
     }
@@ -294,7 +298,7 @@ def test_jokes_are_questions_and_scores_answers(load, tmp_path):
         ("3\t ", r"it is '3\\t '; expected a score, a tab and a joke"),
     ],
 )
-def test_an_odd_joke_is_named_with_file_and_line(load, tmp_path, line, complaint):
+def test_a_malformed_joke_is_an_error_that_names_file_and_line(load, tmp_path, line, complaint):
     files = {"train.tsv": f"1\tfine\n{line}\n", "dev.tsv": "1\tx\n", "test.tsv": "1\tx\n"}
     with pytest.raises(UserError, match=rf"train.tsv, line 2: {complaint}"):
         load("rjokes", data_dir=write(tmp_path / "data", files))
@@ -323,24 +327,24 @@ def test_correct_answers_are_joined_and_passages_are_not_divided(load, tmp_path)
     assert not texts[0] & texts[1]
 
 
-def test_an_odd_passage_is_named_with_file_and_line(load, tmp_path):
+def test_a_malformed_passage_is_an_error_that_names_file_and_line(load, tmp_path):
     good = passage("Text.", ("Who?", [("Ann", 1)]))
     for odd, complaint in (
         ('{"idx": 1}', "the key 'passage' is missing"),
         (good.replace('"label": 1', '"other": 1'), "the key 'label' is missing; .* SuperGLUE's test file"),
-        (good.replace('"Text."', "7"), "'text' is '7'; expected text"),
-        (good.replace('"questions": [', '"questions": [5, '), "'5' stands where an object"),
+        (good.replace('"Text."', "7"), "'text' is '7'; expected non-empty text"),
+        (good.replace('"questions": [', '"questions": [5, '), "found '5'; expected an object"),
     ):
         folder = write(tmp_path / "data", {"train.jsonl": good + odd, "val.jsonl": good})
         with pytest.raises(UserError, match=f"train.jsonl, line 2: {complaint}"):
             load("multirc", data_dir=folder)
 
 
-def test_a_large_file_is_announced_when_it_is_read_and_not_when_it_was(load, monkeypatch, capsys):
-    monkeypatch.setattr("ntl.tasks.files.ANNOUNCED", 10_000)
+def test_reading_a_large_file_is_announced_only_the_first_time(load, monkeypatch, capsys):
+    monkeypatch.setattr("ntl.tasks.files.LARGE_FILE", 10_000)
     load("arithmetic", data_dir="sample")
     assert re.fullmatch(
-        r"Reading .*arithmetic_train.txt \(0 MB\); this is done once.\n", capsys.readouterr().err
+        r"Reading .*arithmetic_train.txt \(0 MB\); this happens only once.\n", capsys.readouterr().err
     )
     load("arithmetic", data_dir="sample")
     assert capsys.readouterr().err == ""
@@ -349,7 +353,7 @@ def test_a_large_file_is_announced_when_it_is_read_and_not_when_it_was(load, mon
 @pytest.mark.parametrize(
     "setting", [{"data_dir": None}, {"data_dir": 5}, {"data_dir": "sample", "cache_dir": ""}]
 )
-def test_a_folder_without_a_name_is_told(load, setting):
+def test_a_folder_without_a_name_is_an_error(load, setting):
     with pytest.raises(
         UserError, match=rf"dataset_args.{list(setting)[-1]} is .*; expected the path of a folder"
     ):

@@ -13,7 +13,7 @@ MULTIRC = {"name": "multirc", "dataset_name": "multirc", "hub": "aps/super_glue"
 
 @pytest.fixture
 def hub(monkeypatch):
-    """A hub that holds what is put into it: (id, subset, split) -> rows."""
+    """A fake hub that maps (id, subset, split) to rows."""
     held = {}
 
     def load_dataset(name, subset, split):
@@ -27,7 +27,7 @@ def load(settings, tmp_path):
     return load_task({**settings, "data_dir": "nowhere", "mode": None, "cache_dir": str(tmp_path / "cache")})
 
 
-def test_problems_from_the_hub_are_those_of_the_official_files(hub, tmp_path):
+def test_problems_from_the_hub_equal_those_of_the_official_files(hub, tmp_path):
     rows = [{"question": f"Is it {i},000?", "answer": f"<<1=1>>Yes.\n#### {i},000"} for i in range(8)]
     hub["openai/gsm8k", "main", "train"] = rows
     hub["openai/gsm8k", "main", "test"] = rows[:3]
@@ -61,19 +61,19 @@ def test_the_hubs_answers_to_one_question_are_joined(hub, tmp_path):
     assert not data.number_metrics
 
 
-def test_rows_of_another_form_are_told(hub, tmp_path):
+def test_malformed_rows_are_an_error(hub, tmp_path):
     hub["openai/gsm8k", "main", "train"] = hub["openai/gsm8k", "main", "test"] = [{"text": "hello"}]
     with pytest.raises(UserError, match=r"hub=openai/gsm8k, split 'train': the key 'question' is missing"):
         load(GSM8K, tmp_path)
 
 
 @pytest.mark.parametrize("settings", [GSM8K, MULTIRC], ids=["gsm8k", "multirc"])
-def test_without_a_connection_a_local_folder_is_proposed(monkeypatch, tmp_path, settings):
+def test_a_missing_connection_is_an_error_that_suggests_a_local_folder(monkeypatch, tmp_path, settings):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     complaint = (
-        r"hub=.*'train' cannot be had from the hub .*pass dataset_args.hub=null dataset_args.data_dir="
+        r"hub=.*'train' cannot be loaded from the hub .*pass dataset_args.hub=null dataset_args.data_dir="
     )
     with pytest.raises(UserError, match=complaint):
         load(settings, tmp_path)

@@ -14,7 +14,7 @@ from ntl.run_language_modeling import main
 
 @pytest.fixture
 def run(tmp_path, capsys):
-    """Train with some more overrides, and give the folder and what the trainer logged at each step."""
+    """Train with additional overrides, and return the run's folder and the logs of each step."""
 
     def train(*more, steps=4):
         assert main([*scaled_down(tmp_path, steps), *more]) == 0, capsys.readouterr().err
@@ -38,8 +38,8 @@ def test_cosine_with_warm_up_rises_and_falls(run):
     assert rates[-1] < 0.02
 
 
-def test_reduce_on_plateau_halves_the_rate_when_the_loss_stays(run):
-    # With this threshold no loss is better than the one before.
+def test_reduce_on_plateau_halves_the_rate_when_the_loss_does_not_improve(run):
+    # With this threshold, no loss counts as an improvement.
     kwargs = "{factor: 0.5, patience: 0, threshold: 100.0}"
     plateau = [f"training_args.lr_scheduler_kwargs={kwargs}", "training_args.eval_steps=1"]
     plateau += ["training_args.save_steps=4", "training_args.learning_rate=0.001"]
@@ -50,14 +50,14 @@ def test_reduce_on_plateau_halves_the_rate_when_the_loss_stays(run):
     assert rates == sorted(rates, reverse=True)
 
 
-def test_bfloat16_computes_in_it_and_keeps_the_weights_in_float32(run):
+def test_training_in_bfloat16_keeps_the_weights_in_float32(run):
     folder, log = run("training_args.bf16=true")
     with safe_open(folder.path / "model.safetensors", "pt") as weights:
         assert {str(weights.get_tensor(name).dtype) for name in weights.keys()} == {"torch.float32"}  # noqa: SIM118
     assert all(entry["loss"] > 0 for entry in log)
 
 
-def test_bfloat16_changes_the_losses_a_little(tmp_path):
+def test_training_in_bfloat16_changes_the_losses_only_slightly(tmp_path):
     losses = []
     for kind in ("false", "true"):
         out = tmp_path / kind
@@ -82,14 +82,16 @@ def test_tensorboard_gets_the_loss_and_its_terms(run, monkeypatch, tmp_path):
     )
 
 
-def test_a_tracker_that_is_not_installed_is_told(tmp_path, monkeypatch, capsys):
+def test_a_tracker_that_is_not_installed_is_an_error_that_says_how_to_install_it(
+    tmp_path, monkeypatch, capsys
+):
     for name in [name for name in sys.modules if name.partition(".")[0] == "wandb"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr("transformers.integrations.integration_utils.is_wandb_available", lambda: False)
     assert main([*scaled_down(tmp_path), "training_args.report_to=wandb"]) == 2
-    told = capsys.readouterr().err
-    assert "wandb" in told
-    assert "pip install wandb" in told
+    message = capsys.readouterr().err
+    assert "wandb" in message
+    assert "pip install wandb" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -113,7 +115,7 @@ def test_gaussian_label_smoothing_replaces_cross_entropy_at_numbers(run):
     assert folder.metrics()["validation"]["ntl"] > 0
 
 
-def test_modules_are_told_apart_on_request(tmp_path):
+def test_each_module_has_its_own_test_set_on_request(tmp_path):
     overrides = [o for o in scaled_down(tmp_path) if not o.startswith("dataset_args.data_dir")]
     sizes = [f"dataset_args.{part}_per_module=2" for part in ("train", "validation", "test")]
     command = [*overrides, *sizes, "dataset_args.data_dir=null", "dataset_args.mode=dataset_comparison"]

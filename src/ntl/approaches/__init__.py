@@ -1,9 +1,9 @@
-"""The paper's ways to answer with numbers: one file each, all with the same interface.
+"""The paper's approaches to answering with numbers, one module each, with a common interface.
 
-An approach is an encoding of numbers, a model, what it minimises, and how it answers:
+An approach combines an encoding of numbers, a model, a loss and a way to decode answers:
 
-    language_model   T5, digits as tokens, or the Regression Transformer's tokens
-    decoder_only     Llama, Mamba, ...: question and answer in one row, the loss on the answer alone
+    language_model   T5 with digits as tokens, the unchanged tokenizer, or the Regression Transformer's tokens
+    decoder_only     Llama, Mamba, ...: question and answer in one row, with the loss on the answer only
     xval             T5 with one [NUM] token scaled by the value, and a number head
     regression_head  T5 with one output
 """
@@ -21,18 +21,19 @@ from ntl.settings import FAMILIES, GenerationSettings, LossSettings, ModelSettin
 from ntloss import NumberVocabulary
 
 IGNORE = -100
-CHECKPOINT_KEY = "model_args.model_name_or_path"  # what users call ModelSettings.checkpoint
+CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for ModelSettings.checkpoint
 
 Row = Mapping[str, Any]
 Batch = Mapping[str, Tensor]
 
 
 class Share(NamedTuple):
-    """A micro-batch's share of the loss: over the micro-batches and ranks of an update, shares add up.
+    """A micro-batch's share of the loss; the shares of all micro-batches and ranks sum to the update's loss.
 
     Args:
-        loss: Scalar, with a graph.
-        terms: Its parts by name (`ce`, `ntl`, `number`, ...), detached scalars, normalised like the loss.
+        loss: Scalar with a graph.
+        terms: Terms of the loss by name (`ce`, `ntl`, `number`, ...): detached scalars, normalised like the
+            loss.
     """
 
     loss: Tensor
@@ -40,64 +41,65 @@ class Share(NamedTuple):
 
 
 class Approach(Protocol):
-    """What training and evaluation need to know; they know nothing else of a model.
+    """Interface of a model for training and evaluation.
 
-    `model` is the unwrapped model. Methods that compute take it again, because under data parallelism it is
-    wrapped.
+    `model` is the unwrapped model. Methods that run the model take it as an argument, because data
+    parallelism wraps it.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     vocabulary: NumberVocabulary | None
-    """The number tokens that labels hold; None where there are none (xVal, regression head)."""
+    """The number tokens in the labels, or None without number tokens (xVal, regression head)."""
 
     ill_formed: int | None
-    """Numbers that `answer` has read on a best-effort basis so far; None where it cannot happen."""
+    """Number of malformed numbers that `answer` has decoded so far, or None if they cannot occur."""
 
     def fit(self, answers: Iterable[str]) -> None:
-        """Take the statistics of the training answers that predictions are standardised with.
+        """Compute the statistics of the training answers that standardise predictions.
 
-        Called once, before a training. Approaches that need none, and models that have theirs from a finished
-        run, do nothing.
+        This is called once before training. It does nothing for approaches that need no statistics, and for
+        models that already have them from an earlier run.
         """
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
-        """Turn pairs into columns of token ids (and numbers), without padding, one entry per pair.
+        """Encode pairs as columns of token ids (and numbers), without padding, one entry per pair.
 
         Raises:
-            UserError: An answer that this approach cannot take (a regression head needs a number).
+            UserError: A text cannot be encoded (a regression head needs numeric answers).
         """
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """Pad encoded rows into one batch, with `labels`; no text."""
+        """Pad encoded rows into a batch of tensors, which includes `labels`."""
 
     def count(self, batch: Batch) -> Tensor:
-        """Count what sums of this batch are to be divided by, `[k]`, float64.
+        """Count the items that normalise the losses of this batch, `[k]`, float64.
 
-        Training adds the counts of the micro-batches and ranks of one update.
+        Training sums the counts over the micro-batches and ranks of one update.
         """
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute this micro-batch's share of the loss, divided by the counts of the whole update."""
+        """Compute this micro-batch's share of the loss, normalised by the counts of the whole update."""
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
-        """Answer one batch of questions with text (a regression head writes its number)."""
+        """Answer a batch of questions with texts (a regression head formats its number)."""
 
 
 def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
-    """Make the approach that the settings name, with its tokenizer and its model, on the CPU.
+    """Build the approach that the settings describe, with its tokenizer and its model, on the CPU.
 
     Args:
-        model: Which model.
-        loss: What it minimises.
+        model: Model settings.
+        loss: Loss settings.
 
     Returns:
         The approach.
 
     Raises:
-        UserError: A checkpoint or tokenizer cannot be had or does not fit; a loss that this approach has not.
+        UserError: A checkpoint or a tokenizer cannot be loaded or does not fit, or the approach does not
+            support the loss.
     """
-    # Here, not above: they import this module; and one approach does not load the others.
+    # Imported here, because these modules import this one, and to load only the approach that is needed.
     if model.head == "regression":
         from ntl.approaches.regression_head import build
     elif model.encoding == "xval":

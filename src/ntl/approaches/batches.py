@@ -1,4 +1,4 @@
-"""What the approaches share: padding rows into batches, and generating with a model that may be wrapped."""
+"""Helpers for approaches: pad rows into batches, and generate with a model that may be wrapped."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ntl.settings import GenerationSettings
 def pad(
     rows: Sequence[Sequence[Any]], value: float, left: bool = False, dtype: torch.dtype = torch.long
 ) -> Tensor:
-    """Pad rows of unlike length into `[rows, longest]`.
+    """Pad rows of different lengths into a tensor `[rows, longest]`.
 
     Args:
-        rows: Ids or numbers.
-        value: Of the padding.
-        left: Whether to pad in front.
-        dtype: Of the tensor.
+        rows: Rows of ids or numbers.
+        value: Padding value.
+        left: Whether to pad on the left.
+        dtype: Data type of the tensor.
 
     Returns:
         The tensor.
@@ -41,12 +41,12 @@ def pad(
 
 
 def pad_questions(rows: Sequence[Sequence[int]], pad_id: int, left: bool = False) -> dict[str, Tensor]:
-    """Pad questions, with a mask.
+    """Pad questions and make their attention mask.
 
     Args:
         rows: Token ids.
-        pad_id: Of the padding.
-        left: Whether to pad in front.
+        pad_id: Id of the padding token.
+        left: Whether to pad on the left.
 
     Returns:
         `input_ids` and `attention_mask`, both `[rows, longest]`.
@@ -56,15 +56,15 @@ def pad_questions(rows: Sequence[Sequence[int]], pad_id: int, left: bool = False
 
 
 @contextmanager
-def answering(unwrapped: PreTrainedModel, model: nn.Module) -> Iterator[PreTrainedModel]:
-    """Make a model ready to generate: no gradients, no dropout, whole parameters.
+def generation_mode(unwrapped: PreTrainedModel, model: nn.Module) -> Iterator[PreTrainedModel]:
+    """Prepare a model for generation: no gradients, no dropout, and gathered parameters.
 
     Args:
-        unwrapped: The model itself, which has `generate`.
-        model: The same, perhaps wrapped for data parallelism.
+        unwrapped: The unwrapped model, which has `generate`.
+        model: The same model, possibly wrapped for data parallelism.
 
     Yields:
-        The model itself.
+        The unwrapped model.
     """
     was_training = unwrapped.training
     whole = (
@@ -72,7 +72,7 @@ def answering(unwrapped: PreTrainedModel, model: nn.Module) -> Iterator[PreTrain
         if isinstance(model, FullyShardedDataParallel)
         else nullcontext()
     )
-    # no_grad, not inference_mode: what a sharded model gathers meanwhile is used in training again.
+    # no_grad, not inference_mode: training reuses parameters that a sharded model gathers here.
     with torch.no_grad(), whole:
         unwrapped.eval()
         try:
@@ -90,20 +90,20 @@ def generate(
     """Generate token ids with beam search.
 
     Args:
-        unwrapped: The model itself.
-        model: The same, perhaps wrapped for data parallelism.
+        unwrapped: The unwrapped model.
+        model: The same model, possibly wrapped for data parallelism.
         questions: `input_ids` and `attention_mask`.
-        generation: Beams and length.
+        generation: Decoding settings.
 
     Returns:
-        `[rows, seq]`, as transformers gives them, on the CPU.
+        Token ids `[rows, seq]` as transformers returns them, on the CPU.
     """
-    # Sharded parameters are gathered in every forward pass: all ranks must make as many.
+    # Every forward pass gathers sharded parameters, so all ranks must run equally many.
     sharded = isinstance(unwrapped, FSDPModule) and torch.distributed.get_world_size() > 1
     if sharded and "generate" not in vars(unwrapped):
-        # It calls the encoder behind the model's back, whose embeddings would still be sharded.
+        # `generate` calls the encoder directly, bypassing the hook that gathers the embeddings.
         register_fsdp_forward_method(unwrapped, "generate")
-    with answering(unwrapped, model):
+    with generation_mode(unwrapped, model):
         return unwrapped.generate(
             **{key: value.to(unwrapped.device) for key, value in questions.items()},
             max_new_tokens=generation.max_new_tokens,

@@ -1,4 +1,4 @@
-"""Llama, Mamba and their kin: question and answer in one row, the loss on the answer alone."""
+"""Decoder-only models (Llama, Mamba, ...): question and answer in one row, with the loss on the answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ntl.approaches import IGNORE, Batch, Row, Share
 from ntl.approaches.batches import generate, pad, pad_questions
 from ntl.approaches.language_model import number_tokens
 from ntl.approaches.objective import LanguageObjective
-from ntl.approaches.pretrained import build_model, read_config, tokenizer_of
+from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
 from ntl.encodings.digits import TextEncoding, split_digits
 from ntl.errors import UserError
 from ntl.settings import GenerationSettings, LossSettings, ModelSettings
@@ -25,15 +25,18 @@ from ntloss import NumberVocabulary
 class DecoderOnly:
     """A causal language model that completes questions; implements `ntl.approaches.Approach`.
 
-    A row is the question, a separator (a line break; where the tokenizer has none, its end token), the answer
-    and the end token. Rows are padded in front, so that the answers stand side by side at the end: logits are
-    computed there alone.
+    A row consists of the question, a separator, the answer and the end token. The separator is a line break
+    or, if the tokenizer has none, its end token. Rows are padded on the left, so that all answers are at the
+    end and logits are computed only there.
 
     Args:
         model: Any causal language model of transformers.
-        tokenizer: With an end token and a padding token.
+        tokenizer: A tokenizer with an end token and a padding token.
         vocabulary: The number tokens.
-        loss: What is minimised.
+        loss: Loss settings.
+
+    Raises:
+        UserError: The criterion or one of its options is invalid.
     """
 
     ill_formed = None
@@ -53,26 +56,26 @@ class DecoderOnly:
         parameters = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._keeps_logits = "logits_to_keep" in parameters
-        self._before = _begin(tokenizer)
-        self._separator = _separator(self.encoding)
+        self._prefix = _prefix_ids(tokenizer)
+        self._separator = _separator_ids(self.encoding)
         self._longest = getattr(model.config, "max_position_embeddings", None)
 
     def fit(self, answers: Iterable[str]) -> None:
-        """Nothing here depends on the training answers."""
+        """Do nothing: this approach needs no statistics."""
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
-        """Turn pairs into `input_ids` of the whole row and `labels` of its end; see `Approach.encode`."""
+        """Encode pairs as `input_ids` of the whole row and `labels` of its end; see `Approach.encode`."""
         labels = [[*ids, self.tokenizer.eos_token_id] for ids in self._plain(answers)]
         rows = [prompt + answer for prompt, answer in zip(self._prompts(questions), labels, strict=True)]
         if self._longest is not None and (longest := max(map(len, rows), default=0)) > self._longest:
             raise UserError(
-                f"a question and its answer take {longest} tokens; this model reads {self._longest} at most. "
-                "Choose another model, or max_position_embeddings of its configuration."
+                f"a question and its answer take {longest} tokens; this model takes at most {self._longest}. "
+                "Choose another model, or increase max_position_embeddings in its configuration."
             )
         return {"input_ids": rows, "labels": labels}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """Pad in front; `labels` `[batch, answer]` are those of the last tokens; see `Approach.collate`."""
+        """Pad on the left; `labels` `[batch, answer]` belong to the last tokens; see `Approach.collate`."""
         inputs = pad_questions([row["input_ids"] for row in rows], self.tokenizer.pad_token_id, left=True)
         return {**inputs, "labels": pad([row["labels"] for row in rows], IGNORE, left=True)}
 
@@ -88,7 +91,7 @@ class DecoderOnly:
         """Compute the logits that predict each label, `[batch, answer, vocab]`."""
         mask = batch["attention_mask"]
         options: dict[str, Any] = {}
-        # Each position predicts the next token: the last of the question is needed, that of the end is not.
+        # Each position predicts the next token: include the last one of the question, exclude the end token.
         needed = batch["labels"].shape[1] + 1
         if self._takes_positions:
             options["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
@@ -98,7 +101,7 @@ class DecoderOnly:
         return output.logits[:, -needed:-1]
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
-        """Complete with beam search; see `Approach.answer`."""
+        """Complete the questions with beam search; see `Approach.answer`."""
         if not questions:
             return []
         batch = pad_questions(self._prompts(questions), self.tokenizer.pad_token_id, left=True)
@@ -106,23 +109,26 @@ class DecoderOnly:
         return self.encoding.decode(tokens[:, batch["input_ids"].shape[1] :].tolist())
 
     def _prompts(self, questions: Sequence[str]) -> list[list[int]]:
-        return [[*self._before, *ids, *self._separator] for ids in self._plain(questions)]
+        return [[*self._prefix, *ids, *self._separator] for ids in self._plain(questions)]
 
     def _plain(self, texts: Sequence[str]) -> list[list[int]]:
         return self.encoding.encode(texts, special_tokens=False)
 
 
 def build(model: ModelSettings, loss: LossSettings) -> DecoderOnly:
-    """Make it of the settings; see `build_approach`."""
+    """Build the approach from the settings; see `build_approach`."""
     if model.encoding not in ("digits", "auto"):
         raise UserError(f"encoding={model.encoding} needs family=t5; decoder_only expects digits or auto.")
     model_types = list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     checkpoint = read_config(model, model_types)
-    tokenizer = copy.deepcopy(tokenizer_of(model))
+    tokenizer = copy.deepcopy(load_model_tokenizer(model))
     if tokenizer.eos_token_id is None:
-        raise UserError("the tokenizer has no end token; expected one, or answers would never end.")
+        raise UserError(
+            "the tokenizer has no end token; expected one, because answers would never end. Use another "
+            "tokenizer."
+        )
     if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token  # masked wherever it is padding
+        tokenizer.pad_token = tokenizer.eos_token  # padding is always masked
     if model.encoding == "digits":
         tokenizer = split_digits(tokenizer)
     causal = build_model(AutoModelForCausalLM, model, tokenizer, checkpoint, model_types)
@@ -131,14 +137,14 @@ def build(model: ModelSettings, loss: LossSettings) -> DecoderOnly:
     return DecoderOnly(causal, tokenizer, vocabulary, loss)
 
 
-def _begin(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """What the tokenizer puts in front of a text."""
+def _prefix_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """Return the ids that the tokenizer puts in front of a text."""
     first = tokenizer("1")["input_ids"][:1]
     return first if first == [tokenizer.bos_token_id] else []
 
 
-def _separator(encoding: TextEncoding) -> list[int]:
-    """What stands between question and answer."""
+def _separator_ids(encoding: TextEncoding) -> list[int]:
+    """Return the ids between question and answer."""
     ids = encoding.encode(["\n"], special_tokens=False)[0]
     writes_it = ids and encoding.tokenizer.unk_token_id not in ids and "\n" in encoding.decode([ids])[0]
     return ids if writes_it else [encoding.tokenizer.eos_token_id]

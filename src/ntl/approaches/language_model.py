@@ -1,4 +1,4 @@
-"""T5 as a language model: digits as tokens, the tokenizer as it is, or tokens of digit and place."""
+"""T5 as a language model: digits as tokens, the unchanged tokenizer, or tokens of digit and place."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share
 from ntl.approaches.batches import generate, pad, pad_questions
 from ntl.approaches.objective import LanguageObjective
-from ntl.approaches.pretrained import build_model, read_config, tokenizer_of
-from ntl.encodings.digits import TextEncoding, check_ends, split_digits
+from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
+from ntl.encodings.digits import TextEncoding, check_special_tokens, split_digits
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
 from ntl.settings import GenerationSettings, LossSettings, ModelSettings
@@ -23,12 +23,12 @@ from ntloss import NumberTokensLeftOut, NumberVocabulary
 
 
 class PlacedEmbedding(nn.Embedding):
-    """Token embeddings, plus the fixed numerical encoding of tokens of digit and place.
+    """Token embeddings plus fixed numerical encodings of the tokens of digit and place.
 
     Args:
-        num_embeddings: Tokens.
-        embedding_dim: Width.
-        first_id: Of the 320 tokens, which are consecutive.
+        num_embeddings: Number of tokens.
+        embedding_dim: Width of the embeddings.
+        first_id: First id of the 320 consecutive tokens of digit and place.
         log_scale: See `numerical_encodings`.
     """
 
@@ -39,11 +39,11 @@ class PlacedEmbedding(nn.Embedding):
         self.register_buffer("encodings", self.make_encodings(), persistent=False)
 
     def make_encodings(self) -> Tensor:
-        """The fixed table: zeros for tokens that are no digits, then one row per token, `[321, width]`."""
+        """Make the fixed table `[321, width]`: a row of zeros for other tokens, then one row per token."""
         return F.pad(numerical_encodings(self.embedding_dim, self.log_scale), (0, 0, 1, 0))
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Embed `[...]` token ids as `[..., width]`."""
+        """Embed token ids `[...]` as `[..., width]`."""
         row = input_ids - (self.first_id - 1)
         row = torch.where((row > 0) & (row < len(self.encodings)), row, 0)
         embedded = super().forward(input_ids)
@@ -54,7 +54,7 @@ class T5WithPlaces(T5ForConditionalGeneration):
     """T5 that adds numerical encodings to the token embeddings of encoder and decoder.
 
     Args:
-        config: Of the T5; its `ntl` says `first_id` and `log_scale`.
+        config: Configuration of the T5, whose `ntl` holds `first_id` and `log_scale`.
     """
 
     def __init__(self, config: T5Config):
@@ -63,7 +63,7 @@ class T5WithPlaces(T5ForConditionalGeneration):
         self.post_init()
 
     def set_input_embeddings(self, new_embeddings: nn.Embedding) -> None:
-        """Take over a table of another size."""
+        """Replace the embeddings, which may have another size."""
         self.shared = new_embeddings
         self._replace_embeddings()
         self.tie_weights()
@@ -75,7 +75,7 @@ class T5WithPlaces(T5ForConditionalGeneration):
             stack.embed_tokens = PlacedEmbedding(*shape, first_id, log_scale)
 
     def initialize_weights(self) -> None:
-        """Initialize what no checkpoint holds: loading leaves fixed tables empty."""
+        """Initialize the fixed tables too: checkpoints omit them, and loading leaves them empty."""
         super().initialize_weights()
         for module in self.modules():
             if isinstance(module, PlacedEmbedding):
@@ -86,11 +86,14 @@ class LanguageModel:
     """T5 that reads and writes text; implements `ntl.approaches.Approach`.
 
     Args:
-        model: With the embeddings that the encoding needs.
-        tokenizer: Of the encoding.
-        encoding: Of numbers.
+        model: A model whose embeddings fit the encoding.
+        tokenizer: The tokenizer of the encoding.
+        encoding: The encoding of numbers.
         vocabulary: The number tokens.
-        loss: What is minimised.
+        loss: Loss settings.
+
+    Raises:
+        UserError: The criterion or one of its options is invalid.
     """
 
     def __init__(
@@ -113,10 +116,10 @@ class LanguageModel:
         return getattr(self.encoding, "ill_formed", None)
 
     def fit(self, answers: Iterable[str]) -> None:
-        """Nothing here depends on the training answers."""
+        """Do nothing: this approach needs no statistics."""
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
-        """Turn pairs into `input_ids` and `labels`; see `Approach.encode`."""
+        """Encode pairs as `input_ids` and `labels`; see `Approach.encode`."""
         return {"input_ids": self.encoding.encode(questions), "labels": self.encoding.encode(answers)}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
@@ -133,8 +136,8 @@ class LanguageModel:
         return self.objective.share(self.logits(model, batch), batch["labels"], counts)
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Compute teacher-forced logits, `[batch, seq, vocab]`, of the positions that `labels` has."""
-        # Without labels the model does not compute its own loss, which would cost a pass over the logits.
+        """Compute teacher-forced logits at the positions of `labels`, `[batch, seq, vocab]`."""
+        # Without labels, the model skips its own loss, which would cost a pass over the logits.
         return model(
             input_ids=batch["input_ids"],
             attention_mask=batch["attention_mask"],
@@ -143,7 +146,7 @@ class LanguageModel:
         ).logits
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
-        """Answer with beam search; see `Approach.answer`."""
+        """Answer the questions with beam search; see `Approach.answer`."""
         if not questions:
             return []
         batch = pad_questions(self.encoding.encode(questions), self.tokenizer.pad_token_id)
@@ -151,10 +154,10 @@ class LanguageModel:
 
 
 def build(model: ModelSettings, loss: LossSettings) -> LanguageModel:
-    """Make it of the settings; see `build_approach`."""
+    """Build the approach from the settings; see `build_approach`."""
     checkpoint = read_config(model, ["t5"])
-    tokenizer = tokenizer_of(model)
-    check_ends(tokenizer)
+    tokenizer = load_model_tokenizer(model)
+    check_special_tokens(tokenizer)
     if model.encoding == "rt":
         return _build_regression_transformer(model, loss, tokenizer, checkpoint)
     if model.encoding not in ("digits", "auto"):
@@ -174,30 +177,30 @@ def _build_regression_transformer(
     if t5.config.ntl["first_id"] != encoding.first_id:
         raise UserError(
             f"{CHECKPOINT_KEY}={model.checkpoint} has its number tokens at {t5.config.ntl['first_id']}, the "
-            f"tokenizer at {encoding.first_id}; expected the tokenizer that it was trained with. Leave "
-            "tokenizer away."
+            f"tokenizer at {encoding.first_id}; expected the tokenizer that the model was trained with. Omit "
+            "model_args.tokenizer_name_or_path."
         )
     vocabulary = NumberVocabulary.from_mapping(encoding.digits_of_ids, t5.config.vocab_size)
     return LanguageModel(t5, encoding.tokenizer, encoding, vocabulary, loss)
 
 
 def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:
-    """The number tokens that a tokenizer writes.
+    """Find the number tokens that a tokenizer writes.
 
     Args:
-        tokenizer: Any.
-        digits: Whether it writes each digit alone; else every token that is a number counts.
-        vocab_size: Of the model.
+        tokenizer: Any tokenizer.
+        digits: Whether it encodes each digit as one token. Otherwise every token that is a number counts.
+        vocab_size: Vocabulary size of the model.
 
     Returns:
-        The vocabulary.
+        The number tokens.
 
     Raises:
-        UserError: There are none.
+        UserError: The tokenizer has no number tokens.
     """
     try:
         with warnings.catch_warnings():
-            # Tokens such as `▁4` and `42` are left out because a tokenizer that splits digits writes none.
+            # A tokenizer that splits digits never writes the omitted tokens, such as `▁4` and `42`.
             warnings.simplefilter("ignore", NumberTokensLeftOut)
             return NumberVocabulary.from_tokenizer(
                 tokenizer, digit_level=digits, space_prefixed=not digits, vocab_size=vocab_size

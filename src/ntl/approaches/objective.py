@@ -1,4 +1,4 @@
-"""Cross-entropy with a number token loss, divided by the counts of the whole update."""
+"""Cross-entropy with a number token loss, normalised by the counts of the whole update."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ntloss import NTLCrossEntropyLoss, NumberVocabulary, get_criterion
 
 
 class LanguageObjective:
-    """What language models minimise; cross-entropy alone is the same with weight 0.
+    """The loss of language models: cross-entropy plus a weighted number token loss.
 
-    Both terms come of one pass over the logits. Where no criterion is named, the number term is NTL-WAS: it
-    is reported, and not minimised.
+    Both terms are computed in one pass over the logits. Without a criterion, NTL-WAS is reported but not
+    minimised (its weight is 0).
 
     Args:
         vocabulary: The number tokens.
-        settings: Which criterion, and how much of it.
+        settings: Loss settings.
 
     Raises:
-        UserError: The criterion is unknown, or an option is.
+        UserError: The criterion or one of its options is invalid.
     """
 
     def __init__(self, vocabulary: NumberVocabulary, settings: LossSettings):
@@ -45,7 +45,7 @@ class LanguageObjective:
                 return_terms=True,
             )
         except (ValueError, TypeError) as error:
-            raise UserError(f"the loss cannot be made: {error}") from error
+            raise UserError(f"the loss settings are invalid: {error}") from error
 
     def count(self, labels: Tensor) -> Tensor:
         """Count labels and number labels, `[2]`, float64."""
@@ -55,13 +55,13 @@ class LanguageObjective:
         """Compute a micro-batch's share.
 
         Args:
-            logits: `[batch, seq, vocab]`, each at the position of its label.
-            labels: `[batch, seq]`.
-            counts: `[2]`, of the whole update.
+            logits: Logits aligned with their labels, `[batch, seq, vocab]`.
+            labels: Labels `[batch, seq]`.
+            counts: Counts of the whole update, `[2]`.
 
         Returns:
-            The share, with the terms `ce` and `ntl` (before its weight). In evaluation `ce` is the plain
-            cross-entropy of all labels, whatever is minimised.
+            The share, with the terms `ce` and `ntl` (unweighted). In evaluation, `ce` is always the plain
+            cross-entropy of all labels, without smoothing or replacement.
         """
         items, numbers = counts.unbind()
         loss, ce, ntl = self.loss(logits, labels, num_items_in_batch=items, num_numbers_in_batch=numbers)
@@ -71,11 +71,11 @@ class LanguageObjective:
 
 
 def plain_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum over all labels, which perplexity is made of and learning curves compare.
+    """Sum the cross-entropy over all labels, for perplexity and comparable learning curves.
 
     Args:
-        logits: `[batch, seq, vocab]`.
-        labels: `[batch, seq]`.
+        logits: Logits `[batch, seq, vocab]`.
+        labels: Labels `[batch, seq]`.
 
     Returns:
         A scalar, float32.

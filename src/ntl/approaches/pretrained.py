@@ -1,8 +1,8 @@
-"""Models from scratch or from a checkpoint, and what a checkpoint says of how it was trained.
+"""Build models from scratch or from a checkpoint, and check that a checkpoint fits the settings.
 
-`config.ntl` of every model of the lab holds its encoding, its head and whatever else an answer depends on
-(statistics of the training answers, for one). It is saved with the model, so a finished run's folder is all
-that is needed to have it again, and a checkpoint is never read with another encoding.
+The `config.ntl` of each of the lab's models holds its encoding, its head and everything else that answers
+depend on, such as the statistics of the training answers. It is saved with the model. So a run's folder is
+sufficient to load the model, and a checkpoint is never used with the wrong encoding.
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ from ntl.settings import ModelSettings
 _SCRATCH = (
     "model_args.model_name_or_path=null trains from scratch, with a configuration that ships with the lab"
 )
-_ALWAYS_KNOWN = ("tie_word_embeddings", "rope_theta", "rope_scaling")  # read, but not shown
+# Arguments that transformers reads although `to_dict()` may omit them.
+_ALWAYS_KNOWN = ("tie_word_embeddings", "rope_theta", "rope_scaling")
 
 
 def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrainedConfig | None:
     """Read and check the configuration of the checkpoint, before its weights are loaded.
 
     Args:
-        settings: Which checkpoint, and what it should be.
-        model_types: Architectures that the approach can use.
+        settings: Model settings.
+        model_types: Architectures that the approach supports.
 
     Returns:
-        The configuration; None for a model from scratch.
+        The configuration, or None for a model from scratch.
 
     Raises:
-        UserError: The checkpoint cannot be had, or is that of another approach.
+        UserError: The checkpoint cannot be loaded, or was trained with another approach.
     """
     if settings.checkpoint is None:
         return None
     folder = locate(settings.checkpoint, CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
     try:
         config = AutoConfig.from_pretrained(folder)
-    except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
+    except Exception as error:  # transformers raises many types; the user's remedy is the same
         raise UserError(
             f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a "
             "folder with config.json and model.safetensors. Correct it."
@@ -64,24 +65,25 @@ def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrain
             key = wrong[0]
             raise UserError(
                 f"{CHECKPOINT_KEY}={settings.checkpoint} was trained with {key}={trained.get(key)}; expected "
-                f"{asked[key]}, as the model is set. Choose the model that it was trained as."
+                f"{asked[key]}, as in model_args. Choose the model_args that it was trained with."
             )
     return config
 
 
 def check_model(settings: ModelSettings) -> None:
-    """Check a model's checkpoint and tokenizer by what takes no time: neither weights nor data are read.
+    """Check a model's checkpoint and tokenizer quickly, without reading weights or data.
 
     Args:
-        settings: Which model.
+        settings: Model settings.
 
     Raises:
-        UserError: One cannot be had, is that of another approach, or has no digits where they are needed.
+        UserError: The checkpoint or the tokenizer cannot be loaded or does not fit the approach, or the
+            tokenizer cannot split digits although the encoding needs it.
     """
     types = ["t5"] if settings.family == "t5" else list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     if read_config(settings, types) is None:
         _check_architecture(settings, types)
-    tokenizer = tokenizer_of(settings)
+    tokenizer = load_model_tokenizer(settings)
     if settings.encoding != "auto":
         split_digits(tokenizer)
 
@@ -92,15 +94,15 @@ def scratch_config(
     """Make the configuration of a model from scratch.
 
     Args:
-        settings: Its `config` holds the architecture.
-        tokenizer: Its size and special tokens become the model's.
-        model_types: Architectures that the approach can use.
+        settings: Model settings, whose `config` holds the architecture.
+        tokenizer: Tokenizer that sets the vocabulary size and the special tokens.
+        model_types: Architectures that the approach supports.
 
     Returns:
         The configuration.
 
     Raises:
-        UserError: The architecture is unknown, is not for this approach, or has no such arguments.
+        UserError: The architecture is unknown, not supported by the approach, or does not take an argument.
     """
     _check_architecture(settings, model_types)
     arguments = dict(settings.config)
@@ -115,12 +117,12 @@ def scratch_config(
         tokens |= {"decoder_start_token_id": tokenizer.pad_token_id}
     try:
         return type(AutoConfig.for_model(model_type))(**arguments, **tokens)
-    except Exception as error:  # strict configurations raise their own kinds
-        raise UserError(f"{model_type} cannot be made of {arguments}: {error}. Correct it.") from error
+    except Exception as error:  # strict configurations raise their own types
+        raise UserError(f"{model_type} cannot be built from {arguments}: {error}. Correct it.") from error
 
 
 def known_arguments(model_type: str) -> list[str]:
-    """The names of an architecture's arguments, sorted."""
+    """Return the sorted names of an architecture's arguments."""
     config_class = type(AutoConfig.for_model(model_type))
     return sorted({*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN})
 
@@ -129,28 +131,28 @@ def _check_architecture(settings: ModelSettings, model_types: Sequence[str]) -> 
     model_type = settings.config.get("model_type")
     if model_type is None:
         raise UserError(
-            "a model from scratch needs an architecture; expected its arguments with model_type. Name a "
-            "shape (such as model_args.config_name=t5-tiny), or a checkpoint."
+            "a model from scratch needs an architecture; expected its arguments with model_type. Pass a "
+            "shape (such as model_args.config_name=t5-tiny) or a checkpoint."
         )
     _check_type(model_type, settings, model_types)
     given = [key for key in settings.config if key != "model_type"]
-    # transformers would keep what it does not know, and the model would not be the one that was asked for.
+    # transformers would silently accept unknown arguments, and build another model than requested.
     check_section("model_args.config_overrides", given, known_arguments(model_type))
 
 
 def describe(settings: ModelSettings) -> dict[str, Any]:
-    """What `config.ntl` of a model with these settings says."""
+    """Return the part of `config.ntl` that follows from the settings."""
     described: dict[str, Any] = {"encoding": settings.encoding, "head": settings.head}
     if settings.encoding in ("rt", "xval") or settings.head == "regression":
         described["log_scale"] = settings.log_scale
     return described
 
 
-def tokenizer_of(settings: ModelSettings) -> PreTrainedTokenizerFast:
-    """Load the tokenizer that the settings name, or that of the checkpoint, or the one that ships.
+def load_model_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerFast:
+    """Load the tokenizer in the settings; by default, the checkpoint's or the one that ships with the lab.
 
     Raises:
-        UserError: It cannot be had.
+        UserError: The tokenizer cannot be loaded.
     """
     if settings.tokenizer is None and settings.checkpoint is not None:
         return load_tokenizer(settings.checkpoint, CHECKPOINT_KEY)
@@ -166,22 +168,22 @@ def build_model(
     new: Sequence[str] = (),
     **described: Any,
 ) -> PreTrainedModel:
-    """Make a model from scratch, or load it.
+    """Build a model from scratch, or load it from a checkpoint.
 
     Args:
-        model_class: With transformers' interface.
-        settings: What to make; `seed` is that of new weights.
-        tokenizer: With all tokens of the encoding; the embeddings become large enough for them.
-        checkpoint: From `read_config`.
-        model_types: Architectures that the approach can use.
-        new: What names of weights begin with that a pretrained model does not have yet.
-        **described: More that `config.ntl` should say.
+        model_class: A class with transformers' interface.
+        settings: Model settings; `seed` initialises new weights.
+        tokenizer: Tokenizer with all tokens of the encoding. The embeddings are enlarged to fit them.
+        checkpoint: Configuration from `read_config`.
+        model_types: Architectures that the approach supports.
+        new: Prefixes of the names of weights that a pretrained model may lack.
+        **described: Additional entries of `config.ntl`.
 
     Returns:
-        The model, in float32 on the CPU, in training mode.
+        The model in float32, on the CPU and in training mode.
 
     Raises:
-        UserError: The weights or the tokenizer do not fit.
+        UserError: The configuration is invalid, or the weights or the tokenizer do not fit.
     """
     torch.manual_seed(settings.seed)
     if checkpoint is None:
@@ -196,19 +198,20 @@ def build_model(
         if not pretrained:
             raise UserError(
                 f"{CHECKPOINT_KEY}={settings.checkpoint} has {model.config.vocab_size} tokens, the tokenizer "
-                f"{len(tokenizer)}; expected those of one run. Leave model_args.tokenizer_name_or_path out."
+                f"{len(tokenizer)}; expected both from the same run. Omit model_args.tokenizer_name_or_path."
             )
         model.resize_token_embeddings(len(tokenizer))
     return model.train()
 
 
 def _from_config(model_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
-    make = getattr(model_class, "from_config", model_class)  # Auto classes look the model up
+    # Auto classes select the model by its configuration.
+    make = getattr(model_class, "from_config", model_class)
     try:
         return make(config).train()
     except (ValueError, TypeError, KeyError, ZeroDivisionError, RuntimeError) as error:
         raise UserError(
-            f"no {config.model_type} can be made of this configuration: {type(error).__name__}: {error}. "
+            f"no {config.model_type} can be built from this configuration: {type(error).__name__}: {error}. "
             "Correct it."
         ) from error
 
@@ -221,7 +224,7 @@ def _load(
         model, loading = model_class.from_pretrained(
             folder, config=config, dtype=torch.float32, output_loading_info=True
         )
-    except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
+    except Exception as error:  # transformers raises many types; the user's remedy is the same
         raise UserError(
             f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a "
             "folder with config.json and model.safetensors. Correct it."
@@ -231,7 +234,7 @@ def _load(
     if missing:
         raise UserError(
             f"{CHECKPOINT_KEY}={settings.checkpoint} does not fit the model: it lacks {len(missing)} "
-            f"weights, such as {sorted(missing)[0]}. Choose the model that it was trained as."
+            f"weights, such as {sorted(missing)[0]}. Choose the model_args that it was trained with."
         )
     return model
 
@@ -242,7 +245,7 @@ def _check_type(model_type: str, settings: ModelSettings, model_types: Sequence[
         shown = ", ".join(model_types) if few else "a decoder-only architecture (llama, mamba, ...)"
         raise UserError(
             f"{settings.checkpoint or 'the configuration'} is a {model_type}; family={settings.family} with "
-            f"encoding={settings.encoding} and head={settings.head} expects {shown}. Choose another one."
+            f"encoding={settings.encoding} and head={settings.head} expects {shown}. Choose another model."
         )
 
 

@@ -1,4 +1,4 @@
-"""T5 with one output: it answers with a number instead of text."""
+"""T5 with a regression head, which answers with a number instead of text."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from transformers import (
 from transformers import initialization as init
 
 from ntl.approaches import Batch, Row, Share
-from ntl.approaches.batches import answering, pad_questions
-from ntl.approaches.pretrained import build_model, read_config, tokenizer_of
-from ntl.approaches.standardise import UNKNOWN, fit, restore, standardise
-from ntl.encodings.digits import TextEncoding, check_ends, split_digits
+from ntl.approaches.batches import generation_mode, pad_questions
+from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
+from ntl.approaches.standardise import NO_STATISTICS, fit, restore, standardise
+from ntl.encodings.digits import TextEncoding, check_special_tokens, split_digits
 from ntl.encodings.xval import format_number
 from ntl.errors import UserError
 from ntl.settings import GenerationSettings, LossSettings, ModelSettings
@@ -29,13 +29,13 @@ from ntloss.parsing import parse_number
 
 
 class T5ForRegression(T5PreTrainedModel):
-    """T5 whose decoder reads its start token only; a linear layer turns its state into the number.
+    """T5 whose decoder reads only its start token; a linear layer maps its state to the number.
 
-    This is transformers' `T5ForSequenceClassification` with one label, but for the decoder: there it reads
-    the whole question again, which costs as much as the encoder and adds nothing to what it can see.
+    It differs from transformers' `T5ForSequenceClassification` with one label in the decoder. There, the
+    decoder reads the whole question again, which costs as much as the encoder and adds no information.
 
     Args:
-        config: Of the T5.
+        config: Configuration of the T5.
     """
 
     def __init__(self, config: T5Config):
@@ -46,13 +46,13 @@ class T5ForRegression(T5PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, nn.Linear) and module.bias is not None:  # of the head: T5's own have none
-            # transformers' default for T5 would be far too large for numbers of mean 0 and deviation 1.
+        if isinstance(module, nn.Linear) and module.bias is not None:  # the head: T5's layers have no bias
+            # transformers' default for T5 is far too large for numbers of mean 0 and standard deviation 1.
             init.normal_(module.weight, std=module.in_features**-0.5)
 
     @classmethod
     def from_config(cls, config: T5Config) -> T5ForRegression:
-        """Make one whose encoder and decoder a language model with the same random state would have too."""
+        """Build the model with the same encoder and decoder as a language model of the same random state."""
         body = T5ForConditionalGeneration(config).state_dict()
         model = cls(config)
         model.transformer.load_state_dict({k: v for k, v in body.items() if k != "lm_head.weight"})
@@ -62,17 +62,17 @@ class T5ForRegression(T5PreTrainedModel):
         """Predict the standardised answer.
 
         Args:
-            input_ids: Questions, `[batch, seq]`.
-            attention_mask: 0 at padding, `[batch, seq]`.
+            input_ids: Token ids of the questions, `[batch, seq]`.
+            attention_mask: Mask with 0 at padding, `[batch, seq]`.
 
         Returns:
-            `[batch]`, float32; see `ntl.approaches.standardise`.
+            Standardised answers `[batch]`, float32; see `ntl.approaches.standardise`.
         """
         start = input_ids.new_full((len(input_ids), 1), self.config.decoder_start_token_id)
         states = self.transformer(
             input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=start, use_cache=False
         ).last_hidden_state
-        # bfloat16 would leave three digits of the answer.
+        # bfloat16 would keep only three digits of the answer.
         with torch.autocast(states.device.type, enabled=False):
             return self.head(states[:, 0].to(self.head.weight.dtype)).squeeze(-1).float()
 
@@ -81,8 +81,8 @@ class RegressionHead:
     """T5 that reads text and answers with one number; implements `ntl.approaches.Approach`.
 
     Args:
-        model: With one output.
-        tokenizer: Of the questions.
+        model: A model with one output.
+        tokenizer: Tokenizer of the questions.
     """
 
     vocabulary = None
@@ -94,11 +94,15 @@ class RegressionHead:
         self.encoding = TextEncoding(tokenizer)
 
     def fit(self, answers: Iterable[str]) -> None:
-        """Take the statistics of the training answers; see `Approach.fit`."""
+        """Compute the statistics of the training answers; see `Approach.fit`.
+
+        Raises:
+            UserError: An answer is not a number.
+        """
         fit(self.model.config, [_number(answer) for answer in answers])
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
-        """Turn pairs into `input_ids` and `labels`, the answers' numbers; see `Approach.encode`."""
+        """Encode pairs as `input_ids` and `labels`, the answers' numbers; see `Approach.encode`."""
         return {
             "input_ids": self.encoding.encode(questions),
             "labels": [_number(answer) for answer in answers],
@@ -115,38 +119,42 @@ class RegressionHead:
         return torch.tensor([len(labels)], dtype=torch.float64, device=labels.device)
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute the share of the mean squared error of the standardised answer, the term `number`."""
+        """Compute the share of the mean squared error of the standardised answers, the term `number`."""
         predicted = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
         target = standardise(batch["labels"], self.model.config)
         error = F.mse_loss(predicted, target, reduction="sum") / counts[0].clamp(min=1).to(predicted.dtype)
         return Share(error, {"number": error.detach()})
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
-        """Answer with a number, as text; see `Approach.answer`."""
+        """Answer with numbers, formatted as text; see `Approach.answer`.
+
+        Raises:
+            UserError: The model has no statistics of training answers.
+        """
         if not questions:
             return []
         batch = pad_questions(self.encoding.encode(questions), self.tokenizer.pad_token_id)
-        with answering(self.model, model) as unwrapped:
+        with generation_mode(self.model, model) as unwrapped:
             predicted = unwrapped(**{key: value.to(unwrapped.device) for key, value in batch.items()})
             numbers = restore(predicted, unwrapped.config)
         return [format_number(number) for number in numbers.cpu().numpy()]
 
 
 def build(model: ModelSettings, loss: LossSettings) -> RegressionHead:
-    """Make it of the settings; see `build_approach`."""
+    """Build the approach from the settings; see `build_approach`."""
     if loss.criterion is not None:
         raise UserError(
             f"loss={loss.criterion} needs number tokens, and a regression head writes none; expected no "
-            "criterion. Leave the number token loss away."
+            "criterion. Omit the number token loss."
         )
     if model.encoding not in ("digits", "auto"):
         raise UserError(f"encoding={model.encoding} has no regression head; expected digits or auto.")
     checkpoint = read_config(model, ["t5"])
-    tokenizer = tokenizer_of(model)
-    check_ends(tokenizer)
+    tokenizer = load_model_tokenizer(model)
+    check_special_tokens(tokenizer)
     if model.encoding == "digits":
         tokenizer = split_digits(tokenizer)
-    t5 = build_model(T5ForRegression, model, tokenizer, checkpoint, ["t5"], new=["head."], **UNKNOWN)
+    t5 = build_model(T5ForRegression, model, tokenizer, checkpoint, ["t5"], new=["head."], **NO_STATISTICS)
     return RegressionHead(t5, tokenizer)
 
 
@@ -154,7 +162,7 @@ def _number(answer: str) -> float:
     number = parse_number(answer, "whole")
     if number is None:
         raise UserError(
-            f"the answer {answer[:80]!r} is no number; a regression head expects one number. Choose "
+            f"the answer {answer[:80]!r} is not a number; a regression head expects one number. Choose "
             "another dataset or another model."
         )
     return number

@@ -1,4 +1,4 @@
-"""Architectures by name, for training from scratch; the vocabulary is the tokenizer's."""
+"""Named architectures for training from scratch. The tokenizer sets the vocabulary."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
     "mamba-tiny": {"model_type": "mamba", "hidden_size": 64, "state_size": 8, "num_hidden_layers": 2},
 }
-# What a configuration says of its vocabulary and of the run that it comes from, not of the architecture.
+# Configuration entries that describe the vocabulary or the run instead of the architecture.
 _NOT_SHAPE = {
     "architectures",
     "bos_token_id",
@@ -74,16 +74,16 @@ _NOT_SHAPE = {
 
 
 def get_shape(name: str) -> dict[str, Any]:
-    """The arguments of an architecture.
+    """Return the arguments of an architecture.
 
     Args:
         name: One of `SHAPES`, or a folder that holds config.json.
 
     Returns:
-        Arguments of transformers' configuration, with `model_type`.
+        Arguments of transformers' configuration, including `model_type`.
 
     Raises:
-        UserError: There is no such shape or folder, or the file is no configuration.
+        UserError: `name` is neither a shape nor such a folder, or the file is not a model configuration.
     """
     if name in SHAPES:
         return dict(SHAPES[name])
@@ -94,7 +94,7 @@ def get_shape(name: str) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(config.get("model_type"), str):
-            raise ValueError("it names no model_type")
+            raise ValueError("it has no model_type")
     except (ValueError, AttributeError) as error:
-        raise UserError(f"{path} is no model configuration ({error}); {expected}.") from error
+        raise UserError(f"{path} is not a model configuration ({error}); {expected}.") from error
     return {key: value for key, value in config.items() if key not in _NOT_SHAPE}

@@ -1,6 +1,6 @@
-"""Numbers as a head predicts them: perhaps on a log scale, and standardised by the training answers.
+"""Standardise the numbers that a head predicts by the training answers, optionally on a log scale.
 
-The statistics are in `config.ntl`, so that they are saved with the model, exactly.
+The statistics are stored in `config.ntl`, so that they are saved with the model.
 """
 
 from __future__ import annotations
@@ -14,48 +14,54 @@ from transformers import PreTrainedConfig
 from ntl.encodings.xval import LARGEST
 from ntl.errors import UserError
 
-UNKNOWN = {"answer_mean": None, "answer_deviation": None}
-"""What `config.ntl` says before a training."""
+NO_STATISTICS = {"answer_mean": None, "answer_deviation": None}
+"""Entries of `config.ntl` before training."""
 
 
 def fit(config: PreTrainedConfig, answers: Sequence[float]) -> None:
-    """Take the statistics of the training answers; a model that has some keeps them.
+    """Compute the statistics of the training answers, unless the model already has them.
 
     Args:
-        config: Of the model.
-        answers: The numbers; without any, predictions are left as they are.
+        config: Configuration of the model, which is updated.
+        answers: The training answers. If there are none, predictions are not standardised.
     """
     if config.ntl["answer_mean"] is None:
         values = _scaled(torch.tensor(answers, dtype=torch.float64), config)
         mean = values.mean().item() if len(values) else 0.0
         deviation = values.std(correction=0).item() if len(values) else 1.0
-        # A new dictionary: a copy of the configuration may hold the old one.
+        # A new dictionary, because copies of the configuration share the old one.
         config.ntl = {**config.ntl, "answer_mean": mean, "answer_deviation": deviation or 1.0}
 
 
 def standardise(values: Tensor, config: PreTrainedConfig) -> Tensor:
-    """Turn numbers into what the head should predict, in float32.
+    """Standardise numbers into targets of the head.
 
     Args:
-        values: Of any shape, float64.
-        config: Of the model.
+        values: Numbers of any shape, float64.
+        config: Configuration of the model.
 
     Returns:
-        The same shape.
+        A tensor of the same shape, float32.
+
+    Raises:
+        UserError: The model has no statistics of training answers.
     """
     mean, deviation = _statistics(config)
     return ((_scaled(values, config) - mean) / deviation).float()
 
 
 def restore(predicted: Tensor, config: PreTrainedConfig) -> Tensor:
-    """Turn what a head predicted into numbers, in float32.
+    """Convert predictions of the head back to numbers.
 
     Args:
-        predicted: Of any shape.
-        config: Of the model.
+        predicted: Predictions of any shape. NaN is treated as 0.
+        config: Configuration of the model.
 
     Returns:
-        The same shape, at most 10³⁰ in magnitude; 0 where the head said NaN.
+        A tensor of the same shape, float32, clipped to a magnitude of 10³⁰.
+
+    Raises:
+        UserError: The model has no statistics of training answers.
     """
     mean, deviation = _statistics(config)
     values = predicted.double().nan_to_num() * deviation + mean
@@ -73,7 +79,7 @@ def _statistics(config: PreTrainedConfig) -> tuple[float, float]:
     mean, deviation = config.ntl["answer_mean"], config.ntl["answer_deviation"]
     if mean is None:
         raise UserError(
-            "the number head of this model was never trained: it has no statistics of training answers; "
-            "expected a model that was trained as it is set. Train it first, or name another one."
+            "the number head of this model is untrained: it has no statistics of training answers; "
+            "expected a model trained with these model_args. Train it first, or choose another one."
         )
     return mean, deviation

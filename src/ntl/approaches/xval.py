@@ -13,24 +13,24 @@ from transformers import Cache, PreTrainedTokenizerFast, T5Config, T5ForConditio
 from transformers import initialization as init
 
 from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share
-from ntl.approaches.batches import answering, pad, pad_questions
+from ntl.approaches.batches import generation_mode, pad, pad_questions
 from ntl.approaches.objective import plain_cross_entropy
-from ntl.approaches.pretrained import build_model, read_config, tokenizer_of
-from ntl.approaches.standardise import UNKNOWN, fit, restore, standardise
-from ntl.encodings.digits import check_ends, split_digits
+from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
+from ntl.approaches.standardise import NO_STATISTICS, fit, restore, standardise
+from ntl.encodings.digits import check_special_tokens, split_digits
 from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values
 from ntl.errors import UserError
 from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 
 
 class XvalOutput(NamedTuple):
-    """What the model predicts.
+    """Output of `T5ForXval`.
 
     Args:
-        logits: `[batch, seq, vocab]`.
-        numbers: `[batch, seq]`, standardised, float32; they count at `[NUM]`.
+        logits: Logits `[batch, seq, vocab]`.
+        numbers: Standardised numbers `[batch, seq]`, float32, which are used at `[NUM]`.
         encoded: States of the encoder, `[batch, question, width]`.
-        past_key_values: For the next step, where a cache is used.
+        past_key_values: Cache for the next step, if one is used.
     """
 
     logits: Tensor
@@ -40,10 +40,10 @@ class XvalOutput(NamedTuple):
 
 
 class T5ForXval(T5ForConditionalGeneration):
-    """T5 that multiplies the embedding of `[NUM]` with a number, and predicts a number beside each token.
+    """T5 that multiplies the embedding of `[NUM]` by a value, and predicts a number with each token.
 
     Args:
-        config: Of the T5; its `ntl` says `number_id` and `log_scale`.
+        config: Configuration of the T5, whose `ntl` holds `number_id` and `log_scale`.
     """
 
     def __init__(self, config: T5Config):
@@ -55,8 +55,8 @@ class T5ForXval(T5ForConditionalGeneration):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, nn.Linear) and module.bias is not None:  # of the head: T5's own have none
-            # transformers' default for T5 would be far too large for numbers of mean 0 and deviation 1.
+        if isinstance(module, nn.Linear) and module.bias is not None:  # the head: T5's layers have no bias
+            # transformers' default for T5 is far too large for numbers of mean 0 and standard deviation 1.
             init.normal_(module.weight, std=module.in_features**-0.5)
 
     def forward(
@@ -73,14 +73,14 @@ class T5ForXval(T5ForConditionalGeneration):
         """Predict tokens and numbers.
 
         Args:
-            input_ids: Questions, `[batch, question]`; not needed with `encoded`.
-            attention_mask: 0 at padding, `[batch, question]`.
-            numbers: Values at `[NUM]`, `[batch, question]`, float64.
-            decoder_input_ids: `[batch, seq]`.
+            input_ids: Token ids of the questions, `[batch, question]`; not needed with `encoded`.
+            attention_mask: Mask with 0 at padding, `[batch, question]`.
+            numbers: Values at `[NUM]`, `[batch, question]`, float64; not needed with `encoded`.
+            decoder_input_ids: Token ids of the answers, `[batch, seq]`.
             decoder_numbers: Values at `[NUM]`, `[batch, seq]`, float64.
-            encoded: Of an earlier step.
-            past_key_values: Of the step before.
-            use_cache: Whether to make or continue one.
+            encoded: Encoder states from an earlier step.
+            past_key_values: Cache from the previous step.
+            use_cache: Whether to create or extend a cache.
 
         Returns:
             The predictions.
@@ -98,7 +98,7 @@ class T5ForXval(T5ForConditionalGeneration):
         )
         states = decoded.last_hidden_state
         scale = self.model_dim**-0.5 if self.config.scale_decoder_outputs else 1.0
-        # bfloat16 would leave three digits of a number.
+        # bfloat16 would keep only three digits of a number.
         with torch.autocast(states.device.type, enabled=False):
             predicted = self.number_head(states.to(self.number_head[0].weight.dtype)).squeeze(-1).float()
         return XvalOutput(self.lm_head(states * scale), predicted, encoded, decoded.past_key_values)
@@ -114,9 +114,9 @@ class Xval:
     """T5 that reads and writes numbers as values; implements `ntl.approaches.Approach`.
 
     Args:
-        model: With a number head.
-        encoding: With `[NUM]`.
-        label_smoothing: Of cross-entropy.
+        model: A model with a number head.
+        encoding: The encoding with `[NUM]`.
+        label_smoothing: Label smoothing of cross-entropy.
     """
 
     vocabulary = None
@@ -129,16 +129,16 @@ class Xval:
         self.label_smoothing = label_smoothing
 
     def fit(self, answers: Iterable[str]) -> None:
-        """Take the statistics of the numbers in the training answers; see `Approach.fit`."""
+        """Compute the statistics of the numbers in the training answers; see `Approach.fit`."""
         fit(self.model.config, [value for answer in answers for value in find_values(answer)])
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
-        """Turn pairs into `input_ids`, `numbers`, `labels`, `label_numbers`; see `Approach.encode`."""
+        """Encode pairs as `input_ids`, `numbers`, `labels`, `label_numbers`; see `Approach.encode`."""
         (input_ids, numbers), (labels, label_numbers) = map(self.encoding.encode, (questions, answers))
         return {"input_ids": input_ids, "numbers": numbers, "labels": labels, "label_numbers": label_numbers}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """Pad rows, `[batch, seq]` each; see `Approach.collate`."""
+        """Pad each column of the rows to `[batch, seq]`; see `Approach.collate`."""
         return {
             **self._questions([row["input_ids"] for row in rows], [row["numbers"] for row in rows]),
             "labels": pad([row["labels"] for row in rows], IGNORE),
@@ -151,9 +151,9 @@ class Xval:
         return torch.stack([(labels != IGNORE).sum(), (labels == self.encoding.number_id).sum()]).double()
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute the share of (ce + number)/2: cross-entropy, and the standardised squared error.
+        """Compute the share of (ce + number)/2, the mean of cross-entropy and standardised squared error.
 
-        In evaluation the term `ce` is the plain one, without label smoothing.
+        In evaluation, the term `ce` has no label smoothing.
         """
         labels, numbers = batch["labels"], batch["label_numbers"]
         output = model(
@@ -180,11 +180,15 @@ class Xval:
         return Share(loss, {"ce": ce.detach(), "number": number.detach()})
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
-        """Answer greedily: each number that is written is what the next step reads; see `Approach.answer`."""
+        """Answer greedily, feeding each predicted number to the next step; see `Approach.answer`.
+
+        Raises:
+            UserError: The model has no statistics of training answers.
+        """
         if not questions:
             return []
         batch = self._questions(*self.encoding.encode(questions))
-        with answering(self.model, model) as unwrapped:
+        with generation_mode(self.model, model) as unwrapped:
             rows, values = _generate(
                 unwrapped,
                 {key: value.to(unwrapped.device) for key, value in batch.items()},
@@ -204,15 +208,15 @@ def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: in
 
     Args:
         model: The model.
-        questions: `input_ids`, `attention_mask`, `numbers`.
-        max_new_tokens: The longest answer.
+        questions: `input_ids`, `attention_mask` and `numbers`.
+        max_new_tokens: Maximum length of an answer in tokens.
 
     Returns:
-        ids: `[batch, seq]`, padded behind the end.
-        values: `[batch, seq]`, float32.
+        ids: Token ids `[batch, seq]`, padded after the end token.
+        values: Predicted numbers `[batch, seq]`, float32.
     """
     config = model.config
-    # Sharded parameters are gathered in every forward pass: all ranks must make as many.
+    # Every forward pass gathers sharded parameters, so all ranks must run equally many.
     may_stop = not isinstance(model, FSDPModule)
     count = len(questions["input_ids"])
     token = questions["input_ids"].new_full((count, 1), config.decoder_start_token_id)
@@ -239,19 +243,19 @@ def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: in
 
 
 def build(model: ModelSettings, loss: LossSettings) -> Xval:
-    """Make it of the settings; see `build_approach`."""
+    """Build the approach from the settings; see `build_approach`."""
     if loss.criterion is not None:
         raise UserError(
-            f"loss={loss.criterion} needs number tokens of several values, and xVal has one [NUM]; expected "
-            "no criterion. Leave the number token loss away."
+            f"loss={loss.criterion} needs number tokens of several values, and xVal has only [NUM]; expected "
+            "no criterion. Omit the number token loss."
         )
     if not 0 <= loss.label_smoothing <= 1:
-        raise UserError(f"label_smoothing={loss.label_smoothing}: expected 0 to 1.")
+        raise UserError(f"label_smoothing is {loss.label_smoothing}; expected a number from 0 to 1.")
     if model.family != "t5":
         raise UserError(f"family={model.family} has no xVal; expected t5.")
     checkpoint = read_config(model, ["t5"])
-    tokenizer = tokenizer_of(model)
-    check_ends(tokenizer)
+    tokenizer = load_model_tokenizer(model)
+    check_special_tokens(tokenizer)
     encoding = XvalEncoding(split_digits(tokenizer))
     t5 = build_model(
         T5ForXval,
@@ -261,12 +265,12 @@ def build(model: ModelSettings, loss: LossSettings) -> Xval:
         ["t5"],
         new=["number_head."],
         number_id=encoding.number_id,
-        **UNKNOWN,
+        **NO_STATISTICS,
     )
     if t5.config.ntl["number_id"] != encoding.number_id:
         raise UserError(
             f"{CHECKPOINT_KEY}={model.checkpoint} has [NUM] at {t5.config.ntl['number_id']}, the "
-            f"tokenizer at {encoding.number_id}; expected those of one run. Leave "
-            "model_args.tokenizer_name_or_path out."
+            f"tokenizer at {encoding.number_id}; expected both from the same run. Omit "
+            "model_args.tokenizer_name_or_path."
         )
     return Xval(t5, encoding, loss.label_smoothing)

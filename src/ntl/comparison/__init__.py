@@ -1,1 +1,1 @@
-"""`ntl compare`: the same small T5 with several objectives and seeds; it starts in `program`."""
+"""`ntl compare`: train the same small T5 with several objectives and seeds. `program` is the entry point."""

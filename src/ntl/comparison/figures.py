@@ -1,4 +1,4 @@
-"""The figures of a comparison: learning curves, predicted against true numbers, and an overview of both."""
+"""Draw a comparison's figures: learning curves, predicted against true numbers, and an overview."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def draw(records: Records, floors: Mapping[str, float | None], folder: Path) -> 
 
     Args:
         records: Finished runs, see `store.RunStore.save`.
-        floors: Test set -> its noise floor, or None.
-        folder: Where learning_curves.png, predicted_vs_true.png and overview.png are written.
+        floors: Maps each test set to its noise floor, or to None.
+        folder: Output folder for learning_curves.png, predicted_vs_true.png and overview.png.
     """
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
@@ -54,7 +54,7 @@ def draw(records: Records, floors: Mapping[str, float | None], folder: Path) -> 
         widths = [1.25, 1.35, *[1.0] * len(pair)]
         figure, axes = new_figure(len(widths), (3.0 * sum(widths), 3.3), widths)
         _curves(axes[0], groups, colours, "mae", floor)
-        axes[0].set_title("validation MAE while training")
+        axes[0].set_title("validation MAE during training")
         axes[0].legend(fontsize=8, loc="upper right")
         _points(axes[1], groups, colours, test, floor)
         _scatters(axes[2:], pair, groups, colours, test)
@@ -68,20 +68,20 @@ def _curves(
     key: str,
     floor: float | None,
 ) -> None:
-    """Median over seeds against steps, with a band that holds the middle half of the seeds."""
+    """Plot the median over seeds against steps, with a band from the first to the third quartile."""
     for name, runs in groups.items():
         values = np.array([[point.get(key) for point in run["curve"]] for run in runs], dtype=float)
-        known = ~np.isnan(values).any(axis=0)  # an early model may write no number at all
+        known = ~np.isnan(values).any(axis=0)  # early models may write no numbers
         if not known.any():
             continue  # a regression head has no cross-entropy
         steps = np.array([point["step"] for point in runs[0]["curve"]])[known]
         values = values[:, known]
-        # Quantiles, because one number with a digit too many moves a seed's MAE by hundreds.
+        # Quantiles, because one number with an extra digit changes a seed's MAE by hundreds.
         low, middle, high = np.quantile(values, (0.25, 0.5, 0.75), axis=0)
         ax.fill_between(steps, low, high, color=colours[name], alpha=0.15, lw=0)
         ax.plot(steps, middle, color=colours[name], lw=1.8, label=display_name(name))
     if key == "mae":
-        # Early models write numbers that are digits too long; the axis is for what comes after.
+        # Early models write numbers that are several digits too long; scale the axis for the later ones.
         final = [run["curve"][-1]["mae"] for runs in groups.values() for run in runs if run["curve"]]
         smallest = min((value for value in final if value), default=1.0)
         ax.set_yscale("log")
@@ -101,7 +101,7 @@ def _points(
     test: str,
     floor: float | None,
 ) -> None:
-    """Each seed's MAE as a dot, the mean and its standard error beside them."""
+    """Plot each seed's MAE as a dot, next to the mean with its standard error."""
     for i, (name, runs) in enumerate(groups.items()):
         values = [run["metrics"][test]["mae"] for run in runs]
         known = [v for v in values if v is not None]
@@ -128,7 +128,7 @@ def _scatters(
     colours: Mapping[str, str],
     test: str,
 ) -> None:
-    """Predicted against true numbers of each objective's first seed."""
+    """Plot predicted against true numbers for the first seed of each objective."""
     true = np.array(groups[names[0]][0]["predictions"][test]["true"])
     low, high = true.min(), true.max()
     margin = 0.06 * (high - low) or 1.0
@@ -136,7 +136,7 @@ def _scatters(
     for ax, name in zip(axes, names, strict=True):
         run = groups[name][0]
         values = run["predictions"][test]["predicted"]
-        # A number far outside is drawn at the edge: it must neither vanish nor squash the rest.
+        # Numbers far outside are drawn at the edge, so that they neither vanish nor compress the rest.
         predicted = np.array([np.nan if v is None else v for v in values], dtype=float).clip(*limits)
         ax.plot(limits, limits, color="#333333", lw=0.9, ls=(0, (4, 3)))
         ax.scatter(true, predicted, s=7, color=colours[name], alpha=0.4, lw=0)

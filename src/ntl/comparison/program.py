@@ -1,10 +1,10 @@
-"""`ntl compare`: the same small T5, from scratch, on the same data, with several objectives and seeds.
+"""`ntl compare`: train the same small T5 from scratch on the same data with several objectives and seeds.
 
     ntl compare
     ntl compare task=arithmetic task.data_dir=mathematics_dataset-v1.0 tokenizer=t5 seeds=[0,1]
 
-It writes table.md, results.json, figures and one file per run to `output_dir`. An interrupted comparison
-continues from its finished runs when the same command is given again.
+The program writes table.md, results.json, figures and one file per run to `output_dir`. Repeating the command
+of an interrupted comparison keeps the finished runs and continues with the others.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from ntl.comparison.progress import ComparisonProgress
 from ntl.comparison.store import RunStore
 from ntl.comparison.tables import markdown_tables, reference_line, references, summarise, terminal_table
 from ntl.comparison.workers import Run, default_jobs, run_all, usable_cores
-from ntl.errors import UserError, disk_full
-from ntl.records import installed_versions, write_whole
+from ntl.errors import UserError, disk_full_error
+from ntl.records import installed_versions, write_atomically
 from ntl.tasks import TaskData, load_task
 
 HELP = """\
 usage: ntl compare [key=value ...]
 
-Train the same small T5, from scratch, on the same data, with several objectives and seeds; print a table,
-write it with figures and JSON to output_dir. Ctrl-C keeps what is finished; the same command continues.
+Train the same small T5 from scratch on the same data with several objectives and seeds. Print a table, and
+write it with figures and JSON to output_dir. Ctrl-C keeps finished runs; the same command continues.
 
 examples:
   ntl compare
   ntl compare seeds=[0,1,2,3,4] objectives=[ce,ntl_was] output_dir=outputs/five-seeds
   ntl compare task=arithmetic task.data_dir=mathematics_dataset-v1.0 tokenizer=t5
 
-Everything below can be set, as section.key=value; task=NAME chooses the task.
+Everything below can be set as section.key=value; task=NAME chooses the task.
 """
 
 
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Hydra overrides. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit code: 0 all runs are finished, 1 one failed, 2 something asked for cannot be done, 130
+        The exit code: 0 if all runs are finished, 1 if one failed, 2 for a user-fixable error, 130 if
         interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -67,10 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ntl compare: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        told = disk_full(error, "the same command keeps the finished runs, and continues.")
-        if told is None:
+        full = disk_full_error(error, "the same command keeps the finished runs and continues.")
+        if full is None:
             raise
-        print(f"ntl compare: {told}", file=sys.stderr)
+        print(f"ntl compare: {full}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("ntl compare: interrupted; the same command continues", file=sys.stderr)
@@ -78,12 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compare(config: Mapping[str, Any], command: str, console: Console) -> int:
-    """Run what is missing of a comparison, and report.
+    """Do the missing runs of a comparison, and report all runs.
 
     Args:
-        config: From `configuration.load_config`.
-        command: What to type to continue.
-        console: Where to print.
+        config: Configuration from `configuration.load_config`.
+        command: The command that continues the comparison, for messages.
+        console: Console to print to.
 
     Returns:
         The exit code, see `main`.
@@ -99,9 +99,7 @@ def compare(config: Mapping[str, Any], command: str, console: Console) -> int:
     missing = [run for run in runs if run not in records]
     jobs = min(config["jobs"] or default_jobs(), max(len(missing), 1))
     if records:
-        console.print(
-            f"{len(records)} of {len(runs)} runs are finished already, in {folder}.", soft_wrap=True
-        )
+        console.print(f"{len(records)} of {len(runs)} runs are already finished in {folder}.", soft_wrap=True)
     failed: list[Run] = []
     interrupted = False
     started = time.monotonic()
@@ -147,7 +145,7 @@ def compare(config: Mapping[str, Any], command: str, console: Console) -> int:
 
 def _console() -> Console:
     console = Console()
-    # Tables need room; a file or a pipe has no width of its own.
+    # Files and pipes have no width, and tables need room.
     return console if console.is_terminal else Console(width=140)
 
 
@@ -192,7 +190,7 @@ def _report(
         f"{training['steps']} steps of {training['batch_size']}; "
         f"torch {version('torch')}, {machine['cores']} cores, one thread per run."
     ]
-    write_whole(folder / "table.md", markdown_tables(summary, compared_with, notes))
+    write_atomically(folder / "table.md", markdown_tables(summary, compared_with, notes))
     results = {
         "format": 1,
         "config": _without_paths(config),
@@ -203,24 +201,24 @@ def _report(
         "summary": summary,
         "runs": [{k: v for k, v in record.items() if k != "predictions"} for record in records],
     }
-    write_whole(folder / "results.json", json.dumps(results, indent=1))
+    write_atomically(folder / "results.json", json.dumps(results, indent=1))
     floors = {test: values["noise_floor"] for test, values in compared_with.items()}
     draw(records, floors, folder)
     console.print(f"Table, results.json and figures are in {folder}", markup=False, soft_wrap=True)
 
 
 def _identity(config: Mapping[str, Any], data: TaskData) -> dict[str, Any]:
-    """What makes two comparisons the same: settings and content, not where the files lie."""
+    """Return the settings and content hashes that two comparisons must share, regardless of paths."""
     shown = _without_paths(config)
     identity = {key: shown[key] for key in ("task", "model", "training", "tokenizer")}
     identity["data"] = data.fingerprint
     identity["vocabulary"] = None
     if config["tokenizer"] is not None:
-        # Loading it takes seconds, so only a given one is loaded here: its errors come before any run starts.
-        from ntl.encodings.digits import check_ends, load_tokenizer, split_digits
+        # Load a given tokenizer now, although it takes seconds, so that its errors come before any run.
+        from ntl.encodings.digits import check_special_tokens, load_tokenizer, split_digits
 
         tokenizer = split_digits(load_tokenizer(config["tokenizer"]))
-        check_ends(tokenizer)
+        check_special_tokens(tokenizer)
         vocabulary = tokenizer.get_vocab()
         text = json.dumps(sorted(vocabulary.items()))
         identity["vocabulary"] = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -228,7 +226,7 @@ def _identity(config: Mapping[str, Any], data: TaskData) -> dict[str, Any]:
 
 
 def _without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration without this machine's paths: folders by their names alone."""
+    """Return the configuration without machine-specific paths: only folder names are kept."""
     shown = {k: v for k, v in config.items() if k not in ("output_dir", "overwrite", "jobs")}
     shown["task"] = dict(shown["task"])
     for section, key in ((shown, "tokenizer"), (shown["task"], "data_dir")):

@@ -1,4 +1,4 @@
-"""How far a comparison is: a bar in a terminal, occasional lines elsewhere."""
+"""Show a comparison's progress: a bar in a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from ntl.comparison.workers import Run
 
-LINE_EVERY = 30.0  # seconds between two lines where there is no terminal
+LINE_EVERY = 30.0  # seconds between two lines without a terminal
 
 
 class ComparisonProgress:
-    """Counts the steps of all runs together. A context manager.
+    """A context manager that shows the progress of all runs together.
 
     Args:
-        console: Where to show it.
-        steps: Of one run.
-        runs: The number of runs to do.
-        clock: Seconds.
+        console: Console to show the progress on.
+        steps: Number of steps of one run.
+        runs: Number of runs to do.
+        clock: Function that returns the time in seconds.
     """
 
     def __init__(self, console: Console, steps: int, runs: int, clock: Callable[[], float] = time.monotonic):
@@ -58,12 +58,12 @@ class ComparisonProgress:
         self.bar.stop()
 
     def step(self, run: Run, steps: int) -> None:
-        """A run has done so many steps."""
+        """Record how many steps a run has done."""
         self.done[run] = steps
         self._show()
 
     def end(self, run: Run, message: str) -> None:
-        """A run has ended, well or badly; say so."""
+        """Record that a run has finished or failed, and print a message."""
         self.done[run] = self.steps
         self.ended += 1
         self.console.print(message, markup=False, highlight=False, soft_wrap=True)
@@ -71,7 +71,7 @@ class ComparisonProgress:
 
     @property
     def left(self) -> str:
-        """An estimate of the time left, in words."""
+        """The estimated time left, in words."""
         done = sum(self.done.values())
         if not done:
             return ""

@@ -1,4 +1,4 @@
-"""The output folder: one file per finished run, whole or absent, never mixed with another configuration's."""
+"""A comparison's output folder: one file per finished run, all of the same configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from ntl.comparison.workers import Run
 from ntl.errors import UserError
-from ntl.records import flatten, write_whole
+from ntl.records import flatten, write_atomically
 
 
 class RunStore:
@@ -17,11 +17,11 @@ class RunStore:
 
     Args:
         folder: The output folder; it need not exist.
-        identity: What all runs of the comparison have in common: data, model, training, ...
-        objectives: Objective -> its settings; each run depends on its own.
+        identity: Settings that all runs of the comparison share: data, model, training, ...
+        objectives: Maps each objective to its settings.
 
     Raises:
-        UserError: The folder cannot be used.
+        UserError: The folder is a file.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], objectives: Mapping[str, Any]):
@@ -35,22 +35,22 @@ class RunStore:
         self.objectives = objectives
 
     def path(self, run: Run) -> Path:
-        """The file of a run."""
+        """Return the path of a run's file."""
         return self.folder / "runs" / f"{run.objective}-seed{run.seed}.json"
 
     def open(self, runs: Sequence[Run], overwrite: bool) -> dict[Run, dict[str, Any]]:
-        """Look at what is there, and make the folder ready for new runs.
+        """Load the finished runs, and prepare the folder for new ones.
 
         Args:
-            runs: Those of the comparison.
-            overwrite: Delete runs of another configuration instead of refusing.
+            runs: Runs of the comparison.
+            overwrite: Whether to delete runs of another configuration.
 
         Returns:
-            The runs that are finished already, with their records.
+            The finished runs with their records.
 
         Raises:
-            UserError: The folder holds runs of another configuration, or a file that cannot be read; nothing
-                is changed then.
+            UserError: The folder holds runs of another configuration (and `overwrite` is false), holds a file
+                that cannot be read, or cannot be written. No run is changed.
         """
         finished, foreign, differences = {}, [], []
         for path in sorted((self.folder / "runs").glob("*-seed*.json")):
@@ -73,11 +73,11 @@ class RunStore:
             path.unlink()
         try:
             (self.folder / "runs").mkdir(parents=True, exist_ok=True)
-            write_whole(self.folder / "runs" / ".writable", "")
+            write_atomically(self.folder / "runs" / ".writable", "")
         except OSError as error:
             raise UserError(
-                f"output_dir={self.folder} cannot be written ({error.strerror}); expected a folder that can "
-                "be. Pass another output_dir."
+                f"output_dir={self.folder} cannot be written ({error.strerror}); expected a writable "
+                "folder. Pass another output_dir."
             ) from None
         (self.folder / "runs" / ".writable").unlink()
         return finished
@@ -87,8 +87,8 @@ class RunStore:
 
         Args:
             run: The run.
-            result: From `comparison_training.train_run`.
-            versions: Of the packages that made it.
+            result: Result of `training.train_run`.
+            versions: Maps each package to its version.
 
         Returns:
             The record: identity, objective, seed, versions and result.
@@ -100,7 +100,7 @@ class RunStore:
             "versions": dict(versions),
             **result,
         }
-        write_whole(self.path(run), json.dumps(record))
+        write_atomically(self.path(run), json.dumps(record))
         return record
 
     def _differences(self, record: Mapping[str, Any]) -> list[str]:
@@ -108,7 +108,7 @@ class RunStore:
         theirs = dict(record["config"])
         objective = theirs.pop("objective")
         name = record["objective"]
-        # Another comparison's objective may be unknown here; its runs are then neither used nor in the way.
+        # Runs with an objective that is unknown here, from another comparison, are ignored.
         if name in self.objectives:
             mine[f"objective.{name}"] = self.objectives[name]
             theirs[f"objective.{name}"] = objective
@@ -128,7 +128,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError("keys are missing")
     except (ValueError, TypeError, OSError) as error:
         raise UserError(
-            f"{path} is no run of a comparison ({error}); expected the JSON that `ntl compare` wrote. "
-            "Delete the file (the run is then repeated), or pass another output_dir."
+            f"{path} is not a run of a comparison ({error}); expected JSON that `ntl compare` wrote. "
+            "Delete the file to repeat the run, or pass another output_dir."
         ) from None
     return record

@@ -1,4 +1,4 @@
-"""From finished runs to a table, and to a JSON file that holds everything but the predictions."""
+"""Aggregate the finished runs of a comparison over seeds, and write them as tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ntl.tables import markdown_table
 from ntl.tasks import Example, TaskData
 
 BASELINE = "ce"
-NOTHING = "n/a"
+NOT_AVAILABLE = "n/a"
 HEADINGS = (
     "objective", "seeds", "exact", "MAE", "RMSE", "R²", "Pearson", "accuracy", "invalid", "MAE vs CE",
 )  # fmt: skip
@@ -26,7 +26,7 @@ NAMES = {
 
 
 def display_name(objective: str) -> str:
-    """How tables and figures call an objective."""
+    """Return an objective's name in tables and figures."""
     return NAMES.get(objective, objective)
 
 
@@ -37,10 +37,10 @@ def summarise(records: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[
         records: Finished runs, see `store.RunStore.save`.
 
     Returns:
-        Test set -> objective -> `seeds` (a list), and for each metric `mean` and `error` (standard
-        error over seeds). Objectives other than the baseline have `versus_ce`: for each metric, over the
-        seeds that both have, `mean` and `error` of the difference, `lower` (in how many of them it is
-        below the baseline) and `seeds` (how many there are).
+        Maps test set -> objective -> `seeds` (a list) and, for each metric, `mean` and `error` (standard
+        error over seeds). Objectives other than the baseline also have `versus_ce`, which compares the seeds
+        that both have. For each metric, it holds the `mean` and `error` of the difference, `lower`, the
+        number of seeds below the baseline, and `seeds`, the number of shared seeds.
     """
     summary: dict[str, dict[str, dict[str, Any]]] = {}
     tests = list(dict.fromkeys(test for record in records for test in record["metrics"]))
@@ -58,7 +58,7 @@ def _aggregate(name: str, scores: Mapping[str, Mapping[int, Mapping[str, Any]]])
     entry: dict[str, Any] = {"seeds": sorted(mine)}
     versus: dict[str, Any] = {}
     for metric in METRICS:
-        # Older runs were not scored by `exact`.
+        # Older runs lack `exact`.
         mean, error = mean_and_error([mine[seed].get(metric) for seed in sorted(mine)])
         entry[metric] = {"mean": mean, "error": error}
         pairs = [(mine[seed].get(metric), baseline[seed].get(metric)) for seed in shared]
@@ -72,13 +72,13 @@ def _aggregate(name: str, scores: Mapping[str, Mapping[int, Mapping[str, Any]]])
 
 
 def noise_floor(examples: Sequence[Example]) -> float | None:
-    """The MAE of someone who knows the answers but for their noise.
+    """Compute the MAE of predicting every answer without its noise.
 
     Args:
-        examples: Of a test set.
+        examples: Examples of a test set.
 
     Returns:
-        The MAE; None for tasks without noise.
+        The MAE, or None for tasks without noise.
     """
     if any(example.expected is None for example in examples):
         return None
@@ -86,27 +86,27 @@ def noise_floor(examples: Sequence[Example]) -> float | None:
 
 
 def constant_guess(train: Sequence[Example], test: Sequence[Example]) -> float:
-    """The MAE of someone who answers every question with the median of the training answers.
+    """Compute the MAE of always predicting the median of the training answers.
 
     Args:
-        train: The training examples.
-        test: A test set.
+        train: Training examples.
+        test: Examples of a test set.
 
     Returns:
-        The MAE: a model that does not beat it has learnt nothing of use.
+        The MAE. A model must beat it to have learnt anything.
     """
     guess = median(float(example.answer) for example in train)
     return sum(abs(float(example.answer) - guess) for example in test) / len(test)
 
 
 def references(data: TaskData) -> dict[str, dict[str, float | None]]:
-    """What the MAE of each test set is to be compared with.
+    """Compute reference values for the MAE on each test set.
 
     Args:
-        data: Of the task.
+        data: Data of the task.
 
     Returns:
-        Test set -> `noise_floor` and `constant_guess`.
+        Maps each test set to its `noise_floor` and `constant_guess`.
     """
     return {
         test: {
@@ -118,21 +118,21 @@ def references(data: TaskData) -> dict[str, dict[str, float | None]]:
 
 
 def reference_line(values: Mapping[str, float | None]) -> str:
-    """The references of one test set in words; `values` as in `references`."""
+    """Describe the reference values of one test set, see `references`."""
     line = f"For comparison, always answering the training median: MAE {values['constant_guess']:.2f}"
     if values["noise_floor"] is None:
         return f"{line}."
-    return f"{line}; knowing everything but the noise: {values['noise_floor']:.2f}."
+    return f"{line}; predicting everything except the noise: {values['noise_floor']:.2f}."
 
 
 def table_rows(summary: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """The cells of one test set's table.
+    """Format the rows of one test set's table.
 
     Args:
-        summary: Objective -> aggregates, from `summarise`.
+        summary: Maps each objective to its aggregates, from `summarise`.
 
     Returns:
-        One row per objective, cells as in `HEADINGS`.
+        One row per objective, with cells in the order of `HEADINGS`.
     """
     rows = []
     for name, entry in summary.items():
@@ -141,7 +141,7 @@ def table_rows(summary: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
             row.append(_plus_minus(entry[metric], digits))
         versus = entry.get("versus_ce", {}).get("mae")
         if versus is None:
-            row.append(NOTHING)
+            row.append(NOT_AVAILABLE)
         else:
             better = f" (lower on {versus['lower']} of {versus['seeds']})"
             row.append(_plus_minus(versus, 2, signed=True) + better)
@@ -151,13 +151,13 @@ def table_rows(summary: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
 
 def _plus_minus(value: Mapping[str, float | None], digits: int, signed: bool = False) -> str:
     if value["mean"] is None:
-        return NOTHING
+        return NOT_AVAILABLE
     text = f"{value['mean']:+.{digits}f}" if signed else f"{value['mean']:.{digits}f}"
     return text if value["error"] is None else f"{text} ± {value['error']:.{digits}f}"
 
 
 def terminal_table(test: str, summary: Mapping[str, Any]) -> Table:
-    """A test set's table for the terminal; arguments as in `table_rows`."""
+    """Make a test set's table for the terminal. See `table_rows` for `summary`."""
     table = Table(title=f"{test} set: mean ± standard error over seeds", title_justify="left")
     for i, heading in enumerate(HEADINGS):
         table.add_column(heading, justify="left" if i == 0 else "right")
@@ -171,15 +171,15 @@ def markdown_tables(
     compared_with: Mapping[str, Mapping[str, float | None]],
     notes: Sequence[str],
 ) -> str:
-    """All tables as Markdown.
+    """Write all tables as Markdown.
 
     Args:
-        summary: From `summarise`.
-        compared_with: From `references`.
-        notes: Lines that say how the numbers were made.
+        summary: Aggregates from `summarise`.
+        compared_with: Reference values from `references`.
+        notes: Sentences about the setup.
 
     Returns:
-        The text of `table.md`.
+        The content of `table.md`.
     """
     lines = []
     for test, objectives in summary.items():

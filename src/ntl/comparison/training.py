@@ -1,4 +1,4 @@
-"""One run of `ntl compare`: one objective, one seed, trained and evaluated."""
+"""Train and evaluate one run of `ntl compare`: one objective with one seed."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.tasks import Example, TaskData
 from ntl.trainer import ApproachTrainer
 
-POOL = 16  # batches that are drawn together and sorted by length; see plan_batches
-REPORT_EVERY = 5  # steps between two reports of progress
-QUESTIONS = 250  # decoded at once: enough to keep one core busy, little enough for its cache
-TERMS = {None: None, "wasserstein": "wasserstein", "squared_error": "expected_value"}  # ours -> the library's
+POOL = 16  # batches whose examples are sorted by length together, see plan_batches
+REPORT_EVERY = 5  # steps between two progress reports
+QUESTIONS = 250  # questions decoded at once: enough to keep a core busy, few enough for its cache
+# Maps the configuration's terms to the library's criteria.
+TERMS = {None: None, "wasserstein": "wasserstein", "squared_error": "expected_value"}
 
 
 class ProgressCallback(TrainerCallback):
-    """Reports the steps done, and measures the learning curve at some of them.
+    """Reports progress, and measures points of the learning curve.
 
     Args:
-        evaluate_at: Steps after which to measure.
-        measure: Measures; what it returns becomes a point of the curve.
+        evaluate_at: Steps after which to measure a point.
+        measure: Returns the metrics of a point.
         report: Called with the number of steps done.
     """
 
@@ -50,7 +51,7 @@ class ProgressCallback(TrainerCallback):
         self.curve: list[dict[str, float | None]] = []
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Called by the trainer after each update."""
+        """Measure and report, if due after this update."""
         step = state.global_step
         if step in self.evaluate_at:
             self.curve.append({"step": step, **self.measure()})
@@ -61,18 +62,18 @@ class ProgressCallback(TrainerCallback):
 def plan_batches(lengths: Sequence[int], steps: int, batch_size: int, seed: int) -> list[int]:
     """Choose the examples of every batch.
 
-    Each epoch is a new permutation. Within a pool of batches, examples of like length go together, which
-    saves padding, and the batches are then shuffled. It depends on the arguments alone: all objectives see
-    the same.
+    Each epoch is a new permutation of the examples. Within a pool of batches, examples of similar length are
+    batched together to save padding, and the batches are then shuffled. The result depends only on the
+    arguments, so all objectives see the same batches.
 
     Args:
-        lengths: Of the training examples.
-        steps: The number of batches.
-        batch_size: Examples in a batch.
-        seed: Of the permutations.
+        lengths: Length of each training example.
+        steps: Number of batches.
+        batch_size: Number of examples in a batch.
+        seed: Random seed of the permutations.
 
     Returns:
-        `steps * batch_size` indices of examples, batch after batch.
+        `steps * batch_size` example indices, one batch after another.
     """
     rng = np.random.default_rng(seed)
     total = steps * batch_size
@@ -88,10 +89,10 @@ def plan_batches(lengths: Sequence[int], steps: int, batch_size: int, seed: int)
 
 
 class EncodedExamples:
-    """Examples as token ids, encoded when they are first asked for and kept: a worker's runs share them.
+    """Examples that are encoded on first use and cached, so that a worker's runs share them.
 
     Args:
-        examples: Texts.
+        examples: Examples to encode.
     """
 
     def __init__(self, examples: Sequence[Example]):
@@ -99,11 +100,11 @@ class EncodedExamples:
         self._rows: dict[tuple[type, int], dict[str, Any]] = {}
 
     def rows(self, approach: Approach, indices: Iterable[int]) -> list[dict[str, Any]]:
-        """Get some of the examples.
+        """Get encoded examples.
 
         Args:
-            approach: What encodes them; those of one kind encode alike.
-            indices: Which, in any order, with repetition.
+            approach: Approach that encodes the examples. Approaches of one class share the cache.
+            indices: Indices of examples, in any order and possibly repeated.
 
         Returns:
             One row per index, for `Approach.collate`.
@@ -122,15 +123,18 @@ def encode(approach: Approach, examples: Sequence[Example]) -> list[dict[str, An
 
 
 def build(config: Mapping[str, Any], objective_name: str, seed: int) -> Approach:
-    """The approach of one run: a T5 from scratch, with digits as tokens.
+    """Build the approach of one run: a T5 from scratch with digits as tokens.
 
     Args:
         config: The whole configuration.
         objective_name: A key of its `objective` section.
-        seed: Of the weights. The same seed gives the same encoder and decoder, with either head.
+        seed: Random seed of the weights. The same seed gives the same encoder and decoder for either head.
 
     Returns:
         The approach.
+
+    Raises:
+        UserError: The tokenizer, the model or the loss cannot be used.
     """
     objective = config["objective"][objective_name]
     model = ModelSettings(
@@ -157,21 +161,24 @@ def train_run(
     Args:
         config: The whole configuration.
         objective_name: A key of its `objective` section.
-        seed: Of the initial weights and of the order of the data.
-        data: Of the task.
-        train: Its training examples.
+        seed: Random seed of the initial weights and of the order of the data.
+        data: Data of the task.
+        train: Encoded training examples of the task.
         report: Called with the number of steps done.
 
     Returns:
         `metrics` (test set -> metric -> value), `curve` (a list of points), `predictions` (test set ->
-        `predicted` and `true`), `parameters` (of the model), `seconds`.
+        `predicted` and `true`), `parameters` (the number of parameters) and `seconds`.
+
+    Raises:
+        UserError: The tokenizer, the model or the loss cannot be used.
     """
     transformers.logging.set_verbosity_error()
     started = time.perf_counter()
     training = config["training"]
     approach = build(config, objective_name, seed)
     approach.fit(example.answer for example in data.train)
-    # With its end token, and T5's space in front.
+    # Two more tokens: the end token, and T5's leading space.
     generation = GenerationSettings(beams=1, max_new_tokens=data.longest_answer + 2, batch_size=QUESTIONS)
     validation = data.validation[: training["evaluation_size"]]
     validation_batch = approach.collate(encode(approach, validation))
@@ -212,12 +219,12 @@ def train_run(
 
 
 def training_arguments(training: Mapping[str, Any], seed: int, output_dir: str) -> Seq2SeqTrainingArguments:
-    """The trainer's arguments.
+    """Make the trainer's arguments.
 
     Args:
         training: The `training` section of the configuration.
-        seed: Of the run.
-        output_dir: The trainer wants one; nothing is written there.
+        seed: Random seed of the run.
+        output_dir: A folder, which the trainer requires but does not write to.
 
     Returns:
         The arguments.
@@ -247,13 +254,13 @@ def training_arguments(training: Mapping[str, Any], seed: int, output_dir: str) 
 
 
 def true_numbers(examples: Sequence[Example]) -> list[float]:
-    """The answers as numbers.
+    """Convert the answers to numbers.
 
     Args:
-        examples: With numbers as answers.
+        examples: Examples whose answers are numbers.
 
     Returns:
-        One per example.
+        One number per example.
     """
     return [float(example.answer) for example in examples]
 
@@ -261,15 +268,15 @@ def true_numbers(examples: Sequence[Example]) -> list[float]:
 def answer(
     approach: Approach, examples: Sequence[Example], generation: GenerationSettings
 ) -> list[float | None]:
-    """Let a model answer questions.
+    """Answer questions with a model.
 
     Args:
-        approach: Of the run.
-        examples: The questions.
-        generation: How answers are decoded.
+        approach: Approach of the run.
+        examples: Questions to answer.
+        generation: Decoding settings.
 
     Returns:
-        One number per example; None where the decoded text is no number.
+        One number per example, or None if the decoded text is not a number.
     """
     numbers: list[float | None] = [None] * len(examples)
     for chosen in batches_by_length([len(e.question) for e in examples], generation.batch_size):
@@ -281,11 +288,11 @@ def answer(
 
 @torch.no_grad()
 def held_out_losses(approach: LanguageModel, batch: Mapping[str, Tensor]) -> dict[str, float]:
-    """Cross-entropy and NTL-WAS on held-out examples, whatever the model was trained with.
+    """Compute cross-entropy and NTL-WAS on held-out examples, regardless of the training objective.
 
     Args:
         approach: A language model.
-        batch: From its `collate`.
+        batch: A batch from its `collate`.
 
     Returns:
         `cross_entropy` per label and `ntl` per number label.

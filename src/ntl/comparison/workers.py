@@ -1,7 +1,7 @@
-"""Runs in parallel: worker processes of one thread each, which the parent feeds, watches and can stop.
+"""Run several runs in parallel, in single-threaded worker processes.
 
-The workers are spawned once and keep what they imported and loaded from run to run. A worker that dies takes
-one run with it, not the comparison.
+Each worker is spawned once and keeps its imports and data from run to run. If a worker dies, only its current
+run fails.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-MAX_DEFAULT_JOBS = 4  # a worker takes about 0.7 GiB; more of them would pass the 4 GiB that the demo promises
+MAX_DEFAULT_JOBS = 4  # a worker takes about 0.7 GiB; more would exceed the demo's limit of 4 GiB
 
 
 class Run(NamedTuple):
@@ -23,7 +23,7 @@ class Run(NamedTuple):
 
     Args:
         objective: A key of the configuration's `objective` section.
-        seed: Of the run.
+        seed: Random seed of the run.
     """
 
     objective: str
@@ -34,12 +34,12 @@ class Run(NamedTuple):
 
 
 def usable_cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def default_jobs() -> int:
-    """The number of workers that suits this machine: one per usable core, at most four."""
+    """Return the default number of workers: one per usable core, at most four."""
     return min(usable_cores(), MAX_DEFAULT_JOBS)
 
 
@@ -51,17 +51,18 @@ def run_all(
     on_done: Callable[[Run, dict[str, Any]], None],
     on_failed: Callable[[Run, str], None],
 ) -> None:
-    """Run all runs, several at a time.
+    """Do all runs, several at a time.
 
-    The callbacks are called in this process. Whatever ends this function (an interrupt too) ends the workers.
+    The callbacks run in this process. The workers are stopped when this function returns or raises, including
+    on an interrupt.
 
     Args:
         config: The whole configuration.
-        runs: What to run, in this order.
-        jobs: The number of workers.
+        runs: Runs to do, in this order.
+        jobs: Number of workers.
         on_progress: Called with a run and the number of its steps done.
-        on_done: Called with a run and its result, see `comparison_training.train_run`.
-        on_failed: Called with a run and its error.
+        on_done: Called with a run and its result, see `training.train_run`.
+        on_failed: Called with a run and its error message.
     """
     waiting = list(runs)
     workers = [_Worker(config) for _ in range(min(jobs, len(waiting)))]
@@ -98,33 +99,33 @@ class _Worker:
 
     def __init__(self, config: Mapping[str, Any]):
         context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, dict(config)), daemon=True)
-        # Ctrl-C reaches the whole process group, but the parent decides what ends: a child inherits what is
-        # ignored here.
+        self.connection, child_end = context.Pipe()
+        self.process = context.Process(target=_serve, args=(child_end, dict(config)), daemon=True)
+        # Ctrl-C signals the whole process group, but only the parent should handle it. Children inherit the
+        # ignored signal.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             self.process.start()
         finally:
             signal.signal(signal.SIGINT, before)
-        # Ours to close, or the end of the worker would not be seen here.
-        theirs.close()
+        # Close the parent's copy, so that the connection ends when the worker does.
+        child_end.close()
         self.run: Run | None = None
 
     def start(self, run: Run) -> None:
         self.run = run
-        with contextlib.suppress(OSError):  # it has died; receive() will tell
+        with contextlib.suppress(OSError):  # the worker has died; receive() reports it
             self.connection.send(run)
 
     def receive(self) -> tuple[str, Any]:
-        """A message: `step` and a count, `done` and a result, `failed` or `died` and an error."""
+        """Receive a message: `step` with a count, `done` with a result, `failed` or `died` with an error."""
         try:
             return self.connection.recv()
         except (EOFError, OSError):
             self.process.join()
             code = self.process.exitcode
             reason = f"killed by signal {-code}" if code and code < 0 else f"exit code {code}"
-            return "died", f"the worker process ended ({reason}); out of memory is the usual cause"
+            return "died", f"the worker process ended ({reason}), most likely out of memory"
 
     def stop(self) -> None:
         self.process.terminate()
@@ -133,8 +134,8 @@ class _Worker:
 
 
 def _serve(connection: Connection, config: dict[str, Any]) -> None:
-    """The worker: trains what it is sent until the parent goes away."""
-    # Before torch is imported: its thread pools are as large as the machine otherwise.
+    """Serve as a worker: train the runs that the parent sends, until the parent exits."""
+    # Set before torch is imported, whose thread pools otherwise use all cores.
     os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     loaded = None
     try:
@@ -159,7 +160,7 @@ def _serve(connection: Connection, config: dict[str, Any]) -> None:
             else:
                 connection.send(("done", result))
     except (EOFError, OSError):
-        return  # the parent has gone
+        return  # the parent has exited
 
 
 def _load(config: Mapping[str, Any]) -> tuple[Callable[..., dict[str, Any]], Any, Any]:

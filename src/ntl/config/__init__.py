@@ -1,1 +1,1 @@
-"""The configuration's files: Hydra finds them by this package's name."""
+"""The configuration's files, which Hydra finds by this package's name."""

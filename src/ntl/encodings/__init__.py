@@ -1,6 +1,6 @@
-"""How numbers in texts become tokens, and tokens become texts again; nothing here knows of models.
+"""Encodings of numbers: convert texts to tokens and back, independently of any model.
 
-digits                  each digit a token, or a tokenizer as it is
-regression_transformer  each digit a token that knows its place
-xval                    each number one [NUM] token and a value
+digits                  each digit is a token, or the tokenizer is used unchanged
+regression_transformer  each digit is a token that also encodes its place
+xval                    each number is one [NUM] token and a value
 """

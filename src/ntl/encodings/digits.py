@@ -1,7 +1,7 @@
-"""Digits as tokens: each digit of a number is a token of its own.
+"""Digits as tokens: each digit of a number is one token.
 
-T5's own tokenizer writes `▁42` and `2019` as one token each; a loss on digits would see almost none of
-them.
+T5's own tokenizer encodes `▁42` and `2019` as one token each, so a loss on digit tokens would miss most
+digits.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ntl.errors import UserError
 from ntl.hub import TOKENIZERS, locate
 
-# Every kind of place that a number has in a text of the tasks: start, end, after a sign, a bracket, a point.
+# Numbers in all positions that occur in the tasks: at the start, at the end, after a sign, bracket or point.
 PROBES = ("0123456789", "Evaluate -1520 - -1524 - (0 + 2 - 1 - -36).", "12 7 45", "-3.14", "90")
 
 
 class TextEncoding:
-    """Texts as the tokenizer writes them.
+    """Encodes texts with a tokenizer, unchanged.
 
     Args:
-        tokenizer: Any fast one; `split_digits` makes one that writes each digit alone.
+        tokenizer: Any fast tokenizer, such as one from `split_digits` that makes each digit one token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
@@ -35,11 +35,11 @@ class TextEncoding:
         """Turn texts into token ids.
 
         Args:
-            texts: Any.
-            special_tokens: Whether to add those that the tokenizer puts around a text.
+            texts: Any texts.
+            special_tokens: Whether to add the tokenizer's special tokens, such as the end token.
 
         Returns:
-            One list per text.
+            One list of ids per text.
         """
         if not texts:
             return []
@@ -61,33 +61,33 @@ class TextEncoding:
 
 
 def load_tokenizer(name: str | Path | None, key: str = "tokenizer") -> PreTrainedTokenizerFast:
-    """A tokenizer, as it is.
+    """Load a tokenizer.
 
     Args:
-        name: A folder or a name on the hub; None for the small tokenizer that ships with the lab.
-        key: What the user calls this setting, for messages.
+        name: A folder or a name on the hub. None loads the small tokenizer that ships with the lab.
+        key: The user's name for this setting, used in error messages.
 
     Returns:
-        The tokenizer.
+        The tokenizer, unchanged.
 
     Raises:
-        UserError: It cannot be had, or is no fast one.
+        UserError: The tokenizer cannot be found or loaded, or is not a fast one.
     """
     if name is None:
         return character_tokenizer()
-    found = locate(name, key, TOKENIZERS, "leave it out: a small tokenizer ships with the lab")
+    found = locate(name, key, TOKENIZERS, "omit it to use the small tokenizer that ships with the lab")
     if Path(found).is_dir() and not any((Path(found) / file).exists() for file in TOKENIZERS):
-        # transformers would make an empty tokenizer of the model's configuration.
+        # transformers would build an empty tokenizer from the model's configuration.
         raise UserError(
             f"{key}={name} holds no tokenizer; expected one of the files {', '.join(TOKENIZERS)}. Correct "
             "it, or name another folder for the tokenizer."
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(found)
-    except Exception as error:  # transformers raises many kinds here, and all mean the same to the user
+    except Exception as error:  # transformers raises many types; the user's remedy is the same
         raise UserError(
             f"{key}={name} cannot be loaded ({(str(error).splitlines() or [type(error).__name__])[0]}); "
-            "expected a folder with tokenizer.json or spiece.model. Correct it, or leave it out."
+            "expected a folder with tokenizer.json or spiece.model. Correct it, or omit it."
         ) from error
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
@@ -99,20 +99,20 @@ def load_tokenizer(name: str | Path | None, key: str = "tokenizer") -> PreTraine
 
 
 def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """A copy of a tokenizer that writes every digit as a token of its own.
+    """Copy a tokenizer and make the copy encode every digit as one token.
 
     Args:
         tokenizer: A fast tokenizer, SentencePiece or byte-level; it is not changed.
 
     Returns:
-        The copy. Its vocabulary is the same: `42` becomes `4` and `2`, which T5 and GPT-2 have already.
+        The copy, with the same vocabulary. It encodes `42` as `4` and `2`, which T5 and GPT-2 already have.
 
     Raises:
-        UserError: The copy does not write the ten digits as ten tokens, or does not decode what it encodes.
+        UserError: The copy does not encode the ten digits as ten tokens, or does not decode texts unchanged.
     """
     tokenizer = copy.deepcopy(tokenizer)
     backend = tokenizer.backend_tokenizer
-    # ASCII alone, and last: bytes of other scripts look like digits (²) to a byte-level tokenizer.
+    # ASCII only, and last: a byte-level tokenizer represents bytes of other scripts by characters such as ².
     digits = pre_tokenizers.Split(Regex("[0-9]"), "isolated")
     before = [backend.pre_tokenizer] if backend.pre_tokenizer is not None else []
     backend.pre_tokenizer = pre_tokenizers.Sequence([*before, digits])
@@ -121,11 +121,10 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
-    """The small tokenizer that ships with the lab: printable ASCII, one token per character.
+    """Make the small tokenizer that ships with the lab: printable ASCII, one token per character.
 
-    It keeps T5's conventions: pad 0, end 1, unknown 2, `▁` for a space, and the end token after each text.
-    Only the `▁` that T5 puts in front of every text is left out: it would cost the decoder a step per
-    number.
+    It follows T5's conventions: pad 0, end 1, unknown 2, `▁` for a space, and the end token after each text.
+    Unlike T5's, it adds no `▁` in front of a text, which would cost the decoder one step per number.
 
     Returns:
         A tokenizer with 98 tokens.
@@ -148,24 +147,24 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def check_ends(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Check that a tokenizer ends its texts and can pad them, as an encoder-decoder needs it.
+def check_special_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Check that a tokenizer appends an end token and has a padding token, as an encoder-decoder requires.
 
     Args:
-        tokenizer: As `load_tokenizer` gives it.
+        tokenizer: A tokenizer from `load_tokenizer`.
 
     Raises:
-        UserError: It does not.
+        UserError: The tokenizer lacks one of them.
     """
     if tokenizer.pad_token_id is None or tokenizer("1")["input_ids"][-1] != tokenizer.eos_token_id:
         raise UserError(
-            "the tokenizer has no padding token, or writes no end token behind a text; expected both, as "
-            "T5's does. Use a T5 tokenizer."
+            "the tokenizer has no padding token, or adds no end token after a text; expected both, as T5's "
+            "has. Use a T5 tokenizer."
         )
 
 
 def digit_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """The ids of the tokens 0 to 9, in this order, where numbers are written digit by digit."""
+    """Return the ids of the tokens 0 to 9, in this order, of a tokenizer that splits digits."""
     return tokenizer.convert_tokens_to_ids(list(string.digits))
 
 
@@ -179,10 +178,10 @@ def _check_digits(tokenizer: PreTrainedTokenizerFast) -> None:
         if len(digits) != 10 or tokenizer.unk_token_id in digits or seen != expected:
             raise UserError(
                 f"the tokenizer writes {seen} of the {expected} digits in {text!r} as digit tokens; "
-                "expected all. Use one with the ten tokens 0 to 9, as T5's."
+                "expected all. Use one with the ten tokens 0 to 9, such as T5's."
             )
         if decoded != text:
             raise UserError(
-                f"the tokenizer decodes {text!r} as {decoded!r}; expected the same text. Use one that keeps "
-                "text as it is, as T5's."
+                f"the tokenizer decodes {text!r} as {decoded!r}; expected the same text. Use one that "
+                "decodes texts unchanged, such as T5's."
             )

@@ -1,9 +1,9 @@
-"""The Regression Transformer's numbers: each digit is a token that knows its place.
+"""The Regression Transformer's encoding: each digit is a token that also encodes its place.
 
-12.3 is `_1_1_ _2_0_ _3_-1_`: digit d at place p stands for d·10^p. Signs stay tokens of their own; the point
-is not written. Places go from -12 to 19; a number with a digit beyond them keeps its plain digits, so that no
-text is refused and every text comes back as it was, leading and trailing zeros included. A point without a
-digit on either side is text.
+12.3 is encoded as `_1_1_ _2_0_ _3_-1_`, where digit d at place p stands for d·10^p. Signs are separate
+tokens, and the decimal point is omitted. Places range from -12 to 19. A number with a digit outside this
+range keeps its plain digits, so every text can be encoded and is restored exactly, including leading and
+trailing zeros. A point without a digit on both sides is text.
 
 Source: Born & Manica, Nature Machine Intelligence 2023.
 """
@@ -24,11 +24,11 @@ from ntl.encodings.spelling import Marked, Speller
 LOWEST, HIGHEST = -12, 19
 PLACES = range(LOWEST, HIGHEST + 1)
 _NUMBER = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
-_LARGEST = 3e9  # is embedded as 10; larger numbers go beyond
+_LARGEST = 3e9  # embedded as 10; larger numbers exceed it
 
 
 class PlacedDigit(NamedTuple):
-    """What one token stands for.
+    """A digit at a place: the meaning of one token.
 
     Args:
         digit: 0 to 9.
@@ -45,13 +45,13 @@ TOKENS = tuple(f"_{digit}_{place}_" for digit, place in PLACED_DIGITS)
 
 
 class RegressionTransformerEncoding:
-    """Texts whose digits are tokens of digit and place.
+    """Encodes digits in texts as tokens of digit and place.
 
     Args:
-        tokenizer: One that splits digits; the 320 tokens are added to it, unless it has them already.
+        tokenizer: A tokenizer that splits digits. The 320 tokens are added to it, unless it has them already.
 
     Raises:
-        UserError: It has no tokens for a decimal point, a sign or a space.
+        UserError: The tokenizer has no token for the decimal point, the minus sign or the space.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
@@ -61,29 +61,29 @@ class RegressionTransformerEncoding:
         self._placed = {token: placed for placed, token in self._ids.items()}
         self.first_id = self._speller.added_ids[0]
         self.ill_formed = 0
-        """Numbers that `decode` has read on a best-effort basis so far."""
+        """Number of malformed numbers that `decode` has decoded on a best-effort basis so far."""
 
     @property
     def digits_of_ids(self) -> dict[int, int]:
-        """Token id to its digit alone, which is what a number token loss looks at."""
+        """Maps each token id to its digit without its place, which the number token loss uses."""
         return {token: placed.digit for token, placed in self._placed.items()}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Turn texts into token ids.
 
         Args:
-            texts: Any; only ASCII digits are numbers.
+            texts: Any texts. Only ASCII digits count as numbers.
 
         Returns:
-            One list per text.
+            One list of ids per text.
 
         Raises:
-            UserError: A text holds what looks like a token of this encoding.
+            UserError: A text contains a token of this encoding.
         """
         return self._speller.encode(texts, self._mark)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Turn token ids into texts; see `read_places` for what is no number as it should be.
+        """Turn token ids into texts; see `format_placed_digits` for malformed numbers.
 
         Args:
             rows: One list of ids per text.
@@ -117,7 +117,7 @@ class RegressionTransformerEncoding:
                 yield self._read(number)
                 number = []
                 if placed is not None:
-                    yield " "  # two numbers, not one
+                    yield " "  # separates two numbers
             if placed is None:
                 yield int(token)
             else:
@@ -126,26 +126,26 @@ class RegressionTransformerEncoding:
             yield self._read(number)
 
     def _read(self, number: Sequence[PlacedDigit]) -> str:
-        text, well_formed = read_places(number)
+        text, well_formed = format_placed_digits(number)
         self.ill_formed += not well_formed
         return text
 
 
-def read_places(number: Sequence[PlacedDigit]) -> tuple[str, bool]:
-    """Write the sum of digits at their places as text, exactly.
+def format_placed_digits(number: Sequence[PlacedDigit]) -> tuple[str, bool]:
+    """Format digits at given places as a number, exactly.
 
     Args:
-        number: Falling places, at least one.
+        number: Digits with decreasing places, at least one.
 
     Returns:
-        text: The number; skipped places, and those down to 0, are zeros. Leading and trailing zeros that are
-            there stay.
-        well_formed: Whether it skips no place, and does not end above place 0.
+        text: The number. Skipped places and missing places down to 0 are filled with zeros. Leading and
+            trailing zeros are kept.
+        well_formed: Whether the digits skip no place and reach place 0.
 
     Example:
-        >>> read_places([PlacedDigit(1, 1), PlacedDigit(2, 0), PlacedDigit(3, -1)])
+        >>> format_placed_digits([PlacedDigit(1, 1), PlacedDigit(2, 0), PlacedDigit(3, -1)])
         ('12.3', True)
-        >>> read_places([PlacedDigit(1, 2), PlacedDigit(2, 1)])
+        >>> format_placed_digits([PlacedDigit(1, 2), PlacedDigit(2, 1)])
         ('120', False)
     """
     digits = {placed.place: placed.digit for placed in number}
@@ -158,14 +158,14 @@ def read_places(number: Sequence[PlacedDigit]) -> tuple[str, bool]:
 
 
 def numerical_encodings(dimension: int, log_scale: bool) -> Tensor:
-    """The fixed vectors that are added to the embeddings of the tokens.
+    """Compute the fixed vectors that are added to the embeddings of the tokens.
 
-    Entry i of the token with v = d·10^p is v/(i + 1) where i is even, and the negative of the entry before
-    where i is odd; scaled so that 3·10⁹ becomes 10.
+    For the token of v = d·10^p, entry i is v/(i + 1) if i is even, and the negative of the previous entry if
+    i is odd. Entries are scaled so that 3·10⁹ becomes 10.
 
     Args:
-        dimension: Of the embeddings.
-        log_scale: Whether to take sign(e)·log10(|e| + 1) of each entry e before it is scaled.
+        dimension: Width of the embeddings.
+        log_scale: Whether to replace each entry e by sign(e)·log10(|e| + 1) before scaling.
 
     Returns:
         `[320, dimension]`, in the order of `TOKENS`.

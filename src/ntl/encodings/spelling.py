@@ -1,8 +1,8 @@
-"""Numbers that are not written with plain digits: from texts to their tokens, and back.
+"""Encode numbers with an encoding's own tokens instead of plain digits, and decode them.
 
-A text is first written with the digits that the encoding wants to have tokens for (`3.14` as `314`, or as
-`0`); a tokenizer that splits digits gives each of them a token, in order, whatever stands around them. These
-tokens are then replaced.
+A text is first rewritten so that each of the encoding's tokens is represented by one digit (`3.14` as `314`,
+or as `0`). A tokenizer that splits digits encodes each digit as one token, in order and in any context. These
+tokens are then replaced by the encoding's own.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Marked(NamedTuple):
     """A text whose digits stand for other tokens.
 
     Args:
-        text: What to tokenize.
-        tokens: One per ASCII digit of it: the id that its token is replaced with, or None to keep it.
+        text: Text to tokenize.
+        tokens: For each ASCII digit of the text, the id that replaces its token, or None to keep it.
     """
 
     text: str
@@ -30,14 +30,14 @@ class Marked(NamedTuple):
 
 
 class Speller:
-    """Writes tokens in place of digits, and digits in place of tokens.
+    """Replaces digits by an encoding's own tokens, and the reverse.
 
     Args:
-        tokenizer: One that splits digits; `first_id` and all above are not its own tokens.
-        added: Tokens that the encoding adds to it.
+        tokenizer: A tokenizer that splits digits.
+        added: The encoding's own tokens, which are added to the tokenizer.
 
     Raises:
-        UserError: The tokenizer has no tokens for a decimal point, a sign or a space.
+        UserError: The tokenizer has no token for the decimal point, the minus sign or the space.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, added: Sequence[str]):
@@ -51,7 +51,7 @@ class Speller:
         if missing:
             raise UserError(
                 f"the tokenizer has no token for {missing}; expected one for each digit, the point, the "
-                "minus sign and the space, as T5's. Use a T5 tokenizer, or leave it out."
+                "minus sign and the space, as T5's has. Use a T5 tokenizer, or omit the setting."
             )
         tokenizer.add_tokens(list(added))
         self.added_ids: list[int] = tokenizer.convert_tokens_to_ids(list(added))
@@ -60,14 +60,14 @@ class Speller:
         """Turn texts into token ids.
 
         Args:
-            texts: Any.
-            mark: Says what the digits of a text stand for.
+            texts: Any texts.
+            mark: Rewrites a text and assigns tokens to its digits.
 
         Returns:
             One list of ids per text.
 
         Raises:
-            UserError: A text holds what looks like the encoding's own tokens.
+            UserError: A text contains a token of the encoding.
         """
         marked = [mark(self._normalize(text)) for text in texts]
         rows = self.plain.encode([m.text for m in marked])
@@ -75,7 +75,7 @@ class Speller:
             at = [i for i, token in enumerate(row) if token in self._digits]
             if len(at) != len(tokens) or not set(self.added_ids).isdisjoint(row):
                 raise UserError(
-                    f"{text[:80]!r} holds digits or words that the tokenizer writes as special tokens; "
+                    f"{text[:80]!r} contains digits or words that the tokenizer encodes as special tokens; "
                     "expected plain text. Remove them."
                 )
             for i, token in zip(at, tokens, strict=True):
@@ -90,8 +90,8 @@ class Speller:
 
         Args:
             rows: One list of ids per text.
-            spell: Gives the ids of a row again, with texts of digits, points, minus signs and spaces in
-                place of the encoding's own tokens.
+            spell: Yields the ids of a row, with the encoding's own tokens replaced by texts of digits,
+                points, minus signs and spaces.
 
         Returns:
             The texts.
@@ -106,7 +106,7 @@ class Speller:
         return [self._characters[c] for c in number]
 
     def _normalize(self, text: str) -> str:
-        # As the tokenizer will: full-width digits become ASCII ones in T5's, and are read as such.
+        # Normalise as the tokenizer does: T5's converts full-width digits to ASCII, which then are numbers.
         normalizer = self.tokenizer.backend_tokenizer.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 

@@ -1,11 +1,11 @@
-"""xVal's numbers: each is one `[NUM]` token, and its value goes beside the tokens.
+"""xVal's encoding: each number is one `[NUM]` token, and its value is stored next to the tokens.
 
-A number is ASCII digits, perhaps with a point between them, and a minus sign in front that follows neither a
-letter, a digit, a closing bracket, a percent sign nor a point (`-3` and `2 * -3` hold -3, `5-3` holds 5 and
-3). What float64 cannot hold as finite keeps its plain digits.
+A number consists of ASCII digits, optionally with a decimal point between them. A minus sign belongs to the
+number unless it follows a letter, a digit, a closing bracket, a percent sign or a point: `-3` and `2 * -3`
+contain -3, but `5-3` contains 5 and 3. Numbers that overflow float64 keep their plain digits.
 
-Values come back in the shortest way to write them. That is lossy: leading zeros (007), trailing zeros of
-decimals (1.50) and digits beyond the 17th are gone.
+Decoding writes each value in its shortest form. This is lossy: leading zeros (007), trailing zeros of
+decimals (1.50) and digits beyond the 17th are lost.
 
 Source: Golkar et al. 2023.
 """
@@ -24,19 +24,19 @@ from transformers import PreTrainedTokenizerFast
 from ntl.encodings.spelling import Marked, Speller
 
 NUM = "[NUM]"
-LARGEST = 1e30  # magnitudes beyond are embedded and written as this: float32 ends at 3e38
+LARGEST = 1e30  # larger magnitudes are clipped to this, because float32 overflows at 3e38
 _NUMBER = re.compile(r"(?:(?<![\w)\]%.])-)?[0-9]+(?:\.[0-9]+)?")
 _EMBEDDED_AS_TEN = 3e9
 
 
 class XvalEncoding:
-    """Texts whose numbers are one token and a value.
+    """Encodes each number in a text as one token and a value.
 
     Args:
-        tokenizer: One that splits digits; `[NUM]` is added to it, unless it has it already.
+        tokenizer: A tokenizer that splits digits. `[NUM]` is added to it, unless it has it already.
 
     Raises:
-        UserError: It has no tokens for a decimal point, a sign or a space.
+        UserError: The tokenizer has no token for the decimal point, the minus sign or the space.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
@@ -48,14 +48,14 @@ class XvalEncoding:
         """Turn texts into token ids and values.
 
         Args:
-            texts: Any.
+            texts: Any texts.
 
         Returns:
             ids: One list per text.
             values: Lists of the same lengths, with the value at each `[NUM]` and 0 elsewhere.
 
         Raises:
-            UserError: A text holds `[NUM]` itself.
+            UserError: A text contains `[NUM]` itself.
         """
         found: list[list[float]] = []
 
@@ -76,12 +76,12 @@ class XvalEncoding:
 
         Args:
             rows: One list of ids per text.
-            values: Of the same lengths; those at `[NUM]` are written.
+            values: Lists of the same lengths. The values at `[NUM]` are written.
 
         Returns:
             The texts.
         """
-        # The speller sees the ids alone: the values come in the same order.
+        # The speller only sees the ids; the values are consumed in the same order.
         ordered = (
             v
             for row, of in zip(rows, values, strict=True)
@@ -94,7 +94,7 @@ class XvalEncoding:
             for token in row:
                 if token != self.number_id:
                     yield token
-                elif before == self.number_id:  # two numbers, not one; no text is encoded so
+                elif before == self.number_id:  # separate two adjacent numbers, which only a model writes
                     yield " " + format_number(next(ordered))
                 else:
                     yield format_number(next(ordered))
@@ -119,7 +119,7 @@ class XvalEncoding:
 
 
 def find_values(text: str) -> list[float]:
-    """The values that a text would have beside its tokens; its digits must be ASCII.
+    """Return the values of the numbers in a text, as `XvalEncoding` encodes them; digits must be ASCII.
 
     Example:
         >>> find_values("5-3 = 2.50, not -2")
@@ -129,10 +129,10 @@ def find_values(text: str) -> list[float]:
 
 
 def format_number(value: float) -> str:
-    """Write a number in the shortest way that is exact in its precision, without an exponent.
+    """Write a number in the shortest form that is exact in its precision, without an exponent.
 
     Args:
-        value: Finite; a numpy float32 is as exact as that.
+        value: A finite number. A numpy float32 is written with the precision of float32.
 
     Returns:
         The text.
@@ -145,15 +145,15 @@ def format_number(value: float) -> str:
 
 
 def embedding_scale(values: Tensor, log_scale: bool) -> Tensor:
-    """What the embedding of `[NUM]` is multiplied with.
+    """Compute the factors that multiply the embedding of `[NUM]`.
 
     Args:
-        values: Of any shape, float64.
-        log_scale: Whether it is sign(v)·log10(|v| + 1), scaled so that 3·10⁹ becomes 10 (0 vanishes); else it
-            is v + 1 (-1 vanishes).
+        values: Values of any shape, float64.
+        log_scale: Whether a factor is sign(v)·log10(|v| + 1), scaled so that 3·10⁹ becomes 10 (0 gives a zero
+            embedding). Otherwise it is v + 1 (-1 gives a zero embedding).
 
     Returns:
-        The same shape.
+        A tensor of the same shape.
     """
     values = values.clamp(-LARGEST, LARGEST)
     if log_scale:

@@ -1,13 +1,14 @@
-"""What the models learn: one module per task, all with the same small interface.
+"""The tasks that models learn: one module per task, all with the same interface.
 
-A task is a module in this package with one function, `load(settings) -> TaskData`. `settings` is a section of
-the configuration: `task` (of `ntl compare`), or `dataset_args` together with `name`. The same settings give
-the same examples, in every process.
+A task is a module in this package with a function `load(settings) -> TaskData`. `settings` is a section of
+the
+configuration: `task` (of `ntl compare`), or `dataset_args` with an additional `name`. The same settings give
+the same examples in every process.
 
     gsm8k                grade-school problems with their solutions
     mathematics_dataset  the thirteen modules of the DeepMind mathematics dataset that the paper trained on
     arithmetic           one of them: sums and differences in brackets
-    multiplication       products of integers, by their numbers of digits
+    multiplication       products of integers with up to a given number of digits
     rjokes               jokes and their scores
     multirc              passages with questions, answered in words
     noisy_regression     weighted sums with noise, for `ntl compare`
@@ -29,12 +30,12 @@ DATASETS = ("mathematics_dataset", "arithmetic", "gsm8k", "rjokes", "multirc", "
 
 
 class Example(NamedTuple):
-    """One question and its answer, both text.
+    """A question and its answer, both text.
 
     Args:
-        question: What the encoder reads.
-        answer: The number that the decoder should write.
-        expected: The answer without its noise; None for tasks that have none.
+        question: Text that the model reads.
+        answer: Text that the model should write. Most tasks have numeric answers; MultiRC answers in words.
+        expected: The answer without noise, or None for tasks without noise.
     """
 
     question: str
@@ -46,15 +47,15 @@ class Example(NamedTuple):
 class TaskData:
     """The examples of one task.
 
-    A part is a list, or a memory-mapped `ntl.tasks.arrow.ArrowExamples` where it comes from files.
+    Each split is a list or, if it comes from files, a memory-mapped `ntl.tasks.arrow.ArrowExamples`.
 
     Args:
-        train: What the models are trained on.
-        validation: Held out; the learning curves are measured on it.
-        tests: Held out; name of the test set -> its examples. The first one is the main one.
-        number_metrics: Whether answers are to be compared as numbers.
-        final_answer_marker: What stands before the number that counts (`####` in GSM8K); None where the last
-            number of an answer does.
+        train: Training examples.
+        validation: Held-out examples for learning curves.
+        tests: Held-out examples by test set. The first test set is the main one.
+        number_metrics: Whether answers are compared as numbers.
+        final_answer_marker: Marker before the final answer (`####` in GSM8K), or None if solutions have no
+            marked final answer.
     """
 
     train: Sequence[Example]
@@ -65,7 +66,7 @@ class TaskData:
 
     @property
     def longest_answer(self) -> int:
-        """The length of the longest answer, in characters."""
+        """The length of the longest answer in characters."""
         return max(
             part.longest_answer if hasattr(part, "longest_answer") else max(len(e.answer) for e in part)
             for part in self._parts()
@@ -73,7 +74,7 @@ class TaskData:
 
     @property
     def fingerprint(self) -> str:
-        """A short hash of every example: two runs with the same one saw the same data, wherever it lies."""
+        """A short hash of all examples, which identifies the data regardless of its location."""
         parts = [
             part.fingerprint if hasattr(part, "fingerprint") else fingerprint(part) for part in self._parts()
         ]
@@ -84,13 +85,13 @@ class TaskData:
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """A hash of the questions and answers of one part, in their order.
+    """Hash the questions and answers of one split, in order.
 
     Args:
-        examples: The part.
+        examples: Examples of the split.
 
     Returns:
-        64 hexadecimal digits.
+        A string of 64 hexadecimal digits.
     """
     digest = hashlib.sha256()
     for example in examples:
@@ -99,16 +100,16 @@ def fingerprint(examples: Iterable[Example]) -> str:
 
 
 def sample_data_dir(name: str) -> Path:
-    """The folder of the small sample of a dataset that ships with the lab, in the layout of prepared data.
+    """Return the folder of a dataset's sample that ships with the lab, in the layout of prepared data.
 
     Args:
         name: One of `DATASETS`.
 
     Returns:
-        The folder; see SOURCES.md beside it.
+        The folder. SOURCES.md next to it documents the samples.
 
     Raises:
-        UserError: There is no such dataset.
+        UserError: The dataset is unknown.
     """
     if name not in DATASETS:
         raise UserError(f"dataset {name!r} is unknown; expected one of: {', '.join(DATASETS)}.")
@@ -119,13 +120,13 @@ def load_task(settings: Mapping[str, Any]) -> TaskData:
     """Load the examples of a task.
 
     Args:
-        settings: A section of the configuration; its `name` chooses the task.
+        settings: A section of the configuration. Its `name` chooses the task.
 
     Returns:
         The examples.
 
     Raises:
-        UserError: The settings or the files cannot be used.
+        UserError: The settings or the files are invalid.
     """
     name = settings["name"]
     known = sorted({*TASKS, *DATASETS})
@@ -134,48 +135,49 @@ def load_task(settings: Mapping[str, Any]) -> TaskData:
     return import_module(f"ntl.tasks.{name}").load(settings)
 
 
-def key_of(settings: Mapping[str, Any], name: str) -> str:
-    """Write a setting as its user does: in `dataset_args` or `task`, or, for `ntl prepare`, in no section."""
+def setting_key(settings: Mapping[str, Any], name: str) -> str:
+    """Return a setting's full key: in `dataset_args` or `task` or, for `ntl prepare`, without a section."""
     if "dataset_name" in settings:
         return f"dataset_args.{name}"
     return f"task.{name}" if "name" in settings else name
 
 
-def require_at_least(settings: Mapping[str, Any], least: Mapping[str, float]) -> None:
-    """Check that settings of a task are numbers of at least a given size.
+def check_at_least(settings: Mapping[str, Any], least: Mapping[str, float]) -> None:
+    """Check that settings of a task are numbers with given minimum values.
 
     Args:
         settings: A section of the configuration.
-        least: Name of a setting -> its smallest value; where that is an int, the setting must be one.
+        least: Maps each setting's name to its minimum. If the minimum is an int, the setting must be one.
 
     Raises:
-        UserError: One is not.
+        UserError: A setting is not a number, or is too small.
     """
     for name, smallest in least.items():
         value = settings[name]
         kind = int if isinstance(smallest, int) else (int, float)
         if isinstance(value, bool) or not isinstance(value, kind) or value < smallest:
             word = "a whole number" if kind is int else "a number"
-            key = key_of(settings, name)
+            key = setting_key(settings, name)
             raise UserError(
                 f"{key} is {value!r}; expected {word} of at least {smallest}. Pass for example "
                 f"{key}={max(smallest, 1)}."
             )
 
 
-def require_one_of(settings: Mapping[str, Any], name: str, choices: Sequence[Any]) -> None:
-    """Check that a setting is one of a few.
+def check_one_of(settings: Mapping[str, Any], name: str, choices: Sequence[Any]) -> None:
+    """Check that a setting is one of several choices.
 
     Args:
         settings: A section of the configuration.
-        name: Of the setting.
-        choices: What it may be.
+        name: Name of the setting.
+        choices: Valid values.
 
     Raises:
-        UserError: It is something else.
+        UserError: The setting has another value.
     """
     if settings[name] not in choices:
         words = ", ".join("null" if choice is None else str(choice) for choice in choices)
         raise UserError(
-            f"{key_of(settings, name)} is {settings[name]!r}; expected one of: {words}. Pass one of them."
+            f"{setting_key(settings, name)} is {settings[name]!r}; expected one of: {words}. "
+            "Pass one of them."
         )

@@ -1,7 +1,7 @@
 """Arithmetic in the format of the DeepMind mathematics dataset.
 
-Questions and answers stand on alternating lines: "Calculate -4 - (5 + (3 - 6))." and "-6". The examples come
-from files where they lie in a folder, else from a seeded generator of the same kind of question.
+Questions and answers are on alternating lines: "Calculate -4 - (5 + (3 - 6))." and "-6". The examples are
+read from files or drawn from a seeded generator of similar questions.
 
 Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Models", ICLR 2019.
 """
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ntl.errors import UserError
-from ntl.tasks import Example, TaskData, require_at_least, require_one_of
+from ntl.tasks import Example, TaskData, check_at_least, check_one_of
 from ntl.tasks.files import load_files, read_pairs
 from ntl.tasks.mathematics_dataset import DIFFICULTIES, prepared_text
-from ntl.tasks.questions import TEMPLATES, expression_of
+from ntl.tasks.questions import TEMPLATES, draw_expression
 
 PREPARED = {
     "train": "arithmetic_train.txt",
@@ -27,7 +27,7 @@ PREPARED = {
     "extrapolate": "arithmetic_test_extrapolate.txt",
 }
 
-# What the generator draws for each split: how many integers, and how large they are.
+# For each split, the range of the number of integers in a question, and the largest integer.
 GENERATED = {
     "train-easy": ((2, 4), 10),
     "train-medium": ((3, 5), 40),
@@ -41,23 +41,24 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     """Read or generate the examples.
 
     Args:
-        settings: `data_dir`. None generates: `train_per_difficulty`, `validation_per_difficulty`,
-            `test_size` (questions), `data_seed`. As the section `dataset_args`, it is a folder of prepared
-            files (with `mode`, None, and `cache_dir`); as the section `task`, one of official files, that
-            holds train-easy, train-medium, train-hard, interpolate and extrapolate, with `modules`,
-            `extrapolate_modules` (file names without .txt), and the sizes as pairs from each file.
+        settings: If `data_dir` is None, examples are generated with `train_per_difficulty`,
+            `validation_per_difficulty`, `test_size` (numbers of questions) and `data_seed`. In the section
+            `dataset_args`, `data_dir` is a folder of prepared files, with `mode` (None) and `cache_dir`. In
+            the section `task`, it is a folder of official files with the subfolders train-easy, train-medium,
+            train-hard, interpolate and extrapolate. `modules` and `extrapolate_modules` are then file names
+            without .txt, and the sizes count pairs from each file.
 
     Returns:
         Training and validation examples of the three difficulties, an interpolation and an extrapolation
         test.
 
     Raises:
-        UserError: A setting is out of its range, or a file is missing or malformed.
+        UserError: A setting is out of range, or a file is missing or malformed.
     """
     sizes = ("train_per_difficulty", "validation_per_difficulty", "test_size")
-    require_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})
+    check_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})
     if "mode" in settings:
-        require_one_of(settings, "mode", [None])
+        check_one_of(settings, "mode", [None])
     if settings["data_dir"] is None:
         return generate(settings)
     if "modules" in settings:
@@ -69,9 +70,8 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 def _read(settings: Mapping[str, Any], folder: Path) -> TaskData:
     if not folder.is_dir():
         raise UserError(
-            f"task.data_dir={folder} is no folder; expected one that holds train-easy, train-medium, "
-            "train-hard, interpolate and extrapolate. Correct it, or leave it out: the questions are then "
-            "generated."
+            f"task.data_dir={folder} is not a folder; expected one that holds train-easy, train-medium, "
+            "train-hard, interpolate and extrapolate. Correct it, or omit it to generate the questions."
         )
     if not settings["modules"]:
         raise UserError(
@@ -121,14 +121,14 @@ def _read(settings: Mapping[str, Any], folder: Path) -> TaskData:
 
 
 def generate(settings: Mapping[str, Any]) -> TaskData:
-    """Draw the examples.
+    """Generate the examples.
 
     Args:
         settings: `train_per_difficulty`, `validation_per_difficulty`, `test_size`, `data_seed`.
 
     Returns:
-        The examples. No expression of a test or of the validation set is in the training set, nor in each
-        other. Training expressions may repeat, as they do in the official files: there is no end of them.
+        The examples. The expressions of the training, validation and test sets are disjoint. Training
+        expressions may repeat, as in the official files.
     """
     rng = random.Random(settings["data_seed"])
     held_out: set[str] = set()
@@ -150,8 +150,8 @@ def generate(settings: Mapping[str, Any]) -> TaskData:
 def _questions(split: str, rng: random.Random, held_out: set[str], hold_out: bool) -> Iterator[Example]:
     (fewest, most), largest = GENERATED[split]
     while True:
-        expression, value = expression_of(rng.randint(fewest, most), largest, rng)
-        # Without the sentence around it: a test expression in another sentence would be the same question.
+        expression, value = draw_expression(rng.randint(fewest, most), largest, rng)
+        # Compare without the sentence: the same expression in another sentence would be the same question.
         if expression not in held_out:
             if hold_out:
                 held_out.add(expression)

@@ -1,7 +1,7 @@
-"""Examples in an Arrow file: read once, memory-mapped ever after, whatever their number.
+"""Cache examples in memory-mapped Arrow files.
 
-The full mathematics dataset has 26 million pairs; as Python objects they would take gigabytes in every
-process. Converted, they are shared through the page cache, and a run starts at once.
+The full mathematics dataset has 26 million pairs. As Python objects, they would take gigabytes in every
+process. Memory-mapped, they are shared through the page cache, and a run starts at once.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from filelock import FileLock
 from ntl.errors import UserError
 from ntl.tasks import Example
 
-ROWS = 10_000  # of one Arrow batch
+ROWS = 10_000  # rows in an Arrow batch
 SCHEMA = pa.schema({"question": pa.string(), "answer": pa.string()})
 
 
 class ArrowExamples(Sequence[Example]):
-    """Examples that lie in an Arrow file.
+    """Examples in an Arrow file.
 
     Args:
-        folder: That `cached` made.
+        folder: A folder made by `read_cached`.
 
     Attributes:
-        dataset: The same as a `datasets.Dataset` with the columns question and answer. What its `map` makes
-            is cached in the folder too.
-        fingerprint: Of the content, as `ntl.tasks.fingerprint`.
-        longest_answer: In characters.
+        dataset: The examples as a `datasets.Dataset` with the columns question and answer. Results of its
+            `map` are cached in the same folder.
+        fingerprint: Hash of the content, see `ntl.tasks.fingerprint`.
+        longest_answer: Length of the longest answer in characters.
     """
 
     def __init__(self, folder: Path):
@@ -71,26 +71,29 @@ class ArrowExamples(Sequence[Example]):
         return hash(self.fingerprint)
 
 
-def cached(source: Sequence[Any], read: Callable[[], Iterable[Example]], cache_dir: str) -> ArrowExamples:
-    """Read examples into an Arrow file, unless an earlier call has.
+def read_cached(
+    source: Sequence[Any], read: Callable[[], Iterable[Example]], cache_dir: str
+) -> ArrowExamples:
+    """Read examples into an Arrow file, unless it is cached already.
 
-    Several processes may ask for the same at once: one reads, the others wait. An interrupted call leaves
-    nothing that a later one would take for whole.
+    If several processes request the same examples at once, one reads them and the others wait. An interrupted
+    call leaves no partial file that a later call would use.
 
     Args:
-        source: What the examples depend on: a file's path, size and time, how it is read, ...
-        read: Gives the examples; called only when they are not there.
-        cache_dir: The folder of such files.
+        source: JSON values that the examples depend on, such as a file's path, size and modification time,
+            and how it is read.
+        read: Returns the examples; called only if they are not cached.
+        cache_dir: Folder of the cache.
 
     Returns:
         The examples.
 
     Raises:
-        UserError: The folder cannot be written; or from `read`.
+        UserError: The folder cannot be written, or `read` raises one.
     """
     key = hashlib.sha256(json.dumps([1, *source]).encode()).hexdigest()[:24]
     folder = Path(cache_dir).expanduser() / key
-    # A folder that is there is whole: it needs no lock, and may lie where nothing can be written.
+    # An existing folder is complete, so it needs no lock and may be read-only.
     if not folder.is_dir():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +110,7 @@ def cached(source: Sequence[Any], read: Callable[[], Iterable[Example]], cache_d
 
 def _make(folder: Path, read: Callable[[], Iterable[Example]]) -> None:
     partial = folder.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     partial.mkdir()
     try:
         _write(partial, read())
@@ -122,7 +125,7 @@ def _write(folder: Path, examples: Iterable[Example]) -> None:
     with pa.OSFile(str(folder / "examples.arrow"), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as stream:
         for rows in _batches(examples):
             questions, answers = [e.question for e in rows], [e.answer for e in rows]
-            # The same bytes as in `ntl.tasks.fingerprint`: lists and files of one content are one to all.
+            # The same bytes as in `ntl.tasks.fingerprint`, so lists and files of equal content hash alike.
             digest.update("".join(f"{q}\t{a}\n" for q, a in zip(questions, answers, strict=True)).encode())
             longest = max(longest, max(map(len, answers)))
             stream.write_batch(pa.record_batch([pa.array(questions), pa.array(answers)], schema=SCHEMA))

@@ -1,7 +1,7 @@
-"""Readers of the official formats, and the layouts of the folders that hold them.
+"""Read the official file formats, and describe the layouts of dataset folders.
 
-Every reader gives the examples of one file in its order, one at a time, and checks what it reads: an error
-names the file, the line, what is wrong and what to do.
+Every reader yields the examples of one file in order and checks them. Its errors name the file and the line,
+and say what is wrong and what to do.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ntl.errors import UserError
 from ntl.metrics import read_answer
-from ntl.tasks import Example, key_of, require_at_least, sample_data_dir
+from ntl.tasks import Example, check_at_least, sample_data_dir, setting_key
 
 if TYPE_CHECKING:
     from ntl.tasks.arrow import ArrowExamples
 
-LINES = 10_000  # read at once
-ANNOUNCED = 50_000_000  # bytes of a file that takes long enough to say so
+LINES = 10_000  # lines read at once
+LARGE_FILE = 50_000_000  # bytes above which reading a file is announced
 
 
 class FormatError(ValueError):
-    """A line is not what it should be; the reader of the file adds where it stands."""
+    """A line is malformed. The reader catches this error and adds the file and the line number."""
 
 
 class Part(NamedTuple):
     """Where the examples of one split come from.
 
     Args:
-        file: Its path in the data folder.
-        read: From the file's path to its examples.
-        version: Another one where `read` would give other examples for the same file.
+        file: Path of the file in the data folder.
+        read: Reads the examples from the file's path.
+        version: Version of `read`, which changes when the same file would give other examples.
     """
 
     file: str
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     version: str
 
 
-# Split -> part; `train`, `validation`, then the tests in their order.
+# Maps each split to its part: `train`, `validation`, then the tests in order.
 Layout = Mapping[str, Part]
 
 
@@ -55,47 +55,47 @@ def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> dict[s
 
     Args:
         settings: The section of the configuration, with `data_dir`, `cache_dir` and the dataset's name.
-        layouts: What the folder may hold; the first one that is complete is read.
+        layouts: Layouts that the folder may have. The first complete one is read.
 
     Returns:
-        Split -> its examples.
+        Maps each split to its examples.
 
     Raises:
-        UserError: No layout is complete (told before anything is read), or a file is malformed.
+        UserError: No layout is complete (raised before anything is read), or a file is malformed.
     """
-    # Only here: importing datasets takes a second, which programs without files need not wait for.
-    from ntl.tasks.arrow import cached
+    # Imported here because importing datasets takes a second, which only programs that read files should pay.
+    from ntl.tasks.arrow import read_cached
 
-    folder, key, name = data_folder(settings), key_of(settings, "data_dir"), settings["name"]
+    folder, key, name = data_folder(settings), setting_key(settings, "data_dir"), settings["name"]
     advice = (
-        f"Make them with `ntl prepare {name}` (`ntl prepare --help`), or pass {key}=another/folder; "
-        f"{key}=sample is the small sample that ships with the lab."
+        f"Make them with `ntl prepare {name}` (see `ntl prepare --help`), or pass {key}=another/folder; "
+        f"{key}=sample selects the small sample that ships with the lab."
     )
     examples = {}
     for split, (file, read, version) in choose_layout(folder, layouts, key, advice).items():
         path = (folder / file).resolve()
         status = path.stat()
         source = [str(path), status.st_size, status.st_mtime_ns, version]
-        examples[split] = cached(source, partial(_announced, path, read), settings["cache_dir"])
+        examples[split] = read_cached(source, partial(_read_and_announce, path, read), settings["cache_dir"])
     return examples
 
 
-def _announced(path: Path, read: Callable[[Path], Iterable[Example]]) -> Iterable[Example]:
+def _read_and_announce(path: Path, read: Callable[[Path], Iterable[Example]]) -> Iterable[Example]:
     size = path.stat().st_size
-    if size > ANNOUNCED:
-        print(f"Reading {path} ({size / 1e6:,.0f} MB); this is done once.", file=sys.stderr, flush=True)
+    if size > LARGE_FILE:
+        print(f"Reading {path} ({size / 1e6:,.0f} MB); this happens only once.", file=sys.stderr, flush=True)
     return read(path)
 
 
 def data_folder(settings: Mapping[str, Any]) -> Path:
-    """The folder that `data_dir` names; `sample` is the small one that ships with the lab.
+    """Return the folder that `data_dir` names; `sample` names the small sample that ships with the lab.
 
     Raises:
-        UserError: `data_dir` or `cache_dir` is no name of a folder.
+        UserError: `data_dir` or `cache_dir` is not a path.
     """
     for name in ("data_dir", "cache_dir"):
         if not isinstance(settings[name], str) or not settings[name]:
-            key = key_of(settings, name)
+            key = setting_key(settings, name)
             raise UserError(
                 f"{key} is {settings[name]!r}; expected the path of a folder, such as {key}=folder."
             )
@@ -105,52 +105,52 @@ def data_folder(settings: Mapping[str, Any]) -> Path:
 
 
 def choose_layout(folder: Path, layouts: Sequence[Layout], key: str, advice: str) -> Layout:
-    """Choose the layout that a folder has, by the names of its files alone.
+    """Choose the layout of a folder by the names of its files.
 
     Args:
         folder: The data folder.
-        layouts: Those that are known.
-        key: The setting that named the folder, for the message.
-        advice: What to do, for the message.
+        layouts: Layouts that the folder may have.
+        key: The setting that named the folder, for the error message.
+        advice: What to do, for the error message.
 
     Returns:
-        The first complete one.
+        The first complete layout.
 
     Raises:
-        UserError: None is complete; the message says what is missing and what the folder has.
+        UserError: No layout is complete. The message lists the missing files and those in the folder.
     """
     files = [list(dict.fromkeys(part.file for part in layout.values())) for layout in layouts]
-    expected = "; or ".join(_some(names, 6) for names in files)
+    expected = "; or ".join(_join_names(names, 6) for names in files)
     if not folder.is_dir():
-        raise UserError(f"{key}={folder} is no folder; expected one that holds {expected}. {advice}")
+        raise UserError(f"{key}={folder} is not a folder; expected one that holds {expected}. {advice}")
     missing = [[name for name in names if not (folder / name).is_file()] for names in files]
     for layout, absent in zip(layouts, missing, strict=True):
         if not absent:
             return layout
-    # The layout that lacks the least is what was meant.
+    # Report the layout that is closest to complete, which is most likely the intended one.
     nearest = min(range(len(layouts)), key=lambda i: len(missing[i]) / len(files[i]))
     raise UserError(
-        f"{key}={folder} lacks {_some(missing[nearest])}; it has {contents(folder)}. "
+        f"{key}={folder} lacks {_join_names(missing[nearest])}; it has {contents(folder)}. "
         f"Expected {expected}. {advice}"
     )
 
 
 def contents(folder: Path) -> str:
-    """The names in a folder, for a message."""
-    return _some(sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())) or "nothing"
+    """List the names in a folder, for an error message."""
+    return _join_names(sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())) or "nothing"
 
 
-def _some(names: Sequence[str], limit: int = 12) -> str:
+def _join_names(names: Sequence[str], limit: int = 12) -> str:
     more = f", ... ({len(names)} in all)" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more
 
 
 def read_pairs(path: Path, numbers: bool = False) -> Iterator[Example]:
-    """Read questions and answers on alternating lines: the mathematics dataset's format.
+    """Read questions and answers on alternating lines, the mathematics dataset's format.
 
     Args:
-        path: The file, UTF-8.
-        numbers: Whether every answer has to be a number.
+        path: A UTF-8 file.
+        numbers: Whether every answer must be a number.
 
     Yields:
         The pairs, in the file's order.
@@ -179,7 +179,7 @@ def read_pairs(path: Path, numbers: bool = False) -> Iterator[Example]:
     if question is not None or not number:
         raise UserError(
             f"{path}, line {number}: the file ends with a question that has no answer (or is empty); "
-            "expected an even number of lines, at least two. Restore the file: it may be cut off."
+            "expected an even number of lines, at least two. Restore the file, which may be truncated."
         )
 
 
@@ -189,8 +189,8 @@ def read_json_lines(
     """Read a file with one JSON object per line.
 
     Args:
-        path: The file, UTF-8.
-        convert: From an object to its examples; raises FormatError where the object is odd.
+        path: A UTF-8 file.
+        convert: Converts an object to its examples; raises FormatError if the object is malformed.
 
     Yields:
         The examples, in the file's order.
@@ -203,9 +203,9 @@ def read_json_lines(
         try:
             record = json.loads(line)
         except ValueError as error:
-            raise FormatError(f"it is no JSON ({error}); expected one object per line") from None
+            raise FormatError(f"it is not JSON ({error}); expected one object per line") from None
         if not isinstance(record, dict):
-            raise FormatError(f"it is {type(record).__name__}, not an object; expected one object per line")
+            raise FormatError(f"it is a {type(record).__name__}; expected one object per line")
         return convert(record)
 
     return read_records(path, parse)
@@ -215,14 +215,14 @@ def read_records(path: Path, parse: Callable[[str], Iterable[Example]]) -> Itera
     """Read a file with one record per line.
 
     Args:
-        path: The file, UTF-8.
-        parse: From a line to its examples; raises FormatError where the line is odd.
+        path: A UTF-8 file.
+        parse: Parses a line into its examples; raises FormatError if the line is malformed.
 
     Yields:
         The examples, in the file's order.
 
     Raises:
-        UserError: The file is missing or malformed, or gives no example.
+        UserError: The file is missing or malformed, or holds no examples.
     """
     empty = True
     for number, line in enumerate(read_lines(path), start=1):
@@ -230,8 +230,8 @@ def read_records(path: Path, parse: Callable[[str], Iterable[Example]]) -> Itera
             examples = parse(line)
         except FormatError as error:
             raise UserError(
-                f"{path}, line {number}: {error}. Mend or remove the line, or restore the file: it may "
-                "be cut off."
+                f"{path}, line {number}: {error}. Correct or remove the line, or restore the file, which may "
+                "be truncated."
             ) from None
         for example in examples:
             empty = False
@@ -245,12 +245,12 @@ def prepared_layout(
     clean: Callable[[Mapping[str, Any]], Iterable[Example]] | None = None,
     version: str = "question-answer-1",
 ) -> Layout:
-    """The layout of prepared JSON files.
+    """Return the layout of prepared JSON files.
 
     Args:
-        files: Split -> file name.
-        clean: From an object to its examples; None: `question_and_answer`.
-        version: Of `clean`.
+        files: Maps each split to its file name.
+        clean: Converts an object to its examples. Default: `question_and_answer`.
+        version: Version of `clean`.
 
     Returns:
         The layout.
@@ -265,16 +265,16 @@ def hold_out(
     settings: Mapping[str, Any],
     group: Callable[[Example], str] = lambda example: example.question,
 ) -> Iterable[Example]:
-    """Divide an official training file into training and validation examples.
+    """Split an official training file into training and validation examples.
 
     Args:
-        examples: Of one official file.
-        split: `train` or `validation`; any other takes the file as it is.
-        settings: `validation_share` (of the groups, above 0 and below 1) and `split_seed`.
-        group: What is never divided, such as the questions about one passage.
+        examples: Examples of one official file.
+        split: `train` or `validation`. Any other value returns all examples.
+        settings: `validation_share` (share of the groups, above 0 and below 1) and `split_seed`.
+        group: Returns an example's group, which is never divided, such as the questions about one passage.
 
     Returns:
-        The examples of the split, in their order.
+        The examples of the split, in their original order.
     """
     if split not in ("train", "validation"):
         return examples
@@ -285,14 +285,14 @@ def hold_out(
     return [example for example in examples if (group(example) in chosen) == (split == "validation")]
 
 
-def require_split_settings(settings: Mapping[str, Any]) -> None:
+def check_split_settings(settings: Mapping[str, Any]) -> None:
     """Check the settings of `hold_out`.
 
     Raises:
-        UserError: One is out of its range.
+        UserError: A setting is out of range.
     """
-    require_at_least(settings, {"split_seed": 0})
-    share, key = settings["validation_share"], key_of(settings, "validation_share")
+    check_at_least(settings, {"split_seed": 0})
+    share, key = settings["validation_share"], setting_key(settings, "validation_share")
     if isinstance(share, bool) or not isinstance(share, float) or not 0 < share < 1:
         raise UserError(
             f"{key} is {share!r}; expected a number above 0 and below 1. Pass for example {key}=0.1."
@@ -300,49 +300,53 @@ def require_split_settings(settings: Mapping[str, Any]) -> None:
 
 
 def question_and_answer(record: Mapping[str, Any]) -> list[Example]:
-    """Convert the prepared form of every JSON dataset: `question` and `answer`, both text."""
-    values = [text_of(record, key) for key in ("question", "answer")]
+    """Convert an object of prepared data, with the texts `question` and `answer`.
+
+    Raises:
+        FormatError: A key is missing, or its value is not a text.
+    """
+    values = [get_text(record, key) for key in ("question", "answer")]
     return [Example(*values)]
 
 
-def text_of(record: Any, key: str) -> str:
-    """A text in a JSON object.
+def get_text(record: Any, key: str) -> str:
+    """Get a text from a JSON object.
 
     Args:
         record: The object.
-        key: Of the text.
+        key: Key of the text.
 
     Returns:
-        The text, without spaces around it.
+        The text, without surrounding white space.
 
     Raises:
-        FormatError: It is no object, the key is absent, or its value is no text, or empty.
+        FormatError: `record` is not an object, the key is missing, or its value is not valid, non-empty text.
     """
     if not isinstance(record, Mapping):
-        raise FormatError(f"{str(record)[:40]!r} stands where an object with the key {key!r} is expected")
+        raise FormatError(f"found {str(record)[:40]!r}; expected an object with the key {key!r}")
     if key not in record:
         raise FormatError(f"the key {key!r} is missing; it has {', '.join(map(repr, record)) or 'none'}")
     value = record[key]
     if not isinstance(value, str) or not value.strip():
-        raise FormatError(f"{key!r} is {str(value)[:40]!r}; expected text, not empty")
+        raise FormatError(f"{key!r} is {str(value)[:40]!r}; expected non-empty text")
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise FormatError(
-            f"{key!r} holds half of a surrogate pair (\\ud800 to \\udfff); expected whole characters"
+            f"{key!r} holds half of a surrogate pair (\\ud800 to \\udfff); expected complete characters"
         )
     return value.strip()
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Read the lines of a file, plain or with gzip.
+    """Read the lines of a file, which may be compressed with gzip.
 
-    Lines end with a line feed alone (a carriage return before it is dropped): jokes and passages hold other
-    characters that Python would take for the end of a line.
+    Only a line feed ends a line (a carriage return before it is dropped), because jokes and passages contain
+    other characters at which Python splits lines.
 
     Args:
-        path: The file, UTF-8; gzip where its name ends with .gz.
+        path: A UTF-8 file, compressed if its name ends with .gz.
 
     Yields:
-        The lines, without their ends.
+        The lines, without their line endings.
 
     Raises:
         UserError: The file cannot be read.
@@ -363,7 +367,7 @@ def read_lines(path: Path) -> Iterator[str]:
         raise UserError(f"{path} does not exist. Correct the folder or the name.") from None
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(
-            f"{path}, after line {done}: the file cannot be read ({error}). Restore it: it may be cut off."
+            f"{path}, after line {done}: the file cannot be read ({error}). Restore it; it may be truncated."
         ) from None
 
 

@@ -1,7 +1,7 @@
-"""GSM8K: grade-school problems; the answer is the solution, with the final number after `####`.
+"""GSM8K: grade-school problems, answered with a solution and the final number after `####`.
 
-As in the paper, the calculator annotations `<<48/2=24>>` are removed, and numbers are written in one way: no
-thousands separators or spaces inside, `.5` as `0.5`.
+As in the paper, the calculator annotations `<<48/2=24>>` are removed, and numbers are normalised: they have
+no thousands separators, and `.5` becomes `0.5`.
 
 Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems", 2021.
 """
@@ -14,17 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ntl.tasks import Example, TaskData, require_one_of
+from ntl.tasks import Example, TaskData, check_one_of
 from ntl.tasks.files import (
     FormatError,
     Layout,
     Part,
+    check_split_settings,
+    get_text,
     hold_out,
     load_files,
     prepared_layout,
     read_json_lines,
-    require_split_settings,
-    text_of,
 )
 from ntl.tasks.hub import load_hub
 
@@ -34,7 +34,7 @@ PREPARED = {"train": "train_t_clean.jsonl", "validation": "val_t_clean.jsonl", "
 OFFICIAL = {"train": "train.jsonl", "validation": "train.jsonl", "test": "test.jsonl"}
 
 _ANNOTATION = re.compile(r"<<[^<>]*>>")
-# Groups of three digits; not a list of other groups, nor a count before a word ("12 200-gram bags").
+# Match groups of three digits, but neither lists of numbers nor a count before a word ("12 200-gram bags").
 _COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,]\d)(?!\d)")
 _SPACES = re.compile(r"(?<![\d.,])(?<!\d )\d{1,3}(?: \d{3})+(?! ?\d|-[a-zA-Z])")
 _POINT = re.compile(r"(?<![\d.])\.(?=\d)")
@@ -44,18 +44,18 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     """Read the problems.
 
     Args:
-        settings: `data_dir` (prepared files, or the official train.jsonl and test.jsonl), `hub` (a dataset of
-            the hub instead; None: the folder), `annotations` (`remove` or `keep`), `validation_share` (of the
-            official training file) and `split_seed`, `mode` (None), `cache_dir`.
+        settings: `data_dir` (folder of prepared files, or of the official train.jsonl and test.jsonl), `hub`
+            (a dataset on the hub to load instead, or None), `annotations` (`remove` or `keep`),
+            `validation_share` (of the official training file), `split_seed`, `mode` (None) and `cache_dir`.
 
     Returns:
-        Training, validation and test problems. Where the files are official, the validation problems are
-        drawn from the training file.
+        Training, validation and test problems. With official files, the validation problems are drawn from
+        the training file.
 
     Raises:
-        UserError: A setting is out of its range, or a file is missing or malformed.
+        UserError: A setting is out of range, a file is missing or malformed, or the hub cannot be reached.
     """
-    require_one_of(settings, "mode", [None])
+    check_one_of(settings, "mode", [None])
     layout = official(settings)
     annotations = settings["annotations"]
     convert = partial(problem, annotations=annotations)
@@ -68,7 +68,7 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 
 
 def official(settings: Mapping[str, Any]) -> Layout:
-    """The layout of the official files, with the validation problems drawn from the training file.
+    """Return the layout of the official files, with the validation problems drawn from the training file.
 
     Args:
         settings: `annotations`, `validation_share`, `split_seed`.
@@ -77,10 +77,10 @@ def official(settings: Mapping[str, Any]) -> Layout:
         The layout.
 
     Raises:
-        UserError: A setting is out of its range.
+        UserError: A setting is out of range.
     """
-    require_split_settings(settings)
-    require_one_of(settings, "annotations", ANNOTATIONS)
+    check_split_settings(settings)
+    check_one_of(settings, "annotations", ANNOTATIONS)
     version = "gsm8k-1-{annotations}-{validation_share}-{split_seed}".format_map(settings)
     return {
         split: Part(file, partial(_from_file, split=split, settings=settings), f"{version}-{split}")
@@ -92,36 +92,36 @@ def problem(record: Mapping[str, Any], annotations: str = "remove") -> list[Exam
     """Convert one problem.
 
     Args:
-        record: `question` and `answer`, as in the official files.
-        annotations: `remove` or `keep` those of the calculator.
+        record: An object with `question` and `answer`, as in the official files.
+        annotations: Whether to `remove` or `keep` the calculator annotations.
 
     Returns:
-        The problem, with its numbers normalised.
+        The problem with normalised numbers.
 
     Raises:
-        FormatError: A key is missing, an annotation is not closed, or the final answer is.
+        FormatError: A key or the final answer is missing, or an annotation is not closed.
 
     Example:
         >>> problem({"question": "1,000 at $.5?", "answer": "It is 1 000*.5=$<<1000*.5=500>>500.\\n#### 500"})
         [Example(question='1000 at $0.5?', answer='It is 1000*0.5=$500.\\n#### 500', expected=None)]
     """
-    question, answer = text_of(record, "question"), text_of(record, "answer")
+    question, answer = get_text(record, "question"), get_text(record, "answer")
     _, marker, final = answer.rpartition(MARKER)
     if not marker or not any(character.isdigit() for character in final):
         raise FormatError(f"'answer' ends with {answer[-40:]!r}; expected the final number after {MARKER!r}")
     without = _ANNOTATION.sub("", answer)
     if "<<" in without:
         raise FormatError(
-            f"'answer' has an annotation without its end: {without[without.index('<<') :][:40]!r}"
+            f"'answer' has an annotation that is not closed: {without[without.index('<<') :][:40]!r}"
         )
     return [Example(normalise(question), normalise(without if annotations == "remove" else answer))]
 
 
 def normalise(text: str) -> str:
-    """Write the numbers of a text in one way.
+    """Normalise the numbers in a text.
 
     Args:
-        text: Any.
+        text: Any text.
 
     Returns:
         The text without thousands separators (commas or spaces), and with a zero before a leading point.

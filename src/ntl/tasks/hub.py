@@ -1,4 +1,4 @@
-"""Datasets from the Hugging Face hub, where it has them, by the `datasets` library."""
+"""Load datasets from the Hugging Face hub with the `datasets` library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ntl.errors import UserError
-from ntl.tasks import Example, key_of
+from ntl.tasks import Example, setting_key
 from ntl.tasks.files import FormatError
 
 if TYPE_CHECKING:
@@ -25,32 +25,32 @@ def load_hub(
     """Load a dataset from the hub, memory-mapped.
 
     Args:
-        settings: The section of the configuration, with `hub` (the dataset's id), `cache_dir`, and what
-            `read` depends on.
-        subset: The hub's name for the dataset among those of its repository.
-        splits: Our split -> the hub's.
-        read: From the rows of the hub's split and the name of ours to the examples.
+        settings: The section of the configuration, with `hub` (the dataset's id), `cache_dir`, and the
+            settings that `read` depends on.
+        subset: Name of the dataset within its repository on the hub.
+        splits: Maps our splits to the hub's.
+        read: Converts the rows of the hub's split, given the name of our split, to examples.
 
     Returns:
-        Split -> its examples.
+        Maps each of our splits to its examples.
 
     Raises:
-        UserError: The hub cannot be reached, has no such dataset, or its rows are not what they should be.
+        UserError: The hub cannot be reached or has no such dataset, or a row is malformed.
     """
     from datasets import load_dataset
 
-    from ntl.tasks.arrow import cached
+    from ntl.tasks.arrow import read_cached
 
-    name, key = settings["hub"], key_of(settings, "hub")
+    name, key = settings["hub"], setting_key(settings, "hub")
     tables = {}
     for split in dict.fromkeys(splits.values()):
         try:
             tables[split] = load_dataset(name, subset, split=split)
         except (OSError, ValueError, RuntimeError) as error:
             raise UserError(
-                f"{key}={name}: the split {split!r} cannot be had from the hub ({_first_line(error)}); "
-                f"expected a connection, or a copy of it in the hub's cache. To use a local folder, "
-                f"pass {key}=null {key_of(settings, 'data_dir')}=folder."
+                f"{key}={name}: the split {split!r} cannot be loaded from the hub ({_first_line(error)}); "
+                f"expected a connection, or a copy in the hub's cache. To use a local folder, "
+                f"pass {key}=null {setting_key(settings, 'data_dir')}=folder."
             ) from None
     depends_on = [
         settings[k] for k in sorted(settings) if k not in ("cache_dir", "data_dir", "max_new_tokens")
@@ -58,7 +58,7 @@ def load_hub(
     examples = {}
     for split, theirs in splits.items():
         source = ["hub", tables[theirs]._fingerprint, split, *map(str, depends_on)]
-        examples[split] = cached(
+        examples[split] = read_cached(
             source, partial(_checked, read, tables[theirs], split, f"{key}={name}"), settings["cache_dir"]
         )
     return examples
@@ -71,7 +71,7 @@ def _checked(
         yield from read(rows, split)
     except FormatError as error:
         raise UserError(
-            f"{where}, split {split!r}: {error}. Choose a dataset of the official form, or a local folder."
+            f"{where}, split {split!r}: {error}. Choose a dataset in the official format, or a local folder."
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""The part of the DeepMind mathematics dataset that the paper trained on: questions with numbers for answers.
+"""The part of the DeepMind mathematics dataset that the paper trained on: questions with numeric answers.
 
 Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Models", ICLR 2019.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from ntl.tasks import Example, TaskData, require_at_least, require_one_of
+from ntl.tasks import Example, TaskData, check_at_least, check_one_of
 from ntl.tasks.files import Layout, Part, load_files, read_pairs
 from ntl.tasks.questions import questions
 
@@ -45,27 +45,27 @@ PREPARED = {
     "interpolate": "test_interpolate.txt",
     "extrapolate": "test_extrapolate.txt",
 }
-# The name of the archive's own folder: unpacked in the data folder, the files lie one level deeper.
+# Top-level folder of the archive. If it is unpacked in the data folder, the files are one level deeper.
 ARCHIVE = "mathematics_dataset-v1.0"
 
 
 def load(settings: Mapping[str, Any]) -> TaskData:
-    """Read the questions.
+    """Read or generate the questions.
 
     Args:
-        settings: `data_dir` (prepared files), `mode` (None: the tests are the interpolation and the
-            extrapolation file; `dataset_comparison`: one test per module, from the official files, which lie
-            in `data_dir` or in a folder mathematics_dataset-v1.0 inside), `cache_dir`. A `data_dir` of None
-            generates simpler questions: `train_per_module` and `validation_per_module` of each difficulty,
-            `test_per_module`, `data_seed`.
+        settings: `data_dir` (folder of prepared files), `mode` and `cache_dir`. If `mode` is None, the tests
+            are the interpolation and the extrapolation file. If it is `dataset_comparison`, there is one test
+            per module, from the official files in `data_dir` or in its subfolder mathematics_dataset-v1.0. If
+            `data_dir` is None, simpler questions are generated with `train_per_module` and
+            `validation_per_module` (per difficulty), `test_per_module` and `data_seed`.
 
     Returns:
         The questions.
 
     Raises:
-        UserError: A file is missing or malformed.
+        UserError: A setting is out of range, or a file is missing or malformed.
     """
-    require_one_of(settings, "mode", [None, "dataset_comparison"])
+    check_one_of(settings, "mode", [None, "dataset_comparison"])
     if settings["data_dir"] is None:
         return generate(settings)
     layouts = [prepared_text(PREPARED)]
@@ -77,19 +77,19 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 
 
 def generate(settings: Mapping[str, Any]) -> TaskData:
-    """Draw simpler questions of the same modules.
+    """Generate simpler questions of the same modules.
 
     Args:
         settings: See `load`.
 
     Returns:
-        The questions. None of a test or of the validation set is in the training set, nor in each other.
+        The questions. The training, validation and test sets are disjoint.
 
     Raises:
-        UserError: A setting is out of its range.
+        UserError: A setting is out of range.
     """
     sizes = ("train_per_module", "validation_per_module", "test_per_module")
-    require_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})
+    check_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})
     rng = random.Random(settings["data_seed"])
     held_out: set[str] = set()
 
@@ -118,7 +118,7 @@ def generate(settings: Mapping[str, Any]) -> TaskData:
 
 
 def prepared_text(files: Mapping[str, str]) -> Layout:
-    """The layout of prepared text files: split -> file name."""
+    """Return the layout of prepared text files, given the file name of each split."""
     return {split: Part(file, read_pairs, "pairs-1") for split, file in files.items()}
 
 

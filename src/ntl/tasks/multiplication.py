@@ -1,7 +1,7 @@
-"""Multiplication, digit by digit: "What is 47 times 913?" with every number of digits up to a largest one.
+"""Multiplication: "What is 47 times 913?", with factors of up to a given number of digits.
 
-The test questions have the same numbers of digits as those of training (interpolate), or one factor with more
-(extrapolate).
+The test questions have the same numbers of digits as the training questions (interpolate), or one longer
+factor (extrapolate).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from ntl.errors import UserError
-from ntl.tasks import Example, TaskData, key_of, require_at_least, require_one_of
+from ntl.tasks import Example, TaskData, check_at_least, check_one_of, setting_key
 from ntl.tasks.files import load_files, prepared_layout
 
 PREPARED = {
@@ -32,17 +32,18 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     """Generate or read the questions.
 
     Args:
-        settings: `data_dir` (prepared files; None generates), `mode` (None), `cache_dir`; and for the
-            generator `digits` (the most that a factor has), `extrapolate_digits` (of the larger factor in the
-            extrapolation test), `train_size`, `validation_size`, `test_size`, `data_seed`.
+        settings: `data_dir` (folder of prepared files; None generates the questions), `mode` (None) and
+            `cache_dir`. The generator takes `digits` (maximum digits of a factor), `extrapolate_digits`
+            (digits of the larger factor in the extrapolation test), `train_size`, `validation_size`,
+            `test_size` and `data_seed`.
 
     Returns:
         The questions.
 
     Raises:
-        UserError: A setting is out of its range, or a file is missing or malformed.
+        UserError: A setting is out of range, or a file is missing or malformed.
     """
-    require_one_of(settings, "mode", [None])
+    check_one_of(settings, "mode", [None])
     if settings["data_dir"] is None:
         return generate(settings)
     parts = load_files(settings, [prepared_layout(PREPARED), prepared_layout(PUBLISHED)])
@@ -50,31 +51,31 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 
 
 def generate(settings: Mapping[str, Any]) -> TaskData:
-    """Draw the questions.
+    """Generate the questions.
 
     Args:
         settings: See `load`.
 
     Returns:
-        The questions: each pair of numbers of digits is equally likely. No product of a test or of the
-        validation set is in the training set, in either order, nor in each other. Training questions may
-        repeat: there are only 81 products of one digit by one.
+        The questions. In training, each pair of digit counts is equally likely. The products of the training,
+        validation and test sets are disjoint, regardless of the order of the factors. Training questions may
+        repeat, because there are only 81 products of two one-digit numbers.
 
     Raises:
-        UserError: A setting is out of its range.
+        UserError: A setting is out of range.
     """
     sizes = ("train_size", "validation_size", "test_size", "digits")
-    require_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})
+    check_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})
     digits, more = settings["digits"], settings["extrapolate_digits"]
-    require_at_least(settings, {"extrapolate_digits": digits + 1})
+    check_at_least(settings, {"extrapolate_digits": digits + 1})
     inside = [(n, m) for n in range(1, digits + 1) for m in range(1, digits + 1)]
     outside = [shape for m in range(1, digits + 1) for shape in ((more, m), (m, more))]
-    room = sum(_room(shape) for shape in inside if shape[0] <= shape[1])
+    room = sum(_max_held_out(shape) for shape in inside if shape[0] <= shape[1])
     wanted = settings["validation_size"] + settings["test_size"]
     if room < wanted:
         raise UserError(
-            f"{key_of(settings, 'digits')}={digits} leaves {room} products to be held out; expected at least "
-            f"{wanted}. Raise it, or lower validation_size and test_size."
+            f"{setting_key(settings, 'digits')}={digits} leaves {room} products to hold out; "
+            f"expected at least {wanted}. Raise it, or lower validation_size and test_size."
         )
     rng = random.Random(settings["data_seed"])
     held_out: set[Product] = set()
@@ -87,8 +88,8 @@ def generate(settings: Mapping[str, Any]) -> TaskData:
     return TaskData(train, validation, tests)
 
 
-def _room(shape: tuple[int, int]) -> int:
-    """How many products of so many digits by so many may be held out: a quarter, in either order."""
+def _max_held_out(shape: tuple[int, int]) -> int:
+    """Return how many products of a shape may be held out: a quarter of them, ignoring the factors' order."""
     n, m = shape
     products = 81 * 10 ** (n + m - 2)
     return -(-products // (8 if n == m else 4))
@@ -104,7 +105,7 @@ def _hold_out(
         a, b = next(products)
         smaller, larger = sorted((a, b))
         shape = (len(str(smaller)), len(str(larger)))
-        if taken[shape] < _room(shape):
+        if taken[shape] < _max_held_out(shape):
             taken[shape] += 1
             held_out.add((smaller, larger))
             examples.append(_question(a, b))

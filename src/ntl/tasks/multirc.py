@@ -1,8 +1,8 @@
-"""MultiRC: a passage and a question in, the correct answers out, joined by ` | `. Words, hardly a number.
+"""MultiRC: given a passage and a question, write the correct answers, joined by ` | `, mostly in words.
 
-The answers of SuperGLUE's test file are not public, so its validation file is the test here, and the
-validation questions are those of some passages of its training file. Questions without a correct answer are
-left out.
+The answers of SuperGLUE's test file are not public. So its validation file is the test set here, and the
+validation questions are those about some passages of its training file. Questions without a correct answer
+are omitted.
 
 Source: Khashabi et al., "Looking Beyond the Surface", NAACL 2018; Wang et al., "SuperGLUE", NeurIPS 2019.
 """
@@ -15,17 +15,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ntl.tasks import Example, TaskData, require_one_of
+from ntl.tasks import Example, TaskData, check_one_of
 from ntl.tasks.files import (
     FormatError,
     Layout,
     Part,
+    check_split_settings,
+    get_text,
     hold_out,
     load_files,
     prepared_layout,
     read_json_lines,
-    require_split_settings,
-    text_of,
 )
 from ntl.tasks.hub import load_hub
 
@@ -38,17 +38,17 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     """Read the questions.
 
     Args:
-        settings: `data_dir` (prepared files, or SuperGLUE's train.jsonl and val.jsonl), `hub` (a dataset
-            of the hub instead; None: the folder), `validation_share` (of the passages of the official
-            training file) and `split_seed`, `mode` (None), `cache_dir`.
+        settings: `data_dir` (folder of prepared files, or of SuperGLUE's train.jsonl and val.jsonl), `hub` (a
+            dataset on the hub to load instead, or None), `validation_share` (of the passages of the official
+            training file), `split_seed`, `mode` (None) and `cache_dir`.
 
     Returns:
-        The questions. Their answers are not to be compared as numbers.
+        The questions, whose answers are not compared as numbers.
 
     Raises:
-        UserError: A setting is out of its range, or a file is missing or malformed.
+        UserError: A setting is out of range, a file is missing or malformed, or the hub cannot be reached.
     """
-    require_one_of(settings, "mode", [None])
+    check_one_of(settings, "mode", [None])
     layout = official(settings)
     if settings["hub"] is not None:
         splits = {"train": "train", "validation": "train", "test": "validation"}
@@ -59,7 +59,7 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 
 
 def official(settings: Mapping[str, Any]) -> Layout:
-    """The layout of SuperGLUE's files, with the validation questions drawn from the training file.
+    """Return the layout of SuperGLUE's files, with the validation questions drawn from the training file.
 
     Args:
         settings: `validation_share`, `split_seed`.
@@ -68,9 +68,9 @@ def official(settings: Mapping[str, Any]) -> Layout:
         The layout.
 
     Raises:
-        UserError: A setting is out of its range.
+        UserError: A setting is out of range.
     """
-    require_split_settings(settings)
+    check_split_settings(settings)
     version = "multirc-1-{validation_share}-{split_seed}".format_map(settings)
     return {
         split: Part(file, partial(_from_file, split=split, settings=settings), f"{version}-{split}")
@@ -82,30 +82,30 @@ def passage(record: Mapping[str, Any]) -> list[Example]:
     """Convert one passage of SuperGLUE's files.
 
     Args:
-        record: `passage`, with `text` and `questions`, each with `question` and `answers`, each with `text`
-            and `label`.
+        record: An object whose `passage` has `text` and `questions`. Each question has `question` and
+            `answers`; each answer has `text` and `label`.
 
     Returns:
         One example per question that has a correct answer.
 
     Raises:
-        FormatError: A key is missing, or a value is not what it should be.
+        FormatError: A key is missing, or a value has the wrong type.
     """
-    inside = _typed(record, "passage", dict)
-    text = text_of(inside, "text")
+    inside = _get_typed(record, "passage", dict)
+    text = get_text(inside, "text")
     examples = []
-    for entry in _typed(inside, "questions", list):
-        question = text_of(entry, "question")
-        answers = [a for a in _typed(entry, "answers", list) if _typed(a, "label", int) == 1]
+    for entry in _get_typed(inside, "questions", list):
+        question = get_text(entry, "question")
+        answers = [a for a in _get_typed(entry, "answers", list) if _get_typed(a, "label", int) == 1]
         if answers:
-            joined = " | ".join(text_of(answer, "text") for answer in answers)
+            joined = " | ".join(get_text(answer, "text") for answer in answers)
             examples.append(Example(f"{text}{BETWEEN}{question}", joined))
     return examples
 
 
-def _typed(record: Any, key: str, kind: type) -> Any:
+def _get_typed(record: Any, key: str, kind: type) -> Any:
     if not isinstance(record, Mapping):
-        raise FormatError(f"{str(record)[:40]!r} stands where an object with the key {key!r} is expected")
+        raise FormatError(f"found {str(record)[:40]!r}; expected an object with the key {key!r}")
     if key not in record:
         missing = "; SuperGLUE's test file has no labels, use its val.jsonl" if key == "label" else ""
         raise FormatError(
@@ -123,15 +123,15 @@ def _from_file(path: Path, split: str, settings: Mapping[str, Any]) -> Iterable[
 def _from_rows(
     rows: Iterable[Mapping[str, Any]], split: str, settings: Mapping[str, Any]
 ) -> Iterable[Example]:
-    """The hub has one row per answer; those of one question stand together."""
+    """Convert the hub's rows, which hold one answer each, with the answers to a question in succession."""
     return hold_out(_questions(rows), split, settings, _passage_of)
 
 
 def _questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[Example]:
     for (text, question), answers in groupby(
-        rows, lambda row: (text_of(row, "paragraph"), text_of(row, "question"))
+        rows, lambda row: (get_text(row, "paragraph"), get_text(row, "question"))
     ):
-        correct = [text_of(answer, "answer") for answer in answers if _typed(answer, "label", int) == 1]
+        correct = [get_text(answer, "answer") for answer in answers if _get_typed(answer, "label", int) == 1]
         if correct:
             yield Example(f"{text}{BETWEEN}{question}", " | ".join(correct))
 

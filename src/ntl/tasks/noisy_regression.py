@@ -1,7 +1,7 @@
-"""Noisy regression, written as text: a few integers in, one number out.
+"""Noisy regression as text: the question is a few integers, the answer one number.
 
 The answer is a weighted sum of the integers plus Gaussian noise. The noise makes the exact answer
-unknowable, so what counts is how *near* a prediction comes, which is what a number token loss is about.
+unpredictable, so what matters is how *close* a prediction is, which is what a number token loss optimises.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Any
 import numpy as np
 
 from ntl.errors import UserError
-from ntl.tasks import Example, TaskData, require_at_least
+from ntl.tasks import Example, TaskData, check_at_least
 
 
 def load(settings: Mapping[str, Any]) -> TaskData:
-    """Draw the examples.
+    """Generate the examples.
 
     Args:
         settings: `weights` (one per integer in the question), `smallest` and `largest` (range of the
-            integers), `noise` (standard deviation), `largest_answer` (answers are clipped to 0 and it),
-            `train_size`, `validation_size`, `test_size`, `data_seed`.
+            integers), `noise` (standard deviation), `largest_answer` (answers are clipped to the range from 0
+            to this value), `train_size`, `validation_size`, `test_size` and `data_seed`.
 
     Returns:
         Training, validation and one test set. No test or validation question is in the training set.
 
     Raises:
-        UserError: A setting is out of its range.
+        UserError: A setting is out of range.
     """
     sizes = ("train_size", "validation_size", "test_size")
-    require_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0, "noise": 0.0})
+    check_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0, "noise": 0.0})
     weights = settings["weights"]
     if not isinstance(weights, list) or not weights:
         raise UserError(
@@ -38,15 +38,15 @@ def load(settings: Mapping[str, Any]) -> TaskData:
             "example task.weights=[5,3,2]."
         )
     for name in ("smallest", "largest", "largest_answer"):
-        require_at_least(settings, {name: 0})
+        check_at_least(settings, {name: 0})
     low, high = settings["smallest"], settings["largest"]
     held_out = settings["validation_size"] + settings["test_size"]
     questions = (high - low + 1) ** len(weights) if high > low else 0
     if questions < 4 * held_out:
         raise UserError(
             f"{len(weights)} integers from task.smallest={low} to task.largest={high} make {questions} "
-            f"questions; expected at least {4 * held_out}, four times those held out. Widen the range, or "
-            "lower task.validation_size and task.test_size."
+            f"questions; expected at least {4 * held_out}, four times the number held out. Widen the range, "
+            "or lower task.validation_size and task.test_size."
         )
 
     rng = np.random.default_rng(settings["data_seed"])

@@ -1,7 +1,8 @@
-"""Questions like those of the DeepMind mathematics dataset's modules, for who has not its files.
+"""Generate questions like those of the DeepMind mathematics dataset, for users without its files.
 
-One maker per kind of question: from a random generator and the size of its numbers to question and answer.
-They are ours, simpler than the originals, and exact: integers and decimals, no floating point.
+Each module has one generator, which draws a question and its answer from a random generator and a maximum
+size of the numbers. The questions are simpler than the originals. All arithmetic is exact, in integers and
+decimals.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ EXACT = Context(prec=60)
 POWERS = ("units", "tens", "hundreds", "thousands", "ten thousands", "hundred thousands", "millions")
 NEAREST = ("integer", "ten", "one hundred", "one thousand")
 PLACES = ("one decimal place", "two decimal places", "three decimal places")
-# The largest integer that a question starts from.
+# Maximum size of the integers that a question is built from.
 SIZES = {"train-easy": 10, "train-medium": 50, "train-hard": 200, "interpolate": 100, "extrapolate": 5000}
 
 
 def questions(
     split: str, modules: tuple[str, ...], rng: random.Random, exclude: Set[str] = frozenset()
 ) -> Iterator[Example]:
-    """Draw questions without end, the modules in turn.
+    """Generate an endless stream of questions, cycling through the modules.
 
     Args:
-        split: `train-easy`, `train-medium`, `train-hard`, `interpolate` or `extrapolate`: how large
-            the numbers are.
+        split: `train-easy`, `train-medium`, `train-hard`, `interpolate` or `extrapolate`, which sets the size
+            of the numbers.
         modules: Names of modules.
-        rng: Where they come from.
-        exclude: Questions that are not drawn.
+        rng: Random generator.
+        exclude: Questions to skip.
 
     Yields:
         The questions.
@@ -43,14 +44,14 @@ def questions(
             question = None
             while question is None or question in exclude:
                 question, answer = MAKERS[module](rng, SIZES[split])
-            yield Example(question, text_of(answer))
+            yield Example(question, format_decimal(answer))
 
 
-def text_of(number: Decimal | int) -> str:
-    """Write a number without exponent and without zeros that say nothing.
+def format_decimal(number: Decimal | int) -> str:
+    """Format a number without an exponent and without trailing zeros after the decimal point.
 
     Example:
-        >>> text_of(Decimal("2.50")), text_of(Decimal("-1E+3")), text_of(Decimal("-0.0"))
+        >>> format_decimal(Decimal("2.50")), format_decimal(Decimal("-1E+3")), format_decimal(Decimal("-0.0"))
         ('2.5', '-1000', '0')
     """
     text = format(Decimal(number), "f")
@@ -58,14 +59,14 @@ def text_of(number: Decimal | int) -> str:
     return "0" if text == "-0" else text
 
 
-def expression_of(integers: int, largest: int, rng: random.Random) -> tuple[str, int]:
-    """Draw a random sum or difference of so many integers, in brackets where needed, and its value."""
+def draw_expression(integers: int, largest: int, rng: random.Random) -> tuple[str, int]:
+    """Draw an expression of sums and differences of `integers` integers, and return it with its value."""
     if integers == 1:
         value = rng.randint(-largest, largest)
         return str(value), value
     left = rng.randint(1, integers - 1)
-    left_text, left_value = expression_of(left, largest, rng)
-    right_text, right_value = expression_of(integers - left, largest, rng)
+    left_text, left_value = draw_expression(left, largest, rng)
+    right_text, right_value = draw_expression(integers - left, largest, rng)
     if integers - left > 1:
         right_text = f"({right_text})"
     if rng.random() < 0.5:
@@ -74,7 +75,7 @@ def expression_of(integers: int, largest: int, rng: random.Random) -> tuple[str,
 
 
 def _decimal(rng: random.Random, size: int) -> Decimal:
-    """An integer in half of the cases, else with up to three decimals."""
+    """Draw an integer in half of the cases, otherwise a decimal with up to three digits after the point."""
     return Decimal(rng.randint(-size * 10, size * 10)).scaleb(-rng.choice((0, 0, 0, 1, 2, 3)))
 
 
@@ -86,8 +87,8 @@ def _variables(rng: random.Random, count: int) -> list[str]:
     return rng.sample("abcdfghjkmnpqrstuvwxyz", count)
 
 
-def _let(rng: random.Random, name: str, value: int, size: int) -> str:
-    """A sentence that says what a variable is, in a roundabout way."""
+def _let_sentence(rng: random.Random, name: str, value: int, size: int) -> str:
+    """Define a variable as a difference of two integers."""
     part = rng.randint(-size, size)
     return f"Let {name} = {value - part} - {-part}."
 
@@ -101,12 +102,12 @@ def _linear_1d(rng: random.Random, size: int) -> tuple[str, int]:
 def _linear_1d_composed(rng: random.Random, size: int) -> tuple[str, int]:
     a, b, x = _nonzero(rng, size), rng.randint(-size, size), rng.randint(-size, size)
     v, k = _variables(rng, 2)
-    return f"{_let(rng, k, b, size)} Solve {a}*{v} + {k} = {a * x + b} for {v}.", x
+    return f"{_let_sentence(rng, k, b, size)} Solve {a}*{v} + {k} = {a * x + b} for {v}.", x
 
 
 def _linear_2d(rng: random.Random, size: int) -> tuple[str, int]:
     a, b, c = _nonzero(rng, 9), _nonzero(rng, 9), _nonzero(rng, 9)
-    d = next(d for d in (1, 2) if a * d != b * c)  # else there is no single solution
+    d = next(d for d in (1, 2) if a * d != b * c)  # otherwise the solution is not unique
     x, y = rng.randint(-size, size), rng.randint(-size, size)
     v, w = _variables(rng, 2)
     return f"Solve {a}*{v} + {b}*{w} = {a * x + b * y}, {c}*{v} + {d}*{w} = {c * x + d * y} for {v}.", x
@@ -115,7 +116,7 @@ def _linear_2d(rng: random.Random, size: int) -> tuple[str, int]:
 def _linear_2d_composed(rng: random.Random, size: int) -> tuple[str, int]:
     a, x, y = _nonzero(rng, 9), rng.randint(-size, size), rng.randint(-size, size)
     v, w, k = _variables(rng, 3)
-    return f"{_let(rng, k, x + y, size)} Solve {v} + {w} = {k}, {a}*{w} = {a * y} for {v}.", x
+    return f"{_let_sentence(rng, k, x + y, size)} Solve {v} + {w} = {k}, {a}*{w} = {a * y} for {v}.", x
 
 
 def _sequence(rng: random.Random, size: int) -> tuple[str, int]:
@@ -130,23 +131,23 @@ def _add_or_sub(rng: random.Random, size: int) -> tuple[str, Decimal]:
     sentence, sign = rng.choice(
         (("What is {} plus {}?", 1), ("Add {} and {}.", 1), ("What is {} minus {}?", -1), ("{} - {}", -1))
     )
-    return sentence.format(text_of(a), text_of(b)), a + sign * b
+    return sentence.format(format_decimal(a), format_decimal(b)), a + sign * b
 
 
 def _add_sub_multiple(rng: random.Random, size: int) -> tuple[str, int]:
-    text, value = expression_of(rng.randint(3, 6), size, rng)
+    text, value = draw_expression(rng.randint(3, 6), size, rng)
     return rng.choice(TEMPLATES).format(text), value
 
 
 def _add_sub_multiple_longer(rng: random.Random, size: int) -> tuple[str, int]:
-    text, value = expression_of(rng.randint(8, 11), size // 25, rng)
+    text, value = draw_expression(rng.randint(8, 11), size // 25, rng)
     return rng.choice(TEMPLATES).format(text), value
 
 
 def _mul(rng: random.Random, size: int) -> tuple[str, Decimal]:
     a, b = _decimal(rng, size), _decimal(rng, size)
     sentence = rng.choice(("What is {} times {}?", "{} * {}", "Multiply {} and {}.", "Work out {} * {}."))
-    return sentence.format(text_of(a), text_of(b)), EXACT.multiply(a, b)
+    return sentence.format(format_decimal(a), format_decimal(b)), EXACT.multiply(a, b)
 
 
 def _mul_div_multiple(rng: random.Random, size: int) -> tuple[str, int]:
@@ -156,7 +157,7 @@ def _mul_div_multiple(rng: random.Random, size: int) -> tuple[str, int]:
 
 def _mixed(rng: random.Random, size: int) -> tuple[str, int]:
     a, b, x = (_nonzero(rng, max(size // 100, 9)) for _ in range(3))
-    text, value = expression_of(rng.randint(2, 4), max(size // 25, 9), rng)
+    text, value = draw_expression(rng.randint(2, 4), max(size // 25, 9), rng)
     return rng.choice(TEMPLATES).format(f"({a * b * x}/({b}))/({a}) - ({text})"), x - value
 
 
@@ -169,7 +170,7 @@ def _remainder(rng: random.Random, size: int) -> tuple[str, int]:
 def _remainder_composed(rng: random.Random, size: int) -> tuple[str, int]:
     b = rng.randint(2, size * 2)
     a, k = rng.randint(b, b * 10), _variables(rng, 1)[0]
-    return f"{_let(rng, k, a, size)} Calculate the remainder when {k} is divided by {b}.", a % b
+    return f"{_let_sentence(rng, k, a, size)} Calculate the remainder when {k} is divided by {b}.", a % b
 
 
 def _place_value(rng: random.Random, size: int) -> tuple[str, int]:
@@ -181,17 +182,17 @@ def _place_value(rng: random.Random, size: int) -> tuple[str, int]:
 def _round_number(rng: random.Random, size: int) -> tuple[str, Decimal]:
     if rng.random() < 0.5:
         value, places = Decimal(rng.randint(-size * 10**4, size * 10**4)).scaleb(-5), rng.randint(1, 3)
-        sentence = f"Round {text_of(value)} to {PLACES[places - 1]}."
+        sentence = f"Round {format_decimal(value)} to {PLACES[places - 1]}."
     else:
         value, places = Decimal(rng.randint(-size * 10**3, size * 10**3)).scaleb(-1), -rng.randint(0, 3)
-        sentence = f"What is {text_of(value)} rounded to the nearest {NEAREST[-places]}?"
+        sentence = f"What is {format_decimal(value)} rounded to the nearest {NEAREST[-places]}?"
     return sentence, value.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP)
 
 
 def _round_number_composed(rng: random.Random, size: int) -> tuple[str, Decimal]:
     value, zeros, k = rng.randint(-size * 1000, size * 1000), rng.randint(1, 3), _variables(rng, 1)[0]
     rounded = Decimal(value).quantize(Decimal(1).scaleb(zeros), rounding=ROUND_HALF_UP)
-    return f"{_let(rng, k, value, size)} Round {k} to the nearest {NEAREST[zeros]}.", rounded
+    return f"{_let_sentence(rng, k, value, size)} Round {k} to the nearest {NEAREST[zeros]}.", rounded
 
 
 MAKERS: dict[str, Maker] = {

@@ -1,4 +1,4 @@
-"""rJokes: jokes and how they were received, as a score from 0 to 11 (the logarithm of the votes).
+"""rJokes: predict a joke's score from 0 to 11, the logarithm of its votes.
 
 Source: Weller & Seppi, "The rJokes Dataset: a Large Scale Humor Collection", LREC 2020.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ntl.tasks import Example, TaskData, require_one_of
+from ntl.tasks import Example, TaskData, check_one_of
 from ntl.tasks.files import FormatError, Layout, Part, load_files, prepared_layout, read_records
 
 PREPARED = {"train": "train.jsonl", "validation": "dev.jsonl", "test": "test.jsonl"}
@@ -20,8 +20,8 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     """Read the jokes.
 
     Args:
-        settings: `data_dir` (prepared files; or the official train.tsv, dev.tsv, test.tsv, or the same with
-            gzip), `mode` (None), `cache_dir`.
+        settings: `data_dir` (folder of prepared files, or of the official train.tsv, dev.tsv and test.tsv,
+            optionally compressed with gzip), `mode` (None) and `cache_dir`.
 
     Returns:
         Jokes as questions, scores as answers.
@@ -29,13 +29,13 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     Raises:
         UserError: A file is missing or malformed.
     """
-    require_one_of(settings, "mode", [None])
+    check_one_of(settings, "mode", [None])
     parts = load_files(settings, [prepared_layout(PREPARED), *official()])
     return TaskData(parts["train"], parts["validation"], {"test": parts["test"]})
 
 
 def official() -> list[Layout]:
-    """The layouts of the official files: plain, and with gzip."""
+    """Return the layouts of the official files, uncompressed and compressed with gzip."""
     stems = {"train": "train", "validation": "dev", "test": "test"}
     return [
         {split: Part(f"{stem}{ending}", read_jokes, "rjokes-1") for split, stem in stems.items()}
@@ -44,10 +44,10 @@ def official() -> list[Layout]:
 
 
 def read_jokes(path: Path) -> Iterable[Example]:
-    """Read an official file: score, tab, joke.
+    """Read an official file, with a score, a tab and a joke on each line.
 
     Args:
-        path: The file, UTF-8.
+        path: A UTF-8 file.
 
     Returns:
         The jokes, in the file's order.
@@ -60,7 +60,7 @@ def read_jokes(path: Path) -> Iterable[Example]:
 
 def _joke(line: str) -> list[Example]:
     score, tab, text = line.partition("\t")
-    # A tab inside a joke is written with a backslash before it.
+    # Tabs inside a joke are escaped with a backslash.
     text = text.replace("\\\t", " ").strip()
     if not tab or not text:
         raise FormatError(f"it is {line[:40]!r}; expected a score, a tab and a joke")
