@@ -299,7 +299,7 @@ def certain_of(values: Sequence[float], j: int, k: int) -> Position:
 
 @dataclass(frozen=True)
 class Combined:
-    """The options of a combined loss, with the library's defaults.
+    """The options of a combined loss, with the library's defaults, but reweighed.
 
     Args:
         cross_entropy: factor of cross-entropy, 0 for a number term alone.

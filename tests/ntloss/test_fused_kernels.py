@@ -121,7 +121,7 @@ class TestBesideKernels:
         leaves = [None if x is None else x.to(DEVICE, dtype, copy=True).requires_grad_() for x in given]
         hidden, weight, head_bias = leaves
         labels = case.labels.to(DEVICE)
-        ntl_fn = NumberTokenLoss(NUMBERS).to(DEVICE)
+        ntl_fn = NumberTokenLoss(NUMBERS, reweigh=True).to(DEVICE)
         ce, log_normalizer = kernel(hidden, weight, head_bias, labels)
         loss = ce + 0.3 * ntl_fn.from_hidden(hidden, weight, labels, head_bias, log_normalizer)
         loss.backward()
