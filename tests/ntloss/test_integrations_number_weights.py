@@ -31,7 +31,6 @@ from ntloss.integrations.transformers import (
     make_trainer_number_aware,
 )
 
-datasets = pytest.importorskip("datasets")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 EITHER_MODEL = pytest.mark.parametrize("name", MODELS)
 EITHER_WAY = pytest.mark.parametrize("way", WAYS)
@@ -120,9 +119,7 @@ def test_a_loop_with_its_own_loss_counts_the_weights_of_its_batches() -> None:
 
 def trainer_with(model: Any, folder: Path, way: str = "own loss", **options: Any) -> Any:
     trainer = cases.trainer_for(model, folder, **options)
-    trainer.train_dataset = datasets.Dataset.from_list(
-        [{name: value.tolist() for name, value in row.items()} | {"source": "a"} for row in weighted_rows()]
-    )
+    trainer.train_dataset = [{**row, "source": "a column that is unused"} for row in weighted_rows()]
     make_trainer_number_aware(trainer, DIGITS, chunked=way == "chunked")
     return trainer
 
@@ -174,7 +171,7 @@ def on_two(_rank: int, folder: Path) -> Any:
     """Train and evaluate in each of two processes."""
     options = {**cases.split(2, ranks=2), "ddp_backend": "gloo", "per_device_eval_batch_size": 2}
     trainer = trainer_with(cases.llama(), folder, **options)
-    return cases.train_with(trainer), trainer.evaluate(trainer.train_dataset.select(range(4, 11)))
+    return cases.train_with(trainer), trainer.evaluate(trainer.train_dataset[4:11])
 
 
 def test_two_processes_train_and_evaluate_as_one(expected: dict[str, cases.Trained], tmp_path: Path) -> None:
@@ -211,6 +208,7 @@ SFT_WAYS = {
 @pytest.mark.parametrize("sft_way", SFT_WAYS)
 def test_an_sft_trainer_trains_on_the_column(sft_way: str, tmp_path: Path) -> None:
     trl_tests = pytest.importorskip("test_integrations_trl")  # skips without TRL
+    from datasets import Dataset
     from trl import pack_dataset
 
     from ntloss.integrations.trl import make_sft_number_aware
@@ -223,7 +221,7 @@ def test_an_sft_trainer_trains_on_the_column(sft_way: str, tmp_path: Path) -> No
         )
         rows[-1]["number_weights"] = weights_by_token(ids).tolist()
     if sft_way == "packed before":
-        rows = pack_dataset(datasets.Dataset.from_list(rows), 32).to_list()
+        rows = pack_dataset(Dataset.from_list(rows), 32).to_list()
         assert max(len(row["seq_lengths"]) for row in rows) > 1
     trainer = trl_tests.sft(tmp_path, rows=rows, **SFT_WAYS[sft_way])
     handle = make_sft_number_aware(trainer, weight=0.7)
@@ -279,17 +277,20 @@ def test_generate_does_not_see_the_weights(wrap: Any, tmp_path: Path) -> None:
 def test_undo_restores_the_collator_and_the_columns(tmp_path: Path) -> None:
     trainer = cases.trainer_for(cases.llama(), tmp_path)
     collator = trainer.data_collator
-    trainer.train_dataset = datasets.Dataset.from_list([{"input_ids": [1], "number_weights": [1.0]}])
-    assert trainer._remove_unused_columns(trainer.train_dataset).column_names == ["input_ids"]
     handle = make_trainer_number_aware(trainer, DIGITS)
     assert isinstance(trainer.data_collator, NumberWeightsCollator)
-    assert trainer._remove_unused_columns(trainer.train_dataset).column_names == [
-        "input_ids",
-        "number_weights",
-    ]
     handle.undo()
     assert trainer.data_collator is collator
-    assert trainer._remove_unused_columns(trainer.train_dataset).column_names == ["input_ids"]
+
+
+def test_the_column_of_a_dataset_is_kept_while_the_model_is_number_aware(tmp_path: Path) -> None:
+    dataset = pytest.importorskip("datasets").Dataset.from_list([{"input_ids": [1], "number_weights": [1.0]}])
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    assert trainer._remove_unused_columns(dataset).column_names == ["input_ids"]
+    handle = make_trainer_number_aware(trainer, DIGITS)
+    assert trainer._remove_unused_columns(dataset).column_names == ["input_ids", "number_weights"]
+    handle.undo()
+    assert trainer._remove_unused_columns(dataset).column_names == ["input_ids"]
 
 
 def test_a_trainer_class_with_the_mixin_collates_the_column(tmp_path: Path) -> None:

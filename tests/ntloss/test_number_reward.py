@@ -121,37 +121,34 @@ def test_a_missing_column_and_an_unreadable_answer_are_errors() -> None:
         rewards(["1"], [[1]])
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-def test_a_grpo_trainer_logs_and_learns_from_the_rewards(tmp_path: Path) -> None:
+def grpo(folder: Path, reward: Any, **options: Any) -> Any:
     datasets.disable_progress_bars()
     tokenizer = tiny_tokenizers.llama_like()
     tokenizer.pad_token = tokenizer.eos_token = "<unk>"
-    reward, returned = number_reward("truth", error="log"), []
+    own = {"num_generations": 4, "max_completion_length": 12, "bf16": False, "gradient_checkpointing": False}
+    trainer = trl.GRPOTrainer(
+        cases.llama(vocab_size=300),
+        reward,
+        trl.GRPOConfig(str(folder), **cases.PLAIN_STEPS | own | {"per_device_train_batch_size": 8} | options),
+        train_dataset=datasets.Dataset.from_list(
+            [{"prompt": f"{i} plus {i} is", "answer": None if i % 4 == 3 else str(2 * i)} for i in range(8)]
+        ),
+        processing_class=tokenizer,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_a_grpo_trainer_logs_and_learns_from_the_rewards(tmp_path: Path) -> None:
+    reward, returned = number_reward("answer"), []
 
     def recorded(**columns: Any) -> list[float | None]:
         returned.append(reward(**columns))
         return returned[-1]
 
     recorded.__name__ = reward.__name__
-    trainer = trl.GRPOTrainer(
-        cases.llama(vocab_size=300),
-        recorded,
-        trl.GRPOConfig(
-            str(tmp_path),
-            **cases.PLAIN_STEPS,
-            per_device_train_batch_size=8,
-            num_generations=4,
-            max_completion_length=12,
-            bf16=False,
-            gradient_checkpointing=False,
-            seed=3,
-        ),
-        train_dataset=datasets.Dataset.from_list(
-            [{"prompt": f"{i} plus {i} is", "truth": None if i % 4 == 3 else str(2 * i)} for i in range(8)]
-        ),
-        processing_class=tokenizer,
-    )
-    trainer.remove_callback(PrinterCallback)
+    trainer = grpo(tmp_path, recorded)
     before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
     trainer.train()
     logged = [entry for entry in trainer.state.log_history if "reward" in entry]
@@ -160,6 +157,6 @@ def test_a_grpo_trainer_logs_and_learns_from_the_rewards(tmp_path: Path) -> None
     assert any(value is not None and value > 0 for values in returned for value in values)
     for entry, values in zip(logged, returned, strict=True):
         scored = [value for value in values if value is not None]
-        assert entry["rewards/number_reward/mean"] == approx(sum(scored) / len(scored))
-        assert entry["reward"] == approx(sum(scored) / len(scored))
+        mean = sum(scored) / len(scored)
+        assert entry["reward"] == entry["rewards/number_reward/mean"] == approx(mean)
     assert any(not weight.equal(before[name]) for name, weight in trainer.model.state_dict().items())
