@@ -106,14 +106,10 @@ def test_a_loop_with_its_own_loss_counts_the_weights_of_its_batches() -> None:
     logits = torch.randn(ROWS, LENGTH, cases.VOCAB, generator=torch.manual_seed(0))
     inputs = weighted_batch(ROWS, 0)
     expected = loss_fn(logits, inputs["labels"], number_weights=inputs["number_weights"])
+    loader = [weighted_batch(2, i) | {"logits": logits[i : i + 2]} for i in range(0, ROWS, 2)]
     total = 0.0
-    loader = [(i, weighted_batch(2, i)) for i in range(0, ROWS, 2)]
-    counted = CountedBatches(
-        loader, loss_fn, 4, labels=lambda batch: CountedBatches([], loss_fn).labels(batch[1])
-    )
-    for (i, part), counts in counted:
-        given = (part["labels"], None, *counts.values())
-        total += loss_fn(logits[i : i + 2], *given, number_weights=part["number_weights"]) / 4
+    for part, counts in CountedBatches(loader, loss_fn, accumulate=4):
+        total += loss_fn(part["logits"], part["labels"], number_weights=part["number_weights"], **counts) / 4
     assert_close(total, expected)
 
 

@@ -16,8 +16,8 @@ class NumberWeightsCollator:
 
     It takes the column out of the rows, calls your collator, and pads the weights like the labels: on the
     left or right, wherever the rows' own tokens are; weights of rows that your collator flattens into one
-    are concatenated. The trainers' one-line functions add it by themselves. Rows without the column are
-    passed on unchanged.
+    are concatenated. The padding is 0; a row without weights among others that have them gets 1. A batch
+    without the column stays as it is. The trainers' one-line functions wrap the trainer's collator.
 
     Args:
         collator: function of a list of rows, dicts, that returns a batch with `labels`, `[batch, seq]`. Its
@@ -35,7 +35,7 @@ class NumberWeightsCollator:
         ...     labels = [row["labels"] + [-100] * (longest - len(row["labels"])) for row in rows]
         ...     return {"labels": torch.tensor(labels)}
         >>> rows = [{"labels": [7, 3, 2], "number_weights": [1, 0, 1]}, {"labels": [5]}]
-        >>> NumberWeightsCollator(pad)(rows)["number_weights"]  # padding is 0, and 1 where a row has none
+        >>> NumberWeightsCollator(pad)(rows)["number_weights"]
         tensor([[1., 0., 1.],
                 [1., 0., 0.]])
     """
@@ -50,12 +50,12 @@ class NumberWeightsCollator:
 
     def __call__(self, rows: list[Any], *args: Any, **kwargs: Any) -> Any:
         """Return the collator's batch, with `number_weights` `[batch, seq]`, float32, if a row has them."""
-        if not any(isinstance(row, Mapping) and row.get(NUMBER_WEIGHTS) is not None for row in rows):
-            without = [_without_column(row) for row in rows]
-            return self.collator(without, *args, **kwargs)
-        weights = [_weights_of(row, i) for i, row in enumerate(rows)]
+        is_weighted = any(isinstance(row, Mapping) and row.get(NUMBER_WEIGHTS) is not None for row in rows)
+        weights = [_weights_of(row, i) for i, row in enumerate(rows)] if is_weighted else []
         rows = [_without_column(row) for row in rows]
         batch = self.collator(rows, *args, **kwargs)
+        if not is_weighted:
+            return batch
         if not isinstance(batch, MutableMapping):
             raise TypeError(
                 f"the collator returned a {type(batch).__name__}: expected a dict with labels, to which "

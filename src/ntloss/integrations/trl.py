@@ -206,9 +206,10 @@ def _log_scaled(x: float) -> float:
 
 def _relative_error(x: float, true: float) -> float:
     largest = max(abs(x), abs(true))
-    return (
-        2 * abs(x / largest - true / largest) / (abs(x) / largest + abs(true) / largest) if largest else 0.0
-    )
+    if largest == 0:
+        return 0.0
+    x, true = x / largest, true / largest  # so that sums of large numbers do not overflow
+    return 2 * abs(x - true) / (abs(x) + abs(true))
 
 
 # Of the completion's number and the true one, both finite.

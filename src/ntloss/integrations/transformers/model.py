@@ -160,7 +160,7 @@ class NumberAwareModel:
         setattr(self.model, name, value)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model's `generate`, to which a Seq2SeqTrainer passes whole batches."""
+        """Run the model's `generate`, without the weights that a Seq2SeqTrainer passes with a batch."""
         kwargs.pop(NUMBER_WEIGHTS, None)
         return self._generate(*args, **kwargs)
 
