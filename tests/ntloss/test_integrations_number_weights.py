@@ -19,6 +19,7 @@ from transformers import (
     DataCollatorWithFlattening,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
+    Trainer,
     default_data_collator,
 )
 
@@ -78,7 +79,8 @@ def test_the_loss_equals_that_of_the_weighted_logits(name: str, way: str, criter
 
 def test_packed_sequences_keep_their_weights() -> None:
     model, rows = cases.llama(), weighted_rows(ROWS)[4:]
-    packed = NumberWeightsCollator(DataCollatorWithFlattening())(rows)
+    lists = [{name: row[name].tolist() for name in ("input_ids", "labels", "number_weights")} for row in rows]
+    packed = NumberWeightsCollator(DataCollatorWithFlattening())(lists)
     assert packed["labels"].shape == packed["number_weights"].shape == (1, 4 * LENGTH)
     assert_identical(packed["number_weights"][0], torch.cat([row["number_weights"] for row in rows]))
     expected = expected_terms(model, packed)
@@ -156,6 +158,19 @@ def test_a_trainer_trains_on_the_column_of_its_dataset(
     trainer = trainer_with(MODELS[name](), tmp_path, way, accumulate=accumulate)
     assert trainer.args.remove_unused_columns
     assert_same_training(cases.train_with(trainer), expected[name])
+
+
+def test_a_trainer_with_its_own_compute_loss_trains_on_the_column(
+    expected: dict[str, cases.Trained], tmp_path: Path
+) -> None:
+    class OwnTrainer(Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+            return model(**inputs).loss
+
+    trainer = trainer_with(cases.llama(), tmp_path, cls=OwnTrainer)
+    assert_same_training(cases.train_with(trainer), expected["llama"])
+    with pytest.raises(ValueError, match=r"own compute_loss calls the model has to pass on"):
+        trainer_with(cases.llama(), tmp_path, cls=OwnTrainer, accumulate=4).train()
 
 
 def test_the_column_changes_training(expected: dict[str, cases.Trained], tmp_path: Path) -> None:
