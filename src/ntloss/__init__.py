@@ -6,6 +6,7 @@ Cross-entropy cannot tell that 3 is closer to 4 than 9 is; a number token loss c
 """
 
 from ntloss.criteria import (
+    CRPS,
     SMMD,
     Criterion,
     CriterionInput,
@@ -56,6 +57,7 @@ __all__ = [
     "LossTerms",
     # criteria: how wrong a number is
     "Wasserstein",
+    "CRPS",
     "ExpectedValue",
     "GaussianCrossEntropy",
     "SmoothedWasserstein",

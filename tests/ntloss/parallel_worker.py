@@ -76,6 +76,9 @@ def trials() -> list[Trial]:
         made.append(Trial(f"no numbers: {kind}", make_case(5, share_of_text=1.0), kind))
         ignored = replace(make_case(5), labels=torch.full((5,), -100))
         made.append(Trial(f"all ignored: {kind}", ignored, kind))
+        for mode in ("add", "replace"):
+            weighted = replace(make_case(8, mode=mode), number_weights=torch.arange(8) % 5 / 4)
+            made.append(Trial(f"number weights, {mode}: {kind}", weighted, kind))
         counted = make_case(7, num_items=20.0, num_numbers=7.0)
         made.append(Trial(f"normalised: {kind}", counted, kind))
         for criterion in ("gaussian", "smmd", "entropy places", "number_level", "ntil"):
