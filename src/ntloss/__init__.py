@@ -31,10 +31,9 @@ from ntloss.criteria import (
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.objective import LossTerms
 from ntloss.losses import NumberTokenLoss
-from ntloss.metrics import NumericMetrics
+from ntloss.metrics import NumericMetrics, QuantileMetrics, TokenMetrics
 from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
 from ntloss.schedules import WeightScheduler
-from ntloss.token_metrics import TokenMetrics
 from ntloss.token_sets import Coverage, NumberToken
 from ntloss.vocabulary import NumberTokensLeftOut, NumberVocabulary
 
@@ -84,5 +83,6 @@ __all__ = [
     "WeightScheduler",
     # metrics of predicted numbers (ntloss.decoding and ntloss.parsing read them out)
     "NumericMetrics",
+    "QuantileMetrics",
     "TokenMetrics",
 ]

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ntloss.metrics import gather
+from ntloss.metrics.numeric import gather
 
 
 class QuantileMetrics:
