@@ -114,6 +114,8 @@ class _FormatProcessor(LogitsProcessor):
         self.prompt_length = prompt_length
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        # A model that has diverged gives NaN, which beam search would follow out of the format.
+        scores = scores.nan_to_num()
         return scores.masked_fill(~self.mask.rows(input_ids[:, self.prompt_length :]), -math.inf)
 
 
