@@ -251,8 +251,8 @@ def _check_left_padding(mask: Tensor) -> None:
 
 
 def _start_token(model: Any) -> int:
-    for source in (getattr(model, "generation_config", None), model.config):
-        for name in ("decoder_start_token_id", "bos_token_id"):
+    for name in ("decoder_start_token_id", "bos_token_id"):
+        for source in (getattr(model, "generation_config", None), model.config):
             if isinstance(start := getattr(source, name, None), int):
                 return start
     raise ValueError(
