@@ -28,15 +28,16 @@ def test_its_models_write_each_number_with_its_probability(decoding):
     model = decoding.TrueModel(mass)
     for number, probability in ((0, 0.1), (7, 0.2), (70, 0.3), (71, 0.15), (130, 0.25)):
         tokens = [*map(int, str(number)), decoding.END]
-        logs = (model.behind(tokens[:i]).log_softmax(-1)[token] for i, token in enumerate(tokens))
-        assert math.exp(sum(logs)) == approx(probability, dtype=torch.float64)
+        texts = [(model.behind(tuple(tokens[:i])), token) for i, token in enumerate(tokens)]
+        written = math.prod(masses[token] / sum(masses) for masses, token in texts)
+        assert written == approx(probability, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("goal", [{}, {"rtol": 0.01}], ids=["to the number", "to 1 %"])
 def test_where_the_search_ends_its_bracket_is_narrower_than_that_of_samples(decoding, goal):
     torch.manual_seed(0)
-    mass = decoding.distributions()["normal, sigma 25"]
-    found = decoding.search(mass, 16, **goal)
+    model = decoding.TrueModel(decoding.distributions()["normal, sigma 25"])
+    found = decoding.search(model, 16, **goal)
     assert found["median"] == approx(500, 0.01)
-    samples = int(found["tokens"] / decoding.TrueModel(mass).length())
-    assert found["width"] < decoding.sampled_width(mass, samples, 50)
+    samples = int(found["tokens"] / model.length())
+    assert found["width"] < decoding.sampled_width(model.mass, samples, 50)

@@ -1,7 +1,7 @@
-"""Quantiles of numbers of one width: one walk down the digits for each, all side by side.
+r"""Quantiles of numbers of one width: one walk down the digits for each, all side by side.
 
 At each slot the digit is taken where the cumulated probability crosses the quantile that remains,
-$q \\leftarrow (q - F_{before}) / p$. Digits of one place are ordered like the numbers, so this is exact for
+$q \leftarrow (q - F_{before}) / p$. Digits of one place are ordered like the numbers, so this is exact for
 the model masked at each step to the tokens that the format allows. Below a minus the order is the other way
 round.
 
@@ -49,9 +49,9 @@ class Level:
     """The spellings that came to a slot, and the tokens that may follow there.
 
     Args:
-        slot: that they came to.
+        slot: the slot.
         entries: the tokens.
-        spellings: with the nodes that gave `log_probs`.
+        spellings: that came to it.
         log_joint: `[spellings, allowed]`, float64, log-probability of each spelling and token, given the
             row's digits so far; -inf for tokens that ended, or do not begin with these from `slot` on.
     """
