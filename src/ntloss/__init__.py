@@ -33,6 +33,7 @@ from ntloss.engine.objective import LossTerms
 from ntloss.losses import NumberTokenLoss
 from ntloss.metrics import NumericMetrics
 from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
+from ntloss.quantile_metrics import QuantileMetrics
 from ntloss.schedules import WeightScheduler
 from ntloss.token_metrics import TokenMetrics
 from ntloss.token_sets import Coverage, NumberToken
@@ -84,5 +85,6 @@ __all__ = [
     "WeightScheduler",
     # metrics of predicted numbers (ntloss.decoding and ntloss.parsing read them out)
     "NumericMetrics",
+    "QuantileMetrics",
     "TokenMetrics",
 ]
