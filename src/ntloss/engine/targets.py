@@ -20,7 +20,7 @@ REDUCTIONS = ("mean", "sum", "none")
 class Targets(NamedTuple):
     """Targets and weights of each position; all `[positions]`.
 
-    The weights include the reduction: a mean has divided them by the count of items or numbers.
+    For a mean, the weights are already divided by the total weight of the items or numbers.
 
     Args:
         labels: token ids, 0 where ignored.
