@@ -58,10 +58,10 @@ def run(experiment: Experiment) -> dict[str, Metrics]:
     data = load_task({**settings, "name": settings["dataset_name"]})
     set_seed(arguments.seed)
     approach = build_approach(experiment.model, experiment.loss)
-    if experiment.checkpoint is not None:
-        check_checkpoint(approach.model, experiment.checkpoint)
     if not experiment.only_evaluate:
         approach.fit(example.answer for example in data.train)
+    if experiment.checkpoint is not None:  # checked now, because `fit` chooses the number format
+        check_checkpoint(approach.model, experiment.checkpoint)
     # No process writes before all have passed their checks.
     PartialState().wait_for_everyone()
     if arguments.should_save:

@@ -31,11 +31,9 @@ from ntloss.criteria import (
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.objective import LossTerms
 from ntloss.losses import NumberTokenLoss
-from ntloss.metrics import NumericMetrics
+from ntloss.metrics import NumericMetrics, QuantileMetrics, TokenMetrics
 from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
-from ntloss.quantile_metrics import QuantileMetrics
 from ntloss.schedules import WeightScheduler
-from ntloss.token_metrics import TokenMetrics
 from ntloss.token_sets import Coverage, NumberToken
 from ntloss.vocabulary import NumberTokensLeftOut, NumberVocabulary
 

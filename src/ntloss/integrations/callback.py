@@ -16,8 +16,8 @@ from ntloss.integrations.counts import Loss
 from ntloss.integrations.transformers import handle_of
 from ntloss.integrations.transformers.evaluation import TermSums, without_repeated_rows
 from ntloss.integrations.transformers.trainer import check_is_trainer
+from ntloss.metrics import TokenMetrics
 from ntloss.number_spans import find_numbers, token_kinds
-from ntloss.token_metrics import TokenMetrics
 
 # Logged names, and those of `TokenMetrics`.
 _LOGGED = {

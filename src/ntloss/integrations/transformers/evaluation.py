@@ -35,7 +35,8 @@ class TermSums:
             inputs: arguments of its `forward`, by name; labels, what counts them, and divisors are read.
             terms: of the batch.
         """
-        counts = loss.normalizers(inputs["labels"], inputs.get("loss_weights"), inputs.get("sequence_ids"))
+        read = (inputs.get(name) for name in ("loss_weights", "sequence_ids", "number_weights"))
+        counts = loss.normalizers(inputs["labels"], *read)
         divisors = [inputs.get("num_items_in_batch"), inputs.get("num_numbers_in_batch")]
         if loss.mode == "replace":  # both terms are divided by the count of all labels
             counts, divisors = (counts[0], counts[0]), [divisors[0], divisors[0]]

@@ -1,9 +1,11 @@
 """Metrics of predicted quantiles: how sharp a model's predictions are, and how well calibrated.
 
-metrics = QuantileMetrics(quantiles=(0.05, 0.5, 0.95))
-for batch in batches:
-    metrics.update(predicted_quantiles, targets)
-results = metrics.gathered().compute()  # over all ranks
+    metrics = QuantileMetrics(quantiles=(0.05, 0.5, 0.95))
+    for batch in batches:
+        metrics.update(predicted_quantiles, targets)
+    results = metrics.gathered().compute()  # over all ranks
+
+For metrics of one predicted number each, see `NumericMetrics`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ntloss.metrics import gather
+from ntloss.metrics.numeric import gather
 
 # Largest distance from 1 of two levels that add up to 1: enough for levels in float32.
 _ROUNDING = 2e-7
