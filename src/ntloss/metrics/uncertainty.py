@@ -49,8 +49,8 @@ class QuantileMetrics:
     `interval_score_90`, .. mean of $(u - l) + \frac{2}{\alpha}(l - x)^+ + \frac{2}{\alpha}(x - u)^+$
     ======================= =====================================================================
 
-    Coverage is a fraction; the other metrics after the first four are in the numbers' units. Both are NaN if
-    there is no valid row.
+    Coverage is a fraction; the other metrics after the first four are in the numbers' units. They are NaN
+    if there is no valid row.
 
     Args:
         quantiles: levels in ascending order, each above 0 and below 1, that differ in six significant digits.
