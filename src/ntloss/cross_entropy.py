@@ -75,9 +75,8 @@ class _CombinedLoss(BaseLoss):
 
         Returns:
             num_items_in_batch: scalar, total weight of the positions that are not ignored.
-            num_numbers_in_batch: scalar, total weight of the number terms, `loss_weights * number_weights`
-                summed over the positions whose label is a number token; for criteria on whole numbers, over
-                the positions where a number starts.
+            num_numbers_in_batch: scalar, `loss_weights * number_weights` summed over the positions whose
+                label is a number token; for criteria on whole numbers, over the first token of each number.
 
         Example:
             >>> import torch
@@ -121,7 +120,8 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         reweigh: make probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
             Default: False, as in the paper: it makes numbers too long (docs/differences.md).
         mode: "add" (default) adds the number term to cross-entropy. "replace" uses it instead of
-            cross-entropy at number positions, and "mean" then divides both by the count of all positions.
+            cross-entropy at number positions, and "mean" then divides both terms by the total weight of all
+            positions.
         ignore_index: label of positions to ignore. Default: -100.
         label_smoothing: label smoothing of cross-entropy, from 0 (default) to 1.
         z_loss: factor of the mean squared log-normalizer, which keeps logits from drifting. Default: 0.
@@ -134,7 +134,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         group: process group over which plain logits are sharded along the vocabulary, in the order of its
             ranks. A `DTensor` with placement `Shard(-1)` needs none.
         validate: check the values of labels and weights at each call. Default: on the CPU only, where it
-            does not synchronise, and not under `torch.compile`.
+            does not synchronize, and not under `torch.compile`.
         inplace_backward: write the gradient over the logits, to save their buffer. Nothing may read the
             logits after the backward pass. Default: False.
 
@@ -184,19 +184,20 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         Args:
             logits: `[..., vocab]`, any float dtype. Softmax and sums are computed in float32 or float64.
             labels: `[...]`, token ids.
-            loss_weights: `[...]`, weight of each position in both terms, 0 or more. Default: 1.
+            loss_weights: `[...]`, weight of each position in both terms, 0 or more. For criteria on whole
+                numbers, the number term has the weight of a number's first token. Default: 1.
             num_items_in_batch: divisor of cross-entropy for "mean": the count over all accumulated
                 micro-batches and ranks (`normalizers`). Default: the total weight of this call.
             num_numbers_in_batch: likewise for the number term.
             sequence_ids: `[...]`, integers, for criteria on whole numbers if a row packs several sequences:
                 adjacent positions with equal ids belong to one sequence (`sequence_ids_of` makes them from
                 position ids). Default: each row is one sequence.
-            number_weights: `[...]`, factor of the number term alone at each position, beside `loss_weights`:
-                0 for numbers that are names, such as answers to multiple choice, identifiers or dates. "mean"
-                divides the number term by the total of `loss_weights * number_weights` over number labels.
-                With `mode="replace"` a number label of weight w, from 0 to 1, gets w of the number term and
-                1 - w of cross-entropy. Criteria on whole numbers read it at a number's first token. Default:
-                1.
+            number_weights: `[...]`, factor of the number term alone, on top of `loss_weights`: 0 for numbers
+                that are names, such as multiple-choice answers, identifiers or dates. "mean" divides the
+                number term by the total of `loss_weights * number_weights` over number labels. With
+                `mode="replace"`, a number label of weight w, from 0 to 1, gets w times the number term and
+                1 - w times cross-entropy. For criteria on whole numbers, the weight of a number is that of
+                its first token. Default: 1.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 or float64. With `return_terms`, a `LossTerms`.
@@ -244,7 +245,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         chunk_size: number of tokens in a chunk. Default: a tenth of the tokens, between 100 and 256 (on
             accelerators between 256 and 4,096, and at most 2^27 logits).
         drop_ignored: leave positions with `ignore_index` out of the matrix products. Counting them is the
-            only synchronisation of this loss; False avoids it. Default: True.
+            only synchronization with the device; False avoids it. Default: True.
 
     Raises:
         ValueError: an option is out of range, or `reweigh=True` for a criterion without a worst cost.

@@ -26,7 +26,7 @@ from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
 
 class BaseLoss(nn.Module):
-    """Base class of all losses: an objective, and the switch for checks of values."""
+    """Base class of all losses. It holds the objective, and whether to check the values of inputs."""
 
     def __init__(self, objective: Objective, validate: bool | None) -> None:
         super().__init__()

@@ -266,6 +266,15 @@ class TestShapes:
             assert result.loss.shape == (shape if reduction == "none" else ())
             assert_zeros(result)
 
+    @pytest.mark.parametrize("shape", [(2, 0), (0, 3)])
+    def test_empty_sequences_can_be_shifted(self, shape: tuple[int, ...]) -> None:
+        loss = NTLCrossEntropyLoss(NUMBERS, shift=True)
+        logits = torch.zeros(*shape, NUMBERS.vocab_size, requires_grad=True)
+        labels = torch.zeros(shape, dtype=torch.int64)
+        loss(logits, labels, torch.ones(shape), number_weights=torch.ones(shape)).backward()
+        assert logits.grad is not None
+        assert [int(count) for count in loss.normalizers(labels)] == [0, 0]
+
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     def test_an_ignored_batch_is_a_zero_with_a_graph(self, reduction: str, path: str) -> None:

@@ -101,8 +101,8 @@ def test_without_rows_means_are_nan() -> None:
     results = QuantileMetrics().compute()
     assert results["count"] == 0
     assert all(math.isnan(results[name]) for name in ("invalid_rate", "crps", "pinball_0.5", "coverage_90"))
-    empty = QuantileMetrics().update(torch.empty(0, 3), torch.empty(0)).compute()
-    assert empty["count"] == 0
+    for rows, targets in ((torch.empty(0, 3), torch.empty(0)), ([], [])):
+        assert QuantileMetrics().update(rows, targets).compute()["count"] == 0
 
 
 def test_a_single_quantile_has_a_pinball_loss_and_no_interval() -> None:
@@ -110,6 +110,17 @@ def test_a_single_quantile_has_a_pinball_loss_and_no_interval() -> None:
     assert results["pinball_0.5"] == 1
     assert results["crps"] == 2  # of a certain prediction: the absolute error
     assert not any(name.startswith("coverage") for name in results)
+
+
+def test_levels_of_float32_form_the_same_intervals() -> None:
+    rows, targets = [[1.0, 2.0, 3.0], [0.0, 5.0, 9.0]], [2.5, -1.0]
+    rounded = QuantileMetrics(torch.tensor([0.05, 0.5, 0.95]).tolist()).update(rows, targets).compute()
+    assert rounded == approx(QuantileMetrics().update(rows, targets).compute(), scale=20)
+
+
+def test_levels_that_would_share_a_name_raise() -> None:
+    with pytest.raises(ValueError, match="two levels are equal to six digits"):
+        QuantileMetrics((0.1, 0.1000001, 0.5))
 
 
 def update_on_rank(rank: int) -> dict[str, float]:

@@ -47,6 +47,7 @@ class ExpectedValue:
 
     Example:
         >>> import torch
+        >>> from ntloss.criteria import CriterionInput, ExpectedValue
         >>> x = CriterionInput(
         ...     log_probs=torch.tensor([[0.5, 0.0, 0.5]]).log(),
         ...     values=torch.tensor([3.0, 4.0, 5.0]),
@@ -82,7 +83,7 @@ class ExpectedValue:
         return Needs(log_normalizer=self.over == "vocabulary")
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`, in the units of `loss`."""
+        """Compute the loss of each position, `[positions]`, in the units of `loss`."""
         prediction = (x.probs * x.values).sum(-1)
         if self.over == "vocabulary":
             if x.log_mass is None:
@@ -112,7 +113,7 @@ class ExpectedValue:
         return losses
 
     def worst(self, values: Tensor) -> float | None:
-        """The larger loss of confusing the smallest and the largest value; None over the vocabulary."""
+        """Return the larger loss of confusing the smallest and largest value; None over the vocabulary."""
         if self.over == "vocabulary":
             return None
         ends = torch.stack([values[0], values[-1]])

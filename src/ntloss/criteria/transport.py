@@ -34,6 +34,7 @@ class Wasserstein:
 
     Example:
         >>> import torch
+        >>> from ntloss.criteria import CriterionInput, Wasserstein
         >>> x = CriterionInput(
         ...     log_probs=torch.tensor([[0.5, 0.25, 0.25]]).log(),
         ...     values=torch.tensor([0.0, 1.0, 2.0]),
@@ -53,14 +54,14 @@ class Wasserstein:
             )
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`, in the units of the values unless squashed."""
+        """Compute the loss of each position, `[positions]`, in the units of the values unless squashed."""
         cost = (x.values - x.target_values.unsqueeze(-1)).abs()
         if self.squash_factor is not None:
             cost = squashed(cost, x.values, self.squash_factor)
         return (x.probs * cost).sum(-1)
 
     def worst(self, values: Tensor) -> float:
-        """The largest cost between two values of the vocabulary."""
+        """Return the largest cost between two values of the vocabulary."""
         if self.squash_factor is None:
             return float(values[-1] - values[0])
         check_squash(values, self.squash_factor)
@@ -91,7 +92,7 @@ class CRPS:
     values, which is $E|X - v_k| - \frac{1}{2} E|X - X'|$ for two independent draws $X$ and $X'$ from the
     model. It ranges from 0 to the range of the values and is 0 only if all probability is on the label's
     value. It is a strictly proper score: if the label is uncertain, it is smallest exactly at the label's
-    own distribution, among all distributions over the numbers. `reweigh` breaks that.
+    own distribution, among all distributions over the numbers. With `reweigh` it is not proper.
 
     Source: Matheson and Winkler, Management Science 1976; the second form is from Gneiting and Raftery,
     "Strictly Proper Scoring Rules, Prediction, and Estimation", JASA 2007, equation 21.
@@ -109,14 +110,14 @@ class CRPS:
     """
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`, in the units of the values."""
+        """Compute the loss of each position, `[positions]`, in the units of the values."""
         below = torch.arange(len(x.values) - 1, device=x.target.device)
         step = (below >= x.target.unsqueeze(-1)).to(x.log_probs.dtype)
         apart = x.probs.cumsum(-1)[:, :-1] - step
         return (apart.square() * x.values.diff()).sum(-1)
 
     def worst(self, values: Tensor) -> float:
-        """The range of the values."""
+        """Return the range of the values."""
         return float(values[-1] - values[0])
 
 
@@ -156,7 +157,7 @@ class SmoothedWasserstein:
         check_positive("sigma", self.sigma)
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`, in the units of the values."""
+        """Compute the loss of each position, `[positions]`, in the units of the values."""
         return self.bind(x.values.double(), x.log_probs)(x)
 
     def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
@@ -168,7 +169,7 @@ class SmoothedWasserstein:
         return (apart[:, :-1].abs() * x.values.diff()).sum(-1)
 
     def worst(self, values: Tensor) -> float:
-        """The largest distance from a single value to a target."""
+        """Compute the largest distance from a single value to a target."""
         # The distance is convex in the value, so it is largest for the first or the last one.
         cumulative = gaussian_targets(values, self.sigma).cumsum(-1)[:, :-1]
         gaps = values.diff()

@@ -171,6 +171,6 @@ def _worst_cost(criterion: Criterion, values: Tensor, reweigh: bool) -> float | 
     worst = criterion.worst(values)
     if reweigh and worst is None:
         raise ValueError(
-            f"reweigh=True needs a criterion with a worst cost, and {criterion!r} has none: omit it"
+            f"reweigh=True needs a criterion with a worst cost, and {criterion!r} has none: omit reweigh"
         )
     return worst if reweigh else None

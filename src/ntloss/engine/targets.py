@@ -20,7 +20,7 @@ REDUCTIONS = ("mean", "sum", "none")
 class Targets(NamedTuple):
     """Targets and weights of each position; all `[positions]`.
 
-    The weights include the reduction: a mean has divided them by the count of items or numbers.
+    For a mean, the weights are already divided by the total weight of the items or numbers.
 
     Args:
         labels: token ids, 0 where ignored.
@@ -155,14 +155,15 @@ def _reciprocal(weights: Tensor | float, dtype: torch.dtype) -> Tensor | float:
 def shift_left(
     labels: Tensor, loss_weights: Tensor | None, ignore_index: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Give each position `[..., seq]` the label and weight of the next one, for causal models.
+    """Shift labels and weights `[..., seq]` by one position to the left, for causal models.
 
-    The last position gets `ignore_index`, so the logits keep their length.
+    The last position gets `ignore_index`, so the length stays that of the logits.
     """
     if labels.dim() == 0:
         raise ValueError("shift=True with labels of shape []: expected [..., seq], to shift along seq")
-    labels = F.pad(labels[..., 1:], (0, 1), value=ignore_index)
-    return labels, None if loss_weights is None else F.pad(loss_weights[..., 1:], (0, 1))
+    # Pad before slicing, so that empty sequences stay empty.
+    labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    return labels, None if loss_weights is None else F.pad(loss_weights, (0, 1))[..., 1:]
 
 
 def check_labels(
@@ -214,7 +215,7 @@ def check_values(
 ) -> None:
     """Check that labels lie inside the vocabulary and that weights are finite and not negative.
 
-    Reading values synchronises an accelerator with the host. So by default (`validate=None`) only tensors on
+    Reading values synchronizes an accelerator with the host. So by default (`validate=None`) only tensors on
     the CPU are checked, and nothing under `torch.compile`.
     """
     if torch.compiler.is_compiling() or not (labels.device.type == "cpu" if validate is None else validate):
@@ -227,7 +228,7 @@ def check_values(
             f"label {int(labels[outside][0])} lies outside the vocabulary: expected 0 to "
             f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Are the labels from another tokenizer?"
         )
-    most = 1.0 if mode == "replace" else math.inf  # the share of a label that is the number term's
+    most = 1.0 if mode == "replace" else math.inf  # there it splits a label between the two terms
     for name, weights, limit in (
         ("loss_weights", loss_weights, math.inf),
         ("number_weights", number_weights, most),

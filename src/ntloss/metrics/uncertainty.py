@@ -1,9 +1,11 @@
-r"""Metrics of predicted quantiles: how sharp and how honest a model's uncertainty is.
+"""Metrics of predicted quantiles: how sharp a model's predictions are, and how well calibrated.
 
-metrics = QuantileMetrics(quantiles=(0.05, 0.5, 0.95))
-for batch in batches:
-    metrics.update(predicted_quantiles, targets)
-results = metrics.gathered().compute()  # over all ranks
+    metrics = QuantileMetrics(quantiles=(0.05, 0.5, 0.95))
+    for batch in batches:
+        metrics.update(predicted_quantiles, targets)
+    results = metrics.gathered().compute()  # over all ranks
+
+For metrics of one predicted number each, see `NumericMetrics`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ntloss.metrics.numeric import gather
+
+# Largest distance from 1 of two levels that add up to 1: enough for levels in float32.
+_ROUNDING = 2e-7
 
 
 class QuantileMetrics:
@@ -44,19 +49,21 @@ class QuantileMetrics:
     `interval_score_90`, .. mean of $(u - l) + \frac{2}{\alpha}(l - x)^+ + \frac{2}{\alpha}(x - u)^+$
     ======================= =====================================================================
 
-    All but the first four are in the numbers' units (coverage: a fraction) and NaN if there is no valid row.
+    Coverage is a fraction; the other metrics after the first four are in the numbers' units. They are NaN
+    if there is no valid row.
 
     Args:
-        quantiles: levels in ascending order, each above 0 and below 1. Two levels that add up to 1 form a
-            central interval. Default: `(0.05, 0.5, 0.95)`.
+        quantiles: levels in ascending order, each above 0 and below 1, that differ in six significant digits.
+            Two levels that add up to 1 form a central interval. Default: `(0.05, 0.5, 0.95)`.
 
     Raises:
-        ValueError: levels that are not ascending or not between 0 and 1.
+        ValueError: levels that are not ascending, not between 0 and 1, or equal to six digits.
 
     Source: Gneiting and Raftery, "Strictly Proper Scoring Rules, Prediction, and Estimation", JASA 2007,
     equation 43 (interval score); Laio and Tamea, HESS 2007 (CRPS as an integral of pinball losses).
 
     Example:
+        >>> from ntloss import QuantileMetrics
         >>> metrics = QuantileMetrics(quantiles=(0.05, 0.5, 0.95))
         >>> results = metrics.update([[1.0, 4.0, 6.0], [2.0, 3.0, 5.0]], [4.0, 7.0]).compute()
         >>> results["coverage_90"], results["mean_width_90"], results["pinball_0.5"]
@@ -71,12 +78,18 @@ class QuantileMetrics:
                 f"quantiles={quantiles!r}: expected ascending levels between 0 and 1, such as "
                 "(0.05, 0.5, 0.95)"
             )
+        self._names = [f"pinball_{level:g}" for level in self.quantiles]
+        if len(set(self._names)) < len(self._names):
+            raise ValueError(
+                f"quantiles={quantiles!r}: two levels are equal to six digits, so their metrics would "
+                "have the same name. Omit one of them."
+            )
         count = len(self.quantiles)
         self._intervals = [
             (low, high)
             for low in range(count)
             for high in range(low + 1, count)
-            if math.isclose(self.quantiles[low] + self.quantiles[high], 1)
+            if abs(self.quantiles[low] + self.quantiles[high] - 1) < _ROUNDING
         ]
         # count, skipped, invalid; pinball loss of each level; coverage, width and score of each interval
         self._sums = torch.zeros(3 + count + 3 * len(self._intervals), dtype=torch.float64)
@@ -96,6 +109,8 @@ class QuantileMetrics:
         """
         predicted = torch.as_tensor(predictions, dtype=torch.float64, device="cpu").detach()
         true = torch.as_tensor(targets, dtype=torch.float64, device="cpu").detach()
+        if predicted.shape == true.shape == (0,):  # an empty list of rows
+            predicted = predicted.reshape(0, len(self.quantiles))
         if predicted.shape != (*true.shape, len(self.quantiles)) or true.dim() != 1:
             raise ValueError(
                 f"predictions of shape {list(predicted.shape)} for targets of shape {list(true.shape)}: "
@@ -141,7 +156,7 @@ class QuantileMetrics:
         pinball = means[: len(self.quantiles)]
         results: dict[str, float] = {"count": int(count), "skipped": int(skipped), "invalid": int(invalid)}
         results["invalid_rate"] = invalid / asked if asked else math.nan
-        results |= {f"pinball_{level:g}": mean for level, mean in zip(self.quantiles, pinball, strict=True)}
+        results |= dict(zip(self._names, pinball, strict=True))
         results["crps"] = 2 * sum(w * mean for w, mean in zip(self._level_weights(), pinball, strict=True))
         for index, (low, high) in enumerate(self._intervals):
             percent = f"{100 * (self.quantiles[high] - self.quantiles[low]):.6g}"
@@ -159,7 +174,7 @@ class QuantileMetrics:
         return [b - a for a, b in itertools.pairwise(edges)]
 
     def gathered(self, group: dist.ProcessGroup | None = None) -> QuantileMetrics:
-        """Add up the batches of all ranks; a collective operation with the same result on every rank.
+        """Sum over all ranks; a collective operation with the same result on every rank.
 
         Args:
             group: process group. Default: all processes, or this one alone without `torch.distributed`.
