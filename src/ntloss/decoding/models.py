@@ -242,7 +242,7 @@ def _check_inputs(model: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Ten
 
 
 def _check_left_padding(mask: Tensor) -> None:
-    # As a sum over the batch: one synchronisation.
+    # As a sum over the batch: one synchronization.
     if bool(((mask[:, 1:] < mask[:, :-1]).any() | (mask[:, -1] == 0).any()).item()):
         raise ValueError(
             "a prompt has padding on its right, where the answer should begin. Expected prompts of a "

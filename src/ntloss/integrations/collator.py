@@ -15,7 +15,7 @@ class NumberWeightsCollator:
     """A collator around yours that adds the column `number_weights` to the batch.
 
     It takes the column out of the rows, calls your collator, and pads the weights like the labels: on the
-    left or right, wherever the rows' own tokens are; weights of rows that your collator flattens into one
+    left or right, as the rows' own tokens show. If your collator flattens the rows into one, their weights
     are concatenated. The padding is 0; a row without weights among others that have them gets 1. A batch
     without the column stays as it is. The trainers' one-line functions wrap the trainer's collator.
 
@@ -25,8 +25,8 @@ class NumberWeightsCollator:
 
     Raises:
         TypeError: when called, a batch that is not a dict.
-        ValueError: when called, weights that are not as many as their row's labels (or, without these, its
-            `input_ids`), negative or not finite; a batch whose rows are not those that were given.
+        ValueError: when called, weights of another length than their row's labels (or `input_ids`, if it has
+            no labels), negative or not finite weights, or a batch whose rows are not the given ones.
 
     Example:
         >>> import torch

@@ -27,7 +27,11 @@ Loss = NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss
 def counter_of(loss: Loss) -> NTLCrossEntropyLoss:
     """Return a loss that counts as `loss` does, but may be on another device: that of a loader's labels."""
     return NTLCrossEntropyLoss(
-        loss.vocabulary, loss.objective.criterion, ignore_index=loss.ignore_index, shift=loss.shift
+        loss.vocabulary,
+        loss.objective.criterion,
+        mode=loss.mode,
+        ignore_index=loss.ignore_index,
+        shift=loss.shift,
     )
 
 
@@ -40,8 +44,9 @@ class CountedBatches:
     Lightning (`accumulate_grad_batches`), accelerate (`gradient_accumulation_steps`) and data-parallel
     wrappers (DDP, FSDP) average by themselves; in your own loop, divide the loss by `accumulate`.
 
-    With accelerate, control the synchronisation of gradients yourself (`accelerator.no_sync`):
-    `accelerator.accumulate` depends on whether the loader is at its end, and this one reads a step ahead.
+    With accelerate, control the synchronization of gradients yourself (`accelerator.no_sync`):
+    `accelerator.accumulate` depends on whether the loader has ended, but `CountedBatches` reads one step
+    ahead.
 
     Args:
         loader: any iterable of batches, with the same number of batches on each rank. Lightning adds a

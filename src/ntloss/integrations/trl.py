@@ -41,7 +41,7 @@ class _SFTModel(NumberAwareModel):
     counts_to_pass = ("num_items_in_batch", "num_numbers_in_batch")
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model's forward, or return what the trainer derives its loss from."""
+        """Run the model's forward, or return what the trainer computes its loss from."""
         if not (self.active and kwargs.pop("fused_lm_head", False)):
             return super().forward(*args, **kwargs)
         kwargs = self.as_keywords(args, kwargs)
@@ -69,7 +69,7 @@ class _SFTModel(NumberAwareModel):
 
     @torch.no_grad()
     def _measure(self, tensors: HeadTensors, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Entropy, and how often the label is the most likely token, summed over labels."""
+        """Sum the entropies, and count the labels that are the most likely token."""
         kept = labels.reshape(-1).to(tensors.hidden_states.device) != self.loss.ignore_index
         hidden = tensors.hidden_states.reshape(-1, tensors.hidden_states.shape[-1])[kept]
         labels = labels.reshape(-1).to(hidden.device)[kept]

@@ -55,9 +55,9 @@ def align_labels(
     if shift_labels is not None:
         if number_weights is not None:  # context parallelism has also split the labels, but not these
             raise ValueError(
-                "number_weights are aligned with labels, but the batch has shift_labels, too: omit "
-                "shift_labels, which the loss makes itself. Context parallelism, which needs them, does not "
-                "support number_weights."
+                "number_weights are aligned with labels, but the batch also has shift_labels: omit "
+                "shift_labels, because the loss shifts labels itself. Context parallelism needs shift_labels "
+                "and does not support number_weights."
             )
         aligned = shift_labels
     elif shift:
@@ -76,7 +76,9 @@ def align_labels(
             )
         num_items = None  # all counted labels are in this batch, and so are all numbers
     if num_items is None and num_numbers is not None:
-        _check_own_numbers(num_numbers, loss.normalizers(aligned, None, sequence_ids, number_weights)[1])
+        own_numbers = loss.normalizers(aligned, None, sequence_ids, number_weights)[1]
+        # Sums of weights are rounded, under DeepSpeed to half precision.
+        _check_own_numbers(num_numbers, own_numbers, tolerance=0.0 if number_weights is None else 0.01)
         num_numbers = None
     return {
         "labels": aligned,
@@ -98,10 +100,9 @@ def on_device(arguments: dict[str, Any], device: torch.device) -> dict[str, Any]
     return {name: move(value) for name, value in arguments.items()}
 
 
-def _check_own_numbers(num_numbers: Tensor | float, own: Tensor) -> None:
-    # Divided by its own labels, each micro-batch would have the weight of a whole batch. Sums of weights are
-    # rounded, under DeepSpeed to half precision.
-    if not math.isclose(given := float(num_numbers), float(own), rel_tol=0.01):
+def _check_own_numbers(num_numbers: Tensor | float, own: Tensor, tolerance: float) -> None:
+    # Divided by its own labels, each micro-batch would have the weight of a whole batch.
+    if not math.isclose(given := float(num_numbers), float(own), rel_tol=tolerance):
         raise ValueError(
             f"num_numbers_in_batch={given:g} without num_items_in_batch, but this batch has {float(own):g} "
             "numbers: with several accumulated batches or ranks, pass both counts. A Trainer whose own "

@@ -51,7 +51,7 @@ class TermSums:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def see(self, loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
-        """Add a batch of an evaluation, without rows that only fill it up."""
+        """Add a batch of an evaluation, without the rows that a sampler repeated to fill it."""
         self.add(loss, *without_repeated_rows(loss, inputs, terms))
 
     def pop(self) -> dict[str, float]:
