@@ -18,6 +18,7 @@ FOLDER = ROOT / "examples"
 EXAMPLES = {
     "t5.py": (["transformers", "accelerate"], 1, []),
     "llama.py": (["transformers", "accelerate"], 1, ["--accumulate", "2", "--chunked"]),
+    "multiple_choice.py": (["transformers", "accelerate"], 1, []),
     "trl_sft.py": (["trl"], 1, ["--packing"]),
     "plain_loop.py": (["transformers"], 1, ["--accumulate", "2"]),
     "lightning_loop.py": (["transformers", "lightning"], 1, ["--accumulate", "2"]),

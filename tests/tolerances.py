@@ -52,6 +52,8 @@ HALF_PRECISION = 2.0**-5
 HALF_PRECISION_GRADIENT = 2.0**-3
 # What a small model has learned by heart against what it was taught.
 LEARNED = 0.1
+# A distribution function of numbers, which adds up probabilities of tokens after several passes of a model.
+DISTRIBUTION = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2.0**-4}
 # A kernel that multiplies in TF32.
 TF32 = 1e-3
 

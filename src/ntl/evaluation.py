@@ -96,6 +96,9 @@ def evaluate(
                 ill_formed += 0 if before is None else approach.ill_formed - before
     answered = {i: text for share in _gather(mine) for i, text in share.items()}
     result = _result(examples, [answered[i] for i in range(len(examples))], data, losses)
+    if approach.number_format is not None:
+        fits = approach.number_format.fits
+        result.metrics["outside_format"] = sum(not fits(example.answer) for example in examples)
     if approach.ill_formed is not None:
         result.metrics["ill_formed"] = sum(_gather(ill_formed))
     return result

@@ -6,6 +6,7 @@ Cross-entropy cannot tell that 3 is closer to 4 than 9 is; a number token loss c
 """
 
 from ntloss.criteria import (
+    CRPS,
     SMMD,
     Criterion,
     CriterionInput,
@@ -30,10 +31,9 @@ from ntloss.criteria import (
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.objective import LossTerms
 from ntloss.losses import NumberTokenLoss
-from ntloss.metrics import NumericMetrics
+from ntloss.metrics import NumericMetrics, QuantileMetrics, TokenMetrics
 from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
 from ntloss.schedules import WeightScheduler
-from ntloss.token_metrics import TokenMetrics
 from ntloss.token_sets import Coverage, NumberToken
 from ntloss.vocabulary import NumberTokensLeftOut, NumberVocabulary
 
@@ -56,6 +56,7 @@ __all__ = [
     "LossTerms",
     # criteria: how wrong a number is
     "Wasserstein",
+    "CRPS",
     "ExpectedValue",
     "GaussianCrossEntropy",
     "SmoothedWasserstein",
@@ -82,5 +83,6 @@ __all__ = [
     "WeightScheduler",
     # metrics of predicted numbers (ntloss.decoding and ntloss.parsing read them out)
     "NumericMetrics",
+    "QuantileMetrics",
     "TokenMetrics",
 ]

@@ -29,7 +29,7 @@ class _CombinedLoss(BaseLoss):
 
     def __init__(
         self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None, weight: float | Tensor | None,
-        reweigh: bool | None, mode: str, ignore_index: int, label_smoothing: float, z_loss: float,
+        reweigh: bool, mode: str, ignore_index: int, label_smoothing: float, z_loss: float,
         softcap: float | None, logit_scale: float, reduction: str, shift: bool, return_terms: bool,
         group: dist.ProcessGroup | None, validate: bool | None,
     ) -> None:  # fmt: skip
@@ -59,7 +59,11 @@ class _CombinedLoss(BaseLoss):
         super().__setattr__(name, value)
 
     def normalizers(
-        self, labels: Tensor, loss_weights: Tensor | None = None, sequence_ids: Tensor | None = None
+        self,
+        labels: Tensor,
+        loss_weights: Tensor | None = None,
+        sequence_ids: Tensor | None = None,
+        number_weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Compute the divisors of `reduction="mean"`, to be summed over micro-batches and ranks.
 
@@ -67,11 +71,12 @@ class _CombinedLoss(BaseLoss):
             labels: `[...]`, token ids, as passed to `forward`.
             loss_weights: `[...]`, weight of each position. Default: 1.
             sequence_ids: `[...]`, as passed to `forward`.
+            number_weights: `[...]`, as passed to `forward`.
 
         Returns:
             num_items_in_batch: scalar, total weight of the positions that are not ignored.
-            num_numbers_in_batch: scalar, total weight of the positions whose label is a number token; for
-                criteria on whole numbers, of the positions where a number starts.
+            num_numbers_in_batch: scalar, `loss_weights * number_weights` summed over the positions whose
+                label is a number token; for criteria on whole numbers, over the first token of each number.
 
         Example:
             >>> import torch
@@ -85,7 +90,8 @@ class _CombinedLoss(BaseLoss):
         self.objective.move_to_device_of(labels)
         targets = read_labels(
             labels, labels.unsqueeze(-1), self.objective, loss_weights, sequence_ids=sequence_ids,
-            ignore_index=self.ignore_index, reduction="sum", shift=self.shift, validate=self.validate,
+            number_weights=number_weights, ignore_index=self.ignore_index, reduction="sum", mode=self.mode,
+            shift=self.shift, validate=self.validate,
         )  # fmt: skip
         return targets.item_weights.sum(), targets.number_weights.sum()
 
@@ -112,9 +118,10 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             change between steps (`WeightScheduler`). Under `torch.compile`, pass a scalar tensor, which is
             changed in place; it gets no gradient.
         reweigh: make probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
-            Default: True if the criterion has a worst cost.
+            Default: False, as in the paper: it makes numbers too long (docs/differences.md).
         mode: "add" (default) adds the number term to cross-entropy. "replace" uses it instead of
-            cross-entropy at number positions, and "mean" then divides both by the count of all positions.
+            cross-entropy at number positions, and "mean" then divides both terms by the total weight of all
+            positions.
         ignore_index: label of positions to ignore. Default: -100.
         label_smoothing: label smoothing of cross-entropy, from 0 (default) to 1.
         z_loss: factor of the mean squared log-normalizer, which keeps logits from drifting. Default: 0.
@@ -127,7 +134,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         group: process group over which plain logits are sharded along the vocabulary, in the order of its
             ranks. A `DTensor` with placement `Shard(-1)` needs none.
         validate: check the values of labels and weights at each call. Default: on the CPU only, where it
-            does not synchronise, and not under `torch.compile`.
+            does not synchronize, and not under `torch.compile`.
         inplace_backward: write the gradient over the logits, to save their buffer. Nothing may read the
             logits after the backward pass. Default: False.
 
@@ -150,7 +157,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
 
     def __init__(
         self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None = None,
-        weight: float | Tensor | None = None, reweigh: bool | None = None, *, mode: str = "add",
+        weight: float | Tensor | None = None, reweigh: bool = False, *, mode: str = "add",
         ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
         softcap: float | None = None, logit_scale: float = 1.0, reduction: str = "mean",
         shift: bool = False, return_terms: bool = False, group: dist.ProcessGroup | None = None,
@@ -170,19 +177,27 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         num_items_in_batch: Tensor | float | None = None,
         num_numbers_in_batch: Tensor | float | None = None,
         sequence_ids: Tensor | None = None,
+        number_weights: Tensor | None = None,
     ) -> Tensor | LossTerms:
         """Compute the loss.
 
         Args:
             logits: `[..., vocab]`, any float dtype. Softmax and sums are computed in float32 or float64.
             labels: `[...]`, token ids.
-            loss_weights: `[...]`, weight of each position in both terms, 0 or more. Default: 1.
+            loss_weights: `[...]`, weight of each position in both terms, 0 or more. For criteria on whole
+                numbers, the number term has the weight of a number's first token. Default: 1.
             num_items_in_batch: divisor of cross-entropy for "mean": the count over all accumulated
                 micro-batches and ranks (`normalizers`). Default: the total weight of this call.
             num_numbers_in_batch: likewise for the number term.
             sequence_ids: `[...]`, integers, for criteria on whole numbers if a row packs several sequences:
                 adjacent positions with equal ids belong to one sequence (`sequence_ids_of` makes them from
                 position ids). Default: each row is one sequence.
+            number_weights: `[...]`, factor of the number term alone, on top of `loss_weights`: 0 for numbers
+                that are names, such as multiple-choice answers, identifiers or dates. "mean" divides the
+                number term by the total of `loss_weights * number_weights` over number labels. With
+                `mode="replace"`, a number label of weight w, from 0 to 1, gets w times the number term and
+                1 - w times cross-entropy. For criteria on whole numbers, the weight of a number is that of
+                its first token. Default: 1.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 or float64. With `return_terms`, a `LossTerms`.
@@ -201,8 +216,9 @@ class NTLCrossEntropyLoss(_CombinedLoss):
                 raise ValueError("inplace_backward=True needs whole logits, and these are sharded: omit it")
         self.objective.move_to_device_of(logits)
         targets = self._read_targets(
-            labels, logits, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids
-        )
+            labels, logits, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids,
+            number_weights,
+        )  # fmt: skip
         readout = read_logits(
             logits, targets.labels, tables.token_ids, self.transform,
             self.objective.label_smoothing > 0, self.inplace_backward, shard,
@@ -229,7 +245,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         chunk_size: number of tokens in a chunk. Default: a tenth of the tokens, between 100 and 256 (on
             accelerators between 256 and 4,096, and at most 2^27 logits).
         drop_ignored: leave positions with `ignore_index` out of the matrix products. Counting them is the
-            only synchronisation of this loss; False avoids it. Default: True.
+            only synchronization with the device; False avoids it. Default: True.
 
     Raises:
         ValueError: an option is out of range, or `reweigh=True` for a criterion without a worst cost.
@@ -248,7 +264,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
 
     def __init__(
         self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None = None,
-        weight: float | Tensor | None = None, reweigh: bool | None = None, *, mode: str = "add",
+        weight: float | Tensor | None = None, reweigh: bool = False, *, mode: str = "add",
         ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
         softcap: float | None = None, logit_scale: float = 1.0, reduction: str = "mean",
         shift: bool = False, return_terms: bool = False, group: dist.ProcessGroup | None = None,
@@ -292,6 +308,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         num_items_in_batch: Tensor | float | None = None,
         num_numbers_in_batch: Tensor | float | None = None,
         sequence_ids: Tensor | None = None,
+        number_weights: Tensor | None = None,
     ) -> Tensor | LossTerms:
         """Compute the loss.
 
@@ -300,14 +317,14 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             lm_head_weight: `[vocab, hidden]`.
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
-            loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids: see
+            loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids, number_weights: see
                 `NTLCrossEntropyLoss.forward`.
 
         Returns, Raises: see `NTLCrossEntropyLoss.forward`.
         """
         terms: LossTerms = self._compute(
             self, hidden_states, lm_head_weight, labels, bias, loss_weights, num_items_in_batch,
-            num_numbers_in_batch, sequence_ids,
+            num_numbers_in_batch, sequence_ids, number_weights,
         )  # fmt: skip
         return terms if self.return_terms else terms.loss
 

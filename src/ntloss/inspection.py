@@ -72,8 +72,8 @@ class Inspection:
         mixed: tokens with ASCII digits and other characters (`"4th"`, `"1,000"`); they are in no token set.
         coverage: digits of the text, and how many of them each token set covers.
         other_digits: digit characters of other scripts in the normalized text.
-        unseen: the five tokens outside of all token sets that contain the most digits of the text: text of
-            the token to number of digits.
+        unseen: the five tokens outside of all token sets that hold the most digits of the text, each with its
+            number of digits.
         recommendation: None if no token set covers any digit.
         notes: further findings, one sentence each.
     """

@@ -26,7 +26,7 @@ from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
 
 class BaseLoss(nn.Module):
-    """Base class of all losses: an objective, and the switch for checks of values."""
+    """Base class of all losses. It holds the objective, and whether to check the values of inputs."""
 
     def __init__(self, objective: Objective, validate: bool | None) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class NumberTokenLoss(BaseLoss):
         >>> import torch
         >>> from ntloss import ExpectedValue, NumberTokenLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
-        >>> loss = NumberTokenLoss(digits, ExpectedValue("absolute"), reweigh=False)
+        >>> loss = NumberTokenLoss(digits, ExpectedValue("absolute"))
         >>> loss(torch.zeros(2, 12), torch.tensor([0, 11]))  # the mean of 0 to 9 is 4.5; 11 is text
         tensor(4.5000)
     """
@@ -68,7 +68,7 @@ class NumberTokenLoss(BaseLoss):
         self,
         vocabulary: NumberVocabulary | Any,
         criterion: Criterion | None = None,
-        reweigh: bool | None = None,
+        reweigh: bool = False,
         validate: bool | None = None,
     ) -> None:
         super().__init__(Objective(as_vocabulary(vocabulary), criterion, reweigh), validate)

@@ -93,7 +93,7 @@ class NTLoss(_PublishedLoss):
         squash_factor: see `Wasserstein`. Default: None.
         space_prefixed: include tokens such as `▁4` and `Ġ4`. Default: False, as published. A
             `NumberVocabulary` determines this itself.
-        validate: see `NumberTokenLoss`.
+        validate: see `NTLCrossEntropyLoss`.
 
     Raises:
         TypeError: `tokenizer` is neither a tokenizer nor a vocabulary.
@@ -158,7 +158,7 @@ class NTLossDotProduct(_PublishedLoss):
         loss_function: `(prediction, target) -> loss`, element by element; it is called with
             `reduction="none"` if it has that parameter. Default: squared error, NTL-MSE.
         space_prefixed: see `NTLoss`.
-        validate: see `NumberTokenLoss`.
+        validate: see `NTLCrossEntropyLoss`.
 
     Raises:
         TypeError: `tokenizer` is neither a tokenizer nor a vocabulary.
@@ -217,7 +217,7 @@ class NumberLevelLoss(NTLossDotProduct):
     first token, from 0 to 1 (`criteria.NumberLevel`). A drop-in for the class of `ntloss` 0.3.2 that is also
     right for numbers of more than 20 digits.
 
-    Under teacher forcing the loss reads as many digits as the *label* has. It does not penalise a model that
+    Under teacher forcing the loss reads as many digits as the *label* has. It does not penalize a model that
     would stop after `12` or go on to `12345` where `1234` is right; cross-entropy beside it does. Since each
     digit enters by its mean, wrong digits that cancel cost nothing.
 
@@ -230,7 +230,7 @@ class NumberLevelLoss(NTLossDotProduct):
             Default: True.
         max_number_length: no effect, since numbers may have any length; part of the published signature.
         space_prefixed: see `NTLoss`.
-        validate: see `NumberTokenLoss`.
+        validate: see `NTLCrossEntropyLoss`.
 
     Raises:
         TypeError: `tokenizer` is neither a tokenizer nor a vocabulary.

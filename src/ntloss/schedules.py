@@ -26,9 +26,9 @@ class WeightScheduler:
     r"""Sets a loss's `weight` to $\lambda \cdot$ schedule(step).
 
     It does not count steps: after a resume, call `set_step` with the step that was reached. A tensor weight
-    is changed in place, which recompiles nothing under `torch.compile`. A float that changes at each step
-    recompiles until the compiler gives up, so compiled training steps need a loss made with
-    `weight=torch.tensor(0.3)`.
+    is changed in place, which recompiles nothing under `torch.compile`. With a float
+    that changes at each step, the compiler recompiles until it gives up, so a compiled training step needs a
+    loss made with `weight=torch.tensor(0.3)`.
 
     Args:
         loss: an object with a `weight`, a float or a scalar tensor, such as `NTLCrossEntropyLoss`.
@@ -60,8 +60,9 @@ class WeightScheduler:
         if not (is_scalar or isinstance(current, (int, float))):
             raise TypeError(
                 f"{type(loss).__name__}.weight is {type(current).__name__}: expected a float or a scalar "
-                "tensor, as NTLCrossEntropyLoss and NTLLinearCrossEntropyLoss have (a handle's loss is its "
-                ".loss). A loss without a weight: multiply it by weight * schedule(step) yourself."
+                "tensor, as in NTLCrossEntropyLoss and NTLLinearCrossEntropyLoss. If this is the handle of a "
+                "number-aware model, pass handle.loss. Multiply a loss without a weight by weight * "
+                "schedule(step) yourself."
             )
         if not callable(schedule):
             raise TypeError(

@@ -177,7 +177,7 @@ def _without_spaces_of_decoder(
     texts = sorted({match[1] for match in matches}, key=lambda text: (len(text), text))
     ids = _encode_alone(tokenizer, "".join(texts[:10]) * 2)
     continuing = [i for i in ids if i in decoded][1:]
-    # If only some have a space: after an added token, which splits a word, BERT's "2" begins a new one.
+    # Only some have a space where an added token splits a word: BERT's "2" then begins a new one.
     if not all(decoded[i].startswith(" ") for i in continuing):
         return decoded
     kinds = {bare[i] for i in continuing}

@@ -32,8 +32,9 @@ def load_tokenizer(source: str) -> Any:
 
     Args:
         source: a folder or a name on the Hugging Face hub, both loaded by transformers' `AutoTokenizer`; a
-            `tokenizer.json` file; or `tiktoken:<encoding>`. A hub name is looked up in the cache first. The
-            network is not used if HF_HUB_OFFLINE is set.
+            `tokenizer.json` file; or `tiktoken:<encoding>`. A hub name is looked up in the cache first,
+            and in the cache alone if HF_HUB_OFFLINE is set. tiktoken downloads an encoding that it has not
+            cached.
 
     Returns:
         A tokenizer for `NumberVocabulary.from_tokenizer`.

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import absl.logging
 import pytest
+
+# Hydra closes the stream of absl, which rouge-score imports. Under pytest, that could be pytest's own.
+absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 REPOSITORY = Path(__file__).parents[2]
 SHARED = REPOSITORY.parent / "shared"

@@ -21,6 +21,7 @@ class FakeApproach:
         self.tokenizer = None
         self.vocabulary = None
         self.ill_formed = None
+        self.number_format = None
         self.asked = []
         self.losses = 0
 

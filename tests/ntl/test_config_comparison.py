@@ -34,7 +34,7 @@ def test_an_objective_is_a_loss_a_model_or_overrides_of_both():
     ("overrides", "complaint"),
     [
         (["dataset_args=poetry"], "dataset_args=poetry is unknown; expected one of: arithmetic, gsm8k"),
-        (["objectives=[ce,foo]"], "names among: ce, digit_entropy"),
+        (["objectives=[ce,foo]"], "names among: ce, crps, digit_entropy"),
         (["objectives=[ce,'loss=foo']"], "loss=foo is unknown"),
         (["objectives=[]"], r"objectives is \[\]"),
         (["objectives=[ce,ce]"], "without repetition"),
@@ -69,6 +69,6 @@ def test_values_of_a_mapping_are_merged_into_those_of_the_files():
 @pytest.mark.parametrize("root", ["compare", "run_language_modeling"])
 def test_the_help_shows_the_comments_of_the_files_and_the_choices_of_every_group(root):
     text = describe_config(root)
-    for part in ("loss: ce, digit_entropy", "# a value below 1 is a share", "noisy_regression", "# λ"):
+    for part in ("loss: ce, crps, digit_entropy", "# a value below 1 is a share", "noisy_regression", "# λ"):
         assert part in text
     assert ("objectives:" in text) == (root == "compare")

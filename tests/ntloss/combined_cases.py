@@ -21,6 +21,7 @@ from tolerances import (
 from torch import Tensor
 
 from ntloss import (
+    CRPS,
     SMMD,
     DigitEntropy,
     Dist2,
@@ -89,10 +90,13 @@ def of(formula: Any, **options: Any) -> Term:
 CRITERIA: dict[str, tuple[Any, Term]] = {
     "wasserstein": (Wasserstein(), of(oracle.wasserstein)),
     "squashed": (Wasserstein(3.0), of(oracle.wasserstein, squash=3.0)),
+    "crps": (CRPS(), of(oracle.crps)),
     "squared": (ExpectedValue(), of(oracle.expected_value)),
     "absolute": (ExpectedValue("absolute"), of(oracle.expected_value, loss="absolute")),
     "huber": (ExpectedValue("huber"), of(oracle.expected_value, loss="huber")),
     "pinball": (ExpectedValue(pinball), of(oracle.expected_value, loss="pinball")),
+    "raft": (ExpectedValue(over="vocabulary"), of(oracle.raft)),
+    "raft absolute": (ExpectedValue("absolute", over="vocabulary"), of(oracle.raft, loss="absolute")),
     "user's own": (SquaredDistance(), of(oracle.squared_distance)),
     "gaussian": (GaussianCrossEntropy(), of(oracle.gaussian_cross_entropy)),
     "gaussian 2.5": (GaussianCrossEntropy(2.5), of(oracle.gaussian_cross_entropy, sigma=2.5)),
@@ -166,6 +170,7 @@ class Case:
     num_items: Any = None
     num_numbers: Any = None
     sequence_ids: Tensor | None = None
+    number_weights: Tensor | None = None
     criterion: str = "wasserstein"
     reweigh: bool = True
     options: Combined = Combined()  # noqa: RUF009  # frozen
@@ -221,6 +226,7 @@ class Case:
             num_items=num_items,
             num_numbers=num_numbers,
             sequence_ids=None if self.sequence_ids is None else self.sequence_ids.numpy(),
+            number_weights=None if self.number_weights is None else self.number_weights.double().numpy(),
             upstream=self.upstream,
         )
 
@@ -319,6 +325,7 @@ def compute(case: Case, path: str, leaves: Mapping[str, Tensor | None], **change
         return module.from_hidden(hidden, weight, case.labels, bias, **given, **rest)
     arguments = {**case.arguments(), "return_terms": True, **changes}
     rest |= {"num_items_in_batch": case.num_items, "num_numbers_in_batch": case.num_numbers}
+    rest |= {"number_weights": case.number_weights}
     if path in LINEAR_PATHS:
         arguments.setdefault("drop_ignored", path == "linear")
         linear = NTLLinearCrossEntropyLoss(case.vocabulary, **arguments)

@@ -122,6 +122,11 @@ def wasserstein(x: Position, squash: float | None = None) -> Tensor:
     return x.p @ (cost if squash is None else squashed(cost, x.values, squash))
 
 
+def crps(x: Position) -> Tensor:
+    """E|X - v_k| - E|X - X'| / 2, by the double sum."""
+    return wasserstein(x) - 0.5 * x.p @ (x.values[:, None] - x.values).abs() @ x.p
+
+
 def huber(error: Tensor) -> Tensor:
     return torch.where(error.abs() <= 1, 0.5 * error**2, error.abs() - 0.5)
 
@@ -137,6 +142,10 @@ REGRESSION: dict[str, Callable[[Tensor], Tensor]] = {
 
 def expected_value(x: Position, loss: str = "squared") -> Tensor:
     return REGRESSION[loss](x.p @ x.values - x.label)
+
+
+def raft(x: Position, loss: str = "squared") -> Tensor:
+    return REGRESSION[loss](x.mass * x.p @ x.values - x.label)
 
 
 def squared_distance(x: Position) -> Tensor:
@@ -290,7 +299,7 @@ def certain_of(values: Sequence[float], j: int, k: int) -> Position:
 
 @dataclass(frozen=True)
 class Combined:
-    """The options of a combined loss, with the library's defaults.
+    """The options of a combined loss, with the library's defaults, but reweighed.
 
     Args:
         cross_entropy: factor of cross-entropy, 0 for a number term alone.
@@ -330,6 +339,7 @@ def combined(
     num_items: float | None = None,
     num_numbers: float | None = None,
     sequence_ids: np.ndarray | None = None,
+    number_weights: np.ndarray | None = None,
     upstream: np.ndarray | float = 1.0,
 ) -> Expected:
     """Compute the combined loss of logits `[..., vocab]` and its gradient."""
@@ -343,15 +353,23 @@ def combined(
     starts = torch.zeros(len(flat), dtype=torch.bool)
     starts[[number[0][0] for number in numbers]] = True
 
+    # The share of each number label that is the number term's: that of its number's first token.
+    share = torch.ones(len(flat), dtype=torch.float64)
+    if number_weights is not None:
+        given = torch.tensor(number_weights, dtype=torch.float64).reshape(-1)
+        for number in numbers:
+            share[[i for i, *_ in number]] = given[number[0][0]]
+
     per_item = per_number = 1.0
     if options.reduction == "mean":
         items = float(weight.sum()) if num_items is None else num_items
-        count = float((weight * starts).sum()) if num_numbers is None else num_numbers
+        count = float((weight * share * starts).sum()) if num_numbers is None else num_numbers
         per_item, per_number = (1 / n if n > 0 else 0.0 for n in (items, count))
     item_weights = weight * per_item
-    ce_weights, number_weights = options.cross_entropy * item_weights, weight * per_number
+    ce_weights, term_weights = options.cross_entropy * item_weights, weight * share * per_number
     if options.mode == "replace":
-        ce_weights, number_weights = torch.where(is_number, 0, item_weights), item_weights
+        ce_weights = torch.where(is_number, (1 - share) * item_weights, item_weights)
+        term_weights = share * item_weights
 
     z = transform(torch.where(weight[:, None] > 0, leaf.reshape(-1, logits.shape[-1]), 0), options)
     if numbers:  # a number's digits count, whatever their weights
@@ -366,9 +384,9 @@ def combined(
     ntl = torch.zeros(len(flat), dtype=torch.float64)
     for number in numbers:
         first = number[0][0]
-        if weight[first] > 0:
+        if term_weights[first] > 0:
             loss = number_term(number, z, lse, flat.tolist(), number_values, options.number)
-            ntl = ntl + torch.eye(len(flat), dtype=torch.float64)[first] * number_weights[first] * loss
+            ntl = ntl + torch.eye(len(flat), dtype=torch.float64)[first] * term_weights[first] * loss
     loss = ce + options.weight * ntl
     if options.z_loss:
         loss = loss + options.z_loss * item_weights * torch.where(item_weights > 0, lse, 0) ** 2

@@ -76,6 +76,9 @@ def trials() -> list[Trial]:
         made.append(Trial(f"no numbers: {kind}", make_case(5, share_of_text=1.0), kind))
         ignored = replace(make_case(5), labels=torch.full((5,), -100))
         made.append(Trial(f"all ignored: {kind}", ignored, kind))
+        for mode in ("add", "replace"):
+            weighted = replace(make_case(8, mode=mode), number_weights=torch.arange(8) % 5 / 4)
+            made.append(Trial(f"number weights, {mode}: {kind}", weighted, kind))
         counted = make_case(7, num_items=20.0, num_numbers=7.0)
         made.append(Trial(f"normalised: {kind}", counted, kind))
         for criterion in ("gaussian", "smmd", "entropy places", "number_level", "ntil"):
@@ -170,7 +173,7 @@ def errors(rank: int, world: int, group: Any, mesh: Any) -> dict[str, str]:
     by_rows = DTensor.from_local(logits[:1], mesh, [Shard(0)])
     by_hidden = DTensor.from_local(head, mesh, [Shard(1)])
     hidden_by_rows = DTensor.from_local(case.hidden[:1], mesh, [Shard(0)])
-    plain = NTLLinearCrossEntropyLoss(NUMBERS)
+    plain = NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True)
     attempts = {
         "whole logits with a group": lambda: dense(logits, case.labels),
         "whole head with a group": lambda: linear(case.hidden, head, case.labels),
@@ -221,7 +224,7 @@ def data_parallel(rank: int, world: int) -> dict[str, Any]:
     hidden, head = case.hidden[rank].clone().requires_grad_(), case.weight.clone().requires_grad_()
     for name in ("logits", "linear"):
         kind = NTLCrossEntropyLoss if name == "logits" else NTLLinearCrossEntropyLoss
-        module = kind(NUMBERS, z_loss=0.01)
+        module = kind(NUMBERS, reweigh=case.reweighed, z_loss=0.01)
         counts = torch.stack(module.normalizers(labels[rank]))
         dist.all_reduce(counts)
         hidden.grad = head.grad = None
@@ -244,9 +247,11 @@ def groups_of_two(rank: int, world: int) -> dict[str, Any]:
     head = case.weight[mine].contiguous()
     by_group = head.clone().requires_grad_()
     hidden = case.hidden.clone().requires_grad_()
-    NTLLinearCrossEntropyLoss(NUMBERS, group=pairs[pair])(hidden, by_group, case.labels).backward()
+    NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True, group=pairs[pair])(
+        hidden, by_group, case.labels
+    ).backward()
     by_mesh = of_shard(head, mesh, [Replicate(), Shard(0)]).requires_grad_()
-    NTLLinearCrossEntropyLoss(NUMBERS)(case.hidden, by_mesh, case.labels).backward()
+    NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True)(case.hidden, by_mesh, case.labels).backward()
     return {"seed": pair, "hidden": hidden.grad, "group": by_group.grad, "mesh": local_gradient(by_mesh)}
 
 

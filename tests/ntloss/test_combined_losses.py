@@ -117,7 +117,7 @@ class TestLogitsPath:
         case = make_case(5, seed=seed, weighted=True, z_loss=1e-3)
         logits = torch.from_numpy(spread * rng.standard_normal((5, VOCAB))).to(dtype).requires_grad_()
         wanted = replace(case, upstream=1.0).expected(logits)
-        loss = NTLCrossEntropyLoss(NUMBERS, z_loss=1e-3)(logits, case.labels, case.loss_weights)
+        loss = NTLCrossEntropyLoss(NUMBERS, reweigh=True, z_loss=1e-3)(logits, case.labels, case.loss_weights)
         loss.backward()
         assert_close(loss, wanted.loss, VALUE_TOLERANCE[dtype])
         # Relative to one position's gradient: if the model is certain and right, the gradient is all
@@ -139,7 +139,9 @@ class TestLogitsPath:
             logits[row, labels[row]] = depth
         case = replace(make_case(6), labels=labels, upstream=1.0)
         leaf = logits.clone().requires_grad_()
-        terms = NTLCrossEntropyLoss(NUMBERS, inplace_backward=inplace, return_terms=True)(leaf * 1, labels)
+        terms = NTLCrossEntropyLoss(NUMBERS, reweigh=True, inplace_backward=inplace, return_terms=True)(
+            leaf * 1, labels
+        )
         terms.loss.backward()
         wanted = case.expected(logits)
         assert_close(terms.ce, wanted.ce)
@@ -150,7 +152,9 @@ class TestLogitsPath:
         case = make_case(40, seed=3, reduction="none")
         logits = 0.01 * case.logits(torch.float32)
         logits[7, case.labels[7].clamp(min=0)] = -200.0
-        loss = NTLCrossEntropyLoss(NUMBERS, reduction="none")(logits.requires_grad_(), case.labels)
+        loss = NTLCrossEntropyLoss(NUMBERS, reweigh=True, reduction="none")(
+            logits.requires_grad_(), case.labels
+        )
         assert_close(loss[:7], case.expected(logits).loss[:7])
         assert_close(loss[8:], case.expected(logits).loss[8:])
 
@@ -161,7 +165,9 @@ class TestLogitsPath:
         labels = torch.tensor([9, TEXTS[1], 3, TEXTS[2]])
         logits[0, 9] = logits[1, TEXTS[1]] = -torch.inf
         leaf = logits.requires_grad_()
-        loss = NTLCrossEntropyLoss(NUMBERS, reduction="none", inplace_backward=inplace)(leaf * 1, labels)
+        loss = NTLCrossEntropyLoss(NUMBERS, reweigh=True, reduction="none", inplace_backward=inplace)(
+            leaf * 1, labels
+        )
         assert loss[:2].isposinf().all()
         assert loss[2:].isfinite().all()
         loss.sum().backward()
@@ -171,7 +177,7 @@ class TestLogitsPath:
         twin = logits.detach().requires_grad_()
         F.cross_entropy(twin, labels, reduction="sum").backward()
         plain = logits.detach().requires_grad_()
-        NTLCrossEntropyLoss(NUMBERS, weight=0.0, reduction="sum")(plain, labels).backward()
+        NTLCrossEntropyLoss(NUMBERS, reweigh=True, weight=0.0, reduction="sum")(plain, labels).backward()
         assert_close(plain.grad, twin.grad)
 
     @pytest.mark.parametrize("path", PATHS)
@@ -225,7 +231,9 @@ def test_nan_hidden_states_at_ignored_positions_have_no_effect(drop_ignored: boo
     hidden[1] = torch.nan
     for reduction in ("mean", "none"):
         leaf, weight = hidden.clone().requires_grad_(), case.weight.clone().requires_grad_()
-        module = NTLLinearCrossEntropyLoss(NUMBERS, reduction=reduction, drop_ignored=drop_ignored)
+        module = NTLLinearCrossEntropyLoss(
+            NUMBERS, reweigh=True, reduction=reduction, drop_ignored=drop_ignored
+        )
         loss = module(leaf, weight, case.labels, case.bias)
         loss.sum().backward()
         if drop_ignored:
@@ -257,6 +265,15 @@ class TestShapes:
             result = run(make_case(*shape, reduction=reduction), path)
             assert result.loss.shape == (shape if reduction == "none" else ())
             assert_zeros(result)
+
+    @pytest.mark.parametrize("shape", [(2, 0), (0, 3)])
+    def test_empty_sequences_can_be_shifted(self, shape: tuple[int, ...]) -> None:
+        loss = NTLCrossEntropyLoss(NUMBERS, shift=True)
+        logits = torch.zeros(*shape, NUMBERS.vocab_size, requires_grad=True)
+        labels = torch.zeros(shape, dtype=torch.int64)
+        loss(logits, labels, torch.ones(shape), number_weights=torch.ones(shape)).backward()
+        assert logits.grad is not None
+        assert [int(count) for count in loss.normalizers(labels)] == [0, 0]
 
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
     @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -311,7 +328,7 @@ class TestShapes:
     def test_an_expanded_row_of_logits(self) -> None:
         row = make_case(1).logits().requires_grad_()
         labels = torch.tensor([9, TEXTS[0], 3])
-        NTLCrossEntropyLoss(NUMBERS)(row.expand(3, -1), labels).backward()
+        NTLCrossEntropyLoss(NUMBERS, reweigh=True)(row.expand(3, -1), labels).backward()
         case = replace(make_case(3), labels=labels, upstream=1.0)
         wanted = case.expected(row.detach().expand(3, -1).clone())
         assert_close(row.grad, wanted.gradient.sum(0, keepdims=True))
@@ -362,15 +379,17 @@ class TestShift:
     def test_takes_one_sequence_and_boolean_weights(self) -> None:
         case = make_case(6, seed=8)
         weights = torch.tensor([True, False, True, True, False, True])
-        module = NTLCrossEntropyLoss(NUMBERS, shift=True)
-        by_hand = NTLCrossEntropyLoss(NUMBERS)(case.logits()[:-1], case.labels[1:], weights[1:])
+        module = NTLCrossEntropyLoss(NUMBERS, reweigh=True, shift=True)
+        by_hand = NTLCrossEntropyLoss(NUMBERS, reweigh=True)(case.logits()[:-1], case.labels[1:], weights[1:])
         assert_close(module(case.logits(), case.labels, weights), by_hand)
 
     def test_normalizers_count_the_shifted_labels(self) -> None:
         labels = torch.tensor([[9, TEXTS[0], 3, -100]])
-        items, numbers = NTLCrossEntropyLoss(NUMBERS, shift=True).normalizers(labels)
+        items, numbers = NTLCrossEntropyLoss(NUMBERS, reweigh=True, shift=True).normalizers(labels)
         assert (items, numbers) == (2, 1)
-        items, numbers = NTLCrossEntropyLoss(NUMBERS).normalizers(labels, torch.tensor([[0.5, 2, 0.25, 7]]))
+        items, numbers = NTLCrossEntropyLoss(NUMBERS, reweigh=True).normalizers(
+            labels, torch.tensor([[0.5, 2, 0.25, 7]])
+        )
         assert (items, numbers) == (2.75, 0.75)
 
     def test_a_sequence_of_one_token_has_no_loss(self) -> None:
@@ -401,7 +420,7 @@ class TestNormalizers:
 
     def test_counts_of_the_batch_itself_change_nothing(self) -> None:
         case = make_case(9, weighted=True)
-        module = NTLCrossEntropyLoss(NUMBERS)
+        module = NTLCrossEntropyLoss(NUMBERS, reweigh=True)
         counts = module.normalizers(case.labels, case.loss_weights)
         loss = module(case.logits(), case.labels, case.loss_weights)
         assert_close(module(case.logits(), case.labels, case.loss_weights, *counts), loss)
@@ -420,10 +439,10 @@ class TestTerms:
 
     def test_return_terms_returns_a_named_tuple(self) -> None:
         case = make_case(5)
-        terms = NTLCrossEntropyLoss(NUMBERS, return_terms=True)(case.logits(), case.labels)
+        terms = NTLCrossEntropyLoss(NUMBERS, reweigh=True, return_terms=True)(case.logits(), case.labels)
         assert isinstance(terms, LossTerms)
         assert terms._fields == ("loss", "ce", "ntl")
-        loss = NTLCrossEntropyLoss(NUMBERS)(case.logits(), case.labels)
+        loss = NTLCrossEntropyLoss(NUMBERS, reweigh=True)(case.logits(), case.labels)
         assert_close(loss, terms.loss, ONE_COMPUTATION)
 
     @pytest.mark.parametrize("dtype", DTYPES)
@@ -441,7 +460,7 @@ class TestTerms:
         wanted = replace(case, options=replace(case.options, weight=0.75))
         assert_close(run(tensor, path).loss, wanted.expected().loss)
         assert weight.grad is None
-        module = NTLCrossEntropyLoss(NUMBERS)
+        module = NTLCrossEntropyLoss(NUMBERS, reweigh=True)
         module.weight = 0.75
         assert_close(module(case.logits(), case.labels), wanted.expected().loss)
 
@@ -522,12 +541,16 @@ class TestAutocast:
         case = make_case(6)
         hidden, weight = (x.float().requires_grad_() for x in (case.hidden, case.weight))
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = NTLLinearCrossEntropyLoss(NUMBERS, reduction="none")(hidden, weight, case.labels)
+            loss = NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True, reduction="none")(
+                hidden, weight, case.labels
+            )
         loss.sum().backward()
         outside = hidden.grad.clone()
         hidden.grad = None
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = NTLLinearCrossEntropyLoss(NUMBERS, reduction="none")(hidden, weight, case.labels)
+            loss = NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True, reduction="none")(
+                hidden, weight, case.labels
+            )
             loss.sum().backward()
         assert_close(hidden.grad, outside, HALF_PRECISION_GRADIENT)
 
@@ -605,7 +628,9 @@ class TestAutograd:
     def test_a_hessian_is_an_error_and_not_zero(self, kind: Any) -> None:
         case = make_case(5)
         with pytest.raises(RuntimeError, match="differentiated twice"):
-            torch.autograd.functional.hessian(lambda z: kind(NUMBERS)(z, case.labels), case.logits())
+            torch.autograd.functional.hessian(
+                lambda z: kind(NUMBERS, reweigh=True)(z, case.labels), case.logits()
+            )
 
     @pytest.mark.parametrize(
         ("numbers", "positions", "counts"),
@@ -687,7 +712,7 @@ class TestAutograd:
     def test_gradients_of_two_losses_add_up(self) -> None:
         case = replace(make_case(5), upstream=1.0)
         logits = case.logits().requires_grad_()
-        module = NTLCrossEntropyLoss(NUMBERS)
+        module = NTLCrossEntropyLoss(NUMBERS, reweigh=True)
         (module(logits, case.labels) + module(logits, case.labels)).backward()
         assert_close(logits.grad, 2 * case.expected().gradient)
 
@@ -696,9 +721,9 @@ class TestAutograd:
         weight = case.weight.clone().requires_grad_()
         ids = torch.tensor([1, 5, 5, 22, 0])
         hidden = F.embedding(ids, weight)
-        NTLLinearCrossEntropyLoss(NUMBERS)(hidden, weight, case.labels).backward()
+        NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True)(hidden, weight, case.labels).backward()
         twin = case.weight.clone().requires_grad_()
-        NTLCrossEntropyLoss(NUMBERS)(F.embedding(ids, twin) @ twin.T, case.labels).backward()
+        NTLCrossEntropyLoss(NUMBERS, reweigh=True)(F.embedding(ids, twin) @ twin.T, case.labels).backward()
         assert_close(weight.grad, twin.grad)
 
 

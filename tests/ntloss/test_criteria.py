@@ -35,6 +35,7 @@ from torch import Tensor
 
 import ntloss.criteria.registry as registry
 from ntloss import (
+    CRPS,
     SMMD,
     CriterionInput,
     DigitEntropy,
@@ -73,7 +74,7 @@ def loss_and_gradient(
     """Compute the number term of each position, reweighed if possible, and the gradient of the sum."""
     case = numbers_case(name)
     logits = logits.detach().clone().requires_grad_()
-    loss = NumberTokenLoss(vocabulary, CRITERIA[name][0])(
+    loss = NumberTokenLoss(vocabulary, CRITERIA[name][0], reweigh=name in BOUNDED)(
         logits, case.labels if labels is None else labels, reduction="none", sequence_ids=case.sequence_ids
     )
     (gradient,) = torch.autograd.grad(loss.sum(), logits)
@@ -197,11 +198,21 @@ class TestEveryCriterion:
         # After reweighing, text costs more.
         text = torch.full((1, 2, VOCAB), -1e4, dtype=torch.float64)
         text[..., TEXTS[3]] = 0.0
-        loss = NumberTokenLoss(NUMBERS, criterion)(text, torch.tensor([[3, 9]]))
+        loss = NumberTokenLoss(NUMBERS, criterion, reweigh=True)(text, torch.tensor([[3, 9]]))
         assert float(loss) == approx(1.01 * criterion.worst(NUMBERS.value_tensor()))
 
 
-COMPILED = ["wasserstein", "gaussian", "smoothed", "dist2 places", "entropy places", "smmd", "per number"]
+COMPILED = [
+    "wasserstein",
+    "crps",
+    "raft",
+    "gaussian",
+    "smoothed",
+    "dist2 places",
+    "entropy places",
+    "smmd",
+    "per number",
+]
 
 
 @pytest.mark.parametrize("name", [*COMPILED, "number_level decimals", "relative", "magnitude", "ntil"])
@@ -240,6 +251,7 @@ def dist2_target(k: int) -> np.ndarray:
 # criterion: the distribution of its minimum for a label of value SPACED[k]
 MINIMA = {
     "wasserstein": (Wasserstein(), one_hot),
+    "crps": (CRPS(), one_hot),
     "smmd": (SMMD(squash_factor=None), one_hot),
     "smmd squashed": (SMMD(), one_hot),
     "smmd mmd": (SMMD(form="mmd"), one_hot),
@@ -287,6 +299,7 @@ BAYES = {
     "all on the median": (Wasserstein(), one_hot(3)),
     "anything whose mean is the mean": (ExpectedValue(), np.array([0, 0, 0.7, 0, 0.3])),
     "the labels' distribution": (SMMD(squash_factor=None), UNSURE),
+    "the labels' distribution by CRPS": (CRPS(), UNSURE),
     "the labels' distribution, smoothed": (
         GaussianCrossEntropy(),
         sum(UNSURE[k] * smoothed(k) for k in range(len(SPACED))),
@@ -310,6 +323,42 @@ def test_the_optimal_distribution_for_an_uncertain_label(name: str) -> None:
     for p in draw_distributions(np.random.default_rng(0), 100):
         for nearness in (1.0, 0.05):
             assert expected((1 - nearness) * best + nearness * p) >= lowest - TWO_PATHS[torch.float64]
+
+
+@given(
+    truth=st.lists(st.floats(0.01, 1), min_size=5, max_size=5),
+    predicted=st.lists(st.floats(0.01, 1), min_size=5, max_size=5),
+)
+def test_expected_crps_exceeds_its_minimum_by_the_distance_of_the_cumulative_probabilities(
+    truth: list[float], predicted: list[float]
+) -> None:
+    # So it is strictly proper: the distance is 0 for equal distributions alone.
+    q, p = (np.array(weights) / sum(weights) for weights in (truth, predicted))
+
+    def expected(distribution: np.ndarray) -> float:
+        return sum(q[k] * float(CRPS()(make_input(distribution, SPACED, k))) for k in range(len(SPACED)))
+
+    distance = ((p.cumsum() - q.cumsum())[:-1] ** 2 * np.diff(SPACED)).sum()
+    assert expected(p) - expected(q) == approx(distance, dtype=torch.float64, scale=7.0)
+
+
+def test_expected_value_over_the_vocabulary_in_place_of_cross_entropy_is_the_loss_of_raft() -> None:
+    logits = torch.randn(
+        12, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True
+    )
+    criterion = ExpectedValue("squared", over="vocabulary")
+    loss = NTLCrossEntropyLoss(DIGITS, criterion, reweigh=False, mode="replace")
+    # Of three positions one counts.
+    ours = loss(torch.stack([-logits, logits, 2 * logits]), torch.tensor([-100, 7, -100]))
+    raft = (logits.softmax(-1)[:10] @ torch.arange(10.0, dtype=torch.float64) - 7) ** 2
+    assert_close(ours, raft)
+    assert_close(torch.autograd.grad(ours, logits)[0], torch.autograd.grad(raft, logits)[0])
+
+
+def test_expected_value_over_the_vocabulary_asks_for_the_mass() -> None:
+    x = make_input([0.5, 0.5, 0, 0, 0], SPACED, 0)
+    with pytest.raises(ValueError, match=r"log_mass is None, but ExpectedValue.*all number tokens"):
+        ExpectedValue(over="vocabulary")(replace(x, log_mass=None))
 
 
 def test_expected_value_and_number_level_are_zero_if_the_mean_is_right() -> None:
@@ -442,7 +491,7 @@ def test_unknown_names_and_options_list_the_choices(monkeypatch: pytest.MonkeyPa
         get_criterion("wassersten")
     with pytest.raises(ValueError, match=r"no option 'temperature'.*tau, distance"):
         get_criterion("dist2", temperature=2.0)
-    with pytest.raises(ValueError, match="already"):
+    with pytest.raises(ValueError, match=r"dist2.*is taken by"):
         register_criterion("dist2", Wasserstein)
     register_criterion("squashed for the test", lambda factor=3.0: Wasserstein(factor))
     assert get_criterion("squashed for the test", factor=4.0) == Wasserstein(4.0)
@@ -477,6 +526,7 @@ UNEVEN = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
         ],
         (lambda: GaussianCrossEntropy(0.0), "expected"),
         (lambda: SmoothedWasserstein(math.nan), "expected"),
+        (lambda: ExpectedValue(over="text"), "over='text': expected 'numbers' or 'vocabulary'"),
         (lambda: Dist2(tau=-1.0), "expected"),
         (lambda: Dist2(distance="cosine"), "expected"),
         (lambda: SMMD(()), "expected"),

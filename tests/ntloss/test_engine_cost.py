@@ -95,7 +95,7 @@ class TestLogitsSizedBuffers:
         monkeypatch.setattr(readout, "_CHUNK", 1 << 22)
         hidden, weight, labels = wide_batch(tokens=400)
         labels[20:] = 11  # text
-        loss_fn = NumberTokenLoss(WIDE)
+        loss_fn = NumberTokenLoss(WIDE, reweigh=True)
         with Watch() as watch, torch.no_grad():
             loss_fn(logits := hidden @ weight.T, labels)
         assert watch.buffers(logits.numel() * 4 / 10) == 1  # the logits themselves

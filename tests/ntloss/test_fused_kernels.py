@@ -29,7 +29,7 @@ from tolerances import HALF_PRECISION, TF32, TWO_PATHS, Tolerance, approx, asser
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from ntloss import NTLoss, NumberTokenLoss, NumberVocabulary, Wasserstein
+from ntloss import NTLCrossEntropyLoss, NTLoss, NumberTokenLoss, NumberVocabulary, Wasserstein
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "fused_kernels.md"
 WITH_TRITON = importlib.util.find_spec("triton") is not None and (
@@ -121,7 +121,7 @@ class TestBesideKernels:
         leaves = [None if x is None else x.to(DEVICE, dtype, copy=True).requires_grad_() for x in given]
         hidden, weight, head_bias = leaves
         labels = case.labels.to(DEVICE)
-        ntl_fn = NumberTokenLoss(NUMBERS).to(DEVICE)
+        ntl_fn = NumberTokenLoss(NUMBERS, reweigh=True).to(DEVICE)
         ce, log_normalizer = kernel(hidden, weight, head_bias, labels)
         loss = ce + 0.3 * ntl_fn.from_hidden(hidden, weight, labels, head_bias, log_normalizer)
         loss.backward()
@@ -241,8 +241,11 @@ def test_the_page_runs_as_a_script(one_process: None) -> None:
             losses.append(names["loss"].item())
     assert ran >= 6
     assert np.isfinite(losses).all()
-    # The first blocks compute the same loss of the same batch.
-    assert losses[:3] == approx(losses[:1] * 3)
+    # The sharded losses are those of the whole vocabulary.
+    whole = NTLCrossEntropyLoss(names["vocabulary"])(
+        names["hidden_states"] @ names["head"].weight.T, names["labels"]
+    )
+    assert losses[1:3] == approx([whole.item()] * 2)
 
 
 def test_the_pages_micro_batches_add_up_to_the_whole_batch(one_process: None) -> None:

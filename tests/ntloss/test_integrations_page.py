@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import integration_cases as cases
 import pytest
-from integration_cases import DIGITS, batch, trainer_for
+from integration_cases import DIGITS, ROWS, batch, samples, trainer_for
+from torch.utils.data import DataLoader
+from transformers import default_data_collator
 
 from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
 
@@ -16,18 +20,36 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_t
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 
+@dataclass
+class Rows:
+    """A dataset, of which `map` adds columns."""
+
+    rows: list[dict[str, Any]]
+
+    def map(self, function: Callable[[dict[str, Any]], dict[str, Any]]) -> Rows:
+        """Add the columns that the function returns."""
+        return Rows([{**row, **function(row)} for row in self.rows])
+
+
 def surroundings(folder: Path) -> dict[str, Any]:
     """Names that the snippets assume: a model, its tokenizer, data, and trainers that fill in `...`."""
 
-    def make_trainer(model: Any, *_: Any, **__: Any) -> Any:
+    def make_trainer(model: Any, *_: Any, train_dataset: Any = ..., **__: Any) -> Any:
         made = trainer_for(model, folder, accumulate=4, max_steps=1)
         made.processing_class = DIGITS
+        if train_dataset is not ...:
+            made.train_dataset = train_dataset.rows
         return made
 
     def make_sft_trainer(*_: Any, **__: Any) -> Any:
         from test_integrations_trl import sft  # skips without TRL
 
         return sft(folder, max_steps=1)
+
+    def make_grpo_trainer(_: Any, reward: Any, **__: Any) -> Any:
+        from test_number_reward import grpo  # skips without TRL
+
+        return grpo(folder, reward, max_steps=1)
 
     return {
         "model": cases.llama(),
@@ -38,12 +60,25 @@ def surroundings(folder: Path) -> dict[str, Any]:
         "Trainer": make_trainer,
         "SFTConfig": lambda *_: None,
         "SFTTrainer": make_sft_trainer,
+        "GRPOConfig": lambda *_: None,
+        "GRPOTrainer": make_grpo_trainer,
+        "dataset": Rows(samples()),
+        "is_name": lambda token: token == 3,
+        "DataLoader": lambda dataset, **options: DataLoader(dataset.rows[:ROWS], **options),
+        "collator": default_data_collator,
     }
 
 
 def test_the_page_has_a_snippet_for_each_integration() -> None:
     calls = ["make_trainer_number_aware(", "make_number_aware(", "make_sft_number_aware("]
-    for call in [*calls, "count_numbers(", "CountedBatches(", ".attach("]:
+    for call in [
+        *calls,
+        "count_numbers(",
+        "CountedBatches(",
+        ".attach(",
+        "NumberWeightsCollator(",
+        "number_reward(",
+    ]:
         assert any(call in snippet for snippet in SNIPPETS), call
 
 
@@ -57,6 +92,11 @@ def test_a_snippet_runs_and_its_loss_is_number_aware(snippet: str, tmp_path: Pat
         names["trainer"] = names["Trainer"](names["model"])
         make_trainer_number_aware(names["trainer"])
     exec(snippet, names)
+    if "GRPOTrainer(" in snippet:
+        assert "rewards/number_reward/mean" in names["trainer"].state.log_history[0]
+        return
+    if "number_weights" in snippet:
+        assert "number_weights" in next(iter(names["trainer"].get_train_dataloader()))
     if (trainer := names.get("trainer")) is not None:
         if "trainer.train()" not in snippet:
             trainer.train()

@@ -19,8 +19,7 @@ from scipy import stats
 from tolerances import ONE_COMPUTATION, TWO_PATHS, approx
 
 from ntloss import NumberVocabulary
-from ntloss.metrics import METRICS, NumericMetrics
-from ntloss.token_metrics import TokenMetrics
+from ntloss.metrics import METRICS, NumericMetrics, TokenMetrics
 
 quick = settings(deadline=None, max_examples=40, derandomize=True)
 

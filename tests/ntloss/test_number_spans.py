@@ -119,7 +119,7 @@ def test_matches_the_token_by_token_oracle(labels, decimals, random):
     for b, row in enumerate(labels):
         texts = [None if y == IGNORED else TEXTS[y] or "text" for y in row]
         reader = oracle.Reader(texts, sequence_ids[b], decimals)
-        assert [[tuple(entry) for entry in number] for number in reader.places()] == found[b]
+        assert [[tuple(entry) for entry in number] for number in reader.numbers()] == found[b]
     ordinals = spans.number[spans.starts].tolist()
     assert ordinals == list(range(len(ordinals)))
 

@@ -184,7 +184,7 @@ class TestBatches:
         assert each.sum() > 1000
         wanted = {"none": each, "sum": each.sum(), "mean": each.sum() / (labels < 10).sum().item()}
         for reduction, value in wanted.items():
-            loss = NumberTokenLoss(digits)(logits.requires_grad_(), labels, reduction=reduction)
+            loss = NumberTokenLoss(digits, reweigh=True)(logits.requires_grad_(), labels, reduction=reduction)
             assert_close(loss, value, VALUE_TOLERANCE[dtype])
 
     @pytest.mark.parametrize("certainty", [5.0, 15.0, 20.0, 30.0])

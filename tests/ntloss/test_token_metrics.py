@@ -12,7 +12,7 @@ from tolerances import approx
 from torch import Tensor
 
 from ntloss import NumberVocabulary
-from ntloss.token_metrics import TokenMetrics
+from ntloss.metrics import TokenMetrics
 
 VOCABULARY = NumberVocabulary.from_mapping(
     {1: "7", 2: " 7", 4: "250", 5: "-3", 7: "0", 9: "3.14"}, vocab_size=12

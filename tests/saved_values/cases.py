@@ -17,7 +17,9 @@ from ntloss import criterion_names, get_criterion
 CRITERIA: list[tuple[str, dict[str, Any]]] = [
     ("wasserstein", {}),
     ("wasserstein", {"squash_factor": 3.0}),
+    ("crps", {}),
     ("expected_value", {}),
+    ("expected_value", {"over": "vocabulary"}),
     ("expected_value", {"loss": "absolute"}),
     ("expected_value", {"loss": "huber"}),
     ("expected_value", {"loss": F.smooth_l1_loss}),

@@ -16,7 +16,14 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ntl.config.settings import FAMILIES, GenerationSettings, LossSettings, ModelSettings
+from ntl.config.settings import (
+    FAMILIES,
+    NUMBER_FORMATS,
+    GenerationSettings,
+    LossSettings,
+    ModelSettings,
+)
+from ntl.encodings.number_format import NumberFormat
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
 
@@ -55,15 +62,23 @@ class Approach(Protocol):
     ill_formed: int | None
     """Number of malformed numbers that `answer` has decoded so far, or None if they cannot occur."""
 
-    def fit(self, answers: Iterable[str]) -> None:
-        """Compute the statistics of the training answers that standardise predictions.
+    number_format: NumberFormat | None
+    """Format of padded answers, or None for plain ones."""
 
-        This is called once before training. It does nothing for approaches that need no statistics, and for
-        models that already have them from an earlier run.
+    def fit(self, answers: Iterable[str]) -> None:
+        """Compute what depends on the training answers: statistics that standardise, or the number format.
+
+        This is called once before training. It computes nothing for approaches that need neither, and for
+        models that already have it from an earlier run.
+
+        Raises:
+            UserError: An answer does not fit the approach.
         """
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as columns of token ids (and numbers), without padding, one entry per pair.
+
+        Answers that do not fit `number_format` are encoded as they are.
 
         Raises:
             UserError: A text cannot be encoded (a regression head needs numeric answers).
@@ -99,6 +114,7 @@ def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
         UserError: A checkpoint or a tokenizer cannot be loaded or does not fit, or the approach does not
             support the loss.
     """
+    check_number_format(model)
     # Imported here, because these modules import this one, and to load only the approach that is needed.
     if model.head == "regression":
         from ntl.approaches.regression_head import build
@@ -111,3 +127,24 @@ def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
     else:
         raise UserError(f"family={model.family!r} is unknown; expected one of {', '.join(FAMILIES)}.")
     return build(model, loss)
+
+
+def check_number_format(model: ModelSettings) -> None:
+    """Check that the number format is known, and that the approach writes numbers as text.
+
+    Raises:
+        UserError: The format is unknown, or the approach cannot use it.
+    """
+    if model.number_format not in NUMBER_FORMATS:
+        raise UserError(
+            f"model_args.number_format is {model.number_format!r}; expected one of: "
+            f"{', '.join(NUMBER_FORMATS)}. Correct it."
+        )
+    if model.number_format == "plain":
+        return
+    if model.head != "language" or model.encoding not in ("digits", "auto"):
+        name = "a regression head" if model.head != "language" else f"number_encoding={model.encoding}"
+        raise UserError(
+            f"model_args.number_format={model.number_format} needs a model that writes numbers as text, and "
+            f"{name} does not; expected number_encoding=none. Omit model_args.number_format."
+        )

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import (
 from transformers import PreTrainedModel
 
 from ntl.config.settings import GenerationSettings
+from ntl.encodings.format_mask import FormatMask
 
 
 def pad(
@@ -86,6 +87,7 @@ def generate(
     model: nn.Module,
     questions: dict[str, Tensor],
     generation: GenerationSettings,
+    mask: FormatMask | None = None,
 ) -> Tensor:
     """Generate token ids with beam search.
 
@@ -94,6 +96,8 @@ def generate(
         model: The same model, possibly wrapped for data parallelism.
         questions: `input_ids` and `attention_mask`.
         generation: Decoding settings.
+        mask: Tokens that answers may have. Such answers end by themselves, after at most `mask.longest`
+            tokens. Default: any token, up to `generation.max_new_tokens`.
 
     Returns:
         Token ids `[rows, seq]` as transformers returns them, on the CPU.
@@ -103,10 +107,14 @@ def generate(
     if sharded and "generate" not in vars(unwrapped):
         # `generate` calls the encoder directly, bypassing the hook that gathers the embeddings.
         register_fsdp_forward_method(unwrapped, "generate")
+    options: dict[str, Any] = {"max_new_tokens": generation.max_new_tokens}
+    if mask is not None:
+        prompt = 1 if unwrapped.config.is_encoder_decoder else questions["input_ids"].shape[1]
+        options = {"max_new_tokens": mask.longest, "logits_processor": [mask.processor(prompt)]}
     with generation_mode(unwrapped, model):
         return unwrapped.generate(
             **{key: value.to(unwrapped.device) for key, value in questions.items()},
-            max_new_tokens=generation.max_new_tokens,
+            **options,
             num_beams=generation.beams,
             do_sample=False,
             synced_gpus=sharded,

@@ -12,12 +12,14 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ntl.approaches import IGNORE, Batch, Row, Share
+from ntl.approaches.answer_format import AnswerFormat
 from ntl.approaches.batches import generate, pad, pad_questions
 from ntl.approaches.language_model import number_tokens
 from ntl.approaches.objective import LanguageObjective
 from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.digits import TextEncoding, split_digits
+from ntl.encodings.number_format import NumberFormat
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
 
@@ -53,6 +55,7 @@ class DecoderOnly:
         self.encoding = TextEncoding(tokenizer)
         self.vocabulary = vocabulary
         self.objective = LanguageObjective(vocabulary, loss)
+        self.answers = AnswerFormat(model, tokenizer)
         parameters = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._keeps_logits = "logits_to_keep" in parameters
@@ -60,12 +63,18 @@ class DecoderOnly:
         self._separator = _separator_ids(self.encoding)
         self._longest = getattr(model.config, "max_position_embeddings", None)
 
+    @property
+    def number_format(self) -> NumberFormat | None:
+        """See `Approach.number_format`."""
+        return self.answers.number_format
+
     def fit(self, answers: Iterable[str]) -> None:
-        """Do nothing: this approach needs no statistics."""
+        """Choose the number format, if answers are padded; see `Approach.fit`."""
+        self.answers.fit(answers)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` of the whole row and `labels` of its end; see `Approach.encode`."""
-        labels = [[*ids, self.tokenizer.eos_token_id] for ids in self._plain(answers)]
+        labels = [[*ids, self.tokenizer.eos_token_id] for ids in self._plain(self.answers.write(answers))]
         rows = [prompt + answer for prompt, answer in zip(self._prompts(questions), labels, strict=True)]
         if self._longest is not None and (longest := max(map(len, rows), default=0)) > self._longest:
             raise UserError(
@@ -105,8 +114,8 @@ class DecoderOnly:
         if not questions:
             return []
         batch = pad_questions(self._prompts(questions), self.tokenizer.pad_token_id, left=True)
-        tokens = generate(self.model, model, batch, generation)
-        return self.encoding.decode(tokens[:, batch["input_ids"].shape[1] :].tolist())
+        tokens = generate(self.model, model, batch, generation, self.answers.mask())
+        return self.answers.read(self.encoding.decode(tokens[:, batch["input_ids"].shape[1] :].tolist()))
 
     def _prompts(self, questions: Sequence[str]) -> list[list[int]]:
         return [[*self._prefix, *ids, *self._separator] for ids in self._plain(questions)]

@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share
+from ntl.approaches.answer_format import AnswerFormat
 from ntl.approaches.batches import generate, pad, pad_questions
 from ntl.approaches.objective import LanguageObjective
 from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.digits import TextEncoding, check_special_tokens, split_digits
+from ntl.encodings.number_format import NumberFormat
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
 from ntloss import NumberTokensLeftOut, NumberVocabulary
@@ -109,6 +111,12 @@ class LanguageModel:
         self.encoding = encoding
         self.vocabulary = vocabulary
         self.objective = LanguageObjective(vocabulary, loss)
+        self.answers = AnswerFormat(model, tokenizer)
+
+    @property
+    def number_format(self) -> NumberFormat | None:
+        """See `Approach.number_format`."""
+        return self.answers.number_format
 
     @property
     def ill_formed(self) -> int | None:
@@ -116,11 +124,13 @@ class LanguageModel:
         return getattr(self.encoding, "ill_formed", None)
 
     def fit(self, answers: Iterable[str]) -> None:
-        """Do nothing: this approach needs no statistics."""
+        """Choose the number format, if answers are padded; see `Approach.fit`."""
+        self.answers.fit(answers)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`; see `Approach.encode`."""
-        return {"input_ids": self.encoding.encode(questions), "labels": self.encoding.encode(answers)}
+        labels = self.encoding.encode(self.answers.write(answers))
+        return {"input_ids": self.encoding.encode(questions), "labels": labels}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad rows into `input_ids`, `attention_mask` and `labels`; see `Approach.collate`."""
@@ -150,7 +160,8 @@ class LanguageModel:
         if not questions:
             return []
         batch = pad_questions(self.encoding.encode(questions), self.tokenizer.pad_token_id)
-        return self.encoding.decode(generate(self.model, model, batch, generation).tolist())
+        tokens = generate(self.model, model, batch, generation, self.answers.mask())
+        return self.answers.read(self.encoding.decode(tokens.tolist()))
 
 
 def build(model: ModelSettings, loss: LossSettings) -> LanguageModel:

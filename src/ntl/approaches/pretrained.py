@@ -59,6 +59,8 @@ def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrain
     _check_type(config.model_type, settings, model_types)
     trained = getattr(config, "ntl", None)
     if trained is not None:
+        # Models of earlier versions do not say that they write plain numbers.
+        config.ntl = trained = {"number_format": "plain", **trained}
         asked = describe(settings)
         wrong = [key for key in asked if trained.get(key) != asked[key]]
         if wrong:
@@ -142,7 +144,14 @@ def _check_architecture(settings: ModelSettings, model_types: Sequence[str]) -> 
 
 def describe(settings: ModelSettings) -> dict[str, Any]:
     """Return the part of `config.ntl` that follows from the settings."""
-    described: dict[str, Any] = {"encoding": settings.encoding, "head": settings.head}
+    described: dict[str, Any] = {
+        "encoding": settings.encoding,
+        "head": settings.head,
+        "number_format": settings.number_format,
+    }
+    if settings.number_format == "padded":
+        given = {"number_width": settings.number_width, "number_places": settings.number_places}
+        described |= {key: value for key, value in given.items() if value is not None}
     if settings.encoding in ("rt", "xval") or settings.head == "regression":
         described["log_scale"] = settings.log_scale
     return described

@@ -87,6 +87,7 @@ class RegressionHead:
 
     vocabulary = None
     ill_formed = None
+    number_format = None
 
     def __init__(self, model: T5ForRegression, tokenizer: PreTrainedTokenizerFast):
         self.model = model

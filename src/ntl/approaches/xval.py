@@ -121,6 +121,7 @@ class Xval:
 
     vocabulary = None
     ill_formed = None
+    number_format = None
 
     def __init__(self, model: T5ForXval, encoding: XvalEncoding, label_smoothing: float):
         self.model = model

@@ -162,6 +162,10 @@ def _ineffective_keys(config: Mapping[str, Any]) -> dict[str, str]:
             "numbers are written as digits. Pass model_args=rt or model_args=xval",
         ),
         (
+            model["number_format"] == "plain", ("model_args.number_width", "model_args.number_places"),
+            "number_format=plain has no fixed width. Pass model_args.number_format=padded",
+        ),
+        (
             checkpoint is not None, ("model_args.config_name",),
             f"the shape is set by model_args.model_name_or_path={checkpoint}. Pass "
             "model_args.model_name_or_path=null to train from scratch",

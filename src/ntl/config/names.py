@@ -10,6 +10,7 @@ from ntl.config.settings import LossSettings, ModelSettings
 _ENCODING_NAMES = {"rt": "RT", "xval": "xVal"}
 _CRITERION_NAMES = {
     "wasserstein": "NTL-WAS",
+    "crps": "CRPS",
     "gaussian_cross_entropy": "Gaussian smoothing",
     "smoothed_wasserstein": "smoothed NTL-WAS",
     "dist2": "DIST2",
@@ -37,7 +38,10 @@ def loss_name(loss: LossSettings) -> str:
 
 def _criterion_name(criterion: str, options: Mapping[str, Any]) -> str:
     if criterion == "expected_value":
-        return _LOSS_NAMES.get(options.get("loss", "squared"), criterion)
+        loss = options.get("loss", "squared")
+        if options.get("over") == "vocabulary":
+            return "RAFT" if loss == "squared" else f"RAFT ({loss})"
+        return _LOSS_NAMES.get(loss, criterion)
     if criterion == "weighted_sum":
         parts = [{"name": p} if isinstance(p, str) else p for p in options.get("criteria", ())]
         return " + ".join(_criterion_name(part["name"], part) for part in parts) or criterion

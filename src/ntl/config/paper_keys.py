@@ -170,6 +170,7 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
     Raises:
         UserError: A value is unknown.
     """
+    from ntl.approaches import check_number_format
     from ntl.approaches.shapes import get_shape
 
     _check_choice(model_args, "number_encoding", tuple(NUMBER_ENCODINGS))
@@ -190,16 +191,27 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
             f"model_args.model_name_or_path={checkpoint} is fixed; expected one of the two. Omit "
             "config_overrides, or train from scratch with model_args.model_name_or_path=null."
         )
-    return ModelSettings(
+    for key, least in (("number_width", 1), ("number_places", 0)):
+        value = model_args[key]
+        check_value(
+            value is None or is_whole_number(value, least), f"model_args.{key}", value,
+            f"null (as many as the training answers need) or a whole number of at least {least}", 4,
+        )  # fmt: skip
+    settings = ModelSettings(
         family=model_args["family"],
         encoding=encoding or model_args["tokenizer_type"],
         head=head,
+        number_format=model_args["number_format"],
+        number_width=model_args["number_width"],
+        number_places=model_args["number_places"],
         checkpoint=checkpoint,
         tokenizer=model_args["tokenizer_name_or_path"],
         config=shape,
         log_scale=model_args["log_scale_embeddings"],
         seed=seed,
     )
+    check_number_format(settings)
+    return settings
 
 
 def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> LossSettings:

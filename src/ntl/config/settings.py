@@ -10,6 +10,7 @@ from typing import Any
 FAMILIES = ("t5", "decoder_only")
 ENCODINGS = ("digits", "auto", "rt", "xval")
 HEADS = ("language", "regression")
+NUMBER_FORMATS = ("plain", "padded")
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,10 @@ class ModelSettings:
             Regression Transformer's tokens of digit and place, and `xval` uses one `[NUM]` token scaled by
             the value.
         head: `language`, or `regression` to predict one number instead of text.
+        number_format: `plain` writes answers as they are. `padded` writes all answers in one length, with
+            leading zeros, a sign if any training answer is negative, and as many decimals.
+        number_width: Digits before the point of padded answers. None is as many as the training answers need.
+        number_places: Digits after the point of padded answers. None is as many as the training answers need.
         checkpoint: Folder or hub name of pretrained weights. None trains from scratch.
         tokenizer: Folder or hub name. None uses the checkpoint's tokenizer or, from scratch, the small one
             that ships with the lab.
@@ -35,6 +40,9 @@ class ModelSettings:
     family: str = "t5"
     encoding: str = "digits"
     head: str = "language"
+    number_format: str = "plain"
+    number_width: int | None = None
+    number_places: int | None = None
     checkpoint: str | None = None
     tokenizer: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)

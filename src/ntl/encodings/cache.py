@@ -43,6 +43,7 @@ def tokenize(
         "format": FORMAT,
         "data": getattr(examples, "fingerprint", None) or fingerprint(examples),
         "encoding": [settings[key] for key in ("family", "encoding", "head", "log_scale")],
+        "number_format": str(approach.number_format),
         "tokenizer": approach.tokenizer.backend_tokenizer.to_str(),
         # Encoding rejects rows that are too long for the model.
         "longest": getattr(approach.model.config, "max_position_embeddings", None),

@@ -63,10 +63,10 @@ def run(
     data = load_task(settings.data)
     set_seed(arguments.seed)
     approach = build_approach(settings.model, settings.loss)
-    if settings.checkpoint is not None:
-        check_checkpoint(approach.model, settings.checkpoint)
     if not settings.only_evaluate:
         approach.fit(example.answer for example in data.train)
+    if settings.checkpoint is not None:  # checked now, because `fit` chooses the number format
+        check_checkpoint(approach.model, settings.checkpoint)
     # No process writes before all have passed their checks.
     PartialState().wait_for_everyone()
     if arguments.should_save:

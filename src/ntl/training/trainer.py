@@ -24,6 +24,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ntl.approaches import Approach
+from ntl.approaches.answer_format import FORMAT_KEYS
 from ntl.errors import UserError
 
 Measure = Callable[[nn.Module], Mapping[str, float | None]]
@@ -327,13 +328,15 @@ def check_checkpoint(model: PreTrainedModel, checkpoint: Path) -> None:
     advice = "expected a checkpoint of the same model. Choose the model that the checkpoint was trained with."
     try:
         trained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")).get("ntl") or {}
+        trained = {"number_format": "plain", **trained}  # earlier versions did not say so
         found = {}
         for file in checkpoint.glob("model*.safetensors"):
             with safe_open(file, "pt") as weights:
                 found |= {key: list(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{name} cannot be read ({error}); {advice}") from None
-    for key in sorted({"encoding", "head", "log_scale"} & {*trained, *model.config.ntl}):
+    compared = {"encoding", "head", "log_scale", "number_format", *FORMAT_KEYS}
+    for key in sorted(compared & {*trained, *model.config.ntl}):
         if trained.get(key) != model.config.ntl.get(key):
             given = model.config.ntl.get(key)
             raise UserError(f"{name} was trained with {key}={trained.get(key)}, not {given}; {advice}")

@@ -1,7 +1,7 @@
-"""How wrong is a number: one small function of what the model says at each position.
+"""Criteria: how wrong the predicted distribution over numbers is at each position.
 
-A criterion takes a `CriterionInput` and returns one loss per position. It never sees logits of width V, so it
-is plain PyTorch on `[positions, values]`, and autograd does the rest.
+A criterion takes a `CriterionInput` and returns one loss per position. It never sees logits of the
+vocabulary's width: it is plain PyTorch on `[positions, values]`, differentiated by autograd.
 """
 
 from ntloss.criteria.combine import PerNumber, PlaceWeighted, WeightedSum, ntil, place_weights
@@ -19,7 +19,7 @@ from ntloss.criteria.registry import criterion_names, get_criterion, register_cr
 from ntloss.criteria.regression import ExpectedValue
 from ntloss.criteria.smmd import SMMD
 from ntloss.criteria.smoothed_targets import Dist2, GaussianCrossEntropy
-from ntloss.criteria.transport import SmoothedWasserstein, Wasserstein
+from ntloss.criteria.transport import CRPS, SmoothedWasserstein, Wasserstein
 from ntloss.criteria.whole_numbers import Magnitude, NumberLevel, RelativeError
 
 __all__ = [
@@ -31,12 +31,13 @@ __all__ = [
     "get_criterion",
     "register_criterion",
     "criterion_names",
-    # how far from the label's value
+    # distance from the label's value
     "Wasserstein",
+    "CRPS",
     "ExpectedValue",
     "SMMD",
     "DigitEntropy",
-    # towards a smoothed target
+    # distance from a smoothed target
     "GaussianCrossEntropy",
     "SmoothedWasserstein",
     "Dist2",
@@ -45,15 +46,15 @@ __all__ = [
     "RelativeError",
     "Magnitude",
     "ntil",
-    # made of others
+    # combinations of criteria
     "PlaceWeighted",
     "PerNumber",
     "WeightedSum",
-    # for writing one
+    # helpers for writing one
     "bind",
     "place_weights",
     "spans_of",
-    # what the losses do with it
+    # used by the losses
     "needs_of",
     "reweigh_by_mass",
 ]

@@ -39,7 +39,7 @@ def place_weights(x: CriterionInput, criterion: object, weighting: str, place_ba
         place_base: $b$. Default: 1.2.
 
     Returns:
-        `[positions]`, at most 1e30, so that no weight is infinite (with base 1.2, from 379 digits on).
+        `[positions]`, at most 1e30, so that no weight is infinite; base 1.2 reaches that after 379 digits.
 
     Raises:
         ValueError: the input has no spans.

@@ -16,7 +16,7 @@ _SCALE = 0.01
 class DigitEntropy:
     r"""Binary cross-entropy of each digit's raw logit, weighted with its probability (DEL).
 
-    $0.01 \, mean_j \; p_j \, (softplus(z_j) - [j = k] z_j)$ penalises likely digits other than the label's.
+    $0.01 \, mean_j \; p_j \, (softplus(z_j) - [j = k] z_j)$ penalizes likely digits other than the label's.
     It ranges from 0 to infinity, and tends to zero if all probability is on the label and $z_k$ is large.
     Unlike all other criteria it depends on the level of the logits: it also tends to zero if all probability
     is on a *wrong* digit and all logits are far below zero. So use it beside cross-entropy with weight 1, as

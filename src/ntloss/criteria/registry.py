@@ -12,11 +12,12 @@ from ntloss.criteria.digit_entropy import DigitEntropy
 from ntloss.criteria.regression import ExpectedValue
 from ntloss.criteria.smmd import SMMD
 from ntloss.criteria.smoothed_targets import Dist2, GaussianCrossEntropy
-from ntloss.criteria.transport import SmoothedWasserstein, Wasserstein
+from ntloss.criteria.transport import CRPS, SmoothedWasserstein, Wasserstein
 from ntloss.criteria.whole_numbers import Magnitude, NumberLevel, RelativeError
 
 _CRITERIA: dict[str, Callable[..., Criterion]] = {
     "wasserstein": Wasserstein,
+    "crps": CRPS,
     "expected_value": ExpectedValue,
     "gaussian_cross_entropy": GaussianCrossEntropy,
     "smoothed_wasserstein": SmoothedWasserstein,
@@ -34,18 +35,18 @@ _CRITERIA: dict[str, Callable[..., Criterion]] = {
 
 
 def get_criterion(name: str, **options: Any) -> Criterion:
-    """Make a criterion by its name; without options it is the published one.
+    """Make a criterion by its name.
 
     Args:
         name: one of `criterion_names()`.
-        options: its hyperparameters. Where one is a criterion (`criterion`, `criteria`), a name will do, or a
-            mapping of `name` and options.
+        options: its hyperparameters. Default: as published. An option that is a criterion (`criterion`,
+            `criteria`) may be given as a name, or as a mapping of `name` and options.
 
     Returns:
         The criterion.
 
     Raises:
-        ValueError: an unknown name or option; the message lists the known ones.
+        ValueError: an unknown name or option; the message lists the valid ones.
 
     Example:
         >>> from ntloss import get_criterion
@@ -56,8 +57,8 @@ def get_criterion(name: str, **options: Any) -> Criterion:
     """
     if name not in _CRITERIA:
         raise ValueError(
-            f"no criterion is called {name!r}. Expected one of {', '.join(criterion_names())}; "
-            "register_criterion adds your own."
+            f"no criterion is called {name!r}. Expected one of {', '.join(criterion_names())}. "
+            "Add your own with register_criterion."
         )
     make = _CRITERIA[name]
     known = list(inspect.signature(make).parameters)
@@ -83,14 +84,14 @@ def _as_criterion(given: Any) -> Criterion:
 
 
 def register_criterion(name: str, criterion: Callable[..., Criterion]) -> None:
-    """Give a criterion of your own a name.
+    """Register a criterion of your own under a name.
 
     Args:
-        name: a new name.
-        criterion: the class, or a function that makes one; its parameters are the options.
+        name: the new name.
+        criterion: its class, or a function that returns an instance; the parameters are its options.
 
     Raises:
-        ValueError: the name belongs to another criterion.
+        ValueError: the name is taken by another criterion.
 
     Example:
         >>> from ntloss import ExpectedValue, get_criterion, register_criterion
@@ -99,10 +100,10 @@ def register_criterion(name: str, criterion: Callable[..., Criterion]) -> None:
         'absolute'
     """
     if _CRITERIA.get(name, criterion) is not criterion:
-        raise ValueError(f"{name!r} is {_CRITERIA[name]!r} already: choose another name")
+        raise ValueError(f"the name {name!r} is taken by {_CRITERIA[name]!r}: choose another name")
     _CRITERIA[name] = criterion
 
 
 def criterion_names() -> list[str]:
-    """The names that `get_criterion` knows, sorted."""
+    """Return the valid names for `get_criterion`, sorted."""
     return sorted(_CRITERIA)

@@ -1,4 +1,4 @@
-"""Losses on the expected value."""
+"""Regression losses on the expected value."""
 
 from __future__ import annotations
 
@@ -11,43 +11,57 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria.criterion import CriterionInput
+from ntloss.criteria.criterion import CriterionInput, Needs
 
 _EXPECTED_VALUE_LOSSES: dict[str, Callable[..., Tensor]] = {
     "squared": F.mse_loss,
     "absolute": F.l1_loss,
     "huber": F.huber_loss,
 }
+_NORMALIZED_OVER = ("numbers", "vocabulary")
 
 
 @dataclass(frozen=True)
 class ExpectedValue:
     r"""Regression loss between the expected value of the distribution and the label's value (NTL-L_p).
 
-    $\ell(\sum_j p_j v_j,\; v_k)$. With the squared error it is NTL-MSE. It is zero wherever the *mean* is
-    right, so half the probability on 3 and half on 5 costs nothing for a label of 4: prefer `Wasserstein`
-    unless the mean is what you read out. Where the label is uncertain, best is any distribution with the
-    label's mean (squared error) or median (absolute error) as its mean.
+    $\ell(\sum_j p_j v_j,\; v_k)$. With the squared error it is NTL-MSE. It is 0 whenever the *mean* is right:
+    half the probability on 3 and half on 5 costs nothing for a label of 4. Prefer `Wasserstein` or `CRPS`
+    unless the mean is what you read out. If the label is uncertain, it is smallest for every distribution
+    whose mean is the label's mean (squared error) or median (absolute error).
 
     Args:
         loss: "squared" (default), "absolute", "huber" (delta 1), or a callable `(prediction, target) ->
-            loss` that works element by element. One that has a `reduction` parameter, such as
+            loss` that works element by element. A callable with a `reduction` parameter, such as
             `torch.nn.functional.smooth_l1_loss`, is called with `reduction="none"`.
+        over: what the probabilities $p_j$ are normalized over. "numbers" (default): the number tokens.
+            "vocabulary": all tokens, so that probability on text pulls the expected value towards 0; this is
+            the expectation of regression-aware fine-tuning (RAFT). With `mode="replace"` and numbers of one
+            token the combined loss is RAFT's at every number label.
 
-    Source: "Regress, Don't Guess", ICML 2025, NTL-MSE.
+    Raises:
+        ValueError: an unknown `loss` or `over`.
+
+    Source: "Regress, Don't Guess", ICML 2025, NTL-MSE; Lukasik et al., "Better autoregressive regression
+    with LLMs via regression-aware fine-tuning", ICLR 2025, for `over="vocabulary"`.
 
     Example:
         >>> import torch
+        >>> from ntloss.criteria import CriterionInput, ExpectedValue
         >>> x = CriterionInput(
         ...     log_probs=torch.tensor([[0.5, 0.0, 0.5]]).log(),
         ...     values=torch.tensor([3.0, 4.0, 5.0]),
         ...     target=torch.tensor([0]),
+        ...     log_mass=torch.tensor([0.5]).log(),
         ... )
-        >>> ExpectedValue("squared")(x)
+        >>> ExpectedValue("squared")(x)  # the mean is 4, the label 3
+        tensor([1.])
+        >>> ExpectedValue("squared", over="vocabulary")(x)  # half of it on text: the mean is 2
         tensor([1.])
     """
 
     loss: str | Callable[..., Tensor] = "squared"
+    over: str = "numbers"
     _function: Callable[..., Tensor] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -56,31 +70,52 @@ class ExpectedValue:
                 f"loss={self.loss!r}: expected one of {sorted(_EXPECTED_VALUE_LOSSES)}, or a callable "
                 "(prediction, target) -> loss"
             )
+        if self.over not in _NORMALIZED_OVER:
+            raise ValueError(f"over={self.over!r}: expected {' or '.join(map(repr, _NORMALIZED_OVER))}")
         function = _EXPECTED_VALUE_LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
-        if _takes_reduction(function):  # asked once: torch.compile cannot trace inspect
+        if _takes_reduction(function):  # decided here because torch.compile cannot trace inspect
             function = functools.partial(function, reduction="none")
         object.__setattr__(self, "_function", function)
 
+    @property
+    def needs(self) -> Needs:
+        """The log-normalizer, for an expectation over the vocabulary."""
+        return Needs(log_normalizer=self.over == "vocabulary")
+
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`, in the units of `loss`."""
-        return self.elementwise((x.probs * x.values).sum(-1), x.target_values)
+        """Compute the loss of each position, `[positions]`, in the units of `loss`."""
+        prediction = (x.probs * x.values).sum(-1)
+        if self.over == "vocabulary":
+            if x.log_mass is None:
+                raise ValueError(f"log_mass is None, but {self!r} needs the probability of all number tokens")
+            prediction = prediction * x.log_mass.exp()
+        return self.elementwise(prediction, x.target_values)
 
     def elementwise(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Apply the regression loss to each pair; both and the result are `[positions]`.
+        """Apply the regression loss to each pair.
+
+        Args:
+            prediction: `[positions]`.
+            target: `[positions]`.
+
+        Returns:
+            `[positions]`.
 
         Raises:
-            ValueError: the callable gave another shape than it was given.
+            ValueError: the callable returned another shape.
         """
         losses = self._function(prediction, target)
         if losses.shape != prediction.shape:
             raise ValueError(
-                f"the loss function {self.loss!r} gave shape {tuple(losses.shape)} for predictions of "
-                f"shape {tuple(prediction.shape)}. Expected one loss for each."
+                f"the loss function {self.loss!r} returned shape {tuple(losses.shape)} for predictions of "
+                f"shape {tuple(prediction.shape)}: expected one loss for each prediction"
             )
         return losses
 
-    def worst(self, values: Tensor) -> float:
-        """The larger loss of taking the smallest value for the largest, or the other way round."""
+    def worst(self, values: Tensor) -> float | None:
+        """Return the larger loss of confusing the smallest and largest value; None over the vocabulary."""
+        if self.over == "vocabulary":
+            return None
         ends = torch.stack([values[0], values[-1]])
         return float(self.elementwise(ends, ends.flip(0)).abs().max())
 

@@ -50,7 +50,7 @@ class SMMD:
         >>> from ntloss import NumberTokenLoss, NumberVocabulary
         >>> from ntloss.criteria import SMMD
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
-        >>> loss = NumberTokenLoss(digits, SMMD(form="mmd"), reweigh=False)
+        >>> loss = NumberTokenLoss(digits, SMMD(form="mmd"))
         >>> logits = torch.full((1, 16), -1e4)
         >>> logits[0, 3] = 0.0  # certain of 3
         >>> round(loss(logits, torch.tensor([4])).item(), 4)  # 2 - 2 exp(-1/8)

@@ -1,4 +1,4 @@
-"""Losses that count how far probability lies from where it should be."""
+"""Losses that measure how far the predicted distribution is from its target along the number line."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ class Wasserstein:
     r"""Wasserstein-1 distance between the predicted distribution and the label's value (NTL-WAS).
 
     $\sum_j p_j \, |v_j - v_k|$ for a label of value $v_k$: the expected absolute error of a number drawn
-    from the model. From 0 to the range of the values; zero only where all probability is on the label's
-    value. Where the label is uncertain, best is all probability on its median.
+    from the model. It ranges from 0 to the range of the values and is 0 only if all probability is on the
+    label's value. If the label is uncertain, it is smallest with all probability on the label's median, so
+    it sharpens the distribution beyond the truth; `CRPS` does not.
 
     Args:
-        squash_factor: how many times worse the farthest value is than the nearest wrong one, > 1; costs
-            become $1 + (|v_j - v_k| - c_{min})(s - 1)/(c_{max} - c_{min})$ off the label's value. For
-            vocabularies of irregular or very large values. Default: the plain distance.
+        squash_factor: ratio of the largest cost to that of the nearest wrong value, above 1. The cost of a
+            wrong value becomes $1 + (|v_j - v_k| - c_{min})(s - 1)/(c_{max} - c_{min})$. Use it for
+            irregularly spaced or very large values. Default: None, the plain distance.
+
+    Raises:
+        ValueError: `squash_factor` is not a finite number above 1.
 
     Source: "Regress, Don't Guess", ICML 2025, NTL-WAS; the squashing is from the package ntloss.
 
     Example:
         >>> import torch
+        >>> from ntloss.criteria import CriterionInput, Wasserstein
         >>> x = CriterionInput(
         ...     log_probs=torch.tensor([[0.5, 0.25, 0.25]]).log(),
         ...     values=torch.tensor([0.0, 1.0, 2.0]),
@@ -49,14 +54,14 @@ class Wasserstein:
             )
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`, in units of the values (or squashed)."""
+        """Compute the loss of each position, `[positions]`, in the units of the values unless squashed."""
         cost = (x.values - x.target_values.unsqueeze(-1)).abs()
         if self.squash_factor is not None:
             cost = squashed(cost, x.values, self.squash_factor)
         return (x.probs * cost).sum(-1)
 
     def worst(self, values: Tensor) -> float:
-        """The largest cost between two values of the vocabulary."""
+        """Return the largest cost between two values of the vocabulary."""
         if self.squash_factor is None:
             return float(values[-1] - values[0])
         check_squash(values, self.squash_factor)
@@ -64,14 +69,14 @@ class Wasserstein:
 
 
 def squashed(distance: Tensor, values: Tensor, factor: float) -> Tensor:
-    """Map distances between values `[values]`, ascending, to 1 to `factor`; zero stays zero."""
+    """Map non-zero distances between `values`, `[values]`, ascending, to the range from 1 to `factor`."""
     smallest, largest = values.diff().min(), values[-1] - values[0]
     stretched = 1 + (distance - smallest) * ((factor - 1) / (largest - smallest))
     return torch.where(distance == 0, 0.0, stretched)
 
 
 def check_squash(values: Tensor, factor: float) -> None:
-    """Raise unless the distances between `values` can be squashed."""
+    """Raise a `ValueError` unless the distances between `values` differ."""
     if len(values) < 2 or values.diff().min() == values[-1] - values[0]:
         raise ValueError(
             f"squash_factor={factor} needs at least three distinct values, or distances that "
@@ -80,19 +85,57 @@ def check_squash(values: Tensor, factor: float) -> None:
 
 
 @dataclass(frozen=True)
+class CRPS:
+    r"""Continuous ranked probability score between the predicted distribution and the label's value.
+
+    $\sum_j (F_j - 1[v_j \ge v_k])^2 (v_{j+1} - v_j)$ with $F$ the cumulative probability over the sorted
+    values, which is $E|X - v_k| - \frac{1}{2} E|X - X'|$ for two independent draws $X$ and $X'$ from the
+    model. It ranges from 0 to the range of the values and is 0 only if all probability is on the label's
+    value. It is a strictly proper score: if the label is uncertain, it is smallest exactly at the label's
+    own distribution, among all distributions over the numbers. With `reweigh` it is not proper.
+
+    Source: Matheson and Winkler, Management Science 1976; the second form is from Gneiting and Raftery,
+    "Strictly Proper Scoring Rules, Prediction, and Estimation", JASA 2007, equation 21.
+
+    Example:
+        >>> import torch
+        >>> from ntloss.criteria import CRPS, CriterionInput
+        >>> x = CriterionInput(
+        ...     log_probs=torch.tensor([[0.5, 0.25, 0.25]]).log(),
+        ...     values=torch.tensor([0.0, 1.0, 2.0]),
+        ...     target=torch.tensor([0]),
+        ... )
+        >>> CRPS()(x)  # 0.5 ** 2 + 0.25 ** 2
+        tensor([0.3125])
+    """
+
+    def __call__(self, x: CriterionInput) -> Tensor:
+        """Compute the loss of each position, `[positions]`, in the units of the values."""
+        below = torch.arange(len(x.values) - 1, device=x.target.device)
+        step = (below >= x.target.unsqueeze(-1)).to(x.log_probs.dtype)
+        apart = x.probs.cumsum(-1)[:, :-1] - step
+        return (apart.square() * x.values.diff()).sum(-1)
+
+    def worst(self, values: Tensor) -> float:
+        """Return the range of the values."""
+        return float(values[-1] - values[0])
+
+
+@dataclass(frozen=True)
 class SmoothedWasserstein:
     r"""Wasserstein-1 distance between the predicted distribution and a Gaussian around the label's value.
 
-    $\sum_i |P_i - Q_i| (v_{i+1} - v_i)$ with $P$ and $Q$ the cumulated probabilities of $p$ and of
-    $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$ over the sorted values. From 0 to about the range of the
-    values. Zero exactly where $p = q$: the model is asked to spread its probability, so its most likely value
-    is the label's, and its mean and median are shifted inwards for labels near the ends. Where the
-    label is uncertain, best is the distribution whose cumulated probabilities are the targets' medians.
+    $\sum_i |P_i - Q_i| (v_{i+1} - v_i)$ with $P$ and $Q$ the cumulative probabilities of $p$ and of
+    $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$ over the sorted values. It ranges from 0 to about the range
+    of the values and is 0 exactly if $p = q$. The model is asked to spread its probability: its most likely
+    value is the label's, but its mean and median move inwards for labels near the ends. If the label is
+    uncertain, it is smallest where $P$ is the median of the cumulative targets.
 
-    Use it with `GaussianCrossEntropy`, whose targets it shares; `Wasserstein` is its limit for small `sigma`.
+    Use it with `GaussianCrossEntropy`, which has the same targets; `Wasserstein` is its limit for small
+    `sigma`.
 
     Args:
-        sigma: width of the target, in units of the values. Default: 1, as published.
+        sigma: standard deviation of the target, in the units of the values. Default: 1, as published.
 
     Raises:
         ValueError: `sigma` is not above 0.
@@ -114,19 +157,20 @@ class SmoothedWasserstein:
         check_positive("sigma", self.sigma)
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Loss of each position, `[positions]`, in units of the values."""
+        """Compute the loss of each position, `[positions]`, in the units of the values."""
         return self.bind(x.values.double(), x.log_probs)(x)
 
     def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
-        """Compute the cumulated targets, `[values, values]`: row k is that of value k."""
-        return partial(self._loss, cumulated=gaussian_targets(values, self.sigma).cumsum(-1).to(like))
+        """Compute the cumulative targets, `[values, values]`; row k belongs to value k."""
+        return partial(self._loss, cumulative=gaussian_targets(values, self.sigma).cumsum(-1).to(like))
 
-    def _loss(self, x: CriterionInput, cumulated: Tensor) -> Tensor:
-        apart = x.probs.cumsum(-1) - cumulated[x.target]
+    def _loss(self, x: CriterionInput, cumulative: Tensor) -> Tensor:
+        apart = x.probs.cumsum(-1) - cumulative[x.target]
         return (apart[:, :-1].abs() * x.values.diff()).sum(-1)
 
     def worst(self, values: Tensor) -> float:
-        """The largest distance of one value to a target; convex, so that of the first or last value."""
-        cumulated = gaussian_targets(values, self.sigma).cumsum(-1)[:, :-1]
+        """Compute the largest distance from a single value to a target."""
+        # The distance is convex in the value, so it is largest for the first or the last one.
+        cumulative = gaussian_targets(values, self.sigma).cumsum(-1)[:, :-1]
         gaps = values.diff()
-        return float(torch.stack([((1 - cumulated) * gaps).sum(-1), (cumulated * gaps).sum(-1)]).max())
+        return float(torch.stack([((1 - cumulative) * gaps).sum(-1), (cumulative * gaps).sum(-1)]).max())

@@ -124,7 +124,7 @@ class RelativeError(_FromDigits):
         >>> from ntloss import NumberTokenLoss, NumberVocabulary
         >>> from ntloss.criteria import RelativeError
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
-        >>> loss = NumberTokenLoss(digits, RelativeError(), reweigh=False)
+        >>> loss = NumberTokenLoss(digits, RelativeError())
         >>> logits = torch.zeros(1, 2, 16)
         >>> logits[0, 0, 1] = logits[0, 1, 9] = 1.0  # most likely 19
         >>> round(loss(logits, torch.tensor([[1, 4]])).item(), 4)  # 5 / 20

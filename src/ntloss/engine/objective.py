@@ -54,7 +54,7 @@ class Objective(nn.Module):
         self,
         vocabulary: NumberVocabulary,
         criterion: Criterion | None = None,
-        reweigh: bool | None = None,
+        reweigh: bool = False,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
     ) -> None:
@@ -158,7 +158,7 @@ class Objective(nn.Module):
         return term if rows is None else term.new_zeros(len(targets.target)).index_copy(0, rows, term)
 
 
-def _worst_cost(criterion: Criterion, values: Tensor, reweigh: bool | None) -> float | None:
+def _worst_cost(criterion: Criterion, values: Tensor, reweigh: bool) -> float | None:
     if not callable(criterion) or not callable(getattr(criterion, "worst", None)):
         raise TypeError(
             f"criterion={criterion!r}: expected a callable with a method `worst`, such as Wasserstein() or "
@@ -171,7 +171,6 @@ def _worst_cost(criterion: Criterion, values: Tensor, reweigh: bool | None) -> f
     worst = criterion.worst(values)
     if reweigh and worst is None:
         raise ValueError(
-            f"reweigh=True needs a criterion with a worst cost, and {criterion!r} has none: "
-            "omit it, or pass reweigh=False"
+            f"reweigh=True needs a criterion with a worst cost, and {criterion!r} has none: omit reweigh"
         )
-    return None if reweigh is False else worst
+    return worst if reweigh else None

@@ -225,7 +225,7 @@ def read_block(
         logits, labels, token_ids, transform, mean, shard: see `read_logits`.
         softmax: `[positions, vocab]`, float32 or float64, output buffer of the softmax, which may be the
             logits themselves. Default: none.
-        positions: indices of the positions to read, without a softmax. Default: all.
+        positions: indices of the positions to read; only without `softmax`. Default: all.
 
     Returns:
         The readout.
@@ -270,7 +270,7 @@ def _log_normalizer(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 def _of_softmax(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tensor) -> tuple[Tensor, Tensor]:
     # lse = z_j - log p_j for any j. The label's column is at hand. If its probability is too small, the
-    # largest one is used, which takes two more passes. The check does not synchronise on the CPU.
+    # largest one is used, which takes two more passes. The check does not synchronize on the CPU.
     if part.device.type != "cpu":
         return _of_highest(part.amax(-1), softmax)
     label_prob = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
@@ -321,7 +321,7 @@ def write_gradient(
 ) -> None:  # fmt: skip
     """Write the gradient of the logits to `grad`, which holds their softmax if `is_softmax`."""
     if shard is not None:
-        labels, token_ids, grads = shard.localise(labels, token_ids, grads)
+        labels, token_ids, grads = shard.localize(labels, token_ids, grads)
     _write_gradient(grad, is_softmax, logits, labels, token_ids, level, log_sum, *transform, *grads)
 
 
@@ -359,7 +359,7 @@ def _write_gradient(
 
 def _zero_broken_rows(work: Tensor, grad_log_sum: Tensor, log_normalizer: Tensor) -> None:
     """Zero the rows of ignored positions whose logits are NaN or infinite, because 0 times NaN is NaN."""
-    # On accelerators the check would synchronise, so such rows stay NaN there, as with F.cross_entropy.
+    # On accelerators the check would synchronize, so such rows stay NaN there, as with F.cross_entropy.
     if work.device.type == "cpu":
         broken = (grad_log_sum == 0) & ~log_normalizer.isfinite()
         if bool(broken.any()):

@@ -84,7 +84,7 @@ class Shard(NamedTuple):
         mean_logit = together[:, -1].clone() if mean else part.new_empty(0)
         return Readout(highest, total.log(), label_logit, number_logits, mean_logit)
 
-    def localise(
+    def localize(
         self, labels: Tensor, token_ids: Tensor, grads: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Translate ids and gradients to this rank's columns, for `readout.write_gradient`."""

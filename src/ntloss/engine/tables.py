@@ -32,7 +32,7 @@ class NumberTables(nn.Module):
             forms.
         values: `[values]`, the distinct values, ascending, float64 (float32 on devices without float64).
         value_of_token: `[vocab]`, index into `values` of each number token, -1 for text.
-        kinds: `[vocab]`, `numbers.token_kinds`, or None unless `spans`.
+        kinds: `[vocab]`, `number_spans.token_kinds`, or None unless `spans`.
     """
 
     token_ids: Tensor
@@ -96,7 +96,7 @@ class NumberTables(nn.Module):
         log_normalizer: tuple[Tensor, Tensor] | None = None,
         spans: NumberSpans | None = None,
     ) -> CriterionInput:
-        """Merge the forms of each value and normalise over the values, in float32 at least.
+        """Merge the forms of each value and normalize over the values, in float32 at least.
 
         Args:
             number_logits: `[positions, number tokens]`, in the order of `token_ids`.

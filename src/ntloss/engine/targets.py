@@ -20,7 +20,7 @@ REDUCTIONS = ("mean", "sum", "none")
 class Targets(NamedTuple):
     """Targets and weights of each position; all `[positions]`.
 
-    The weights include the reduction: a mean has divided them by the count of items or numbers.
+    For a mean, the weights are already divided by the total weight of the items or numbers.
 
     Args:
         labels: token ids, 0 where ignored.
@@ -60,6 +60,7 @@ def read_labels(
     num_items_in_batch: Tensor | float | None = None,
     num_numbers_in_batch: Tensor | float | None = None,
     sequence_ids: Tensor | None = None,
+    number_weights: Tensor | None = None,
     *,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -78,8 +79,17 @@ def read_labels(
     The other arguments are those of `NTLCrossEntropyLoss` and its `forward`.
     """
     tables, needs = objective.tables, objective.needs
-    check_labels(labels, inputs, loss_weights, sequence_ids)
-    check_values(labels, loss_weights, tables.vocabulary.vocab_size, ignore_index, validate, weight)
+    check_labels(labels, inputs, loss_weights, sequence_ids, number_weights)
+    check_values(
+        labels,
+        loss_weights,
+        tables.vocabulary.vocab_size,
+        ignore_index,
+        validate,
+        weight,
+        number_weights,
+        mode,
+    )
     if num_items_in_batch is not None or num_numbers_in_batch is not None:
         _check_normalizers(num_items_in_batch, num_numbers_in_batch, mode, reduction)
     if reduction not in REDUCTIONS:
@@ -91,6 +101,7 @@ def read_labels(
             "the labels' shape (all zeros for a single sequence)"
         )
     if shift:
+        _, number_weights = shift_left(labels, number_weights, ignore_index)
         labels, loss_weights = shift_left(labels, loss_weights, ignore_index)
         if sequence_ids is not None:
             # A position belongs to the sequence of its shifted label.
@@ -106,23 +117,31 @@ def read_labels(
     item_weights = counted.to(dtype)
     if loss_weights is not None:
         item_weights = torch.where(counted, loss_weights.reshape(-1).to(dtype), 0)
-    number_weights = torch.where(has_term, item_weights, 0)
+    factors = torch.ones_like(item_weights)
+    if number_weights is not None:
+        factors = torch.where(is_number, number_weights.reshape(-1).to(dtype), 0)
+    if needs.per_number and spans is not None:  # a number has the weight of its first token
+        of_number = torch.zeros_like(factors).scatter_add(
+            0, spans.number, torch.where(spans.starts, factors, 0)
+        )
+        factors = of_number[spans.number]
+    term_weights = torch.where(has_term, item_weights * factors, 0)
     if reduction == "mean":
         per_number = _reciprocal(
-            number_weights if num_numbers_in_batch is None else num_numbers_in_batch, dtype
+            term_weights if num_numbers_in_batch is None else num_numbers_in_batch, dtype
         )
         per_item = _reciprocal(item_weights if num_items_in_batch is None else num_items_in_batch, dtype)
-        number_weights, item_weights = number_weights * per_number, item_weights * per_item
+        term_weights, item_weights = term_weights * per_number, item_weights * per_item
     ce_weights = item_weights
     if mode == "replace":
-        ce_weights = torch.where(is_number, 0, item_weights)
-        number_weights = torch.where(has_term, item_weights, 0)
+        ce_weights = torch.where(is_number, item_weights * (1 - factors), item_weights)
+        term_weights = torch.where(has_term, item_weights * factors, 0)
     number_rows = None
     static_shapes = labels.device.type != "cpu" or torch.compiler.is_compiling()
     if not objective.needs_all_positions and not static_shapes:
-        number_rows = number_weights.nonzero().squeeze(-1)
+        number_rows = term_weights.nonzero().squeeze(-1)
     labels = torch.where(counted, labels, 0)
-    return Targets(labels, target, counted, item_weights, ce_weights, number_weights, number_rows, spans)
+    return Targets(labels, target, counted, item_weights, ce_weights, term_weights, number_rows, spans)
 
 
 def _reciprocal(weights: Tensor | float, dtype: torch.dtype) -> Tensor | float:
@@ -136,18 +155,23 @@ def _reciprocal(weights: Tensor | float, dtype: torch.dtype) -> Tensor | float:
 def shift_left(
     labels: Tensor, loss_weights: Tensor | None, ignore_index: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Give each position `[..., seq]` the label and weight of the next one, for causal models.
+    """Shift labels and weights `[..., seq]` by one position to the left, for causal models.
 
-    The last position gets `ignore_index`, so the logits keep their length.
+    The last position gets `ignore_index`, so the length stays that of the logits.
     """
     if labels.dim() == 0:
         raise ValueError("shift=True with labels of shape []: expected [..., seq], to shift along seq")
-    labels = F.pad(labels[..., 1:], (0, 1), value=ignore_index)
-    return labels, None if loss_weights is None else F.pad(loss_weights[..., 1:], (0, 1))
+    # Pad before slicing, so that empty sequences stay empty.
+    labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    return labels, None if loss_weights is None else F.pad(loss_weights, (0, 1))[..., 1:]
 
 
 def check_labels(
-    labels: Tensor, inputs: Tensor, loss_weights: Tensor | None = None, sequence_ids: Tensor | None = None
+    labels: Tensor,
+    inputs: Tensor,
+    loss_weights: Tensor | None = None,
+    sequence_ids: Tensor | None = None,
+    number_weights: Tensor | None = None,
 ) -> None:
     """Check that labels, weights and sequence ids fit inputs `[..., width]`, without reading values."""
     leading, device = inputs.shape[:-1], inputs.device
@@ -162,7 +186,8 @@ def check_labels(
         )
     if labels.device != device:
         raise ValueError(f"labels are on {labels.device}, the logits on {device}: move one to the other")
-    for name, tensor in (("loss_weights", loss_weights), ("sequence_ids", sequence_ids)):
+    beside = {"loss_weights": loss_weights, "sequence_ids": sequence_ids, "number_weights": number_weights}
+    for name, tensor in beside.items():
         if tensor is None:
             continue
         integers = name == "sequence_ids"
@@ -185,10 +210,12 @@ def check_values(
     ignore_index: int,
     validate: bool | None,
     weight: float | Tensor = 0.0,
+    number_weights: Tensor | None = None,
+    mode: str = "add",
 ) -> None:
     """Check that labels lie inside the vocabulary and that weights are finite and not negative.
 
-    Reading values synchronises an accelerator with the host. So by default (`validate=None`) only tensors on
+    Reading values synchronizes an accelerator with the host. So by default (`validate=None`) only tensors on
     the CPU are checked, and nothing under `torch.compile`.
     """
     if torch.compiler.is_compiling() or not (labels.device.type == "cpu" if validate is None else validate):
@@ -201,10 +228,18 @@ def check_values(
             f"label {int(labels[outside][0])} lies outside the vocabulary: expected 0 to "
             f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Are the labels from another tokenizer?"
         )
-    # NaN fails these comparisons too.
-    if loss_weights is not None and not (fits := (loss_weights >= 0) & (loss_weights < torch.inf)).all():
-        bad = loss_weights[~fits][0].item()
-        raise ValueError(f"loss_weights contain {bad}: expected finite weights, 0 or more")
+    most = 1.0 if mode == "replace" else math.inf  # there it splits a label between the two terms
+    for name, weights, limit in (
+        ("loss_weights", loss_weights, math.inf),
+        ("number_weights", number_weights, most),
+    ):
+        # NaN fails these comparisons too.
+        if weights is None or (fits := (weights >= 0) & (weights <= limit) & (weights < math.inf)).all():
+            continue
+        expected = (
+            "finite weights, 0 or more" if limit == math.inf else "weights from 0 to 1 with mode='replace'"
+        )
+        raise ValueError(f"{name} contain {weights[~fits][0].item()}: expected {expected}")
 
 
 def check_weight(weight: object, validate: bool | None = None) -> None:

@@ -2,8 +2,9 @@
 
     ntloss.integrations.transformers    Trainer, Seq2SeqTrainer, and any loop over a transformers model
     ntloss.integrations.callback        logs how well numbers are predicted, to all trackers of a Trainer
-    ntloss.integrations.trl             TRL's SFTTrainer
+    ntloss.integrations.trl             TRL's SFTTrainer, and a reward function for its GRPOTrainer
     ntloss.integrations.counts          your own training loop, Lightning, accelerate
+    ntloss.integrations.collator        pads weights of the number term in batches of your own loop
 
 docs/integrations.md shows how to use them.
 """

@@ -16,8 +16,8 @@ from ntloss.integrations.counts import Loss
 from ntloss.integrations.transformers import handle_of
 from ntloss.integrations.transformers.evaluation import TermSums, without_repeated_rows
 from ntloss.integrations.transformers.trainer import check_is_trainer
+from ntloss.metrics import TokenMetrics
 from ntloss.number_spans import find_numbers, token_kinds
-from ntloss.token_metrics import TokenMetrics
 
 # Logged names, and those of `TokenMetrics`.
 _LOGGED = {
@@ -54,7 +54,7 @@ class NumberMetricsCallback(TrainerCallback):
 
     In training, the two terms cover every step and cost nothing; the other metrics are computed from the
     loss's logits at every `train_every`-th step. A loss from hidden states (`chunked=True`) has no logits in
-    training: the other metrics are then computed in evaluations only. The callback synchronises with the
+    training: the other metrics are then computed in evaluations only. The callback synchronizes with the
     device only when a log entry is written. An entry has the means over all processes and accumulated batches
     since the last one. Examples that a distributed sampler repeats to fill up an evaluation count once.
 

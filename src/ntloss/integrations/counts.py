@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
+from ntloss.integrations.collator import NUMBER_WEIGHTS
 
 if TYPE_CHECKING:
     from ntloss.integrations.transformers import NumberAwareModel
@@ -26,7 +27,11 @@ Loss = NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss
 def counter_of(loss: Loss) -> NTLCrossEntropyLoss:
     """Return a loss that counts as `loss` does, but may be on another device: that of a loader's labels."""
     return NTLCrossEntropyLoss(
-        loss.vocabulary, loss.objective.criterion, ignore_index=loss.ignore_index, shift=loss.shift
+        loss.vocabulary,
+        loss.objective.criterion,
+        mode=loss.mode,
+        ignore_index=loss.ignore_index,
+        shift=loss.shift,
     )
 
 
@@ -39,8 +44,9 @@ class CountedBatches:
     Lightning (`accumulate_grad_batches`), accelerate (`gradient_accumulation_steps`) and data-parallel
     wrappers (DDP, FSDP) average by themselves; in your own loop, divide the loss by `accumulate`.
 
-    With accelerate, control the synchronisation of gradients yourself (`accelerator.no_sync`):
-    `accelerator.accumulate` depends on whether the loader is at its end, and this one reads a step ahead.
+    With accelerate, control the synchronization of gradients yourself (`accelerator.no_sync`):
+    `accelerator.accumulate` depends on whether the loader has ended, but `CountedBatches` reads one step
+    ahead.
 
     Args:
         loader: any iterable of batches, with the same number of batches on each rank. Lightning adds a
@@ -48,9 +54,9 @@ class CountedBatches:
         loss: a combined loss; or the handle of `make_number_aware`, whose model is called with batch and
             counts, `model(**batch, **counts)`.
         accumulate: micro-batches per optimizer step. The last step of an epoch may have fewer. Default: 1.
-        labels: function of a batch that returns its labels, or a dict of `labels` and of the `loss_weights`
-            and `sequence_ids` that the loss is called with. Default: `batch["labels"]`; with a handle, the
-            whole batch.
+        labels: function of a batch that returns its labels, or a dict of `labels` and of the `loss_weights`,
+            `sequence_ids` and `number_weights` that the loss is called with. Default: `labels` of the batch,
+            and its `number_weights`, if there are any; with a handle, the whole batch.
         group: process group over which data is split. Default: all ranks, if `torch.distributed` is in use.
 
     Raises:
@@ -128,7 +134,8 @@ class CountedBatches:
 
 
 def _labels_of(batch: Any) -> Any:
-    return batch.get("labels") if hasattr(batch, "get") else None
+    names = ("labels", NUMBER_WEIGHTS)
+    return {name: batch.get(name) for name in names} if hasattr(batch, "get") else None
 
 
 def _sum_over_ranks(total: Tensor, group: dist.ProcessGroup | None) -> Tensor:

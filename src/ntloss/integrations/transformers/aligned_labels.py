@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ def align_labels(
     position_ids: Tensor | None = None,
     num_items: Tensor | float | None = None,
     num_numbers: Tensor | float | None = None,
+    number_weights: Tensor | None = None,
 ) -> dict[str, Any]:
     """Align labels with the positions that predict them, and check the counts.
 
@@ -31,13 +33,16 @@ def align_labels(
         position_ids: `[batch, seq]`; a packed sequence begins where they restart.
         num_items: count of labels over the accumulated batches and the ranks, or None.
         num_numbers: the same count of numbers, or None.
+        number_weights: `[batch, seq]`, factor of the number term at each of the `labels`.
 
     Returns:
-        The arguments of a loss besides logits or hidden states: `labels` and `sequence_ids`, `[batch, seq]`
-        or None, each label at the position that predicts it; `num_items_in_batch`, `num_numbers_in_batch`.
+        The arguments of a loss besides logits or hidden states: `labels`, `sequence_ids` and
+        `number_weights`, `[batch, seq]` or None, each label at the position that predicts it;
+        `num_items_in_batch`, `num_numbers_in_batch`.
 
     Raises:
-        ValueError: only one of the counts is given, and it covers more than this batch.
+        ValueError: only one of the counts is given, and it covers more than this batch; weights beside labels
+            that are already aligned.
     """
     ignore_index = loss.ignore_index
     sequence_ids = None
@@ -48,8 +53,15 @@ def align_labels(
             sequence_ids, _ = shift_left(sequence_ids, None, -1)
     aligned = labels
     if shift_labels is not None:
+        if number_weights is not None:  # context parallelism has also split the labels, but not these
+            raise ValueError(
+                "number_weights are aligned with labels, but the batch also has shift_labels: omit "
+                "shift_labels, because the loss shifts labels itself. Context parallelism needs shift_labels "
+                "and does not support number_weights."
+            )
         aligned = shift_labels
     elif shift:
+        _, number_weights = shift_left(labels, number_weights, ignore_index)
         aligned, _ = shift_left(labels, None, ignore_index)
     if num_items is not None and num_numbers is None and loss.mode == "add":
         # Whether a Trainer counts the first label of a sequence, which a causal model does not predict,
@@ -64,13 +76,16 @@ def align_labels(
             )
         num_items = None  # all counted labels are in this batch, and so are all numbers
     if num_items is None and num_numbers is not None:
-        _check_own_numbers(num_numbers, loss.normalizers(aligned, sequence_ids=sequence_ids)[1])
+        own_numbers = loss.normalizers(aligned, None, sequence_ids, number_weights)[1]
+        # Sums of weights are rounded, under DeepSpeed to half precision.
+        _check_own_numbers(num_numbers, own_numbers, tolerance=0.0 if number_weights is None else 0.01)
         num_numbers = None
     return {
         "labels": aligned,
         "sequence_ids": sequence_ids,
         "num_items_in_batch": num_items,
         "num_numbers_in_batch": num_numbers,
+        "number_weights": number_weights,
     }
 
 
@@ -85,9 +100,9 @@ def on_device(arguments: dict[str, Any], device: torch.device) -> dict[str, Any]
     return {name: move(value) for name, value in arguments.items()}
 
 
-def _check_own_numbers(num_numbers: Tensor | float, own: Tensor) -> None:
+def _check_own_numbers(num_numbers: Tensor | float, own: Tensor, tolerance: float) -> None:
     # Divided by its own labels, each micro-batch would have the weight of a whole batch.
-    if (given := float(num_numbers)) != float(own):
+    if not math.isclose(given := float(num_numbers), float(own), rel_tol=tolerance):
         raise ValueError(
             f"num_numbers_in_batch={given:g} without num_items_in_batch, but this batch has {float(own):g} "
             "numbers: with several accumulated batches or ranks, pass both counts. A Trainer whose own "

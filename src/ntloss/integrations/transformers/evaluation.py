@@ -35,7 +35,8 @@ class TermSums:
             inputs: arguments of its `forward`, by name; labels, what counts them, and divisors are read.
             terms: of the batch.
         """
-        counts = loss.normalizers(inputs["labels"], inputs.get("loss_weights"), inputs.get("sequence_ids"))
+        read = (inputs.get(name) for name in ("loss_weights", "sequence_ids", "number_weights"))
+        counts = loss.normalizers(inputs["labels"], *read)
         divisors = [inputs.get("num_items_in_batch"), inputs.get("num_numbers_in_batch")]
         if loss.mode == "replace":  # both terms are divided by the count of all labels
             counts, divisors = (counts[0], counts[0]), [divisors[0], divisors[0]]
@@ -50,7 +51,7 @@ class TermSums:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def see(self, loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
-        """Add a batch of an evaluation, without rows that only fill it up."""
+        """Add a batch of an evaluation, without the rows that a sampler repeated to fill it."""
         self.add(loss, *without_repeated_rows(loss, inputs, terms))
 
     def pop(self) -> dict[str, float]:

@@ -27,7 +27,7 @@ class HeadHook:
     """A hook on the head of a model.
 
     The head's weight is read in its forward, the only place where sharded weights are gathered. The model
-    gets logits of zero positions, so that whatever it does to them costs nothing. On the first call it gets
+    gets logits for no positions, so its later operations cost nothing. On the first call it gets
     the logits of a probe, and what it makes of them is compared with the transform that the loss assumes.
 
     Args:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ntloss.criteria import Criterion
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.objective import LossTerms
+from ntloss.integrations.collator import NUMBER_WEIGHTS
 from ntloss.integrations.counts import Loss, counter_of
 from ntloss.integrations.transformers.aligned_labels import align_labels, on_device
 from ntloss.integrations.transformers.evaluation import TermSums
@@ -31,6 +32,7 @@ from ntloss.vocabulary import NumberVocabulary
 _STATE = "_number_aware"
 _OPTIONS = {"mode", "label_smoothing", "z_loss", "validate", "ignore_index"}
 _OPTIONS_OF_CHUNKS = {"chunk_size", "drop_ignored"}
+_WITH_LABELS = ("num_numbers_in_batch", NUMBER_WEIGHTS)  # what only this loss reads
 Handle = TypeVar("Handle", bound="NumberAwareModel")
 
 
@@ -77,14 +79,15 @@ class NumberAwareModel:
         """Count labels and numbers of a batch; `CountedBatches` sums them over micro-batches and ranks.
 
         Args:
-            inputs: the batch; `labels`, `shift_labels` and `position_ids` are read.
+            inputs: the batch; `labels`, `shift_labels`, `position_ids` and `number_weights` are read.
 
         Returns:
             `num_items_in_batch` and `num_numbers_in_batch`, scalars, to be passed to the model.
         """
-        optional = (inputs.get(name) for name in ("shift_labels", "position_ids"))
-        aligned = align_labels(self._counter, self.shift, inputs["labels"], *optional)
-        return self._counter.normalizers(aligned["labels"], sequence_ids=aligned["sequence_ids"])
+        optional = {name: inputs.get(name) for name in ("shift_labels", "position_ids", NUMBER_WEIGHTS)}
+        aligned = align_labels(self._counter, self.shift, inputs["labels"], **optional)
+        labels, sequence_ids = aligned["labels"], aligned["sequence_ids"]
+        return self._counter.normalizers(labels, None, sequence_ids, aligned[NUMBER_WEIGHTS])
 
     def undo(self) -> None:
         """Restore the model's own loss.
@@ -146,6 +149,9 @@ class NumberAwareModel:
         self._replace("accepts_loss_kwargs", True)  # makes a Trainer pass its counts
         if self._calls_loss_function:
             self._replace("_loss_function", self._loss_function)
+        if hasattr(self.model, "generate"):
+            self._generate = self.model.generate
+            self._replace("generate", self.generate)
         if self._head_hook is not None:
             self._head_hook.attach()
 
@@ -153,12 +159,16 @@ class NumberAwareModel:
         self._replaced[name] = vars(self.model).get(name)
         setattr(self.model, name, value)
 
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model's `generate`, without the weights that a Seq2SeqTrainer passes with a batch."""
+        kwargs.pop(NUMBER_WEIGHTS, None)
+        return self._generate(*args, **kwargs)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model's forward, with this loss."""
         kwargs = self.as_keywords(args, kwargs)
         if not self.active or kwargs.get("labels") is None:
-            kwargs.pop("num_numbers_in_batch", None)
-            return self._call(**kwargs)
+            return self._call(**{name: value for name, value in kwargs.items() if name not in _WITH_LABELS})
         if kwargs.get("fused_lm_head"):
             raise ValueError(
                 "an SFTTrainer needs more than the model's own loss: call handle.undo(), and then "
@@ -199,6 +209,7 @@ class NumberAwareModel:
             kwargs.get("position_ids"),
             kwargs.pop("num_items_in_batch", None),
             kwargs.pop("num_numbers_in_batch", None),
+            kwargs.pop(NUMBER_WEIGHTS, None),
         )
         self._computed, self._asked = None, not self._calls_loss_function
         hook = self._head_hook if from_hidden else None
@@ -269,7 +280,7 @@ def make_number_aware(
     numbers: NumberVocabulary | Any,
     criterion: Criterion | None = None,
     weight: float | Tensor | None = None,
-    reweigh: bool | None = None,
+    reweigh: bool = False,
     *,
     chunked: bool = False,
     shift: bool | None = None,
@@ -283,7 +294,8 @@ def make_number_aware(
 
     The loss is divided by `num_items_in_batch` and `num_numbers_in_batch` if the model is called with them.
     `make_trainer_number_aware(trainer)` makes a Trainer pass them, `CountedBatches(loader, handle)` computes
-    them for your own training loop.
+    them. A batch may have `number_weights`, `[batch, seq]`, a factor of the number term at each of the
+    unshifted `labels` (see `NTLCrossEntropyLoss.forward`); `generate` ignores them.
 
     Args:
         model: a causal, masked or encoder-decoder language model of transformers, or PEFT's wrapper of one.
@@ -327,7 +339,7 @@ def install_handle(
     handle_class: type[Handle],
     model: Any,
     numbers: NumberVocabulary | Any,
-    number_term: tuple[Criterion | None, float | Tensor | None, bool | None],
+    number_term: tuple[Criterion | None, float | Tensor | None, bool],
     chunked: bool,
     shift: bool | None,
     options: dict[str, Any],

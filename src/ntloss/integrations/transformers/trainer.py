@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from ntloss.integrations.collator import NUMBER_WEIGHTS, NumberWeightsCollator
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
 from ntloss.schedules import WeightScheduler
 from ntloss.vocabulary import NumberVocabulary
@@ -17,7 +18,8 @@ from ntloss.vocabulary import NumberVocabulary
 class NumberCountingMixin:
     """A Trainer that counts numbers as it counts labels: over the accumulated batches and the ranks.
 
-    Its evaluations also report both terms of the loss.
+    Its evaluations also report both terms of the loss, and it takes a dataset's column `number_weights` into
+    the batches (`NumberWeightsCollator`).
 
     `count_numbers(trainer)` adds this to an existing trainer, `class MyTrainer(NumberCountingMixin, Trainer)`
     to a class. It changes nothing while the model is not number-aware.
@@ -34,6 +36,24 @@ class NumberCountingMixin:
     @model_accepts_loss_kwargs.setter
     def model_accepts_loss_kwargs(self, accepts: bool) -> None:
         vars(self)["model_accepts_loss_kwargs"] = accepts
+
+    @property
+    def data_collator(self: Any) -> Any:
+        """The Trainer's collator; while the model is number-aware, in a `NumberWeightsCollator`."""
+        own = vars(self)["data_collator"]
+        # Trainers read it in their `__init__`, some before they have a model.
+        if vars(self).get("model") is None or handle_of(self.model) is None:
+            return own
+        return NumberWeightsCollator(own)
+
+    @data_collator.setter
+    def data_collator(self, collator: Any) -> None:
+        vars(self)["data_collator"] = collator
+
+    def _set_signature_columns_if_needed(self: Any) -> None:
+        super()._set_signature_columns_if_needed()  # type: ignore[misc]
+        columns = [name for name in self._signature_columns if name != NUMBER_WEIGHTS]
+        self._signature_columns = columns + [NUMBER_WEIGHTS] * (handle_of(self.model) is not None)
 
     def _get_num_items_in_batch(self: Any, batch_samples: list[Any], device: torch.device) -> Any:
         self._num_numbers_in_batch = None

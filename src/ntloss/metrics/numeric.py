@@ -6,9 +6,9 @@ r"""Metrics of predicted numbers, from texts or floats.
     results = metrics.gathered().compute()  # over all ranks
 
 The median error and rank correlation need every pair of numbers, so all pairs are kept, 24 bytes each, and no
-result depends on their order. (For the same reason this is not a torchmetrics metric: streaming sums would
-save nothing. They also default to float32, and define the R² of constant targets as 0 or 1.) For
-teacher-forced metrics of tokens, see `ntloss.token_metrics`.
+result depends on their order. For the same reason this is not a torchmetrics metric: streaming sums would
+save nothing. torchmetrics also computes in float32 by default, and sets the R² of constant targets to 0 or 1.
+For teacher-forced metrics of tokens, see `TokenMetrics`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Teacher-forced metrics of number tokens, from logits and labels.
 
 They are cheap enough for every evaluation step, and informative before generation works, but do not show how
-errors add up over the digits of a generated number: for that, see `ntloss.metrics`.
+errors add up over the digits of a generated number: for that, see `NumericMetrics`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from ntloss.engine.readout import check_logits, read_logits
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import check_labels, check_values
-from ntloss.metrics import gather
+from ntloss.metrics.numeric import gather
 from ntloss.vocabulary import NumberVocabulary, as_vocabulary
 
 # Means over the positions whose label is a number, and over those whose label is text.

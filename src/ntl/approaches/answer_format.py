@@ -1,0 +1,100 @@
+"""How an approach writes answers as text: plainly, or padded to one length.
+
+The format of padded answers is stored in `config.ntl`, so that it is saved with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from ntl.encodings.format_mask import FormatMask
+from ntl.encodings.number_format import NumberFormat
+from ntl.errors import UserError
+
+FORMAT_KEYS = ("number_width", "number_places", "number_signed")
+"""Entries of `config.ntl` that hold the format of padded answers."""
+
+
+class AnswerFormat:
+    """Writes answers in the format that a model is trained with, and reads the model's answers back.
+
+    Args:
+        model: A model whose `config.ntl` has `number_format`.
+        tokenizer: The tokenizer of the answers.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast):
+        self._config = model.config
+        self._tokenizer = tokenizer
+        self._mask: FormatMask | None = None
+
+    @property
+    def number_format(self) -> NumberFormat | None:
+        """The format of padded answers, or None if answers are plain.
+
+        Raises:
+            UserError: Answers are padded, but `fit` was not called yet.
+        """
+        ntl = self._config.ntl
+        if ntl["number_format"] == "plain":
+            return None
+        if "number_signed" not in ntl:
+            raise UserError(
+                "this model has no number format: it is taken from the training answers; expected a model "
+                "trained with model_args.number_format=padded. Train it first, or choose another one."
+            )
+        return NumberFormat(*(ntl[key] for key in FORMAT_KEYS))
+
+    def fit(self, answers: Iterable[str]) -> None:
+        """Choose the format of padded answers, or check that a format from an earlier run fits them.
+
+        Args:
+            answers: The training answers. They are not read if answers are plain.
+
+        Raises:
+            UserError: An answer is not a single number or does not fit, or the tokenizer cannot write the
+                format.
+        """
+        ntl = self._config.ntl
+        if ntl["number_format"] == "plain":
+            return
+        if "number_signed" in ntl:
+            number_format = NumberFormat(*(ntl[key] for key in FORMAT_KEYS))
+            for answer in answers:
+                number_format.write(answer)
+        else:
+            found = NumberFormat.of_answers(answers, ntl.get("number_width"), ntl.get("number_places"))
+            fitted = zip(FORMAT_KEYS, (found.width, found.places, found.signed), strict=True)
+            # A new dictionary, because copies of the configuration share the old one.
+            self._config.ntl = {**ntl, **dict(fitted)}
+        self.mask()
+
+    def write(self, answers: Sequence[str]) -> list[str]:
+        """Write answers for labels. Answers that do not fit the format are left as they are.
+
+        Training answers all fit, because `fit` checks them.
+        """
+        number_format = self.number_format
+        if number_format is None:
+            return list(answers)
+        return [number_format.write(a) if number_format.fits(a) else a for a in answers]
+
+    def read(self, texts: Sequence[str]) -> list[str]:
+        """Convert a model's answers to plain text."""
+        number_format = self.number_format
+        return list(texts) if number_format is None else [number_format.read(text) for text in texts]
+
+    def mask(self) -> FormatMask | None:
+        """Return the tokens that padded answers may have, or None if answers are plain.
+
+        Raises:
+            UserError: The tokenizer cannot write the format.
+        """
+        if (number_format := self.number_format) is None:
+            return None
+        if self._mask is None or self._mask.format != number_format:
+            digits = self._config.ntl["encoding"] == "digits"
+            self._mask = FormatMask(number_format, self._tokenizer, self._config.vocab_size, digits)
+        return self._mask

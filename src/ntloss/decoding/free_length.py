@@ -1,0 +1,227 @@
+"""Quantiles of numbers of any length, by a best-first search.
+
+Digits do not order numbers of different lengths (`9` < `10`), so no walk finds a quantile. But all numbers
+that begin with a prefix lie in a known range, and weigh no more than the prefix. The search expands the
+heaviest prefixes until the quantiles are known, whatever the others turn out to be
+(`ntloss.decoding.brackets`). What counts as a number says `ntloss.decoding.grammar`; the distribution is
+the model's, given that it writes one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ntloss.decoding import grammar
+from ntloss.decoding.brackets import Known, brackets, modes
+from ntloss.decoding.models import Prompt
+from ntloss.vocabulary import NumberVocabulary
+
+_LARGEST = 18  # digits of an int64
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long numbers may be, and when the search ends.
+
+    Args:
+        max_digits: of a number.
+        rtol: relative width of a bracket that is narrow enough.
+        atol: absolute width.
+        rows_per_pass: prefixes of one pass.
+        max_rows: rows of all passes; None for no limit.
+    """
+
+    max_digits: int
+    rtol: float
+    atol: float
+    rows_per_pass: int
+    max_rows: int | None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_digits <= _LARGEST:
+            raise ValueError(f"max_digits={self.max_digits}: expected 1 to {_LARGEST}")
+        if not (self.rtol >= 0 and self.atol >= 0):
+            raise ValueError(f"rtol={self.rtol}, atol={self.atol}: expected 0 or more")
+
+
+class Found(NamedTuple):
+    """What `number_quantiles` returns, in its order; on the CPU."""
+
+    values: Tensor
+    lower: Tensor
+    upper: Tensor
+    exact: Tensor
+    mass: Tensor
+    mode: Tensor
+    mode_exact: Tensor
+
+
+class Frontier(NamedTuple):
+    """Prefixes that were not expanded; all `[prefixes]`.
+
+    Args:
+        question: the prompt that each continues.
+        mass: its probability.
+        parent: row of `tokens` that holds all but its last token.
+        token: the last.
+        prefix: what it says.
+    """
+
+    question: Tensor
+    mass: Tensor
+    parent: Tensor
+    token: Tensor
+    prefix: grammar.Prefixes
+
+    def select(self, index: Tensor) -> Frontier:
+        """Some of them."""
+        question, mass, parent, token = (column[index] for column in self[:4])
+        return Frontier(question, mass, parent, token, self.prefix.select(index))
+
+
+def search(prompt: Prompt, vocabulary: NumberVocabulary, quantiles: Tensor, limits: Limits) -> Found:
+    """Search for the quantiles of all prompts.
+
+    Args:
+        prompt: that was run.
+        vocabulary: the number tokens.
+        quantiles: `[quantiles]`, float64, on the CPU.
+        limits: when to end.
+
+    Returns:
+        The quantiles and what else was found.
+    """
+    return _Search(prompt, vocabulary, quantiles, limits).run()
+
+
+class _Search:
+    def __init__(self, prompt: Prompt, vocabulary: NumberVocabulary, quantiles: Tensor, limits: Limits):
+        self.prompt, self.quantiles, self.limits = prompt, quantiles, limits
+        self.tables = grammar.continuations(vocabulary)
+        count = len(prompt)
+        everything, ones = torch.arange(count), torch.ones(count, dtype=torch.float64)
+        # Texts of the prompts and of the expanded prefixes, -1 behind the last token.
+        self.tokens = everything[:, None][:, :0]
+        # Complete numbers.
+        self.question, self.value, self.mass = everything[:0], ones[:0], ones[:0]
+        self.open = torch.ones(count, dtype=torch.bool)
+        # Mass of the prefixes of questions that are closed.
+        self.unexpanded = torch.zeros(count, dtype=torch.float64)
+        root = Frontier(everything, ones, everything, everything, grammar.start(count))
+        self.frontier = self._expand(root, everything, prompt.logits)
+
+    def run(self) -> Found:
+        count = len(self.prompt)
+        values, lower, upper = torch.full((3, count, len(self.quantiles)), torch.nan, dtype=torch.float64)
+        while True:
+            found = brackets(self._known(), self.quantiles, count)
+            for table, new in zip((values, lower, upper), found, strict=True):
+                table[self.open] = new[self.open]
+            wide = upper - lower > self.limits.atol + self.limits.rtol * values.abs()
+            self.open &= wide.any(-1)
+            chosen = self._best()
+            if not len(chosen):
+                break
+            self._expand_best(chosen)
+        unexpanded = self.unexpanded.index_add(0, self.frontier.question, self.frontier.mass)
+        mass = unexpanded.index_add(0, self.question, self.mass)
+        found_modes = modes(self.question, self.value, self.mass, unexpanded)
+        return Found(values, lower, upper, lower == upper, mass, *found_modes)
+
+    def _known(self) -> Known:
+        """Complete numbers and the frontier of the open questions."""
+        done = self.open[self.question]
+        values = self.value[done]
+        front = self.frontier.select(self.open[self.frontier.question])
+        low, high = front.prefix.bounds(self.limits.max_digits)
+        return Known(
+            torch.cat([self.question[done], front.question]),
+            torch.cat([self.mass[done], front.mass]),
+            torch.cat([values, low]),
+            torch.cat([values, high]),
+            torch.cat([values, front.prefix.numbers()]),
+            torch.cat([torch.ones_like(values), torch.zeros_like(low)]).bool(),
+        )
+
+    def _best(self) -> Tensor:
+        """The heaviest prefixes of each open question, as many as a pass takes; indices."""
+        limits, count = self.limits, self.limits.rows_per_pass
+        if limits.max_rows is not None:
+            count = min(count, limits.max_rows - self.prompt.counts.rows)
+        index = self.open[self.frontier.question].nonzero().squeeze(-1)
+        if count < 1 or not len(index):
+            return index[:0]
+        order = index[self.frontier.mass[index].argsort(descending=True)]
+        order = order[self.frontier.question[order].argsort(stable=True)]
+        question = self.frontier.question[order]
+        sizes = torch.bincount(question, minlength=len(self.prompt))
+        rank = torch.arange(len(order)) - (sizes.cumsum(0) - sizes)[question]
+        each = max(1, count // int((sizes > 0).sum()))
+        return order[rank < each][:count]
+
+    def _expand_best(self, chosen: Tensor) -> None:
+        """Run the model on the chosen prefixes, and put what may follow into their place."""
+        best, device = self.frontier.select(chosen), self.prompt.logits.device
+        texts = torch.cat([self.tokens[best.parent], best.token[:, None]], dim=-1)
+        texts = texts.gather(-1, (texts < 0).int().argsort(dim=-1, stable=True))  # padding goes to the end
+        lengths = (texts >= 0).sum(-1)
+        texts = texts[:, : int(lengths.max())]
+        branch = self.prompt.root.select(best.question.to(device))
+        logits = branch.run(texts.clamp(min=0).to(device), lengths)
+        made = self._expand(best, len(self.tokens) + torch.arange(len(texts)), logits)
+        width = max(texts.shape[-1], self.tokens.shape[-1])
+        self.tokens = torch.cat(
+            [F.pad(rows, (0, width - rows.shape[-1]), value=-1) for rows in (self.tokens, texts)]
+        )
+        kept = self.open[self.frontier.question]
+        closed = self.frontier.select(~kept)
+        self.unexpanded.index_add_(0, closed.question, closed.mass)
+        kept[chosen] = False
+        self.frontier = _concatenate([self.frontier.select(kept), made])
+
+    def _expand(self, front: Frontier, parents: Tensor, logits: Tensor) -> Frontier:
+        """Store the numbers that end after these prefixes (rows of the logits); returns what goes on."""
+        made = []
+        for state in sorted(set(front.prefix.state.tolist())):
+            rows = (front.prefix.state == state).nonzero().squeeze(-1)
+            table, mass = self.tables[state], front.mass[rows]
+            go_on, end = _next_token(logits[rows.to(logits.device)], table.token_ids)
+            if state in grammar.COMPLETE:
+                self.question = torch.cat([self.question, front.question[rows]])
+                self.value = torch.cat([self.value, front.prefix.select(rows).numbers()])
+                self.mass = torch.cat([self.mass, mass * end])
+            masses = mass[:, None] * go_on
+            fits = front.prefix.digits[rows][:, None] + table.digits <= self.limits.max_digits
+            index, token = (fits & (masses > 0)).nonzero(as_tuple=True)
+            tokens = grammar.Continuations(*(column[token] for column in table))
+            prefix = grammar.extend(front.prefix.select(rows[index]), tokens)
+            columns = (
+                front.question[rows[index]],
+                masses[index, token],
+                parents[rows[index]],
+                tokens.token_ids,
+            )
+            made.append(Frontier(*columns, prefix))
+        return _concatenate(made)
+
+
+def _next_token(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Probability of each of these tokens, `[rows, tokens]`, and of all others, `[rows]`; on the CPU."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    token_ids = token_ids.to(logits.device)
+    chosen = logits[:, token_ids].double()
+    # Summed by themselves: as a difference from 1, a small end would be lost.
+    others = logits.index_fill(1, token_ids, -torch.inf).logsumexp(-1).double()
+    normalizer = torch.logaddexp(chosen.logsumexp(-1), others)
+    return (chosen - normalizer[:, None]).exp().cpu(), (others - normalizer).exp().cpu()
+
+
+def _concatenate(parts: list[Frontier]) -> Frontier:
+    prefixes = zip(*(part.prefix for part in parts), strict=True)
+    question, mass, parent, token = map(torch.cat, zip(*(part[:4] for part in parts), strict=True))
+    return Frontier(question, mass, parent, token, grammar.Prefixes(*map(torch.cat, prefixes)))

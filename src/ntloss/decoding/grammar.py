@@ -1,0 +1,156 @@
+"""What counts as a number of any length, token by token.
+
+One rule for what a model writes behind a prompt:
+
+- An optional sign, digits, and optionally a point with digits behind it: `-12.5`, `+3`, `007`, which is 7.
+- A space may stand in front, as part of the first token. Without a digit after it a sign is no number, and
+  neither is a point in front of the first digit.
+- Any token that cannot continue the number ends it: text, the end of the text, a second point, a comma, an
+  exponent, or a token that begins with a space or a sign.
+- A point continues the number only if the next token begins with a digit. Otherwise it ends a sentence, and
+  the number in front of it.
+- A number of more than `max_digits` digits, leading zeros and decimals included, is not counted.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ntloss.vocabulary import NumberVocabulary
+
+# What has been written: nothing, a sign, digits, digits and a point, or digits behind the point too.
+START, SIGN, WHOLE, POINT, FRACTION = range(5)
+STATES = range(5)
+# From these, a token that does not continue the number ends it.
+COMPLETE = (WHOLE, POINT, FRACTION)
+_BARE = r"[0-9]+(?:\.[0-9]*)?"
+_CONTINUES = {
+    START: re.compile(rf"[+-]|[+-]?{_BARE}"),
+    SIGN: re.compile(_BARE),
+    WHOLE: re.compile(rf"\.[0-9]*|{_BARE}"),
+    POINT: re.compile(r"[0-9]+"),
+    FRACTION: re.compile(r"[0-9]+"),
+}
+
+
+class Continuations(NamedTuple):
+    """The tokens that continue a number in one state; all `[tokens]`.
+
+    Args:
+        token_ids: the tokens.
+        state: that they lead to.
+        digits: count of their digits.
+        value: their digits as one integer.
+        decimals: how many of these stand behind the point.
+        minus: whether they begin with a minus.
+    """
+
+    token_ids: Tensor
+    state: Tensor
+    digits: Tensor
+    value: Tensor
+    decimals: Tensor
+    minus: Tensor
+
+
+class Prefixes(NamedTuple):
+    """Beginnings of numbers; all `[prefixes]`.
+
+    Args:
+        state: what has been written.
+        digits: count of digits so far.
+        mantissa: the digits so far as one integer.
+        decimals: how many of these stand behind the point.
+        negative: whether there is a minus.
+    """
+
+    state: Tensor
+    digits: Tensor
+    mantissa: Tensor
+    decimals: Tensor
+    negative: Tensor
+
+    def select(self, index: Tensor) -> Prefixes:
+        """Some of them."""
+        return Prefixes(*(column[index] for column in self))
+
+    def numbers(self) -> Tensor:
+        """The numbers that end here, float64."""
+        values = self.mantissa.double() / 10.0**self.decimals
+        return torch.where(self.negative, -values, values) + 0.0  # -0.0 is 0.0
+
+    def bounds(self, max_digits: int) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest number that begins so; float64."""
+        left = 10.0 ** (max_digits - self.digits)
+        value, unit = self.mantissa.double(), 10.0**self.decimals
+        # Further digits make a whole number longer, and go behind the last decimal of another one.
+        longest = torch.where(self.state <= WHOLE, (value + 1) * left - 1, (value + 1 - 1 / left) / unit)
+        shortest = value / unit
+        low = torch.where(self.negative, -longest, shortest)
+        low = torch.where(self.state == START, -longest, low)
+        return low + 0.0, torch.where(self.negative, -shortest, longest) + 0.0
+
+
+def start(count: int) -> Prefixes:
+    """`count` prefixes with nothing written."""
+    zeros = torch.zeros(count, dtype=torch.int64)
+    return Prefixes(zeros, zeros, zeros, zeros, zeros.bool())
+
+
+def extend(prefixes: Prefixes, tokens: Continuations) -> Prefixes:
+    """The prefixes with one more token each."""
+    # A mantissa of too many digits may overflow: `select` those of max_digits first.
+    return Prefixes(
+        tokens.state,
+        prefixes.digits + tokens.digits,
+        prefixes.mantissa * 10**tokens.digits + tokens.value,
+        prefixes.decimals + tokens.decimals,
+        prefixes.negative | tokens.minus,
+    )
+
+
+def continuations(vocabulary: NumberVocabulary) -> list[Continuations]:
+    """The tokens that continue a number, for each state.
+
+    Args:
+        vocabulary: its number tokens, those that it leaves out included, signs and points.
+
+    Returns:
+        One table for each of `STATES`, on the CPU.
+    """
+    texts = [
+        *((t.token_id, t.text.removeprefix(" "), t.starts_number) for t in vocabulary.tokens),
+        *((t.token_id, t.text.removeprefix(" "), t.starts_number) for t in vocabulary.left_out),
+        *((i, "-" if factor < 0 else "+", True) for i, factor in vocabulary.sign_ids.items()),
+        *((i, ".", False) for i in vocabulary.point_ids),
+    ]
+    tables = []
+    for state in STATES:
+        rows = [
+            (token, *_read(text, state))
+            for token, text, starts in texts
+            if (state == START or not starts) and _CONTINUES[state].fullmatch(text)
+        ]
+        table = torch.tensor(rows, dtype=torch.int64).reshape(-1, 6)
+        token_ids, state_after, digits, value, decimals, minus = table.unbind(-1)
+        tables.append(Continuations(token_ids, state_after, digits, value, decimals, minus.bool()))
+    return tables
+
+
+def _read(text: str, state: int) -> tuple[int, int, int, int, int]:
+    """State, count of digits, their value, decimals, and whether there is a minus."""
+    bare = text.lstrip("+-")
+    whole, point, fraction = bare.partition(".")
+    digits = whole + fraction
+    decimals = len(digits) if state in (POINT, FRACTION) else len(fraction)
+    if not digits:
+        reached = POINT if point else SIGN
+    elif decimals:
+        reached = FRACTION
+    else:
+        reached = POINT if point else WHOLE
+    return reached, len(digits), int(digits or 0), decimals, int(text.startswith("-"))

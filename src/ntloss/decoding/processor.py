@@ -1,0 +1,165 @@
+"""The walk of `number_quantiles(digits=...)` inside of transformers' `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ntloss.decoding.fixed_width import choose, mask_logits
+from ntloss.decoding.formats import CODES, MINUS, PLUS, SIGN, Entries, number_format
+from ntloss.vocabulary import NumberVocabulary
+
+# Largest log-normalizer of scores that are log-probabilities already, with the rounding of float32.
+_NORMALIZED = 1e-3
+
+
+class QuantileLogitsProcessor:
+    r"""Make greedy `generate` write a quantile of the model's distribution over numbers of one width.
+
+    At each step one token is left. It belongs to the digit where the cumulated probability crosses the
+    quantile that remains of its row. `generate` may be called again with the same processor, on any batch.
+
+    A step writes one token, so it follows one spelling: a digit counts with all its tokens (`4`, ` 4`), of
+    which the likeliest is written. `number_quantiles` follows all, and reads vocabularies with multi-digit
+    tokens.
+
+    Beams and sampling are refused as far as they can be seen: scores that are log-probabilities, the same for
+    neighbouring rows, are beams; rows that do not continue with the token left to them were sampled or
+    reordered otherwise. (Sampling that takes effect after this processor has one token to choose from.)
+
+    Args:
+        vocabulary: the number tokens, one character each.
+        quantile: above 0 and below 1; 0.5 writes the median.
+        digits: digits in front of the point.
+        decimals: digits behind it.
+        signed: whether a sign may stand in front.
+        prompt_length: width of the `input_ids` that `generate` starts from: of a decoder-only model's padded
+            prompts; 1 for an encoder-decoder, whose decoder begins with its start token.
+        eos_token_id: the end token; of several, the likeliest is written.
+
+    Raises:
+        ValueError: a quantile outside of (0, 1), multi-digit tokens, or a width that the vocabulary cannot
+            write; in `generate`, another `prompt_length`, beams or sampling.
+
+    Example:
+        >>> import torch
+        >>> from ntloss import NumberVocabulary
+        >>> digits = NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, vocab_size=12)
+        >>> median = QuantileLogitsProcessor(digits, 0.5, digits=2, prompt_length=1, eos_token_id=11)
+        >>> scores = torch.full((1, 12), -torch.inf)
+        >>> scores[0, [2, 3, 9]] = torch.tensor([0.4, 0.3, 0.3]).log()
+        >>> median(torch.tensor([[10]]), scores).argmax().item()  # the likeliest is 2
+        3
+    """
+
+    def __init__(
+        self,
+        vocabulary: NumberVocabulary,
+        quantile: float,
+        *,
+        digits: int,
+        decimals: int = 0,
+        signed: bool = False,
+        prompt_length: int,
+        eos_token_id: int | Sequence[int],
+    ):
+        if not 0 < quantile < 1:
+            raise ValueError(f"quantile={quantile}: expected a number above 0 and below 1")
+        self.quantile, self.prompt_length = quantile, prompt_length
+        self.numbers = number_format(vocabulary, digits, decimals, signed, torch.device("cpu"))
+        if not self.numbers.single:
+            raise ValueError(
+                "the vocabulary has number tokens of several characters, whose spellings one row cannot add "
+                "up. Pass a vocabulary with digit_level=True, or use number_quantiles."
+            )
+        self.ends = torch.tensor([eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id))
+        self._length = -1  # of the input_ids of the step before
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Leave one token of each row.
+
+        Args:
+            input_ids: `[rows, seq]`.
+            scores: `[rows, vocab]`.
+
+        Returns:
+            `[rows, vocab]`, 0 for this token and -inf for the others.
+        """
+        self._check_step(input_ids, scores)
+        tokens = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
+        before = self._slot.clone()
+        for slot in set(before.tolist()):  # two of them at most, for rows with and without a sign
+            rows = (before == slot).nonzero().squeeze(-1)
+            write = self._end if slot >= len(self.numbers.slots) else self._write
+            tokens[rows] = write(rows, slot, scores[rows])
+        self._tokens = tokens
+        return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0.0)
+
+    def _check_step(self, input_ids: Tensor, scores: Tensor) -> None:
+        rows, length = input_ids.shape
+        if length == self.prompt_length:
+            self._start(scores)
+        elif length != self._length + 1 or rows != len(self._slot):
+            raise ValueError(
+                f"input_ids of shape {list(input_ids.shape)} follow neither prompts of {self.prompt_length} "
+                "tokens nor the step before. Pass prompt_length=<width of the input_ids that generate starts "
+                "from>: 1 for an encoder-decoder. Beams cannot be used."
+            )
+        elif bool(((input_ids[:, -1] != self._tokens) & (self._slot <= len(self.numbers.slots))).any()):
+            raise ValueError(
+                "a row does not continue with the only token that was left to it: expected greedy decoding, "
+                "num_beams=1 and do_sample=False"
+            )
+        self._length = length
+
+    def _start(self, scores: Tensor) -> None:
+        repeated = torch.isclose(scores[1:], scores[:-1], rtol=1e-4, atol=1e-4, equal_nan=True).all(-1)
+        beside = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+        beside[1:] |= repeated
+        beside[:-1] |= repeated
+        if bool((beside & (scores.float().logsumexp(-1).abs() < _NORMALIZED)).all()):
+            raise ValueError(
+                "the scores are log-probabilities, the same for neighbouring rows, as in beam search: "
+                "expected greedy decoding, num_beams=1"
+            )
+        self._slot = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
+        self._remaining = torch.full((len(scores),), self.quantile, dtype=torch.float64, device=scores.device)
+        self._negative = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+        self._tokens = self._slot
+
+    def _end(self, rows: Tensor, slot: int, scores: Tensor) -> Tensor:
+        self._slot[rows] += 1
+        ends = self.ends.to(scores.device)
+        return ends[scores[:, ends].argmax(-1)]
+
+    def _write(self, rows: Tensor, slot: int, scores: Tensor) -> Tensor:
+        """The token that each row writes into the slot (or two slots, a digit without a sign)."""
+        entries = self.numbers.entries[slot]
+        assert entries is not None, "with single characters every slot has tokens"
+        entries = Entries(*(table.to(scores.device) for table in entries))
+        weights = mask_logits(scores, entries.token_ids)[0].exp()
+        codes = entries.codes[:, 0]
+        if self.numbers.slots[slot] == SIGN:
+            weights = self._choose_sign(rows, entries, weights)
+            codes = torch.where(entries.lengths > 1, entries.codes[:, -1], 0)
+        by_code = weights @ F.one_hot(codes, CODES).double()
+        chosen, remaining, weight = choose(by_code, self._remaining[rows], self._negative[rows])
+        self._remaining[rows] = remaining
+        index = torch.where(codes == chosen[:, None], weights, -1).argmax(-1)
+        # A row that rules out every number ends at once.
+        end = len(self.numbers.slots) + 1
+        self._slot[rows] = torch.where(weight > 0, slot + entries.lengths[index], end)
+        return torch.where(weight > 0, entries.token_ids[index], self.ends[0].to(scores.device))
+
+    def _choose_sign(self, rows: Tensor, entries: Entries, weights: Tensor) -> Tensor:
+        """Choose between minus, plus and no sign; returns the weights of that choice's tokens."""
+        kinds = torch.where(entries.lengths > 1, 2, entries.codes[:, 0])  # MINUS, PLUS, 2
+        minus, plus, bare = (weights @ F.one_hot(kinds, 3).double()).unbind(-1)
+        shares = torch.stack([minus, plus + bare], dim=-1)
+        sign, self._remaining[rows], _ = choose(shares, self._remaining[rows], self._negative[rows])
+        self._negative[rows] = sign == MINUS
+        kind = torch.where(sign == MINUS, MINUS, torch.where(plus > bare, PLUS, 2))
+        return torch.where(kinds == kind[:, None], weights, 0)

@@ -1,0 +1,15 @@
+"""Metrics over any number of batches and ranks: of predicted numbers, of their quantiles, and of tokens."""
+
+from ntloss.metrics.numeric import METRICS, NumericMetrics, gather
+from ntloss.metrics.tokens import TokenMetrics
+from ntloss.metrics.uncertainty import QuantileMetrics
+
+__all__ = [
+    "NumericMetrics",
+    "QuantileMetrics",
+    "TokenMetrics",
+    # names of the metrics that NumericMetrics computes
+    "METRICS",
+    # for metrics of your own
+    "gather",
+]

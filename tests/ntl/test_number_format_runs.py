@@ -1,0 +1,76 @@
+import json
+
+import pytest
+from published_commands import scaled_down
+from tolerances import ONE_COMPUTATION, assert_close
+
+from ntl.encodings.number_format import NumberFormat
+from ntl.run_language_modeling import main
+from ntl.training.run_folder import RunFolder
+
+
+def command(tmp_path, model, *more):
+    shape = [] if model == "vanilla_t5" else ["model_args.config_name=llama-tiny"]
+    padded = [f"model_args={model}", *shape, "model_args.number_format=padded", "dataset_args=arithmetic"]
+    return [*scaled_down(tmp_path), *padded, *more]
+
+
+def again(tmp_path, model, checkpoint, *more):
+    """Evaluate a model whose folder holds its configuration into another folder."""
+    options = [o for o in command(tmp_path, model, *more) if "config_name" not in o]
+    return [
+        *options,
+        "training_args=eval",
+        f"model_args.model_name_or_path={checkpoint}",
+        f"training_args.output_dir={tmp_path}/again",
+    ]
+
+
+@pytest.mark.parametrize("model", ["vanilla_t5", "decoder_only_ntl"])
+def test_a_run_saves_its_format_and_is_evaluated_again_from_its_folder(model, tmp_path, capsys):
+    assert main(command(tmp_path, model, "model_args.number_width=7")) == 0, capsys.readouterr().err
+    folder = RunFolder(tmp_path / "run")
+    for path in (folder.path, folder.path / "checkpoint-2"):
+        ntl = json.loads((path / "config.json").read_text())["ntl"]
+        found = {key: ntl[key] for key in ("number_width", "number_places", "number_signed")}
+        assert found == {"number_width": 7, "number_places": 0, "number_signed": True}
+    for test, metrics in folder.metrics().items():
+        assert (metrics["invalid"], metrics["outside_format"]) == (0, 0)
+        assert all(NumberFormat(7, 0, True).fits(p.text) for p in folder.predictions(test))
+    assert main(again(tmp_path, model, folder.path / "checkpoint-2")) == 0, capsys.readouterr().err
+    assert_close(RunFolder(tmp_path / "again").metrics(), folder.metrics(), ONE_COMPUTATION)
+    plain = again(tmp_path, model, folder, "model_args.number_format=plain")
+    assert main(plain) == 2
+    assert "was trained with number_format=padded; expected plain" in capsys.readouterr().err
+
+
+def test_a_resumed_run_has_the_format_of_its_checkpoint(tmp_path, capsys):
+    assert main(command(tmp_path, "vanilla_t5")) == 0, capsys.readouterr().err
+    resumed = f"training_args.resume_from_checkpoint={tmp_path}/run/checkpoint-2"
+    elsewhere = f"training_args.output_dir={tmp_path}/other"
+    other = command(tmp_path, "vanilla_t5", resumed, elsewhere, "model_args.number_width=9")
+    assert main(other) == 2
+    assert "was trained with number_width=3, not 9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["dataset_args=gsm8k"], "is not a single number such as -12.5"),
+        (["dataset_args=multirc"], "is not a single number such as -12.5"),
+        (["model_args.number_width=1"], "digits before the point; expected at most 1"),
+        (["model_args.number_width=0"], "number_width is 0; expected null"),
+        (["model_args.number_places=few"], "number_places is 'few'; expected null"),
+        (["model_args.number_format=roman"], "'roman'; expected one of: plain, padded"),
+        (["model_args=xval"], "number_format=padded needs a model that writes numbers as text"),
+        (["model_args=rt"], "number_format=padded needs a model that writes numbers as text"),
+        (["model_args=vanilla_t5_regression_head"], "and a regression head does not"),
+        (["model_args.number_format=plain", "model_args.number_places=2"], "number_places has no effect"),
+    ],
+)
+def test_an_invalid_format_is_a_one_line_error_and_nothing_is_written(arguments, expected, tmp_path, capsys):
+    assert main(command(tmp_path, "vanilla_t5", *arguments)) == 2
+    message = capsys.readouterr().err
+    assert expected in message
+    assert len(message.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,176 @@
+"""Tiny random models, and brute-force distributions over the numbers that they write."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ntloss import NumberVocabulary
+
+END, PAD = 1, 0
+# Log-probabilities of the next token behind a list of tokens.
+NextToken = Callable[[list[int]], list[float]]
+
+
+def make_model(kind: str, vocab_size: int, seed: int = 0, scale: float = 3.0) -> Any:
+    """A random model of a kind, with logits of about `scale` in float32."""
+    import transformers
+
+    torch.manual_seed(seed)
+    tokens = {"vocab_size": vocab_size, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": None}
+    if kind == "t5":
+        config = transformers.T5Config(
+            d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=PAD, **tokens
+        )
+        model = transformers.T5ForConditionalGeneration(config)
+    elif kind == "llama":
+        config = transformers.LlamaConfig(
+            hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, **tokens
+        )
+        model = transformers.LlamaForCausalLM(config)
+    elif kind == "gpt2":
+        config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=64, **tokens)
+        model = transformers.GPT2LMHeadModel(config)
+    else:
+        config = transformers.MambaConfig(hidden_size=16, state_size=4, num_hidden_layers=2, **tokens)
+        model = transformers.MambaForCausalLM(config)
+    model.eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.5)
+        logits = _logits(model, torch.arange(2, vocab_size), [])
+        head = model.get_output_embeddings()
+        # An own head, so that the scale of the logits is not that of the embeddings.
+        head.weight = torch.nn.Parameter(head.weight * (scale / logits.std()))
+    return model
+
+
+@torch.no_grad()
+def _logits(model: Any, question: Tensor, written: list[int]) -> Tensor:
+    """`[vocab]`, without padding and without a cache."""
+    tokens = torch.tensor([written], dtype=torch.int64)
+    if model.config.is_encoder_decoder:
+        tokens = torch.cat([torch.full((1, 1), model.config.decoder_start_token_id), tokens], dim=-1)
+        output = model(input_ids=question[None], decoder_input_ids=tokens, use_cache=False)
+    else:
+        output = model(input_ids=torch.cat([question[None], tokens], dim=-1), use_cache=False)
+    return output.logits[0, -1]
+
+
+def next_token(model: Any, question: Tensor) -> NextToken:
+    """The model behind one question, without padding and without a cache."""
+
+    @functools.cache
+    def log_probs(written: tuple[int, ...]) -> list[float]:
+        return _logits(model, question, list(written)).double().log_softmax(-1).tolist()
+
+    return lambda written: log_probs(tuple(written))
+
+
+def texts_of(vocabulary: NumberVocabulary) -> dict[int, str]:
+    """Text of each token that a number is made of."""
+    texts = {t.token_id: t.text for t in (*vocabulary.tokens, *vocabulary.left_out)}
+    texts |= {i: "-" if factor < 0 else "+" for i, factor in vocabulary.sign_ids.items()}
+    return texts | dict.fromkeys(vocabulary.point_ids, ".")
+
+
+def fixed_width(
+    model: NextToken, texts: Mapping[int, str], digits: int, decimals: int = 0, signed: bool = False
+) -> tuple[dict[float, float], dict[float, float]]:
+    """Every number of a width with its probability, from all token sequences, masked step by step.
+
+    Also the allowed probability along each number, averaged over its spellings.
+    """
+    whole = (
+        ("[+-]?" if signed else "") + f"[0-9]{{{digits}}}" + (rf"\.[0-9]{{{decimals}}}" if decimals else "")
+    )
+    sample = "".join("0" for _ in range(digits)) + ("." + "0" * decimals if decimals else "")
+
+    @functools.cache
+    def leads_on(text: str) -> bool:
+        return bool(re.fullmatch(whole, text)) or bool(list(allowed(text)))
+
+    @functools.cache
+    def allowed(text: str) -> tuple[int, ...]:
+        return tuple(
+            i
+            for i, token in texts.items()
+            if not (text and (token[0] in " +-"))
+            and is_prefix(text + token.strip())
+            and leads_on(text + token.strip())
+        )
+
+    def is_prefix(text: str) -> bool:
+        length = len(text.lstrip("+-"))
+        return any(re.fullmatch(whole, text + sign + sample[length:]) for sign in ("", "+", "-"))
+
+    probabilities: dict[float, float] = {}
+    masses: dict[float, float] = {}
+
+    def write(written: list[int], text: str, probability: float, mass: float) -> None:
+        if re.fullmatch(whole, text):
+            value = float(text) + 0.0
+            probabilities[value] = probabilities.get(value, 0) + probability
+            masses[value] = masses.get(value, 0) + probability * mass * math.exp(model(written)[END])
+            return
+        logs = model(written)
+        shares = {i: math.exp(logs[i]) for i in allowed(text)}
+        total = sum(shares.values())
+        for i, share in shares.items():
+            write([*written, i], text + texts[i].strip(), probability * share / total, mass * total)
+
+    write([], "", 1.0, 1.0)
+    return probabilities, {value: masses[value] / p for value, p in probabilities.items() if p}
+
+
+def free_length(model: NextToken, texts: Mapping[int, str], max_digits: int) -> dict[float, float]:
+    """Every number with its probability, from all token sequences, given that a number is written."""
+    starts = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?)?")
+    found: dict[float, float] = {}
+
+    def ways(text: str) -> Iterator[tuple[int, str]]:
+        for i, token in texts.items():
+            if (not text or token[0] not in " +-") and starts.fullmatch(text + token.strip()):
+                yield i, text + token.strip()
+
+    def write(written: list[int], text: str, probability: float) -> None:
+        if sum(map(str.isdigit, text)) > max_digits:
+            return
+        probabilities = [math.exp(p) for p in model(written)]
+        continuing = list(ways(text))
+        if re.search("[0-9]", text):
+            end = probability * (1 - sum(probabilities[i] for i, _ in continuing))
+            found[float(text) + 0.0] = found.get(float(text) + 0.0, 0) + end
+        for i, longer in continuing:
+            write([*written, i], longer, probability * probabilities[i])
+
+    write([], "", 1.0)
+    return found
+
+
+def assert_quantile(value: float, quantile: float, numbers: Mapping[float, float], allowed: float) -> None:
+    """F(x-) <= q <= F(x), within `allowed`; values themselves are ill-posed where digits tie."""
+    assert value in numbers, f"{value} is no number of the model's"
+    total = sum(numbers.values())
+    below = sum(p for x, p in numbers.items() if x < value) / total
+    assert below <= quantile + allowed, f"F({value}-) = {below}, of the quantile {quantile}"
+    assert below + numbers[value] / total >= quantile - allowed, f"F({value}) is below {quantile}"
+
+
+def batch_of(questions: Sequence[list[int]], side: str = "left") -> dict[str, Tensor]:
+    """The questions with padding on one side, as a tokenizer returns them."""
+    longest = max(map(len, questions))
+    rows, masks = [], []
+    for question in questions:
+        padding = longest - len(question)
+        row, mask = [PAD] * padding + question, [0] * padding + [1] * len(question)
+        rows.append(row if side == "left" else row[padding:] + row[:padding])
+        masks.append(mask if side == "left" else mask[padding:] + mask[:padding])
+    return {"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(masks)}

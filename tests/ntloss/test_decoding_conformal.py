@@ -1,0 +1,68 @@
+"""Intervals widened so that they cover the share of truths that was asked for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from tolerances import approx
+
+from ntloss.decoding import interval_margin
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("coverage", [0.5, 0.9])
+def test_it_covers_as_promised_however_badly_the_model_is_calibrated(scale: float, coverage: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    count, covered = 200, []
+    for _ in range(200):
+        truths = torch.randn(2 * count, generator=generator, dtype=torch.float64)
+        # Intervals of the wrong width, and off to one side.
+        lower, upper = torch.full_like(truths, -scale - 0.2), torch.full_like(truths, scale - 0.2)
+        margin = interval_margin(lower[:count], upper[:count], truths[:count], coverage)
+        inside = (lower - margin <= truths) & (truths <= upper + margin)
+        covered.append(inside[count:].double().mean().item())
+    mean = sum(covered) / len(covered)
+    # Over splits, coverage lies between c and c + 1 / (n + 1); the deviation of one split is about 0.05.
+    assert coverage - 0.01 <= mean <= coverage + 1 / (count + 1) + 0.01
+
+
+def test_it_is_the_smallest_score_that_covers_enough() -> None:
+    truths = [5.0, 9.0, 11.0, 14.0]
+    scores = {0.2: -5.0, 0.4: -1.0, 0.6: 1.0, 0.8: 4.0}
+    for coverage, score in scores.items():
+        assert interval_margin([0.0] * 4, [10.0] * 4, truths, coverage) == approx(score)
+
+
+def test_too_few_examples_for_a_coverage_give_an_infinite_margin() -> None:
+    intervals = [0.0] * 9, [10.0] * 9
+    assert math.isfinite(interval_margin(*intervals, [5.0] * 9, 0.9))
+    assert interval_margin(*intervals, [5.0] * 9, 0.91) == math.inf
+
+
+def test_a_rank_that_rounding_puts_above_a_whole_number_is_that_number() -> None:
+    assert 100 * 0.07 > 7  # in float64
+    truths = torch.arange(99.0)
+    assert interval_margin(torch.zeros(99), torch.zeros(99), truths, 0.07) == 6
+
+
+def test_an_interval_of_nan_is_a_miss() -> None:
+    lower, upper = torch.zeros(4), torch.tensor([10.0, math.nan, 10.0, 10.0])
+    assert interval_margin(lower, upper, [5.0] * 4, 0.6) == -5
+    assert interval_margin(lower, upper, [5.0] * 4, 0.8) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (([0.0], [1.0], [0.5], 1.0), "coverage=1.0"),
+        (([], [], [], 0.5), "at least one example"),
+        (([0.0], [1.0, 2.0], [0.5], 0.5), "shapes"),
+        (([0.0, 0.0], [1.0, 2.0], [0.5, math.nan], 0.5), "1 of 2 truths"),
+    ],
+)
+def test_impossible_input_is_an_error(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        interval_margin(*given)

@@ -1,0 +1,131 @@
+"""The fixed-width walk inside of `generate`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from decoding_cases import END, batch_of, make_model, texts_of
+from torch import Tensor
+
+from ntloss import NumberVocabulary
+from ntloss.decoding import QuantileLogitsProcessor, number_quantiles
+
+QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
+DIGITS = NumberVocabulary.from_mapping({2 + d: str(d) for d in range(4)} | {6: "-", 7: "."}, vocab_size=12)
+FORMATS: list[dict[str, Any]] = [{"digits": 3}, {"digits": 2, "decimals": 1, "signed": True}]
+
+
+def generate(model: Any, inputs: dict[str, Tensor], processor: Any, **options: Any) -> list[float]:
+    """The numbers that it writes."""
+    sequences = model.generate(**inputs, max_new_tokens=9, logits_processor=[processor], **options)
+    texts = texts_of(DIGITS)
+    start = processor.prompt_length
+    rows = [row[: row.index(END)] for row in sequences[:, start:].tolist()]
+    return [float("".join(texts[token] for token in row)) for row in rows]
+
+
+def processor_for(model: Any, inputs: dict[str, Tensor], quantile: float, **width: Any) -> Any:
+    length = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[-1]
+    return QuantileLogitsProcessor(DIGITS, quantile, prompt_length=length, eos_token_id=END, **width)
+
+
+@pytest.mark.parametrize("width", FORMATS, ids=str)
+@pytest.mark.parametrize("kind", ["t5", "llama", "gpt2", "mamba"])
+def test_it_writes_the_quantiles_that_the_walk_finds(kind: str, width: dict[str, Any]) -> None:
+    model, inputs = make_model(kind, DIGITS.vocab_size, seed=1).double(), batch_of(QUESTIONS)
+    for quantile in (0.1, 0.5, 0.9):
+        processor = processor_for(model, inputs, quantile, **width)
+        walked = number_quantiles(model, inputs, DIGITS, (quantile,), **width).values.squeeze(-1)
+        assert generate(model, inputs, processor) == walked.tolist()
+
+
+def test_it_starts_anew_for_each_call() -> None:
+    model = make_model("t5", DIGITS.vocab_size, seed=1)
+    inputs, other = batch_of(QUESTIONS), batch_of([[5, 3], [9]])
+    processor = processor_for(model, inputs, 0.3, digits=3)
+    first = generate(model, inputs, processor)
+    assert len(generate(model, other, processor)) == 2
+    assert generate(model, inputs, processor) == first
+
+
+def test_each_row_keeps_its_own_quantile_and_slot() -> None:
+    # One row writes a minus, the other none, so that they are at different places afterwards.
+    vocabulary = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: "-"}, vocab_size=4)
+    processor = QuantileLogitsProcessor(
+        vocabulary, 0.3, digits=1, signed=True, prompt_length=2, eos_token_id=3
+    )
+    probabilities = torch.tensor([[0.1, 0.1, 0.8, 0.0], [0.2, 0.7, 0.1, 0.0]])
+    prompt = torch.zeros(2, 2, dtype=torch.int64)
+    written = processor(prompt, probabilities.log()).argmax(-1)
+    assert written.tolist() == [2, 1]  # of the second, 0.2 remains of 0.9: 0.2 / 0.9 lies below it
+    longer = torch.cat([prompt, written[:, None]], dim=-1)
+    written = processor(longer, torch.tensor([[0.4, 0.6, 0, 0]] * 2).log())
+    # Below a minus, 2 comes before 1; 0.3 / 0.8 lies in it. The other row ends.
+    assert written.argmax(-1).tolist() == [1, 3]
+
+
+def test_a_digit_counts_with_all_its_forms() -> None:
+    vocabulary = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: " 2", 3: "3"}, vocab_size=5)
+    processor = QuantileLogitsProcessor(vocabulary, 0.5, digits=1, prompt_length=1, eos_token_id=4)
+    scores = torch.tensor([[0.4, 0.1, 0.2, 0.3, 0.0]]).log()
+    assert processor(torch.zeros(1, 1, dtype=torch.int64), scores).argmax().item() == 2
+
+
+def test_a_row_that_rules_out_every_number_ends() -> None:
+    processor = QuantileLogitsProcessor(DIGITS, 0.5, digits=2, prompt_length=1, eos_token_id=END)
+    scores = torch.zeros(1, 12)
+    scores[:, 2:8] = -torch.inf
+    assert processor(torch.zeros(1, 1, dtype=torch.int64), scores).argmax().item() == END
+
+
+@pytest.mark.parametrize("kind", ["t5", "llama"])
+def test_beams_are_refused(kind: str) -> None:
+    model, inputs = make_model(kind, DIGITS.vocab_size), batch_of(QUESTIONS)
+    with pytest.raises(ValueError, match="num_beams=1"):
+        generate(model, inputs, processor_for(model, inputs, 0.5, digits=3), num_beams=2)
+
+
+def test_rows_that_were_sampled_or_reordered_are_refused() -> None:
+    processor = QuantileLogitsProcessor(DIGITS, 0.5, digits=2, prompt_length=1, eos_token_id=END)
+    prompt, scores = torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 12)
+    scores[0, 2] = scores[1, 4] = 9.0  # the rows write 0 and 2
+    written = processor(prompt, scores).argmax(-1)[:, None]
+    with pytest.raises(ValueError, match="do_sample=False"):
+        processor(torch.cat([prompt, written.flip(0)], dim=-1), scores)
+    processor(prompt, scores)
+    with pytest.raises(ValueError, match="Beams cannot be used"):
+        processor(torch.cat([prompt, written], dim=-1)[:1], scores[:1])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "options", "message"),
+    [
+        ({0: "1"}, {"quantile": 0.0}, "above 0 and below 1"),
+        ({0: "1"}, {"digits": 0}, "at least one digit"),
+        ({0: "1", 1: "12"}, {}, "digit_level=True"),
+        ({0: "1", 1: "-1", 2: "-"}, {"signed": True}, "digit_level=True"),
+        ({0: "1"}, {"decimals": 1}, "cannot write"),
+    ],
+)
+def test_what_it_cannot_write_is_an_error(tokens: Any, options: dict[str, Any], message: str) -> None:
+    vocabulary = NumberVocabulary.from_mapping(tokens, vocab_size=3)
+    given: dict[str, Any] = {"quantile": 0.5, "digits": 2, **options}
+    with pytest.raises(ValueError, match=message):
+        QuantileLogitsProcessor(vocabulary, prompt_length=1, eos_token_id=2, **given)
+
+
+def test_another_prompt_length_is_an_error() -> None:
+    model, inputs = make_model("llama", DIGITS.vocab_size), batch_of(QUESTIONS)
+    processor = QuantileLogitsProcessor(DIGITS, 0.5, digits=3, prompt_length=1, eos_token_id=END)
+    with pytest.raises(ValueError, match="Pass prompt_length="):
+        generate(model, inputs, processor)
+
+
+def test_it_needs_no_transformers_to_import() -> None:
+    import subprocess
+
+    code = "import sys; sys.modules['transformers'] = None; import ntloss.decoding"
+    subprocess.run([sys.executable, "-c", code], check=True)

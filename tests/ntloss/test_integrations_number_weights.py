@@ -1,0 +1,430 @@
+"""The column `number_weights` weighs the number term alone, in every trainer and however a batch is split."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import integration_cases as cases
+import pytest
+import tiny_tokenizers
+import torch
+from integration_cases import DIGITS, LENGTH, MODELS, ROWS, STEPS, WAYS, batch, gradients
+from processes import results_of
+from tolerances import ONE_COMPUTATION, TRAINED, approx, assert_close, assert_identical
+from torch import Tensor
+from transformers import (
+    DataCollatorForSeq2Seq,
+    DataCollatorWithFlattening,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    default_data_collator,
+)
+
+from ntloss import NTLCrossEntropyLoss, NumberLevel
+from ntloss.integrations.collator import NumberWeightsCollator
+from ntloss.integrations.counts import CountedBatches
+from ntloss.integrations.transformers import (
+    NumberCountingMixin,
+    make_number_aware,
+    make_trainer_number_aware,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+EITHER_MODEL = pytest.mark.parametrize("name", MODELS)
+EITHER_WAY = pytest.mark.parametrize("way", WAYS)
+
+
+def weights_for(labels: Tensor, seed: int = 0) -> Tensor:
+    """Weights of 0, 1 and others, in float32."""
+    chosen = torch.randint(4, labels.shape, generator=torch.manual_seed(seed))
+    return torch.tensor([0.0, 1.0, 0.25, 3.0])[chosen]
+
+
+def weighted_rows(count: int = ROWS * STEPS) -> list[dict[str, Tensor]]:
+    rows = cases.samples(count)
+    return [{**row, "number_weights": weights_for(row["labels"], i)} for i, row in enumerate(rows)]
+
+
+def weighted_batch(rows: int = 4, first: int = 4) -> dict[str, Tensor]:
+    return cases.stack(weighted_rows(first + rows)[first:])
+
+
+def expected_terms(model: Any, inputs: dict[str, Tensor], criterion: Any = None) -> Any:
+    """The terms of a weighted batch, from the model's logits."""
+    stock = {name: value for name, value in inputs.items() if name != "number_weights"}
+    with torch.no_grad():
+        logits = model(**stock).logits
+    loss_fn = NTLCrossEntropyLoss(
+        DIGITS, criterion, shift=not model.config.is_encoder_decoder, return_terms=True
+    )
+    return loss_fn(logits, inputs["labels"], number_weights=inputs["number_weights"])
+
+
+@EITHER_MODEL
+@EITHER_WAY
+@pytest.mark.parametrize("criterion", [None, NumberLevel()], ids=["digits", "whole numbers"])
+def test_the_loss_equals_that_of_the_weighted_logits(name: str, way: str, criterion: Any) -> None:
+    model, inputs = MODELS[name](), weighted_batch()
+    expected = expected_terms(model, inputs, criterion)
+    unweighted = expected_terms(model, {**inputs, "number_weights": torch.ones(inputs["labels"].shape)})
+    handle = make_number_aware(model, DIGITS, criterion, chunked=way == "chunked")
+    assert_close(model(**inputs).loss, expected.loss)
+    assert_close(handle.terms, tuple(term.detach() for term in expected))
+    assert abs(float(expected.ntl - unweighted.ntl)) > 1e-3
+    assert_close(expected.ce, unweighted.ce)
+
+
+def test_packed_sequences_keep_their_weights() -> None:
+    model, rows = cases.llama(), weighted_rows(ROWS)[4:]
+    lists = [{name: row[name].tolist() for name in ("input_ids", "labels", "number_weights")} for row in rows]
+    packed = NumberWeightsCollator(DataCollatorWithFlattening())(lists)
+    assert packed["labels"].shape == packed["number_weights"].shape == (1, 4 * LENGTH)
+    assert_identical(packed["number_weights"][0], torch.cat([row["number_weights"] for row in rows]))
+    expected = expected_terms(model, packed)
+    handle = make_number_aware(model, DIGITS)
+    assert_close(model(**packed).loss, expected.loss)
+    counts = handle.normalizers(**packed)
+    is_number = (packed["labels"] >= 3) & (packed["labels"] < 13)
+    assert counts[1] == approx(float(packed["number_weights"][is_number].sum()))
+
+
+@EITHER_MODEL
+@EITHER_WAY
+def test_micro_batches_of_a_loop_have_the_gradient_of_one_batch(name: str, way: str) -> None:
+    model, loader = MODELS[name](), [weighted_batch(2, first) for first in range(0, ROWS, 2)]
+    handle = make_number_aware(model, DIGITS, chunked=way == "chunked")
+    _, expected = gradients(model, **weighted_batch(ROWS, 0))
+    model.zero_grad()
+    for inputs, counts in CountedBatches(loader, handle, accumulate=4):
+        (model(**inputs, **counts).loss / 4).backward()
+    assert_close(cases.gradients_of(model), expected)
+
+
+def test_a_loop_with_its_own_loss_counts_the_weights_of_its_batches() -> None:
+    loss_fn = NTLCrossEntropyLoss(DIGITS, shift=True)
+    logits = torch.randn(ROWS, LENGTH, cases.VOCAB, generator=torch.manual_seed(0))
+    inputs = weighted_batch(ROWS, 0)
+    expected = loss_fn(logits, inputs["labels"], number_weights=inputs["number_weights"])
+    loader = [weighted_batch(2, i) | {"logits": logits[i : i + 2]} for i in range(0, ROWS, 2)]
+    total = 0.0
+    for part, counts in CountedBatches(loader, loss_fn, accumulate=4):
+        total += loss_fn(part["logits"], part["labels"], number_weights=part["number_weights"], **counts) / 4
+    assert_close(total, expected)
+
+
+def trainer_with(model: Any, folder: Path, way: str = "own loss", **options: Any) -> Any:
+    trainer = cases.trainer_for(model, folder, **options)
+    trainer.train_dataset = [{**row, "source": "a column that is unused"} for row in weighted_rows()]
+    make_trainer_number_aware(trainer, DIGITS, chunked=way == "chunked")
+    return trainer
+
+
+def trained_in_a_loop(name: str) -> cases.Trained:
+    """Train on batches of 8 with the loss of the logits."""
+    model = MODELS[name]()
+    loss_fn = NTLCrossEntropyLoss(DIGITS, shift=not model.config.is_encoder_decoder)
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=cases.RATE), []
+    for step in range(STEPS):
+        inputs = weighted_batch(ROWS, step * ROWS)
+        weights = inputs.pop("number_weights")
+        loss = loss_fn(model(**inputs).logits, inputs["labels"], number_weights=weights)
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return cases.Trained(losses, {key: w.detach().clone() for key, w in model.state_dict().items()})
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, cases.Trained]:
+    """Losses and weights of a plain loop."""
+    return {name: trained_in_a_loop(name) for name in MODELS}
+
+
+def assert_same_training(trained: cases.Trained, expected: cases.Trained) -> None:
+    assert trained.losses == cases.logged(expected.losses)
+    assert_close(trained.weights, expected.weights, TRAINED)
+
+
+@EITHER_MODEL
+@EITHER_WAY
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_trainer_trains_on_the_column_of_its_dataset(
+    name: str, way: str, accumulate: int, expected: dict[str, cases.Trained], tmp_path: Path
+) -> None:
+    trainer = trainer_with(MODELS[name](), tmp_path, way, accumulate=accumulate)
+    assert trainer.args.remove_unused_columns
+    assert_same_training(cases.train_with(trainer), expected[name])
+
+
+def test_a_trainer_with_its_own_compute_loss_trains_on_the_column(
+    expected: dict[str, cases.Trained], tmp_path: Path
+) -> None:
+    class OwnTrainer(Trainer):
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+            return model(**inputs).loss
+
+    trainer = trainer_with(cases.llama(), tmp_path, cls=OwnTrainer)
+    assert_same_training(cases.train_with(trainer), expected["llama"])
+    with pytest.raises(ValueError, match=r"own compute_loss calls the model has to pass on"):
+        trainer_with(cases.llama(), tmp_path, cls=OwnTrainer, accumulate=4).train()
+
+
+def test_the_column_changes_training(expected: dict[str, cases.Trained], tmp_path: Path) -> None:
+    unweighted = cases.train("llama", cases.Setting(), tmp_path)
+    assert max(unweighted.differences(expected["llama"])) > 10 * TRAINED[torch.float32]
+
+
+def on_two(_rank: int, folder: Path) -> Any:
+    """Train and evaluate in each of two processes."""
+    options = {**cases.split(2, ranks=2), "ddp_backend": "gloo", "per_device_eval_batch_size": 2}
+    trainer = trainer_with(cases.llama(), folder, **options)
+    return cases.train_with(trainer), trainer.evaluate(trainer.train_dataset[4:11])
+
+
+def test_two_processes_train_and_evaluate_as_one(expected: dict[str, cases.Trained], tmp_path: Path) -> None:
+    for trained, metrics in results_of(on_two, (tmp_path,), tmp_path):
+        assert_same_training(trained, expected["llama"])
+        model = cases.llama()
+        model.load_state_dict(expected["llama"].weights)
+        terms = expected_terms(model.eval(), weighted_batch(7, 4))  # the eighth row repeats one
+        found = [metrics["eval_ce"], metrics["eval_ntl"]]
+        assert found == approx([terms.ce.item(), terms.ntl.item()], TRAINED)
+
+
+@EITHER_WAY
+def test_evaluation_weighs_the_number_term_of_the_set(way: str, tmp_path: Path) -> None:
+    model = cases.t5()
+    trainer = trainer_with(model, tmp_path, way, per_device_eval_batch_size=5)
+    metrics = trainer.evaluate(trainer.train_dataset)
+    terms = expected_terms(model.eval(), weighted_batch(ROWS * STEPS, 0))
+    assert [metrics["eval_ce"], metrics["eval_ntl"]] == approx([terms.ce.item(), terms.ntl.item()])
+
+
+def weights_by_token(ids: Tensor) -> Tensor:
+    """The same weight for a token wherever it stands."""
+    return ids % 5 / 4
+
+
+SFT_WAYS = {
+    "padded": {"max_length": None},
+    "padding free": {"padding_free": True, "max_length": None},
+    "packed before": {"padding_free": True, "max_length": None, "per_device_train_batch_size": 2},
+}
+
+
+@pytest.mark.parametrize("sft_way", SFT_WAYS)
+def test_an_sft_trainer_trains_on_the_column(sft_way: str, tmp_path: Path) -> None:
+    trl_tests = pytest.importorskip("test_integrations_trl")  # skips without TRL
+    from datasets import Dataset
+    from trl import pack_dataset
+
+    from ntloss.integrations.trl import make_sft_number_aware
+
+    tokenizer, rows = tiny_tokenizers.llama_like(), []
+    for text in trl_tests.COMPLETIONS:
+        ids = torch.tensor(tokenizer(text["prompt"] + text["completion"])["input_ids"])
+        rows.append(
+            {"input_ids": ids.tolist(), "labels": ids.masked_fill(torch.arange(len(ids)) < 3, -100).tolist()}
+        )
+        rows[-1]["number_weights"] = weights_by_token(ids).tolist()
+    if sft_way == "packed before":
+        rows = pack_dataset(Dataset.from_list(rows), 32).to_list()
+        assert max(len(row["seq_lengths"]) for row in rows) > 1
+    trainer = trl_tests.sft(tmp_path, rows=rows, **SFT_WAYS[sft_way])
+    handle = make_sft_number_aware(trainer, weight=0.7)
+    model, inputs = trainer.model.train(), next(iter(trainer.get_train_dataloader()))
+    counted = inputs["labels"] != -100
+    assert_identical(inputs["number_weights"][counted], weights_by_token(inputs["labels"][counted]))
+    stock = {name: value for name, value in inputs.items() if name not in ("labels", "number_weights")}
+    logits = model(**stock, use_cache=False).logits
+    loss_fn = NTLCrossEntropyLoss(handle.loss.vocabulary, weight=0.7, shift=True)
+    expected = loss_fn(logits, inputs["labels"], number_weights=inputs["number_weights"])
+    assert_close(trainer.compute_loss(model, dict(inputs)), expected)
+    assert abs(float(expected - loss_fn(logits, inputs["labels"]))) > 1e-3
+    trainer.train()
+
+
+def test_without_labels_the_weights_are_ignored() -> None:
+    model, inputs = cases.llama(), batch()
+    labels = inputs.pop("labels")
+    expected = model(**inputs).logits
+    make_number_aware(model, DIGITS)
+    outputs = model(**inputs, number_weights=weights_for(labels))
+    assert outputs.loss is None
+    assert_close(outputs.logits, expected, ONE_COMPUTATION)
+
+
+def lora_of(model: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q"], task_type="SEQ_2_SEQ_LM"))
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, lora_of], ids=["model", "adapter"])
+def test_generate_does_not_see_the_weights(wrap: Any, tmp_path: Path) -> None:
+    own = cases.t5()
+    model, inputs = wrap(own), weighted_batch()
+    stock = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    expected = model.generate(**stock, max_new_tokens=3, do_sample=False)
+    options = {"arguments": Seq2SeqTrainingArguments, "predict_with_generate": True}
+    trainer = cases.trainer_for(model, tmp_path, Seq2SeqTrainer, **options)
+    handle = make_trainer_number_aware(trainer, DIGITS)
+    found = model.generate(
+        **stock, number_weights=inputs["number_weights"], max_new_tokens=3, do_sample=False
+    )
+    assert_close(found, expected)
+    prediction = trainer.predict(weighted_rows(ROWS)[4:], max_new_tokens=3)
+    assert_close(torch.from_numpy(prediction.predictions)[:, : expected.shape[1]], expected)
+    assert prediction.metrics["test_loss"] == approx(model.eval()(**inputs).loss.item(), ONE_COMPUTATION)
+    handle.undo()
+    assert "generate" not in vars(own)
+    with pytest.raises(ValueError, match="number_weights"):
+        model.generate(**stock, number_weights=inputs["number_weights"])
+
+
+def test_undo_restores_the_collator_and_the_columns(tmp_path: Path) -> None:
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    collator = trainer.data_collator
+    handle = make_trainer_number_aware(trainer, DIGITS)
+    assert isinstance(trainer.data_collator, NumberWeightsCollator)
+    handle.undo()
+    assert trainer.data_collator is collator
+
+
+def test_the_column_of_a_dataset_is_kept_while_the_model_is_number_aware(tmp_path: Path) -> None:
+    dataset = pytest.importorskip("datasets").Dataset.from_list([{"input_ids": [1], "number_weights": [1.0]}])
+    trainer = cases.trainer_for(cases.llama(), tmp_path)
+    assert trainer._remove_unused_columns(dataset).column_names == ["input_ids"]
+    handle = make_trainer_number_aware(trainer, DIGITS)
+    assert trainer._remove_unused_columns(dataset).column_names == ["input_ids", "number_weights"]
+    handle.undo()
+    assert trainer._remove_unused_columns(dataset).column_names == ["input_ids"]
+
+
+def test_a_trainer_class_with_the_mixin_collates_the_column(tmp_path: Path) -> None:
+    class CountingTrainer(NumberCountingMixin, Seq2SeqTrainer):
+        pass
+
+    model = cases.t5()
+    trainer = cases.trainer_for(model, tmp_path, CountingTrainer, arguments=Seq2SeqTrainingArguments)
+    assert trainer.data_collator is default_data_collator
+    make_number_aware(model, DIGITS)
+    trainer.train_dataset = weighted_rows()
+    assert "number_weights" in next(iter(trainer.get_train_dataloader()))
+
+
+class Tokenizer:
+    """Pads like a tokenizer, on one side."""
+
+    pad_token_id = 0
+
+    def __init__(self, side: str) -> None:
+        self.padding_side = side
+
+    def pad(self, rows: list[dict[str, Any]], **_: Any) -> dict[str, Any]:
+        longest = max(len(row["input_ids"]) for row in rows)
+        assert all(set(row) == {"input_ids"} for row in rows)
+        padding = [[0] * (longest - len(row["input_ids"])) for row in rows]
+        padded = [
+            row["input_ids"] + more if self.padding_side == "right" else more + row["input_ids"]
+            for row, more in zip(rows, padding, strict=True)
+        ]
+        return {"input_ids": torch.tensor(padded)}
+
+
+UNEVEN = [
+    {"input_ids": [7, 3, 7], "labels": [-100, 3, 7], "number_weights": [1.0, 0.5, 0.25]},
+    {"input_ids": [7], "labels": [7], "number_weights": [2.0]},
+    {"input_ids": [7, 7], "labels": [-100, 7]},
+]
+
+
+@pytest.mark.parametrize("multiple", [None, 5])
+@pytest.mark.parametrize("encoder", [False, True], ids=["a decoder", "inputs of other lengths"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_weights_are_padded_where_the_labels_are(side: str, encoder: bool, multiple: int | None) -> None:
+    rows = [{**row, "input_ids": [7] * (3 - i)} if encoder else row for i, row in enumerate(UNEVEN[::-1])]
+    collated = NumberWeightsCollator(DataCollatorForSeq2Seq(Tokenizer(side), pad_to_multiple_of=multiple))(
+        rows
+    )
+    assert collated["number_weights"].shape == collated["labels"].shape
+    for row, labels, weights in zip(rows, collated["labels"], collated["number_weights"], strict=True):
+        count = len(row["labels"])
+        own = slice(0, count) if side == "right" else slice(len(labels) - count, None)
+        assert labels[own].tolist() == row["labels"]
+        assert weights[own].tolist() == row.get("number_weights", [1.0] * count)
+        assert weights.count_nonzero() == count
+
+
+def test_labels_that_the_collator_makes_from_inputs_are_weighted() -> None:
+    def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
+        padded = Tokenizer("left").pad(rows)
+        return {**padded, "labels": padded["input_ids"].masked_fill(padded["input_ids"] == 0, -100)}
+
+    rows = [{"input_ids": [5, 5, 6], "number_weights": [1, 2, 3]}, {"input_ids": [5], "number_weights": [4]}]
+    assert NumberWeightsCollator(collate)(rows)["number_weights"].tolist() == [[1, 2, 3], [0, 0, 4]]
+
+
+def test_without_the_column_the_collator_is_called_as_it_is() -> None:
+    rows = [{"labels": [1, 2], "number_weights": None}, "not a dict"]
+    collated = NumberWeightsCollator(lambda rows, *more: (rows, more))(rows, "pt")
+    assert collated == ([{"labels": [1, 2]}, "not a dict"], ("pt",))
+    unlabelled = NumberWeightsCollator(lambda rows: {"labels": None})([UNEVEN[0]])
+    assert unlabelled == {"labels": None}
+
+
+def test_the_collator_passes_on_attributes_and_can_be_pickled() -> None:
+    collator = NumberWeightsCollator(DataCollatorWithFlattening(return_position_ids=False))
+    assert pickle.loads(pickle.dumps(collator)).return_position_ids is False
+    with pytest.raises(AttributeError):
+        _ = collator.tokenizer
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"number_weights": [1.0] * 2},
+            r"row 1 of a batch has number_weights of shape \[2\], but labels of shape \[1\]",
+        ),
+        ({"number_weights": 1.0}, r"row 1 .* of shape \[\], .*: expected one weight per label"),
+        ({"number_weights": [-1.0]}, "row 1 of a batch has number_weights with -1.0: expected finite"),
+        ({"number_weights": [float("nan")]}, "row 1 .* with nan: expected finite weights, 0 or more"),
+        ({"labels": None, "input_ids": None}, "row 1 .* has neither labels nor input_ids"),
+    ],
+    ids=["too many", "a scalar", "negative", "NaN", "no tokens"],
+)
+def test_weights_that_do_not_fit_a_row_are_errors(row: dict[str, Any], message: str) -> None:
+    collator = NumberWeightsCollator(DataCollatorForSeq2Seq(Tokenizer("right")))
+    with pytest.raises(ValueError, match=message):
+        collator([UNEVEN[0], {**UNEVEN[1], **row}])
+
+
+def test_collators_that_drop_rows_or_tokens_are_errors() -> None:
+    for labels in (torch.tensor([[7, 3]]), torch.tensor([[7, 3], [7, 3]]), torch.ones(2, 5)):
+        with pytest.raises(ValueError, match=r"made labels of shape .* from 3 rows, the longest with"):
+            NumberWeightsCollator(lambda rows, labels=labels: {"labels": labels})(UNEVEN)
+    with pytest.raises(TypeError, match="returned a tuple: expected a dict with labels"):
+        NumberWeightsCollator(lambda rows: (1, 2))(UNEVEN)
+
+
+def test_weights_beside_shifted_labels_are_an_error() -> None:
+    model, inputs = cases.llama(), weighted_batch()
+    handle = make_number_aware(model, DIGITS)
+    shifted = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
+    for call in (model, handle.normalizers):
+        with pytest.raises(ValueError, match=r"number_weights are aligned with labels, .* omit shift_labels"):
+            call(**inputs, shift_labels=shifted)
+
+
+def test_weights_of_another_shape_than_the_labels_are_an_error() -> None:
+    model, inputs = cases.llama(), weighted_batch()
+    make_number_aware(model, DIGITS)
+    inputs["number_weights"] = inputs["number_weights"][:, 1:]
+    with pytest.raises(
+        ValueError, match=r"number_weights of shape \[4, 8\]: expected that of the labels, \[4, 9\]"
+    ):
+        model(**inputs)

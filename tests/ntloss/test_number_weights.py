@@ -1,0 +1,207 @@
+"""Weights of the number term alone: for numbers that are names, and for ratings weighted by class."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from combined_cases import NUMBERS, PATHS, VALUES, Case, assert_matches, numbers_case
+from tolerances import approx, assert_close, assert_identical
+from torch import Tensor
+
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary, Wasserstein
+
+DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+EITHER_MODE = pytest.mark.parametrize("mode", ["add", "replace"])
+
+
+def some_weights(shape: tuple[int, ...] | torch.Size, seed: int = 0) -> Tensor:
+    """Multiples of 1/4 from 0 to 1, each of them."""
+    weights = torch.arange(math.prod(shape)).reshape(shape) % 5 / 4
+    return weights.flatten()[torch.randperm(weights.numel(), generator=torch.manual_seed(seed))].reshape(
+        shape
+    )
+
+
+def weighted_case(name: str = "wasserstein", **options: Any) -> Case:
+    case = numbers_case(name, **options)
+    return replace(case, number_weights=some_weights(case.labels.shape))
+
+
+@EITHER_MODE
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    "name", ["wasserstein", "raft", "places", "per number", "number_level decimals", "ntil"]
+)
+def test_value_and_gradient_are_those_of_the_definition(name: str, path: str, mode: str) -> None:
+    for options in ({"weighted": True}, {"reduction": "none"}, {"reduction": "sum", "z_loss": 0.01}):
+        assert_matches(weighted_case(name, mode=mode, **options), path)
+
+
+@EITHER_MODE
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_in_another_dtype_than_the_logits(dtype: torch.dtype, mode: str) -> None:
+    case = weighted_case(mode=mode)
+    assert case.number_weights is not None
+    for weights in (case.number_weights.to(dtype), case.number_weights.double()):
+        assert_matches(replace(case, number_weights=weights), "logits", dtype)
+    integers = replace(case, number_weights=(case.number_weights > 0.5).long())
+    assert_matches(integers, "logits", dtype)
+
+
+@EITHER_MODE
+@pytest.mark.parametrize("path", PATHS)
+def test_weights_of_one_change_nothing(path: str, mode: str) -> None:
+    case = numbers_case("ntil", mode=mode)
+    ones = replace(case, number_weights=torch.ones(case.labels.shape))
+    assert_matches(ones, path)
+    assert_close(ones.expected().loss, case.expected().loss)
+
+
+def loss_and_gradient(loss: Any, logits: Tensor, labels: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+    leaf = logits.clone().requires_grad_()
+    value = loss(leaf, labels, **given)
+    return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
+
+
+def test_numbers_of_weight_zero_cost_what_cross_entropy_does() -> None:
+    case = numbers_case("wasserstein")
+    nothing = torch.zeros(case.labels.shape)
+    expected = torch.nn.functional.cross_entropy(case.logits().flatten(0, 1), case.labels.flatten())
+    for mode in ("add", "replace"):
+        loss = NTLCrossEntropyLoss(NUMBERS, mode=mode, return_terms=True)
+        terms = loss(case.logits(), case.labels, number_weights=nothing)
+        assert terms.ntl == 0
+        assert_close(terms.loss, expected)
+
+
+def test_in_place_of_cross_entropy_no_token_is_left_without_a_loss() -> None:
+    case = numbers_case("wasserstein")
+    loss = NTLCrossEntropyLoss(NUMBERS, mode="replace", reduction="none")
+    half = torch.full(case.labels.shape, 0.5)
+    logits, is_number = case.logits(), torch.isin(case.labels, torch.tensor(list(VALUES)))
+    ones, halves, zeros = (
+        loss(logits, case.labels, number_weights=weights) for weights in (2 * half, half, 0 * half)
+    )
+    assert_close(halves, (ones + zeros) / 2)
+    assert_close(ones[~is_number], zeros[~is_number])
+    assert (zeros[case.labels != -100] > 0).all()
+
+
+def test_shifted_labels_take_their_weights_along() -> None:
+    case = weighted_case("wasserstein")
+    assert case.number_weights is not None
+    shifting = NTLCrossEntropyLoss(NUMBERS, Wasserstein(), shift=True)
+    shifted = loss_and_gradient(
+        shifting,
+        case.logits(),
+        case.labels,
+        number_weights=case.number_weights,
+        loss_weights=case.loss_weights,
+    )
+    by_hand = loss_and_gradient(
+        NTLCrossEntropyLoss(NUMBERS, Wasserstein()),
+        case.logits()[:, :-1],
+        case.labels[:, 1:],
+        number_weights=case.number_weights[:, 1:],
+    )
+    assert_close(shifted[0], by_hand[0])
+    assert_close(shifted[1][:, :-1], by_hand[1])
+    counts = shifting.normalizers(case.labels, number_weights=case.number_weights)
+    is_number = torch.isin(case.labels, torch.tensor(list(VALUES)))
+    assert counts[1] == approx(float((case.number_weights * is_number)[:, 1:].sum()))
+
+
+@EITHER_MODE
+@pytest.mark.parametrize("name", ["wasserstein", "number_level"])
+def test_the_gradient_does_not_depend_on_how_a_batch_is_split(name: str, mode: str) -> None:
+    case = weighted_case(name, mode=mode, weighted=True)
+    loss = NTLCrossEntropyLoss(NUMBERS, **case.arguments())
+    whole = case.logits().requires_grad_()
+    beside = {
+        "loss_weights": case.loss_weights,
+        "sequence_ids": case.sequence_ids,
+        "number_weights": case.number_weights,
+    }
+    (expected,) = torch.autograd.grad(loss(whole, case.labels, **beside), whole)
+    rows = [{key: None if x is None else x[b : b + 1] for key, x in beside.items()} for b in range(2)]
+    counts = [loss.normalizers(case.labels[b : b + 1], **rows[b]) for b in range(2)]
+    items, numbers = (sum(count) for count in zip(*counts, strict=True))
+    parts = []
+    for b in range(2):
+        part = case.logits()[b : b + 1].requires_grad_()
+        value = loss(
+            part, case.labels[b : b + 1], num_items_in_batch=items, num_numbers_in_batch=numbers, **rows[b]
+        )
+        parts.append(torch.autograd.grad(value, part)[0])
+    assert_close(torch.cat(parts), expected)
+
+
+@EITHER_MODE
+def test_compiles_without_graph_breaks(mode: str) -> None:
+    torch._dynamo.reset()
+    case = weighted_case("number_level", mode=mode)
+    loss = NTLCrossEntropyLoss(NUMBERS, **case.arguments())
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    given = (case.logits(torch.float32), case.labels)
+    weights = {"number_weights": case.number_weights}
+    assert_close(loss_and_gradient(compiled, *given, **weights), loss_and_gradient(loss, *given, **weights))
+
+
+def test_weights_of_text_and_of_ignored_positions_are_not_read() -> None:
+    labels, logits = torch.tensor([[3, 11, -100]]), torch.randn(1, 3, 12, generator=torch.manual_seed(0))
+    loss = NTLCrossEntropyLoss(DIGITS, validate=False)
+    anything = torch.tensor([[0.5, math.nan, math.nan]])
+    ones = torch.tensor([[0.5, 1.0, 1.0]])
+    given = loss_and_gradient(loss, logits, labels, number_weights=anything)
+    assert_identical(given, loss_and_gradient(loss, logits, labels, number_weights=ones))
+
+
+@pytest.mark.parametrize(
+    ("weights", "mode", "message"),
+    [
+        (torch.ones(3), "add", r"number_weights of shape \[3\]: expected that of the labels, \[1, 3\]"),
+        (torch.tensor([[1.0, -0.5, 1.0]]), "add", r"number_weights contain -0.5: expected finite weights"),
+        (torch.tensor([[1.0, math.nan, 1.0]]), "add", "number_weights contain nan: expected finite"),
+        (torch.tensor([[1.0, math.inf, 1.0]]), "add", "number_weights contain inf: expected finite"),
+        (
+            torch.tensor([[1.0, 1.5, 1.0]]),
+            "replace",
+            r"number_weights contain 1.5: expected weights from 0 to 1",
+        ),
+        ([[1.0, 1.0, 1.0]], "add", "number_weights: expected a real tensor, given list"),
+    ],
+)
+def test_weights_that_do_not_fit_raise(weights: Any, mode: str, message: str) -> None:
+    loss = NTLCrossEntropyLoss(DIGITS, mode=mode)
+    error = TypeError if isinstance(weights, list) else ValueError
+    with pytest.raises(error, match=message):
+        loss(torch.zeros(1, 3, 12), torch.tensor([[3, 4, 11]]), number_weights=weights)
+    with pytest.raises(error, match=message):
+        loss.normalizers(torch.tensor([[3, 4, 11]]), number_weights=weights)
+
+
+def test_reweighing_makes_numbers_too_long() -> None:
+    """Half of the numbers end here and half go on; the best distribution under each loss."""
+    vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=11)
+    labels = torch.tensor([*range(10), *[10] * 10])  # each digit once, the end of the number ten times
+
+    def probability_of_a_digit(reweigh: bool) -> float:
+        loss = NTLCrossEntropyLoss(vocabulary, reweigh=reweigh)
+        logits = torch.zeros(11, dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.LBFGS([logits], max_iter=200, line_search_fn="strong_wolfe")
+
+        def step() -> Tensor:
+            optimizer.zero_grad()
+            value = loss(logits.expand(20, -1), labels)
+            value.backward()
+            return value
+
+        optimizer.step(step)
+        return float(logits.detach().softmax(-1)[:10].sum())
+
+    assert round(probability_of_a_digit(reweigh=False), 2) == 0.5
+    assert round(probability_of_a_digit(reweigh=True), 2) == 0.79

@@ -1,0 +1,52 @@
+"""The snippets of docs/uncertainty.md run in turn, and say what the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoding_cases import batch_of, make_model
+
+from ntloss import NumberVocabulary
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "uncertainty.md").read_text()
+SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def names() -> dict[str, Any]:
+    vocabulary = NumberVocabulary.from_mapping({2 + d: str(d) for d in range(10)}, vocab_size=14)
+    names = {
+        "model": make_model("t5", 14).double(),
+        "inputs": batch_of([[3, 4], [9, 8, 7], [5]] * 4),
+        "vocabulary": vocabulary,
+        "truths": torch.arange(12.0),
+    }
+    for snippet in SNIPPETS:
+        exec(snippet, names)
+    return names
+
+
+def test_the_snippets_are_those_of_the_page(names: dict[str, Any]) -> None:
+    assert len(SNIPPETS) == 5
+    assert {"read", "found", "mean", "written", "margin"} <= set(names)
+
+
+def test_quantiles_are_in_order_and_brackets_hold(names: dict[str, Any]) -> None:
+    assert ((names["low"] <= names["median"]) & (names["median"] <= names["high"])).all()
+    assert (names["found"].lower <= names["found"].upper).all()
+    assert (names["error"] > 0).all()
+
+
+def test_generate_writes_the_median(names: dict[str, Any]) -> None:
+    digits = names["written"][:, 1:4] - 2
+    assert (digits * torch.tensor([100, 10, 1])).sum(-1).tolist() == names["median"].tolist()
+
+
+def test_calibrated_intervals_cover_what_was_asked_for(names: dict[str, Any]) -> None:
+    low, high = names["calibrated"]
+    covered = ((low <= names["truths"]) & (names["truths"] <= high)).double().mean()
+    assert covered >= 0.9
