@@ -216,7 +216,7 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_rejected(tmp_
         ({"checkpoint": "/nowhere"}, {}, "model_name_or_path=/nowhere is not a folder"),
         ({"encoding": "roman"}, {}, "encoding='roman' is unknown; expected digits, auto, rt or xval"),
         ({"family": "bert"}, {}, "family='bert' is unknown; expected one of t5, decoder_only"),
-        ({}, {"criterion": "euclid"}, "no criterion is called 'euclid'. Expected one of digit_entropy"),
+        ({}, {"criterion": "euclid"}, "no criterion is called 'euclid'. Expected one of crps, digit_entropy"),
         ({}, {"criterion": "wasserstein", "options": {"p": 2}}, "has no option 'p'"),
         ({}, {"criterion": "dist2", "reweigh": True}, "reweigh"),
         ({}, {"criterion": "wasserstein", "weight": -1}, "weight=-1"),
