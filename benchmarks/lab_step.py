@@ -17,9 +17,9 @@ from torch import nn
 
 from ntl.approaches import Approach, build_approach
 from ntl.approaches.shapes import get_shape
-from ntl.configuration import compose_config
-from ntl.settings import LossSettings, ModelSettings
-from ntl.tasks import load_task
+from ntl.config.compose import compose_config
+from ntl.config.settings import LossSettings, ModelSettings
+from ntl.data import load_task
 
 LOSSES = {
     "CE": LossSettings(),

@@ -10,10 +10,10 @@ from importlib import import_module
 # Maps each command to its module. Only the requested module is imported; its `main` receives the remaining
 # arguments.
 COMMANDS = {
-    "prepare": "ntl.prepare",
+    "prepare": "ntl.data.prepare",
     "train": "ntl.run_language_modeling",
-    "report": "ntl.report",
-    "compare": "ntl.comparison.program",
+    "report": "ntl.report.program",
+    "compare": "ntl.training.sweep",
 }
 USAGE = """\
 usage: ntl COMMAND [argument ...]
@@ -22,7 +22,7 @@ commands:
   prepare   convert a dataset's official files into training, validation and test files
   train     run the paper's program: one model, one loss, one dataset (also installed as ntl-train)
   report    collect runs of the paper's program into tables over seeds and figures
-  compare   train the same small T5 with several objectives and seeds, and report tables and figures
+  compare   train with several objectives and seeds, and report tables and figures
 
 `ntl COMMAND --help` lists the options."""
 

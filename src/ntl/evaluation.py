@@ -19,12 +19,14 @@ import torch.distributed as dist
 from torch import nn
 
 from ntl.approaches import Approach
+from ntl.config.settings import GenerationSettings
+from ntl.data import Example, TaskData, fingerprint
 from ntl.errors import UserError
-from ntl.metrics import final_answer_scores, finite_or_none, number_scores, text_scores
-from ntl.run_folder import Metrics, Prediction, RunFolder
-from ntl.settings import GenerationSettings
-from ntl.tasks import Example, TaskData, fingerprint
+from ntl.scores import final_answer_scores, finite_or_none, number_scores, reference_scores, text_scores
+from ntl.training.run_folder import Metrics, Prediction, RunFolder
 from ntloss.parsing import parse_number
+
+REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
 
 
 @dataclass(frozen=True)
@@ -150,13 +152,28 @@ def evaluate_tests(
     for test, examples in data.tests.items():
         if test not in known:
             result = evaluate(approach, examples, data, generation, model)
-            results[test] = result.metrics
+            results[test] = {**result.metrics, **_references(data, examples)}
             if rank == 0:
-                folder.write_results(test, result.metrics, result.predictions, identities[test])
+                folder.write_results(test, results[test], result.predictions, identities[test])
         else:
             results[test] = known[test]
         on_test(test, results[test], test not in known)
     return results
+
+
+def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
+    """Choose evenly spaced examples, because files hold one module after another.
+
+    Args:
+        examples: Examples of a split.
+        count: Number of examples to choose. None, or more than there are, chooses all.
+
+    Returns:
+        The chosen examples, in their original order.
+    """
+    if count is None or count >= len(examples):
+        return examples
+    return [examples[i * len(examples) // count] for i in range(count)]
 
 
 def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
@@ -240,6 +257,14 @@ def _result(
         pair = [_number(side) if data.number_metrics else None for side in (text, example.answer)]
         predictions.append(Prediction(example.question, example.answer, text, *pair))
     return EvaluationResult(metrics, predictions)
+
+
+def _references(data: TaskData, examples: Sequence[Example]) -> Metrics:
+    if not data.number_metrics:
+        return {}
+    train = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]
+    answers, expected = [e.answer for e in examples], [e.expected for e in examples]
+    return reference_scores(train, answers, expected)
 
 
 def _number(text: str) -> float | None:

@@ -3,8 +3,8 @@
     python src/ntl/run_language_modeling.py model_args=vanilla_t5 training_args=train \
         run_specific_config@_global_=debug_config
 
-It is also installed as `ntl-train`. Hydra composes the configuration from `ntl/config`; its `--multirun`
-sweeps over losses, weights and seeds.
+It is also installed as `ntl-train`. Hydra composes the configuration from `ntl/config`; `--multirun` sweeps
+over losses, weights and seeds.
 """
 
 from __future__ import annotations
@@ -20,29 +20,32 @@ if __name__ == "__main__":
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import product
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.main import get_args_parser
-from omegaconf import DictConfig, OmegaConf
 
-from ntl.configuration import compose_config
+from ntl.config.compose import compose_config, describe_config
+from ntl.config.settings import RunSettings
 from ntl.errors import UserError, disk_full_error
 
 CONFIG = "run_language_modeling"
-# With one of these options, Hydra prints something instead of running, or reads another configuration folder.
-HYDRA_ANSWERS = (
-    "help",
-    "hydra_help",
-    "cfg",
-    "info",
-    "version",
-    "shell_completion",
-    "config_dir",
-    "config_path",
-)
+HELP = """\
+usage: ntl train [--multirun] [key=value ...]
+
+Train one model with one loss on one dataset, and answer its test sets. With --multirun, a key takes several
+values, separated by commas: one run for each combination.
+
+examples:
+  ntl train model_args=vanilla_t5 training_args=train run_specific_config@_global_=debug_config
+  ntl train --multirun loss=ce,ntl_was training_args.seed=0,1 dataset_args=arithmetic
+
+Everything below can be set as section.key=value. Arguments of transformers' Seq2SeqTrainingArguments can be
+added with +training_args.key=value.
+"""
+# With one of these options, Hydra prints something and runs nothing.
+HYDRA_ANSWERS = ("hydra_help", "cfg", "info", "version", "shell_completion")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,21 +60,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else ["ntl-train"]
     command = shlex.join([*program, *arguments])
-    options, _ = get_args_parser().parse_known_args(arguments)
+    if {"-h", "--help"} & {*arguments}:
+        print(HELP)
+        print(describe_config(CONFIG))
+        return 0
     try:
-        swept = []
-        if not any(getattr(options, name, None) for name in HYDRA_ANSWERS):
-            swept = check(options.overrides, bool(options.multirun))
-
-        @hydra.main(version_base="1.3", config_path="pkg://ntl.config", config_name=CONFIG)
-        def job(config: DictConfig) -> None:
-            run_job(config, swept)
-
-        sys.argv = [sys.argv[0], *arguments]
-        job()
+        options, _ = get_args_parser().parse_known_args(arguments)
+        if any(getattr(options, name, None) for name in HYDRA_ANSWERS):
+            sys.argv = [sys.argv[0], *arguments]
+            hydra.main(version_base="1.3", config_path="pkg://ntl.config", config_name=CONFIG)(print)()
+            return 0
+        for settings in plan_runs(options.overrides, bool(options.multirun)):
+            do_run(settings)
     except UserError as error:
         return _report_error(error)
-    except SystemExit as stop:  # raised by a job or by Hydra
+    except SystemExit as stop:  # raised by Hydra
         return int(stop.code or 0)
     except KeyboardInterrupt:
         print(
@@ -83,74 +86,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def check(overrides: Sequence[str], multirun: bool) -> list[str]:
-    """Check the configuration before Hydra runs anything, with errors that list the valid choices.
+def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSettings]:
+    """Compose and check the configuration of every run.
 
     Args:
         overrides: Overrides of the command line.
-        multirun: Whether overrides may be sweeps. Each value of a sweep is then checked once, together with
-            the first values of the other sweeps.
+        multirun: Whether overrides may be sweeps.
 
     Returns:
-        The keys that are swept over.
+        The settings of each run.
 
     Raises:
-        UserError: The configuration is invalid.
+        UserError: A configuration is invalid.
     """
-    from ntl.experiment import Experiment
-    from ntl.known_keys import check_effect, known_keys
+    from ntl.config.known_keys import check_effect, known_keys
+    from ntl.config.paper_keys import read_settings
 
-    given, swept = list(overrides), {}
+    values = {i: [override] for i, override in enumerate(overrides)}
     if multirun:
-        for i, override in enumerate(OverridesParser.create().parse_overrides(given)):
+        for i, override in enumerate(OverridesParser.create().parse_overrides(list(overrides))):
             if override.is_sweep_override():
                 key = override.get_key_element()
-                swept[i] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-                given[i] = swept[i][0]
-    others = [[*given[:i], value, *given[i + 1 :]] for i, values in swept.items() for value in values[1:]]
-    configs = []
-    for one in (given, *others):
-        ours = [o for o in one if not o.startswith("hydra")]
-        configs.append(compose_config(CONFIG, ours, "ntl-train", known_keys))
-        Experiment.from_config(configs[-1])
-    check_effect([o.partition("=")[0].lstrip("+") for o in given], configs)
-    return [values[0].partition("=")[0] for values in swept.values()]
+                values[i] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+    configs, runs = [], []
+    for given in product(*values.values()):
+        swept = [chosen for chosen, override in zip(given, overrides, strict=True) if chosen != override]
+        configs.append(compose_config(CONFIG, given, "ntl-train", known_keys))
+        settings = read_settings(configs[-1], ",".join(swept))
+        resumes = settings.resume and settings.checkpoint is None and not settings.only_evaluate
+        if swept and resumes and not settings.output_dir.exists():
+            # One command continues a killed sweep, including runs that were never started.
+            print(f"ntl-train: {settings.output_dir} is new; training starts from scratch", file=sys.stderr)
+            settings = replace(settings, resume=False)
+        runs.append(settings)
+    check_effect([override.partition("=")[0].lstrip("+") for override in overrides], configs)
+    return runs
 
 
-def run_job(config: DictConfig, swept: Sequence[str]) -> None:
-    """Run one experiment.
-
-    Args:
-        config: The composed configuration.
-        swept: Keys that distinguish this run from the others of a sweep.
+def do_run(settings: RunSettings) -> None:
+    """Do one run.
 
     Raises:
-        SystemExit: With code 2, after a user-fixable error is printed.
+        UserError: The run cannot be done, or the disk is full.
     """
-    from ntl.experiment import Experiment
-    from ntl.run import run
+    from ntl.training.run import run
 
-    plain: Any = OmegaConf.to_container(config, resolve=True)
-    task_overrides = HydraConfig.get().overrides.task
-    chosen = [o for o in task_overrides if o.partition("=")[0] in swept]
     try:
-        experiment = Experiment.from_config(plain, ",".join(chosen))
-        resumes = experiment.resume and experiment.checkpoint is None and not experiment.only_evaluate
-        if chosen and resumes and not experiment.folder.path.exists():
-            # One command continues a killed sweep, including runs that were never started.
-            print(f"ntl-train: {experiment.folder} is new; training starts from scratch", file=sys.stderr)
-            experiment = replace(experiment, resume=False)
-        run(experiment)
-    except UserError as error:
-        # Hydra would print a traceback for a `UserError`.
-        raise SystemExit(_report_error(error)) from None
+        run(settings)
     except OSError as error:
         full = disk_full_error(
             error, "training_args.resume_from_checkpoint=true continues from the last checkpoint."
         )
         if full is None:
             raise
-        raise SystemExit(_report_error(full)) from None
+        raise full from None
 
 
 def _report_error(error: UserError) -> int:

@@ -16,18 +16,13 @@ SHARED = REPOSITORY.parent / "shared"
 TINY = (
     "seeds=[0]",
     "objectives=[ce,ntl_was]",
-    "task.train_size=64",
-    "task.validation_size=8",
-    "task.test_size=20",
-    "training.steps=4",
-    "training.batch_size=8",
-    "training.evaluations=2",
-    "training.evaluation_size=8",
-    "model.d_model=16",
-    "model.d_kv=8",
-    "model.d_ff=16",
-    "model.num_layers=1",
-    "model.num_heads=2",
+    "dataset_args.train_size=64",
+    "dataset_args.validation_size=8",
+    "dataset_args.test_size=20",
+    "training_args.max_steps=4",
+    "training_args.per_device_train_batch_size=8",
+    "training_args.eval_steps=2",
+    "model_args.config_overrides={d_model: 16, d_kv: 8, d_ff: 16, num_layers: 1, num_heads: 2}",
     "jobs=1",  # starting a worker costs more than its runs
 )
 
@@ -35,7 +30,7 @@ TINY = (
 @pytest.fixture
 def tiny(tmp_path: Path) -> list[str]:
     """Return overrides for a comparison that takes seconds, with a temporary output folder."""
-    return [*TINY, f"output_dir={tmp_path / 'out'}"]
+    return [*TINY, f"dataset_args.cache_dir={tmp_path / 'cache'}", f"output_dir={tmp_path / 'out'}"]
 
 
 def shared(path: str) -> Path:

@@ -22,8 +22,8 @@ from tolerances import TWO_PATHS, assert_close, assert_identical
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ntl.approaches import IGNORE, build_approach
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.errors import UserError
-from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 from ntloss import NTLoss
 
 GPT2 = {

@@ -24,8 +24,8 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import IGNORE, build_approach
 from ntl.approaches.shapes import SHAPES, get_shape
+from ntl.config.settings import LossSettings, ModelSettings
 from ntl.errors import UserError
-from ntl.settings import LossSettings, ModelSettings
 from ntloss import NTLoss, criterion_names
 
 ENCODINGS = ("digits", "rt")

@@ -20,8 +20,8 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import build_approach
 from ntl.approaches.shapes import get_shape
+from ntl.config.settings import LossSettings, ModelSettings
 from ntl.errors import UserError
-from ntl.settings import LossSettings, ModelSettings
 
 CE = LossSettings()
 

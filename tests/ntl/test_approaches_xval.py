@@ -21,8 +21,8 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import IGNORE, build_approach
 from ntl.approaches.shapes import get_shape
+from ntl.config.settings import LossSettings, ModelSettings
 from ntl.errors import UserError
-from ntl.settings import LossSettings, ModelSettings
 from ntloss.parsing import parse_number
 
 CE = LossSettings()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from published_commands import PROGRAM, scaled_down
 
-from ntl.comparison import program
 from ntl.run_language_modeling import main
+from ntl.training.sweep import main as compare
 
 RESUME = "training_args.resume_from_checkpoint=true"
 
@@ -27,7 +27,7 @@ def interrupted_run(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ntl.run.RunRecorder.on_save", die)
+        patch.setattr("ntl.training.run.RunRecorder.on_save", die)
         assert main(command) == 130
     return tmp_path / "run", [*command, RESUME]
 
@@ -87,7 +87,7 @@ def full(*_, **__):
 
 
 def test_a_full_disk_while_writing_results_keeps_the_model(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("ntl.run_folder.RunFolder.write_results", full)
+    monkeypatch.setattr("ntl.training.run_folder.RunFolder.write_results", full)
     assert main(scaled_down(tmp_path)) == 2
     message = capsys.readouterr().err
     assert "the disk is full" in message
@@ -97,20 +97,20 @@ def test_a_full_disk_while_writing_results_keeps_the_model(tmp_path, monkeypatch
 
 
 def test_a_full_disk_while_drawing_a_comparisons_figures_keeps_its_runs(tiny, monkeypatch, capsys):
-    monkeypatch.setattr("ntl.comparison.figures.save_figure", full)
-    assert program.main(tiny) == 2
+    monkeypatch.setattr("ntl.report.figures.save_figure", full)
+    assert compare(tiny) == 2
     message = capsys.readouterr().err
-    assert "the disk is full" in message
-    assert "the same command keeps the finished runs" in message
+    assert "cannot be written (No space left on device)" in message
+    assert "Traceback" not in message
     monkeypatch.undo()
-    assert program.main(tiny) == 0
+    assert compare(tiny) == 0
     assert "2 of 2 runs are already finished" in capsys.readouterr().out
 
 
-def test_an_error_with_another_cause_than_a_full_disk_keeps_its_traceback(tiny, monkeypatch):
+def test_an_error_with_another_cause_than_a_full_disk_keeps_its_traceback(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("ntl.comparison.figures.save_figure", fail)
+    monkeypatch.setattr("ntl.training.run_folder.RunFolder.write_results", fail)
     with pytest.raises(OSError, match="Input/output"):
-        program.main(tiny)
+        main(scaled_down(tmp_path))

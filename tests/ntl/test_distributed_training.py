@@ -11,7 +11,7 @@ from published_commands import PROGRAM, scaled_down
 from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, approx, assert_close
 
-from ntl.run_folder import RunFolder
+from ntl.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 SAME = ["model_args=vanilla_t5_ntl", "training_args.max_grad_norm=0.5", "evaluation.samples=7"]

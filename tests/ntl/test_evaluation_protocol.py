@@ -10,11 +10,11 @@ import torch.multiprocessing as mp
 from fake_approach import FakeApproach
 from tolerances import approx, assert_close
 
+from ntl.config.settings import GenerationSettings
+from ntl.data import Example, TaskData
 from ntl.errors import UserError
 from ntl.evaluation import batches_by_length, evaluate, evaluate_tests
-from ntl.run_folder import RunFolder
-from ntl.settings import GenerationSettings
-from ntl.tasks import Example, TaskData
+from ntl.training.run_folder import RunFolder
 
 NUMBERS = TaskData([], [], {})
 TEXTS = TaskData([], [], {}, number_metrics=False)

@@ -5,8 +5,8 @@ from published_commands import scaled_down
 from tolerances import ONE_COMPUTATION, assert_close
 
 from ntl.encodings.number_format import NumberFormat
-from ntl.run_folder import RunFolder
 from ntl.run_language_modeling import main
+from ntl.training.run_folder import RunFolder
 
 
 def command(tmp_path, model, *more):

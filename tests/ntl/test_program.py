@@ -12,9 +12,10 @@ from published_commands import PROGRAM, scaled_down
 from safetensors.torch import load_file
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
 
-from ntl.run import evenly_spaced
-from ntl.run_folder import RunFolder
+from ntl.evaluation import evenly_spaced
 from ntl.run_language_modeling import main
+from ntl.training.run_folder import RunFolder
+from ntl.training.trainer import last_complete_checkpoint
 
 ROOT = Path(__file__).parents[2]
 MODELS = [
@@ -302,7 +303,7 @@ def test_a_killed_run_continues_to_the_same_result(tmp_path):
         command(broken), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     deadline = time.monotonic() + 120
-    while not (broken / "checkpoint-5/trainer_state.json").exists():
+    while last_complete_checkpoint(broken) is None:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)

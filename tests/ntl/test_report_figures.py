@@ -5,10 +5,16 @@ import math
 import pytest
 from tolerances import approx
 
-from ntl.drawing import series_style
-from ntl.report_figures import digit_counts, draw_dataset, error_by_digits
-from ntl.report_groups import group_runs, load_finished
-from ntl.run_folder import Prediction, RunFolder, RunRecord
+from ntl.report.figures import (
+    _digit_confusion,
+    _learning_curves,
+    digit_counts,
+    draw_dataset,
+    error_by_digits,
+)
+from ntl.report.groups import group_runs, load_finished
+from ntl.report.style import OBJECTIVES, series_style, styles
+from ntl.training.run_folder import Prediction, RunFolder, RunRecord
 
 
 def predict(predicted, true, times=1):
@@ -40,6 +46,40 @@ def test_ten_series_are_distinguishable_without_colour():
     looks = [series_style(i) for i in range(10)]
     assert len({(how.dashes, how.marker) for how in looks}) == 10
     assert len({(how.colour, how.dashes) for how in looks}) == 10
+
+
+def test_an_objective_has_the_same_style_in_every_report():
+    few, many = styles(["T5 + NTL-WAS"]), styles(["a", "T5", "b", "T5 + NTL-WAS"])
+    assert few["T5 + NTL-WAS"] == many["T5 + NTL-WAS"]
+    assert len(set(styles([*OBJECTIVES, "a", "b"]).values())) == len(OBJECTIVES) + 2
+
+
+def test_digit_confusion_shows_places_with_digits_and_few_models(tmp_path):
+    for i in range(6):
+        folder = RunFolder(tmp_path / f"runs/{i}")
+        folder.write_record(RunRecord("m", f"T5 + {i}", "rjokes", 0, {}, status="finished"))
+        folder.write_results("test", {"accuracy": 0.1 * i}, predict(4.0, 4.0, 12), {})
+    groups = group_runs(load_finished([tmp_path / "runs"])[0])
+    runs = [[run.folder.predictions("test") for run in group.runs] for group in groups]
+    figure = _digit_confusion(groups, "test", runs)
+    titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
+    assert len(titles) == 4
+    assert all(title.endswith("units") for title in titles)
+    assert "the first 4 of 6 rows" in figure.get_suptitle()
+    assert len(figure.axes[0].get_xticks()) == 10  # no column for answers without a digit
+
+
+def test_xval_is_not_in_a_panel_of_cross_entropies(tmp_path):
+    for name in ("T5", "xVal"):
+        folder = RunFolder(tmp_path / name)
+        folder.write_record(RunRecord("m", name, "rjokes", 0, {}, status="finished"))
+        folder.write_results("test", {"exact_match": 0.5}, [], {})
+        folder.add_to_curve({"step": 1, "eval_ce": 1.0, "eval_accuracy": 0.5})
+    groups = group_runs(load_finished([tmp_path])[0])
+    figure = _learning_curves(groups, styles(["T5", "xVal"]))
+    accuracy, entropy = figure.axes
+    assert [line.get_label() for line in accuracy.lines] == ["T5", "xVal"]
+    assert [line.get_label() for line in entropy.lines] == ["T5"]
 
 
 @pytest.mark.parametrize(("objectives", "seeds"), [(1, 1), (10, 2)])

@@ -11,9 +11,9 @@ import pytest
 from tolerances import approx
 
 from ntl.cli import main
-from ntl.metrics import mean_and_interval
-from ntl.run_folder import Prediction, RunFolder, RunRecord
-from ntl.tables import Columns, latex_table
+from ntl.report.formats import Columns, latex_table
+from ntl.scores import mean_and_interval
+from ntl.training.run_folder import Prediction, RunFolder, RunRecord
 
 PUBLISHED = Path(__file__).parents[2] / "results/miniature/runs"
 NUMBERS = {
@@ -56,12 +56,54 @@ def test_rows_are_means_and_confidence_intervals_over_seeds(tmp_path, capsys):
     assert report(tmp_path) == 0
     # s = 0.1, t(0.975, 2) = 4.302653: 4.302653 * 0.1 / sqrt(3)
     lines = (tmp_path / "out" / "table.md").read_text().splitlines()
-    assert lines[4].startswith("| T5 | 1 | 0.1500 ± n/a |")
-    assert lines[5].startswith("| T5 + NTL-WAS | 3 | **0.2000 ± 0.2484** |")
+    assert lines[2] == "| objective | seeds | interpolate accuracy |"
+    assert lines[4] == "| T5 | 1 | 0.150 |"
+    assert lines[5] == "| T5 + NTL-WAS | 3 | 0.200 ± 0.248 |"
+    assert lines[7].startswith("The same in all rows: interpolate log MAE 0.500, interpolate log R² 0.250, ")
     assert "\n".join(lines) in capsys.readouterr().out
     ce, was = rows_of(tmp_path)
     assert (ce["interpolate accuracy"], ce["interpolate accuracy ±"]) == ("0.15", "")
     assert float(was["interpolate accuracy ±"]) == approx(0.248414)
+
+
+def test_the_best_mean_is_bold_only_if_its_interval_overlaps_with_no_other(tmp_path):
+    for seed, noise in enumerate((-0.001, 0.001)):
+        make_run(tmp_path / f"runs/ce/{seed}", "T5", seed, 0.2 + noise)
+        make_run(tmp_path / f"runs/was/{seed}", "T5 + NTL-WAS", seed, 0.5 + noise)
+    assert report(tmp_path) == 0
+    # ± 12.706 * 0.001
+    assert "| T5 + NTL-WAS | **0.500 ± 0.013** |" in (tmp_path / "out/table.md").read_text()
+    for seed, accuracy in enumerate((0.4, 0.6)):
+        make_run(tmp_path / f"runs/was/{seed}", "T5 + NTL-WAS", seed, accuracy)
+    assert report(tmp_path, "--overwrite") == 0
+    assert "| T5 + NTL-WAS | 0.50 ± 1.27 |" in (tmp_path / "out/table.md").read_text()
+
+
+def noisy(mae):
+    return {"accuracy": 0.1, "mae": mae, "constant_mae": 130.0, "noise_mae": 20.25}
+
+
+def test_differences_are_paired_by_seed(tmp_path):
+    # Seeds differ by far more than objectives, so only a paired difference shows the effect.
+    for seed, mae in enumerate((10.0, 20.0, 30.0)):
+        make_run(tmp_path / f"runs/ce/{seed}", "T5", seed, metrics=noisy(mae))
+        make_run(tmp_path / f"runs/was/{seed}", "T5 + NTL-WAS", seed, metrics=noisy(0.9 * mae))
+    make_run(tmp_path / "runs/was/3", "T5 + NTL-WAS", 3, metrics=noisy(1000.0))  # without a partner
+    assert report(tmp_path) == 0
+    text = (tmp_path / "out/table.md").read_text()
+    assert "interpolate MAE | interpolate MAE vs T5 |" in text
+    # -1, -2, -3: s = 1, t(0.975, 2) / sqrt(3) = 2.484
+    assert "-2.00 ± 2.48 (lower on 3 of 3) |" in text
+    assert "| T5 | 3 | 20.0 ± 24.8 |  |" in text
+
+
+def test_the_report_names_what_errors_are_compared_with(tmp_path):
+    make_run(tmp_path / "runs/a", "T5", 0, metrics=noisy(25.0))
+    assert report(tmp_path) == 0
+    text = (tmp_path / "out/table.md").read_text()
+    assert "MAE on interpolate of always answering the median of the training answers: 130" in text
+    assert "of answering everything but the noise: 20.2." in text
+    assert (tmp_path / "out/arithmetic_overview.png").stat().st_size > 1000
 
 
 def test_the_confidence_interval_uses_students_t(tmp_path):
@@ -75,7 +117,7 @@ def test_a_metric_that_one_seed_lacks_has_no_mean(tmp_path):
     make_run(tmp_path / "runs/0", "T5", 0)
     make_run(tmp_path / "runs/1", "T5", 1, metrics={"accuracy": 0.5, **NUMBERS, "log_r2": None})
     assert report(tmp_path) == 0
-    assert "| T5 | 2 | 0.5000 ± 0.0000 | 0.5000 ± 0.0000 | n/a |" in (tmp_path / "out/table.md").read_text()
+    assert "| T5 | 2 | 0.500 ± 0.000 | 0.500 ± 0.000 | n/a |" in (tmp_path / "out/table.md").read_text()
 
 
 def test_each_dataset_has_its_own_tables_and_figures(tmp_path):
@@ -87,7 +129,7 @@ def test_each_dataset_has_its_own_tables_and_figures(tmp_path):
     assert report(tmp_path) == 0
     text = (tmp_path / "out/table.md").read_text()
     assert "## multirc\n\n| objective | seeds | val exact match | val BLEU | val ROUGE-L |" in text
-    assert "| T5 | 1 | 0.2500 ± n/a | 12.30 ± n/a | 0.5000 ± n/a |" in text
+    assert "| T5 | 1 | 0.250 | 12.3 | 0.500 |" in text
     assert "| objective | seeds | test final answer | test accuracy |" in text
     assert (tmp_path / "out/arithmetic_digit_confusion_interpolate.png").stat().st_size > 1000
     assert not (tmp_path / "out/multirc_error_by_magnitude.png").exists()
@@ -146,9 +188,9 @@ def test_exact_numbers_come_first_and_runs_without_them_have_no_mean(tmp_path):
     make_run(tmp_path / "runs/b", "RT", 0)
     assert report(tmp_path) == 0
     text = (tmp_path / "out/table.md").read_text()
-    assert "| objective | seeds | interpolate exact | interpolate accuracy |" in text
-    assert "| T5 | 1 | 0.2500 ± n/a | 0.5000 ± n/a |" in text
-    assert "| RT | 1 | n/a | 0.5000 ± n/a |" in text
+    assert "| objective | interpolate exact |" in text
+    assert "| T5 | 0.250 |" in text
+    assert "| RT | n/a |" in text
 
 
 def test_the_report_names_the_evaluations_that_it_shows_and_omits(tmp_path):
@@ -165,11 +207,11 @@ def test_the_report_names_the_evaluations_that_it_shows_and_omits(tmp_path):
     assert main(["report", str(few), "--output", str(tmp_path / "few")]) == 0
     text = (tmp_path / "few/table.md").read_text()
     assert "Evaluated with beams=4, samples=20." in text
-    assert "| T5 | 1 | 0.9000 ± n/a |" in text
+    assert "| T5 | 1 | 0.900 |" in text
     assert main(["report", str(run), str(few), "--output", str(tmp_path / "both")]) == 0
     text = (tmp_path / "both/table.md").read_text()
     assert "Evaluated with beams=4, samples=20 (1 run); beams=4, samples=null (1 run)." in text
-    assert "| T5 (samples=20) | 1 | **0.9000 ± n/a** |" in text
+    assert "| T5 (samples=20) | 0.900 |" in text
     assert "Not shown" not in text
 
 
@@ -178,7 +220,7 @@ def test_runs_without_predictions_are_reported_with_fewer_figures(tmp_path):
     assert main(["report", *folders, "--output", str(tmp_path / "out")]) == 0
     text = (tmp_path / "out/table.md").read_text()
     assert "because predictions are missing: validation, interpolate, extrapolate." in text
-    assert "| T5 | 1 | **0.0410 ± n/a** |" in text
+    assert "| T5 | 0.0410 |" in text
     figures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
     assert figures == ["arithmetic_accuracy.png", "arithmetic_learning_curves.png"]
 
@@ -190,7 +232,7 @@ def test_a_failed_report_leaves_nothing_behind_and_can_be_repeated(tmp_path, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("ntl.report_figures.draw_dataset", fail)
+        patched.setattr("ntl.report.figures.draw_dataset", fail)
         with pytest.raises(KeyboardInterrupt):
             report(tmp_path)
         assert not (tmp_path / "out").exists()
@@ -198,7 +240,7 @@ def test_a_failed_report_leaves_nothing_behind_and_can_be_repeated(tmp_path, mon
     before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     make_run(tmp_path / "runs/a", "T5", 0, 0.75)
     with monkeypatch.context() as patched:
-        patched.setattr("ntl.report_figures.draw_dataset", fail)
+        patched.setattr("ntl.report.figures.draw_dataset", fail)
         with pytest.raises(KeyboardInterrupt):
             report(tmp_path, "--overwrite")
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
@@ -211,7 +253,7 @@ def test_a_full_disk_while_drawing_leaves_no_report(tmp_path, monkeypatch, capsy
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("ntl.report_figures.save_figure", full)
+        patched.setattr("ntl.report.figures.save_figure", full)
         assert report(tmp_path) == 2
     assert "cannot be written (No space left on device)" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -231,7 +273,7 @@ def test_a_killed_report_does_not_block_the_next_one(tmp_path, monkeypatch):
 
     make_run(tmp_path / "runs/a", "T5", 0, 0.75)
     with monkeypatch.context() as patched:
-        patched.setattr("ntl.report.os.replace", replace_one)
+        patched.setattr("ntl.report.program.os.replace", replace_one)
         with pytest.raises(KeyboardInterrupt):
             report(tmp_path, "--overwrite")
     assert report(tmp_path, "--overwrite") == 0

@@ -8,8 +8,8 @@ from published_commands import scaled_down
 from safetensors import safe_open
 from tolerances import HALF_PRECISION, approx
 
-from ntl.run_folder import RunFolder
 from ntl.run_language_modeling import main
+from ntl.training.run_folder import RunFolder
 
 
 @pytest.fixture

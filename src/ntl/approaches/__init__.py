@@ -16,9 +16,15 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from ntl.config.settings import (
+    FAMILIES,
+    NUMBER_FORMATS,
+    GenerationSettings,
+    LossSettings,
+    ModelSettings,
+)
 from ntl.encodings.number_format import NumberFormat
 from ntl.errors import UserError
-from ntl.settings import FAMILIES, NUMBER_FORMATS, GenerationSettings, LossSettings, ModelSettings
 from ntloss import NumberVocabulary
 
 IGNORE = -100

@@ -15,8 +15,8 @@ from torch.distributed.fsdp import (
 )
 from transformers import PreTrainedModel
 
+from ntl.config.settings import GenerationSettings
 from ntl.encodings.format_mask import FormatMask
-from ntl.settings import GenerationSettings
 
 
 def pad(

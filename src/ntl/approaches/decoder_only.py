@@ -17,10 +17,10 @@ from ntl.approaches.batches import generate, pad, pad_questions
 from ntl.approaches.language_model import number_tokens
 from ntl.approaches.objective import LanguageObjective
 from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.digits import TextEncoding, split_digits
 from ntl.encodings.number_format import NumberFormat
 from ntl.errors import UserError
-from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 from ntloss import NumberVocabulary
 
 

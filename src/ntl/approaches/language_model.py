@@ -16,11 +16,11 @@ from ntl.approaches.answer_format import AnswerFormat
 from ntl.approaches.batches import generate, pad, pad_questions
 from ntl.approaches.objective import LanguageObjective
 from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.digits import TextEncoding, check_special_tokens, split_digits
 from ntl.encodings.number_format import NumberFormat
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
-from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 from ntloss import NumberTokensLeftOut, NumberVocabulary
 
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntl.approaches import IGNORE, Share
+from ntl.config.settings import LossSettings
 from ntl.errors import UserError
-from ntl.settings import LossSettings
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary, get_criterion
 
 

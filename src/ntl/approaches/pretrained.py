@@ -20,11 +20,11 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ntl.approaches import CHECKPOINT_KEY
-from ntl.configuration import check_section
+from ntl.config.compose import check_section
+from ntl.config.settings import ModelSettings
 from ntl.encodings.digits import load_tokenizer, split_digits
+from ntl.encodings.locate import WEIGHTS, locate
 from ntl.errors import UserError
-from ntl.hub import WEIGHTS, locate
-from ntl.settings import ModelSettings
 
 _SCRATCH = (
     "model_args.model_name_or_path=null trains from scratch, with a configuration that ships with the lab"

@@ -21,10 +21,10 @@ from ntl.approaches import Batch, Row, Share
 from ntl.approaches.batches import generation_mode, pad_questions
 from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
 from ntl.approaches.standardise import NO_STATISTICS, fit, restore, standardise
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.digits import TextEncoding, check_special_tokens, split_digits
 from ntl.encodings.xval import format_number
 from ntl.errors import UserError
-from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 from ntloss.parsing import parse_number
 
 

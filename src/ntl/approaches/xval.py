@@ -17,10 +17,10 @@ from ntl.approaches.batches import generation_mode, pad, pad_questions
 from ntl.approaches.objective import plain_cross_entropy
 from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
 from ntl.approaches.standardise import NO_STATISTICS, fit, restore, standardise
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.digits import check_special_tokens, split_digits
 from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values
 from ntl.errors import UserError
-from ntl.settings import GenerationSettings, LossSettings, ModelSettings
 
 
 class XvalOutput(NamedTuple):

@@ -14,8 +14,8 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from ntl.encodings.locate import TOKENIZERS, locate
 from ntl.errors import UserError
-from ntl.hub import TOKENIZERS, locate
 
 # Numbers in all positions that occur in the tasks: at the start, at the end, after a sign, bracket or point.
 PROBES = ("0123456789", "Evaluate -1520 - -1524 - (0 + 2 - 1 - -36).", "12 7 45", "-3.14", "90")

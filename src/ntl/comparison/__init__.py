@@ -1,1 +1,0 @@
-"""`ntl compare`: train the same small T5 with several objectives and seeds. `program` is the entry point."""

@@ -1,0 +1,128 @@
+"""Compose the runs of `ntl compare`: several objectives and seeds of one training configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ntl.config.compose import check_section, check_value, choices, compose_config, is_whole_number
+from ntl.config.known_keys import SECTIONS, check_effect, known_keys
+from ntl.config.paper_keys import read_settings
+from ntl.config.settings import RunSettings
+from ntl.errors import UserError
+
+KEYS = ("objectives", "seeds", "jobs", "output_dir", "overwrite")
+# Maps each key of a run that the comparison sets to the override that replaces it.
+REPLACED = {
+    "training_args.seed": "seeds=[0,1]",
+    "training_args.output_dir": "output_dir=some/folder",
+    "training_args.overwrite_output_dir": "overwrite=true",
+    "training_args.resume_from_checkpoint": "the same command again, which continues",
+    "training_args.do_only_eval": "the folders of runs to `ntl train training_args=eval`",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The runs of `ntl compare`.
+
+    Args:
+        runs: Settings of each run, by its name: seed by seed, in the order of the objectives.
+        output_dir: Folder that holds the runs' folders and the report.
+        jobs: Number of worker processes. None: one per usable core, at most four.
+        overwrite: Whether runs of another configuration are replaced.
+    """
+
+    runs: Mapping[str, RunSettings]
+    output_dir: Path
+    jobs: int | None
+    overwrite: bool
+
+
+def load_comparison(overrides: Sequence[str]) -> Comparison:
+    """Compose and check the configuration of every run.
+
+    Args:
+        overrides: Hydra overrides, such as `dataset_args=arithmetic` or `seeds=[0,1]`.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        UserError: An override is malformed, names an unknown key or choice, or has a value out of range.
+    """
+    given = [override.partition("=")[0].lstrip("+") for override in overrides]
+    for key in given:
+        if instead := REPLACED.get(key):
+            raise UserError(f"{key} has no effect: the comparison sets it. Pass {instead}, or omit {key}.")
+    first = compose_config("compare", overrides, "ntl compare", known_keys)
+    check_section("", first, (*KEYS, *SECTIONS), KEYS)
+    _check(first)
+    folder = Path(first["output_dir"]).expanduser()
+    configs = {
+        objective: compose_config(
+            "compare", [*overrides, *objective_overrides(objective)], "ntl compare", known_keys
+        )
+        for objective in first["objectives"]
+    }
+    runs = {}
+    for seed in first["seeds"]:
+        for objective, config in configs.items():
+            name = f"{objective}, seed {seed}"
+            own = re.sub(r"[^\w.=,-]+", "_", objective)
+            place = {"seed": seed, "output_dir": str(folder / own / f"seed{seed}")}
+            sections = {key: value for key, value in config.items() if key not in KEYS}
+            sections["training_args"] = {**config["training_args"], **place}
+            runs[name] = read_settings(sections)
+    check_effect([key for key in given if key not in KEYS], configs.values())
+    return Comparison(runs, folder, first["jobs"], first["overwrite"])
+
+
+def objective_overrides(objective: str) -> list[str]:
+    """Return an objective's overrides.
+
+    Args:
+        objective: A file of the group `loss` or of `model_args`, or overrides separated by spaces.
+
+    Returns:
+        The overrides.
+
+    Example:
+        >>> objective_overrides("ntl_was"), objective_overrides("xval")
+        (['loss=ntl_was'], ['model_args=xval'])
+        >>> objective_overrides("loss=ntl_was loss.weight=0.8")
+        ['loss=ntl_was', 'loss.weight=0.8']
+    """
+    if "=" in objective:
+        return objective.split()
+    return [f"{'model_args' if objective in choices('model_args') else 'loss'}={objective}"]
+
+
+def _check(config: Mapping[str, Any]) -> None:
+    known = [*choices("loss"), *choices("model_args")]
+    names = f"overrides such as 'loss=ntl_was loss.weight=0.8', or names among: {', '.join(known)}"
+    _check_list(
+        config, "objectives", lambda o: isinstance(o, str) and ("=" in o or o in known), names, "[ce,ntl_was]"
+    )
+    _check_list(
+        config, "seeds", lambda seed: is_whole_number(seed, 0) and seed < 2**32,
+        "whole numbers from 0 to 2^32 - 1", "[0,1,2]",
+    )  # fmt: skip
+    jobs = config["jobs"]
+    jobs_ok = jobs is None or is_whole_number(jobs, 1)
+    check_value(jobs_ok, "jobs", jobs, "a whole number of at least 1, or null (one per core)", 2)
+    overwrite, folder = config["overwrite"], config["output_dir"]
+    check_value(isinstance(overwrite, bool), "overwrite", overwrite, "true or false", "true")
+    check_value(isinstance(folder, str) and folder != "", "output_dir", folder, "a folder", "some/folder")
+
+
+def _check_list(
+    config: Mapping[str, Any], key: str, ok: Callable[[Any], bool], expected: str, example: str
+) -> None:
+    values = config[key]
+    good = isinstance(values, list) and bool(values) and all(map(ok, values))
+    good = good and len(set(values)) == len(values)
+    check_value(good, key, values, f"a list, not empty and without repetition, of {expected}", example)

@@ -1,0 +1,140 @@
+"""A run's settings as frozen dataclasses, independent of the configuration's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FAMILIES = ("t5", "decoder_only")
+ENCODINGS = ("digits", "auto", "rt", "xval")
+HEADS = ("language", "regression")
+NUMBER_FORMATS = ("plain", "padded")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which model to use, and how it reads and writes numbers.
+
+    Args:
+        family: `t5` (encoder-decoder) or `decoder_only` (Llama, Mamba, ...).
+        encoding: `digits` makes every digit a token, `auto` uses the tokenizer unchanged, `rt` uses the
+            Regression Transformer's tokens of digit and place, and `xval` uses one `[NUM]` token scaled by
+            the value.
+        head: `language`, or `regression` to predict one number instead of text.
+        number_format: `plain` writes answers as they are. `padded` writes all answers in one length, with
+            leading zeros, a sign if any training answer is negative, and as many decimals.
+        number_width: Digits before the point of padded answers. None is as many as the training answers need.
+        number_places: Digits after the point of padded answers. None is as many as the training answers need.
+        checkpoint: Folder or hub name of pretrained weights. None trains from scratch.
+        tokenizer: Folder or hub name. None uses the checkpoint's tokenizer or, from scratch, the small one
+            that ships with the lab.
+        config: Configuration arguments of a model trained from scratch, including `model_type` (`t5`,
+            `llama`, `mamba`, ...).
+        log_scale: Whether `rt` and `xval` embed numbers, and `xval` and a regression head predict them, on a
+            log scale.
+        seed: Random seed of the initial weights.
+    """
+
+    family: str = "t5"
+    encoding: str = "digits"
+    head: str = "language"
+    number_format: str = "plain"
+    number_width: int | None = None
+    number_places: int | None = None
+    checkpoint: str | None = None
+    tokenizer: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    log_scale: bool = True
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """Which loss to minimise in addition to cross-entropy, or in place of it at number tokens.
+
+    Args:
+        criterion: A name from `ntloss.criterion_names()`. None minimises cross-entropy alone.
+        options: Arguments of the criterion.
+        weight: Weight λ of the criterion.
+        reweigh: Whether probability on text costs more than the worst number.
+        mode: `add` adds the criterion to cross-entropy; `replace` substitutes it at number positions.
+        label_smoothing: Uniform label smoothing of cross-entropy; 0 turns it off.
+    """
+
+    criterion: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    weight: float = 0.3
+    reweigh: bool = False
+    mode: str = "add"
+    label_smoothing: float = 0.0
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """How answers are decoded.
+
+    Args:
+        beams: Number of beams; 1 decodes greedily. xVal always decodes greedily.
+        max_new_tokens: Maximum length of an answer in tokens.
+        batch_size: Number of questions decoded at once.
+    """
+
+    beams: int = 4
+    max_new_tokens: int = 64
+    batch_size: int = 64
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything that one run needs to know.
+
+    Args:
+        config: The composed configuration, as recorded in `run.json`.
+        name: Name of the model.
+        objective: Name of the model with its loss in tables and figures.
+        model: Model settings.
+        loss: Loss settings.
+        generation: Decoding settings.
+        samples: Number of examples of each test set that are answered. None: all.
+        samples_during_training: Number of validation examples answered at each evaluation. None: all.
+        data: Settings of the dataset, with its `name`.
+        trainer: Arguments of transformers' `Seq2SeqTrainingArguments`.
+        output_dir: Output folder.
+        only_evaluate: Whether to evaluate a trained model without training.
+        overwrite: Whether a run in the output folder is deleted.
+        resume: Whether to continue the run in the output folder.
+        checkpoint: Checkpoint to continue from. None is the latest one.
+    """
+
+    config: Mapping[str, Any]
+    name: str
+    objective: str
+    model: ModelSettings
+    loss: LossSettings
+    generation: GenerationSettings
+    samples: int | None
+    samples_during_training: int | None
+    data: Mapping[str, Any]
+    trainer: Mapping[str, Any]
+    output_dir: Path
+    only_evaluate: bool = False
+    overwrite: bool = False
+    resume: bool = False
+    checkpoint: Path | None = None
+
+    @property
+    def dataset(self) -> str:
+        """Name of the dataset."""
+        return str(self.data["name"])
+
+    @property
+    def cache_dir(self) -> Path:
+        """Folder of the memory-mapped copies of the data."""
+        return Path(self.data["cache_dir"])
+
+    @property
+    def seed(self) -> int:
+        """Random seed of the weights, of dropout and of the order of the data."""
+        return self.model.seed

@@ -1,0 +1,1 @@
+"""One module per dataset, with a function `load(settings) -> TaskData`; see `ntl.data`."""

@@ -1,0 +1,123 @@
+"""Multiplication: "What is 47 times 913?", with factors of up to a given number of digits.
+
+The test questions have the same numbers of digits as the training questions (interpolate), or one longer
+factor (extrapolate).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from ntl.data import Example, TaskData, check_at_least, check_one_of, setting_key
+from ntl.data.files import load_files, prepared_layout
+from ntl.errors import UserError
+
+PREPARED = {
+    "train": "train.jsonl",
+    "validation": "val.jsonl",
+    "interpolate": "test_interpolate.jsonl",
+    "extrapolate": "test_extrapolate.jsonl",
+}
+# The paper's repository has one test file.
+PUBLISHED = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}
+
+Product = tuple[int, int]
+
+
+def load(settings: Mapping[str, Any]) -> TaskData:
+    """Generate or read the questions.
+
+    Args:
+        settings: `data_dir` (folder of prepared files; None generates the questions), `mode` (None) and
+            `cache_dir`. The generator takes `digits` (maximum digits of a factor), `extrapolate_digits`
+            (digits of the larger factor in the extrapolation test), `train_size`, `validation_size`,
+            `test_size` and `data_seed`.
+
+    Returns:
+        The questions.
+
+    Raises:
+        UserError: A setting is out of range, or a file is missing or malformed.
+    """
+    check_one_of(settings, "mode", [None])
+    if settings["data_dir"] is None:
+        return generate(settings)
+    parts = load_files(settings, [prepared_layout(PREPARED), prepared_layout(PUBLISHED)])
+    return TaskData(parts.pop("train"), parts.pop("validation"), parts)
+
+
+def generate(settings: Mapping[str, Any]) -> TaskData:
+    """Generate the questions.
+
+    Args:
+        settings: See `load`.
+
+    Returns:
+        The questions. In training, each pair of digit counts is equally likely. The products of the training,
+        validation and test sets are disjoint, regardless of the order of the factors. Training questions may
+        repeat, because there are only 81 products of two one-digit numbers.
+
+    Raises:
+        UserError: A setting is out of range.
+    """
+    sizes = ("train_size", "validation_size", "test_size", "digits")
+    check_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})
+    digits, more = settings["digits"], settings["extrapolate_digits"]
+    check_at_least(settings, {"extrapolate_digits": digits + 1})
+    inside = [(n, m) for n in range(1, digits + 1) for m in range(1, digits + 1)]
+    outside = [shape for m in range(1, digits + 1) for shape in ((more, m), (m, more))]
+    room = sum(_max_held_out(shape) for shape in inside if shape[0] <= shape[1])
+    wanted = settings["validation_size"] + settings["test_size"]
+    if room < wanted:
+        raise UserError(
+            f"{setting_key(settings, 'digits')}={digits} leaves {room} products to hold out; "
+            f"expected at least {wanted}. Raise it, or lower validation_size and test_size."
+        )
+    rng = random.Random(settings["data_seed"])
+    held_out: set[Product] = set()
+    tests = {
+        "interpolate": _hold_out(inside, settings["test_size"], rng, held_out),
+        "extrapolate": _hold_out(outside, settings["test_size"], rng, held_out),
+    }
+    validation = _hold_out(inside, settings["validation_size"], rng, held_out)
+    train = [_question(a, b) for a, b in islice(_products(inside, rng, held_out), settings["train_size"])]
+    return TaskData(train, validation, tests)
+
+
+def _max_held_out(shape: tuple[int, int]) -> int:
+    """Return how many products of a shape may be held out: a quarter of them, ignoring the factors' order."""
+    n, m = shape
+    products = 81 * 10 ** (n + m - 2)
+    return -(-products // (8 if n == m else 4))
+
+
+def _hold_out(
+    shapes: list[tuple[int, int]], size: int, rng: random.Random, held_out: set[Product]
+) -> list[Example]:
+    taken = Counter((len(str(a)), len(str(b))) for a, b in held_out)
+    examples: list[Example] = []
+    products = _products(shapes, rng, held_out)
+    while len(examples) < size:
+        a, b = next(products)
+        smaller, larger = sorted((a, b))
+        shape = (len(str(smaller)), len(str(larger)))
+        if taken[shape] < _max_held_out(shape):
+            taken[shape] += 1
+            held_out.add((smaller, larger))
+            examples.append(_question(a, b))
+    return examples
+
+
+def _products(shapes: list[tuple[int, int]], rng: random.Random, held_out: set[Product]) -> Iterator[Product]:
+    while True:
+        a, b = (rng.randrange(10 ** (n - 1), 10**n) for n in rng.choice(shapes))
+        if (min(a, b), max(a, b)) not in held_out:
+            yield a, b
+
+
+def _question(a: int, b: int) -> Example:
+    return Example(f"What is {a} times {b}?", str(a * b))

@@ -1,0 +1,79 @@
+"""Encode examples once and cache the token ids on disk, so that no training step waits for a tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from ntl.approaches import Approach
+from ntl.config.settings import ModelSettings
+from ntl.data import Example, fingerprint
+from ntl.errors import UserError
+
+FORMAT = 1  # version of the cache's format; changing it invalidates all caches
+BATCH = 1000
+
+
+def tokenize(
+    examples: Sequence[Example], approach: Approach, model: ModelSettings, cache_dir: Path
+) -> Dataset:
+    """Encode examples, or load them from the cache.
+
+    Args:
+        examples: Examples to encode.
+        approach: Approach that encodes them.
+        model: Settings that the approach was built from. Together with the tokenizer they form the cache key.
+        cache_dir: Folder of the cache.
+
+    Returns:
+        One memory-mapped row per example: the columns of `Approach.encode`, and `length`, the length of the
+        longest one.
+
+    Raises:
+        UserError: The approach cannot encode an answer, or the cache cannot be written.
+    """
+    settings = asdict(model)
+    identity = {
+        "format": FORMAT,
+        "data": getattr(examples, "fingerprint", None) or fingerprint(examples),
+        "encoding": [settings[key] for key in ("family", "encoding", "head", "log_scale")],
+        "number_format": str(approach.number_format),
+        "tokenizer": approach.tokenizer.backend_tokenizer.to_str(),
+        # Encoding rejects rows that are too long for the model.
+        "longest": getattr(approach.model.config, "max_position_embeddings", None),
+    }
+    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"dataset_args.cache_dir={cache_dir} cannot be written ({error.strerror}); expected a folder "
+            "with room for a copy of the data. Pass another one."
+        ) from None
+    texts = getattr(examples, "dataset", None)
+    if texts is None:
+        texts = Dataset.from_dict(
+            {"question": [e.question for e in examples], "answer": [e.answer for e in examples]}
+        )
+
+    def encode(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
+        columns = approach.encode(batch["question"], batch["answer"])
+        ids = [column for column in columns.values() if column and isinstance(column[0], list)]
+        return {**columns, "length": [max(map(len, row)) for row in zip(*ids, strict=True)]}
+
+    # `datasets` writes to a temporary file and renames it, so an interrupted run leaves no partial cache.
+    return texts.map(
+        encode,
+        batched=True,
+        batch_size=BATCH,
+        remove_columns=texts.column_names,
+        cache_file_name=str(cache_dir / f"{key}.arrow"),
+        new_fingerprint=key,
+        desc="tokenize",
+    )

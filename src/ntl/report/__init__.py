@@ -1,0 +1,1 @@
+"""Report finished runs: group them over seeds, write tables, draw figures."""

@@ -1,0 +1,157 @@
+"""`ntl report`: collect finished runs into tables in the paper's format, and figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ntl.errors import UserError
+from ntl.report.groups import (
+    FinishedRun,
+    Group,
+    drop_repeated_runs,
+    group_by_dataset,
+    group_runs,
+    load_finished,
+    other_evaluations,
+)
+from ntl.report.tables import latex_report, long_csv, markdown_report, wide_csv
+from ntl.training.records import write_atomically
+
+REPORT = "report.json"
+UNFINISHED = ".unfinished-"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Arguments after `ntl report`. Default: `sys.argv[1:]`.
+
+    Returns:
+        The exit code: 0 for success, 2 for a user-fixable error.
+    """
+    parser = argparse.ArgumentParser(
+        prog="ntl report",
+        description="Collect finished runs into tables over seeds (Markdown, CSV, LaTeX) and figures.",
+    )
+    parser.add_argument("folders", nargs="+", type=Path, help="folders that are or contain runs")
+    parser.add_argument(
+        "--output", type=Path, default=Path("outputs/report"), help="output folder (default: %(default)s)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing report")
+    given = parser.parse_args(arguments)
+    try:
+        report(given.folders, given.output, given.overwrite)
+    except UserError as error:
+        print(f"ntl report: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def report(folders: Sequence[Path], output: Path, overwrite: bool = False, in_order: bool = False) -> None:
+    """Collect runs, print the tables, and write the tables and figures.
+
+    Args:
+        folders: Folders to search, see `run_folder.find_runs`.
+        output: Folder for table.md, table.csv, table.tex, metrics.csv, the figures and report.json.
+        overwrite: Whether to replace an existing report.
+        in_order: Whether rows keep the order of the folders, see `groups.group_runs`.
+
+    Raises:
+        UserError: There are no finished runs, a file cannot be read, or the output folder holds other files
+            or cannot be written.
+    """
+    before = _check_output(output, overwrite)
+    runs, left_out = load_finished(folders)
+    runs, repeated = drop_repeated_runs(runs)
+    for line in repeated:
+        print(f"ntl report: warning: {line}", file=sys.stderr)
+    left_out += repeated
+    datasets = group_by_dataset(group_runs(runs, in_order))
+    text = markdown_report(datasets, left_out)
+    is_new = not output.exists()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        # Inside the output folder, so that files can be renamed into place.
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=output) as unfinished:
+            files = _write_report(Path(unfinished), datasets, text, runs, left_out)
+            _replace(output, before, Path(unfinished), files)
+    except OSError as error:
+        raise UserError(
+            f"{output} cannot be written ({error.strerror}); expected a writable folder. Pass another "
+            "--output."
+        ) from None
+    finally:
+        if is_new and output.is_dir() and not any(output.iterdir()):
+            output.rmdir()
+    print(text)
+    print(f"{'Replaced' if before else 'Wrote'} {', '.join(files)} in {output}")
+
+
+def _write_report(
+    folder: Path,
+    datasets: dict[str, list[Group]],
+    text: str,
+    runs: Sequence[FinishedRun],
+    left_out: Sequence[str],
+) -> list[str]:
+    """Write the report, including report.json, and return the names of its other files."""
+    from ntl.report.figures import draw_dataset
+
+    write_atomically(folder / "table.md", text)
+    write_atomically(folder / "table.csv", wide_csv(datasets))
+    write_atomically(folder / "table.tex", latex_report(datasets))
+    write_atomically(folder / "metrics.csv", long_csv(datasets))
+    figures = [name for name, groups in datasets.items() for name in draw_dataset(name, groups, folder)]
+    files = ["table.md", "table.csv", "table.tex", "metrics.csv", *figures]
+    content = {
+        "files": files,
+        "runs": [str(run.folder) for run in runs],
+        "not_shown": [str(evaluation) for evaluation in other_evaluations(runs)],
+        "left_out": left_out,
+    }
+    write_atomically(folder / REPORT, json.dumps(content, indent=1) + "\n")
+    return files
+
+
+def _replace(output: Path, before: Sequence[str], finished: Path, files: Sequence[str]) -> None:
+    """Move a finished report into place, and delete the files that only the old report had."""
+    # If this is interrupted, report.json lists all files, so the report can still be replaced.
+    write_atomically(output / REPORT, json.dumps({"files": sorted({*before, *files})}) + "\n")
+    for name in files:
+        os.replace(finished / name, output / name)
+    for name in {*before} - {*files}:
+        (output / name).unlink(missing_ok=True)
+    os.replace(finished / REPORT, output / REPORT)
+
+
+def _check_output(output: Path, overwrite: bool) -> list[str]:
+    """Return the files of an existing report that will be replaced.
+
+    Raises:
+        UserError: The folder holds other files, or a report although `overwrite` is false.
+    """
+    if not output.exists():
+        return []
+    # Temporary folders left by a killed report do not matter.
+    if output.is_dir() and all(path.name.startswith(UNFINISHED) for path in output.iterdir()):
+        return []
+    try:
+        files = [name for name in json.loads((output / REPORT).read_text())["files"] if "/" not in name]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"--output {output} holds files that are not a report; expected a new or empty folder. "
+            "Pass another."
+        ) from None
+    if not overwrite:
+        raise UserError(
+            f"--output {output} holds a report; expected a new or empty folder. Pass another, or "
+            "--overwrite to replace the report."
+        )
+    return files

@@ -1,0 +1,98 @@
+"""The style of the lab's figures, with colours that are easy to distinguish."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+# The Okabe-Ito palette, which remains distinguishable with colour blindness and in greyscale.
+GREY, BLUE, ORANGE, GREEN = "#7A7A7A", "#0072B2", "#E69F00", "#009E73"
+PINK, SKY, VERMILION = "#CC79A7", "#56B4E9", "#D55E00"
+STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#999999",
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelcolor": "#333333",
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+    "axes.grid": True,
+    "grid.color": "#E6E6E6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+}
+
+
+# Objectives with a style of their own; others take the next ones in order.
+OBJECTIVES = (
+    "T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 regression head", "xVal", "RT", "RT + NTL-MSE", "RT + NTL-WAS",
+)  # fmt: skip
+
+
+class SeriesStyle(NamedTuple):
+    """How one series is drawn; the first 21 styles are distinguishable even without colour.
+
+    Args:
+        colour: Colour of lines, bars and points.
+        dashes: Line style, as matplotlib takes it.
+        marker: Marker of points.
+    """
+
+    colour: str
+    dashes: object
+    marker: str
+
+
+def styles(labels: Sequence[str]) -> dict[str, SeriesStyle]:
+    """Choose a style for each objective, the same in every figure of every report for those in `OBJECTIVES`.
+
+    Args:
+        labels: Names of the objectives.
+
+    Returns:
+        Maps each name to its style; no two are the same.
+    """
+    others = [label for label in labels if label not in OBJECTIVES]
+    places = {label: OBJECTIVES.index(label) for label in labels if label in OBJECTIVES}
+    places |= {label: len(OBJECTIVES) + i for i, label in enumerate(others)}
+    return {label: series_style(places[label]) for label in labels}
+
+
+def series_style(i: int) -> SeriesStyle:
+    """Return the style of the i-th series."""
+    colours = (GREY, BLUE, ORANGE, GREEN, PINK, SKY, VERMILION)
+    dashes = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
+    return SeriesStyle(colours[i % 7], dashes[i // 7 % 3], "osD^vPX"[(i + i // 7) % 7])
+
+
+def new_figure(
+    columns: int, size: tuple[float, float], widths: Sequence[float] | None = None, rows: int = 1
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure with a grid of axes.
+
+    Args:
+        columns: Number of columns.
+        size: Width and height in inches.
+        widths: Relative widths of the columns. Default: equal widths.
+        rows: Number of rows.
+
+    Returns:
+        The figure, and its axes row by row.
+    """
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, width_ratios=widths)
+    return figure, list(axes.ravel())
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG."""
+    FigureCanvasAgg(figure).print_figure(path, dpi=150)

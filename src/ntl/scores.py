@@ -1,0 +1,200 @@
+"""Compute metrics of answers, and means and uncertainties of metrics over seeds."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from statistics import median
+
+import numpy as np
+
+from ntloss import NumericMetrics
+from ntloss.parsing import number_texts, parse_number
+
+
+def number_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float | None]:
+    """Score the last number of each text, following the paper's protocol.
+
+    Args:
+        texts: The model's answers.
+        answers: The correct answers.
+
+    Returns:
+        `exact_number` (see `exact_share`) and all metrics of `ntloss.NumericMetrics`. Undefined metrics are
+        None.
+    """
+    exact = exact_share(
+        *([_item_or_none(number_texts(text), -1) for text in side] for side in (texts, answers))
+    )
+    found = NumericMetrics().update(texts, answers).compute()
+    return {"exact_number": exact, **{name: finite_or_none(value) for name, value in found.items()}}
+
+
+def reference_scores(
+    train: Sequence[str], answers: Sequence[str], expected: Sequence[float | None]
+) -> dict[str, float | None]:
+    """Score two references that a model's errors are compared with.
+
+    Args:
+        train: Training answers.
+        answers: The correct answers of a test set.
+        expected: The answers without their noise, None where that is not known.
+
+    Returns:
+        `constant_mae` and `constant_log_mae`: the errors of always answering the median of the training
+        answers, which a model must beat to have learnt anything. `noise_mae` and `noise_log_mae`: the errors
+        of answering without the noise, which no model can beat; only if the noise of every answer is known.
+
+    Example:
+        >>> scores = reference_scores(["1", "2", "9"], ["4", "1"], [3.0, 3.0])
+        >>> scores["constant_mae"], scores["noise_mae"]
+        (1.5, 1.5)
+    """
+    known = [number for number in map(parse_number, train) if number is not None]
+    references = {"constant": [median(known)] * len(answers)} if known else {}
+    if None not in expected:
+        references["noise"] = list(expected)
+    true = [parse_number(answer) for answer in answers]
+    scores = {}
+    for name, predicted in references.items():
+        found = NumericMetrics(metrics=["mae", "log_mae"]).update(predicted, true).compute()
+        scores |= {f"{name}_{metric}": finite_or_none(value) for metric, value in found.items()}
+    return scores
+
+
+def exact_share(predicted: Sequence[str | None], true: Sequence[str | None]) -> float | None:
+    """Return the share of numbers that equal the true ones exactly, in every digit.
+
+    `1000001` differs from `1000000`, and `1e401` from `1e400`, but `1.50` equals `1.5`. Numbers are neither
+    rounded to floats nor clipped.
+
+    Args:
+        predicted: Numbers from `ntloss.parsing.number_texts`. None means that there is none, which is wrong.
+        true: The true numbers. Pairs whose true number is None are skipped.
+
+    Returns:
+        The share, from 0 to 1, or None if all pairs are skipped.
+
+    Example:
+        >>> exact_share(["1000001", "1.50", None, "3"], ["1000000", "1.5", "2", None])
+        0.3333333333333333
+    """
+    pairs = [(p, t) for p, t in zip(predicted, true, strict=True) if t is not None]
+    equal = sum(p is not None and _exact_value(p) == _exact_value(t) for p, t in pairs)
+    return equal / len(pairs) if pairs else None
+
+
+def _exact_value(number: str) -> Decimal | str:
+    try:
+        return Decimal(number)
+    except InvalidOperation:  # an exponent of more than eighteen digits: compare the text instead
+        return number
+
+
+def _item_or_none(numbers: Sequence[str], place: int) -> str | None:
+    return numbers[place] if numbers else None
+
+
+def text_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float | None]:
+    """Score texts with text metrics.
+
+    Args:
+        texts: The model's answers.
+        answers: The correct answers.
+
+    Returns:
+        `exact_match` is the share of equal texts, ignoring surrounding white space. `bleu` is the corpus
+        BLEU, from 0 to 100, with n-grams of up to four tokens; shorter texts limit n, because most answers
+        here are one number. `rouge1`, `rouge2` and `rougeL` are mean F-measures, from 0 to 1, over words of
+        letters and digits.
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+    from sacrebleu.metrics import BLEU
+
+    logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score logs its tokenizer every time
+    exact = sum(text.strip() == answer.strip() for text, answer in zip(texts, answers, strict=True))
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"])
+    rouge = [scorer.score(answer, text) for text, answer in zip(texts, answers, strict=True)]
+    return {
+        "exact_match": exact / len(texts),
+        "bleu": BLEU(effective_order=True).corpus_score(list(texts), [list(answers)]).score,
+        **{name: sum(row[name].fmeasure for row in rouge) / len(rouge) for name in scorer.rouge_types},
+    }
+
+
+def final_answer(text: str, marker: str) -> str | None:
+    """Find the number after a marker.
+
+    Args:
+        text: A solution with its final answer after the marker.
+        marker: The marker; `####` in GSM8K.
+
+    Returns:
+        The first number after the first marker (see `ntloss.parsing.number_texts`), or None if there is no
+        marker or no number after it.
+
+    Example:
+        >>> final_answer("2 + 3 = 5 #### 1,005 apples", "####"), final_answer("so 5", "####")
+        ('1005', None)
+    """
+    return _item_or_none(number_texts(text.partition(marker)[2]), 0)
+
+
+def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: str) -> dict[str, float | None]:
+    """Score the final answers of texts. A text without a marker or a number is wrong.
+
+    Args:
+        texts: The model's solutions.
+        answers: The correct solutions. Those without a final answer are skipped.
+        marker: The marker before the final answer.
+
+    Returns:
+        `exact_final_answer` (see `exact_share`) and `final_answer_accuracy`, the share that is correct by
+        `np.isclose`. Both are None if no solution has a final answer.
+    """
+    predicted, true = ([final_answer(text, marker) for text in side] for side in (texts, answers))
+    numbers = [[None if number is None else float(number) for number in side] for side in (predicted, true)]
+    close = NumericMetrics(metrics=["accuracy"]).update(*numbers).compute()["accuracy"]
+    return {
+        "exact_final_answer": exact_share(predicted, true),
+        "final_answer_accuracy": finite_or_none(close),
+    }
+
+
+def mean_and_error(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Compute the mean over seeds and its standard error.
+
+    Args:
+        values: One value per seed.
+
+    Returns:
+        The mean, None if any value is None, and the sample standard deviation / sqrt(seeds), None for fewer
+        than two seeds.
+    """
+    if not values or any(value is None for value in values):
+        return None, None
+    array = np.array(values, dtype=np.float64)
+    error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
+    return float(array.mean()), error
+
+
+def mean_and_interval(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Compute the mean over seeds and the half-width of its 95 % confidence interval (Student's t).
+
+    Args:
+        values: One value per seed.
+
+    Returns:
+        The mean, None if any value is None, and the half-width, None for fewer than two seeds.
+    """
+    from scipy.stats import t
+
+    mean, error = mean_and_error(values)
+    return mean, None if error is None else error * float(t.ppf(0.975, len(values) - 1))
+
+
+def finite_or_none(value: float) -> float | None:
+    """Return the value, or None if it is not finite, because JSON cannot hold it."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,216 @@
+"""Do a run: load the data and the model, train or resume, evaluate, and write the results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import datasets
+import torch
+import transformers
+from accelerate import PartialState
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import Seq2SeqTrainingArguments, get_scheduler, set_seed
+from transformers.integrations import get_reporting_integration_callbacks
+
+from ntl.approaches import Approach, build_approach
+from ntl.approaches.pretrained import check_model
+from ntl.config.settings import RunSettings
+from ntl.data import TaskData, load_task
+from ntl.encodings.cache import tokenize
+from ntl.errors import UserError
+from ntl.evaluation import evaluate, evaluate_tests, evenly_spaced
+from ntl.training.callbacks import RunRecorder, describe_metrics, progress_callbacks
+from ntl.training.folders import check_folder, open_folder, place_evaluation
+from ntl.training.run_folder import Metrics, RunFolder
+from ntl.training.trainer import (
+    ApproachTrainer,
+    check_checkpoint,
+    delete_incomplete_checkpoints,
+    last_complete_checkpoint,
+)
+
+PLATEAU = {"factor": 0.5, "patience": 5}  # options of the published reduce_lr_on_plateau schedule
+
+
+def run(
+    settings: RunSettings,
+    say: Callable[[str], None] = print,
+    on_progress: Callable[[float], None] | None = None,
+) -> dict[str, Metrics]:
+    """Do a run, or the part of it that is not done yet.
+
+    Args:
+        settings: Settings from `paper_keys.read_settings`.
+        say: Prints a line. It is called for each test set.
+        on_progress: Called with the share of the updates that are done. Default: show a bar in a terminal,
+            and print the logged losses.
+
+    Returns:
+        Maps each test set to its metrics.
+
+    Raises:
+        UserError: A setting, the data, the model or the output folder cannot be used.
+    """
+    check_folder(settings)
+    arguments = training_arguments(settings)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()  # of loading and saving weights, not of training
+    (datasets.disable_progress_bar if arguments.disable_tqdm else datasets.enable_progress_bar)()
+    check_model(settings.model)  # before reading the data, which may take minutes
+    data = load_task(settings.data)
+    set_seed(arguments.seed)
+    approach = build_approach(settings.model, settings.loss)
+    if not settings.only_evaluate:
+        approach.fit(example.answer for example in data.train)
+    if settings.checkpoint is not None:  # checked now, because `fit` chooses the number format
+        check_checkpoint(approach.model, settings.checkpoint)
+    # No process writes before all have passed their checks.
+    PartialState().wait_for_everyone()
+    if arguments.should_save:
+        try:
+            open_folder(settings, approach)
+        except OSError as error:
+            raise UserError(
+                f"training_args.output_dir={settings.output_dir} cannot be written ({error.strerror}); "
+                "expected a writable folder. Choose another one."
+            ) from None
+    PartialState().wait_for_everyone()
+    model = approach.model.to(arguments.device)
+    if not settings.only_evaluate:
+        model = train(settings, arguments, data, approach, on_progress)
+    return answer_tests(settings, arguments, data, approach, model, say)
+
+
+def training_arguments(settings: RunSettings) -> Seq2SeqTrainingArguments:
+    """Make the trainer's arguments. Under `torchrun`, this initialises the process group.
+
+    Raises:
+        UserError: transformers rejects the arguments (the message quotes its reason), or a tracker cannot be
+            used.
+    """
+    given = dict(settings.trainer)
+    given |= {
+        "output_dir": str(settings.output_dir),
+        "remove_unused_columns": False,
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "report_to": [] if given["report_to"] in (None, "none") else given["report_to"],
+        "disable_tqdm": not sys.stderr.isatty() if given["disable_tqdm"] is None else given["disable_tqdm"],
+        "dataloader_pin_memory": torch.cuda.is_available() and not given["use_cpu"],
+    }
+    if given["lr_scheduler_type"] == "reduce_lr_on_plateau":
+        mode = "max" if given["greater_is_better"] else "min"
+        given["lr_scheduler_kwargs"] = {"mode": mode, **(given["lr_scheduler_kwargs"] or PLATEAU)}
+    try:
+        arguments = Seq2SeqTrainingArguments(**given)
+        _try_arguments(arguments)
+    except Exception as error:  # transformers raises many types
+        raise UserError(
+            f"training_args cannot be used ({type(error).__name__}: {error}). Its keys are those of "
+            "transformers' Seq2SeqTrainingArguments; correct or omit the one that the message names."
+        ) from None
+    for name in arguments.report_to:
+        _check_tracker(name)
+    return arguments
+
+
+def _try_arguments(arguments: Seq2SeqTrainingArguments) -> None:
+    """Try the arguments that transformers would use only after everything is loaded."""
+    optimizer: torch.optim.Optimizer = torch.optim.SGD([torch.zeros(1)])
+    if arguments.optim_target_modules is None:  # target modules need the model itself
+        kind, options = ApproachTrainer.get_optimizer_cls_and_kwargs(arguments, nn.Linear(1, 1))
+        optimizer = kind([torch.zeros(1)], **options)
+    schedule = arguments.lr_scheduler_type, optimizer, 1, 2
+    get_scheduler(*schedule, scheduler_specific_kwargs=arguments.lr_scheduler_kwargs)
+    workers = arguments.dataloader_num_workers
+    DataLoader([0], num_workers=workers, persistent_workers=arguments.dataloader_persistent_workers)
+    arguments.get_process_log_level()
+
+
+def _check_tracker(name: str) -> None:
+    """Check that a tracker can be used, which transformers does only after everything is loaded."""
+    try:
+        (tracker,) = get_reporting_integration_callbacks([name])
+        tracker()
+    except ValueError as error:
+        raise UserError(f"training_args.report_to={name} is unknown: {error} Correct it.") from None
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"training_args.report_to={name} cannot be used here: {str(error).splitlines()[0]} Do that, or "
+            "omit report_to."
+        ) from None
+
+
+def train(
+    settings: RunSettings,
+    arguments: Seq2SeqTrainingArguments,
+    data: TaskData,
+    approach: Approach,
+    on_progress: Callable[[float], None] | None = None,
+) -> nn.Module:
+    """Train from the start or from the last complete checkpoint, and save the model in the run's folder.
+
+    Returns:
+        The model, wrapped if it was trained on several processes.
+
+    Raises:
+        UserError: The data cannot be encoded, a checkpoint cannot be read or written, or training diverges.
+    """
+    folder = RunFolder(settings.output_dir)
+    with arguments.main_process_first(desc="tokenize"):
+        training, validation = (
+            tokenize(examples, approach, settings.model, settings.cache_dir)
+            for examples in (data.train, data.validation)
+        )
+    shown = evenly_spaced(data.validation, settings.samples_during_training)
+
+    def measure(model: nn.Module) -> Metrics:
+        return evaluate(approach, shown, data, settings.generation, model).metrics
+
+    trainer = ApproachTrainer(
+        args=arguments,
+        approach=approach,
+        measure=measure,
+        train_dataset=training,
+        eval_dataset=validation,
+        callbacks=[RunRecorder(folder, arguments.should_save)],
+    )
+    trainer.show_progress(progress_callbacks(arguments, on_progress))
+    checkpoint = settings.checkpoint
+    if checkpoint is None and settings.resume:
+        checkpoint = last_complete_checkpoint(folder.path)
+        delete_incomplete_checkpoints(folder.path)
+    trainer.train_from(checkpoint)
+    trainer.save_model()
+    return trainer.model_wrapped
+
+
+def answer_tests(
+    settings: RunSettings,
+    arguments: Seq2SeqTrainingArguments,
+    data: TaskData,
+    approach: Approach,
+    model: nn.Module,
+    say: Callable[[str], None],
+) -> dict[str, Metrics]:
+    """Evaluate the validation and test sets that are not evaluated yet, and write the results."""
+    parts = {"validation": data.validation, **data.tests}
+    tests = {name: evenly_spaced(part, settings.samples) for name, part in parts.items()}
+    place = place_evaluation(settings, tests)
+    if arguments.should_save and not place.folder.holds_run():
+        place.folder.write_record(place.record)
+
+    def show(test: str, metrics: Metrics, is_new: bool) -> None:
+        if arguments.should_log:
+            say(f"{test}: {describe_metrics(metrics)}")
+
+    results = evaluate_tests(
+        approach, replace(data, tests=tests), settings.generation, place.folder, place.model, model, show
+    )
+    if arguments.should_save:
+        place.folder.write_record(replace(place.record, status="finished"))
+        say(f"Metrics and predictions are in {place.folder}")
+    return results

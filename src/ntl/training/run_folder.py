@@ -1,0 +1,337 @@
+"""Read and write the files of a run's folder. No other module knows their format.
+
+    run.json                  what was run (RunRecord)
+    metrics.json              test set -> metric -> value (null if undefined)
+    evaluation.json           test set -> what was evaluated and how; decides whether results are reused
+    predictions_<test>.jsonl  one line per question: question, answer, text, predicted, true
+    learning_curve.jsonl      one line per evaluation during training: step, eval_loss, eval_mae, ...
+    evaluations/<settings>/   the first four files, for an evaluation with settings other than the run's own
+
+Files are written atomically: if a run is killed, each file holds either its old or its new content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
+
+from ntl.errors import UserError
+from ntl.training.records import write_atomically
+
+FORMAT = 1
+EVALUATIONS = "evaluations"
+CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
+LONGEST_NAME = 120  # longer folder names are cut and end in a hash
+
+Metrics = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What was run.
+
+    Args:
+        name: Name of the model (`vanilla_t5_ntl`, ...).
+        objective: Name in tables and figures (`T5 + NTL-WAS`).
+        dataset: Name of the dataset.
+        seed: Random seed of the run. Tables aggregate over seeds.
+        config: The whole composed configuration. Runs whose configurations differ in more than seeds and
+            paths are separate rows of a table.
+        status: `running` until training and evaluation are done.
+        steps: Number of updates done.
+        train_seconds: Training time in seconds, including earlier parts of a resumed run.
+        parameters: Number of the model's parameters.
+        versions: Maps each package to its version.
+    """
+
+    name: str
+    objective: str
+    dataset: str
+    seed: int
+    config: Mapping[str, Any]
+    status: Literal["running", "finished"] = "running"
+    steps: int = 0
+    train_seconds: float = 0.0
+    parameters: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+class Prediction(NamedTuple):
+    """One answered question.
+
+    Args:
+        question: The question.
+        answer: The correct answer.
+        text: The model's answer.
+        predicted: The last number of `text`, or None if it has none or numbers are not compared.
+        true: The last number of `answer`, or None if it has none or numbers are not compared.
+    """
+
+    question: str
+    answer: str
+    text: str
+    predicted: float | None
+    true: float | None
+
+
+class RunFolder:
+    """The files of one run.
+
+    Args:
+        path: The folder; it need not exist.
+    """
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def record_path(self) -> Path:
+        """`run.json`."""
+        return self.path / "run.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        """`metrics.json`."""
+        return self.path / "metrics.json"
+
+    @property
+    def evaluation_path(self) -> Path:
+        """`evaluation.json`."""
+        return self.path / "evaluation.json"
+
+    @property
+    def curve_path(self) -> Path:
+        """`learning_curve.jsonl`."""
+        return self.path / "learning_curve.jsonl"
+
+    def predictions_path(self, test: str) -> Path:
+        """`predictions_<test>.jsonl`, with special characters percent-encoded."""
+        return self.path / f"predictions_{quote(test, safe='')}.jsonl"
+
+    def holds_run(self) -> bool:
+        """Return whether a run was started in this folder."""
+        return self.record_path.exists()
+
+    def evaluation(self, settings: Mapping[str, Any]) -> RunFolder:
+        """Return the folder of an evaluation with settings other than the run's own; it need not exist.
+
+        Args:
+            settings: The settings that differ, by name. Different settings have different folders.
+        """
+        name = ",".join(f"{key}={format_setting(settings[key])}" for key in sorted(settings))
+        name = quote(name, safe="=,")
+        if len(name) > LONGEST_NAME:
+            name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        return RunFolder(self.path / EVALUATIONS / name)
+
+    def evaluations(self) -> list[RunFolder]:
+        """List the existing evaluations with other settings, sorted by name."""
+        return [RunFolder(path.parent) for path in sorted((self.path / EVALUATIONS).glob("*/run.json"))]
+
+    def record(self) -> RunRecord:
+        """Read what was run.
+
+        Raises:
+            UserError: The file is missing, or is not a valid record.
+        """
+        content = _read_json(self.record_path)
+        if content.get("format") != FORMAT:
+            raise UserError(
+                f"{self.record_path} has format {content.get('format')!r}; expected {FORMAT}, which this "
+                "version of ntl writes. Omit that folder, or repeat the run."
+            )
+        names = [f.name for f in fields(RunRecord)]
+        if missing := [name for name in names if name not in content]:
+            raise UserError(
+                f"{self.record_path} lacks {', '.join(missing)}; expected the record of a training run. Omit "
+                "that folder, or repeat the run."
+            )
+        return RunRecord(**{name: content[name] for name in names})
+
+    def write_record(self, record: RunRecord) -> None:
+        """Write `run.json`, replacing an earlier one. The folder is created if necessary."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        _write_json(self.record_path, {"format": FORMAT, **asdict(record)})
+
+    def metrics(self) -> dict[str, Metrics]:
+        """Read the metrics by test set; empty before the first evaluation.
+
+        Raises:
+            UserError: The file cannot be read.
+        """
+        return _read_json(self.metrics_path) if self.metrics_path.exists() else {}
+
+    def is_evaluated(self, test: str, identity: Mapping[str, Any]) -> bool:
+        """Return whether the folder holds a test set's results for the same model, data and protocol.
+
+        Args:
+            test: Name of the test set.
+            identity: The value that would be passed to `write_results`.
+
+        Returns:
+            True if the test set need not be evaluated again.
+
+        Raises:
+            UserError: A file cannot be read.
+        """
+        known = _read_json(self.evaluation_path) if self.evaluation_path.exists() else {}
+        same = json.dumps(known.get(test), sort_keys=True) == json.dumps(identity, sort_keys=True)
+        return same and test in self.metrics() and self.predictions_path(test).exists()
+
+    def questions(self, test: str) -> str | None:
+        """Read the fingerprint of a test set's questions, or None if it was not recorded.
+
+        Raises:
+            UserError: The file cannot be read.
+        """
+        known = _read_json(self.evaluation_path) if self.evaluation_path.exists() else {}
+        return known.get(test, {}).get("questions")
+
+    def write_results(
+        self,
+        test: str,
+        metrics: Mapping[str, float | None],
+        predictions: Sequence[Prediction],
+        identity: Mapping[str, Any],
+    ) -> None:
+        """Write the results of one test set, replacing earlier ones. Other test sets are unchanged.
+
+        Args:
+            test: Name of the test set.
+            metrics: Maps each metric to its value, finite or None.
+            predictions: Predictions in the test set's order.
+            identity: JSON values that identify what was evaluated and how. `questions` is the fingerprint of
+                the test set.
+
+        Raises:
+            UserError: A file that is already there cannot be read.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        known = _read_json(self.evaluation_path) if self.evaluation_path.exists() else {}
+        # This order ensures that results are never taken for complete if the run is killed in between.
+        _write_json(self.evaluation_path, {name: known[name] for name in known if name != test})
+        _write_lines(self.predictions_path(test), (p._asdict() for p in predictions))
+        _write_json(self.metrics_path, {**self.metrics(), test: dict(metrics)})
+        _write_json(self.evaluation_path, {**known, test: dict(identity)})
+
+    def predictions(self, test: str) -> list[Prediction]:
+        """Read the predictions of one test set, in its order.
+
+        Raises:
+            UserError: The file is missing or cannot be read.
+        """
+        path = self.predictions_path(test)
+        try:
+            return [Prediction(**row) for row in _read_lines(path)]
+        except TypeError as error:
+            raise UserError(
+                f"{path} holds no predictions ({error}); expected lines with {', '.join(Prediction._fields)}."
+                " Repeat the evaluation."
+            ) from None
+
+    def curve(self) -> list[dict[str, float | None]]:
+        """Read the learning curve, sorted by step; empty if none was measured.
+
+        Raises:
+            UserError: The file cannot be read.
+        """
+        return _read_lines(self.curve_path) if self.curve_path.exists() else []
+
+    def add_to_curve(self, point: Mapping[str, float | None]) -> None:
+        """Add a point to the learning curve.
+
+        Points at this step or later are removed, because a resumed run repeats them.
+
+        Args:
+            point: `step` and the metrics (`eval_loss`, `eval_mae`, ...), each finite or None.
+
+        Raises:
+            UserError: The file cannot be read.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        before = [p for p in self.curve() if p["step"] < point["step"]]
+        _write_lines(self.curve_path, [*before, point])
+
+
+def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
+    """Find runs in folders and their subfolders.
+
+    Args:
+        folders: Folders that are runs or may contain some.
+
+    Returns:
+        Each run once, in the order of the folders and sorted by path within each. Evaluations and checkpoints
+        inside a run's folder are included only if the given folder lies inside that run.
+
+    Raises:
+        UserError: A folder does not exist, or no folder holds a run.
+    """
+    found: dict[Path, RunFolder] = {}
+    for folder in map(Path, folders):
+        if not folder.exists():
+            raise UserError(f"{folder} does not exist; expected a folder that is or contains a run.")
+        for record in sorted(folder.rglob("run.json")):
+            outer = _outer_run(record.parent)
+            if outer is not None and outer.is_relative_to(folder):
+                continue
+            found.setdefault(record.parent.resolve(), RunFolder(record.parent))
+    if not found:
+        raise UserError(
+            f"{', '.join(map(str, folders))}: no run in these folders or their subfolders (no run.json); "
+            "expected output folders of training."
+        )
+    return list(found.values())
+
+
+def format_setting(value: Any) -> str:
+    """Format a setting as the user writes it: `null`, `true`, `0.3`."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _outer_run(path: Path) -> Path | None:
+    """Return the run that an evaluation or a checkpoint belongs to, or None for a run itself."""
+    outer = path.parent.parent if path.parent.name == EVALUATIONS else path.parent
+    belongs = path.parent.name == EVALUATIONS or path.name.startswith(CHECKPOINT)
+    return outer if belongs and (outer / "run.json").exists() else None
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    write_atomically(path, "".join(lines))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"it is a {type(content).__name__}, not an object")
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    return content
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        # Split at "\n" only: texts may contain other separators that `splitlines` splits at.
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{path} cannot be read ({error}); expected JSON that training or evaluation wrote. Omit that "
+        "folder, or repeat the run."
+    )

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+from ntl.config.comparison import load_comparison
+from ntl.config.compose import describe_config
+from ntl.errors import UserError
+
+
+def test_runs_are_seeds_times_objectives_each_in_a_folder_of_its_own():
+    runs = load_comparison(["objectives=[ntl_was,ce]", "seeds=[3,5]", "output_dir=out"]).runs
+    assert list(runs) == ["ntl_was, seed 3", "ce, seed 3", "ntl_was, seed 5", "ce, seed 5"]
+    assert [str(run.output_dir) for run in runs.values()][:2] == ["out/ntl_was/seed3", "out/ce/seed3"]
+    assert [run.seed for run in runs.values()] == [3, 3, 5, 5]
+    assert len({run.output_dir for run in runs.values()}) == 4
+
+
+def test_a_comparison_takes_the_groups_of_training():
+    overrides = ["dataset_args=arithmetic", "dataset_args.data_dir=null", "training_args.max_steps=7"]
+    run = load_comparison([*overrides, "seeds=[0]", "objectives=[ce]"]).runs["ce, seed 0"]
+    assert (run.dataset, run.trainer["max_steps"]) == ("arithmetic", 7)
+    assert str(run.output_dir) == "outputs/compare/arithmetic/ce/seed0"
+
+
+def test_an_objective_is_a_loss_a_model_or_overrides_of_both():
+    objectives = "objectives=[smmd,vanilla_t5_regression_head,'loss=ntl_was loss.weight=0.8 model_args=rt']"
+    smmd, head, both = load_comparison([objectives, "seeds=[0]"]).runs.values()
+    assert (smmd.loss.criterion, smmd.model.head) == ("smmd", "language")
+    assert (head.loss.criterion, head.model.head) == (None, "regression")
+    assert (both.loss.weight, both.model.encoding) == (0.8, "rt")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (["dataset_args=poetry"], "dataset_args=poetry is unknown; expected one of: arithmetic, gsm8k"),
+        (["objectives=[ce,foo]"], "names among: ce, crps, digit_entropy"),
+        (["objectives=[ce,'loss=foo']"], "loss=foo is unknown"),
+        (["objectives=[]"], r"objectives is \[\]"),
+        (["objectives=[ce,ce]"], "without repetition"),
+        (["objectives=ce"], "objectives is 'ce'; expected a list"),
+        (["seeds=[]"], r"seeds is \[\]; expected a list, not empty"),
+        (["seeds=3"], "seeds is 3; expected a list"),
+        (["seeds=[-1]"], "whole numbers from 0"),
+        (["jobs=0"], "jobs is 0; expected a whole number of at least 1"),
+        (["overwrite=yes"], "overwrite is 'yes'; expected true or false"),
+        (["training_args.max_steps=-5"], "training_args.max_steps is -5"),
+        (["training_args.learning_rate=-1"], "learning_rate is -1; expected a number that is at least 0"),
+        (["training_args.max_stepz=5"], "Did you mean training_args.max_steps?"),
+        (["stepz=5"], "stepz is unknown; expected one of: dataset_args"),
+        (["dataset_args=arithmetic", "dataset_args.datadir=x"], "Did you mean dataset_args.data_dir?"),
+        (["seeds=[0,1"], "cannot be read; expected key=value"),
+        (["--fast"], "'--fast' cannot be read"),
+    ],
+)
+def test_an_error_says_what_was_given_and_what_is_expected(overrides, complaint):
+    with pytest.raises(UserError, match=complaint) as caught:
+        load_comparison(overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_values_of_a_mapping_are_merged_into_those_of_the_files():
+    (run,) = load_comparison(
+        ["objectives=[ce]", "seeds=[0]", "model_args.config_overrides={d_ff: 32}"]
+    ).runs.values()
+    assert (run.model.config["d_ff"], run.model.config["dropout_rate"]) == (32, 0.0)
+
+
+@pytest.mark.parametrize("root", ["compare", "run_language_modeling"])
+def test_the_help_shows_the_comments_of_the_files_and_the_choices_of_every_group(root):
+    text = describe_config(root)
+    for part in ("loss: ce, crps, digit_entropy", "# a value below 1 is a share", "noisy_regression", "# λ"):
+        assert part in text
+    assert ("objectives:" in text) == (root == "compare")

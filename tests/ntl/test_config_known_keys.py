@@ -1,0 +1,140 @@
+import shlex
+
+import pytest
+from published_commands import DEBUG, TRAINING
+
+from ntl.config.comparison import load_comparison
+from ntl.config.compose import choices, compose_config
+from ntl.config.known_keys import check_keys, known_keys
+from ntl.config.paper_keys import read_settings
+from ntl.errors import UserError
+from ntl.run_language_modeling import plan_runs
+
+SCRATCH = ["model_args.model_name_or_path=null", "model_args.config_name=t5-tiny"]
+
+
+@pytest.mark.parametrize("command", [*TRAINING, DEBUG])
+def test_a_published_command_only_has_known_keys_with_an_effect(command):
+    assert len(plan_runs(shlex.split(command))) == 1
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("+model_args.number_token_loss_functon=mae", "Did you mean model_args.number_token_loss_function?"),
+        ("+trainin_args.bf16=true", "trainin_args is unknown. Did you mean training_args?"),
+        ("+training_args.bf61=true", "Did you mean training_args.bf16?"),
+        ("training_args.gradient_checkpoint=true", "Did you mean training_args.gradient_checkpointing?"),
+        ("+evaluation.sampels=3", "Did you mean evaluation.samples?"),
+        ("+loss.wieght=3", "Did you mean loss.weight?"),
+        ("+dataset_args.data_sed=3", "Did you mean dataset_args.data_seed?"),
+        ("+colour=red", "colour is unknown; expected one of: dataset_args, model_args"),
+        ("model_args.number_token_loss_function=mae", "Pass [+]model_args.number_token_loss_function=mae"),
+        ("training_args.num_train_epochs=3", "Pass [+]training_args.num_train_epochs=3"),
+        ("~evaluation.beams", "evaluation.beams is missing"),
+        ("~training_args.seed", "training_args.seed is missing"),
+        ("dataset_args.dataset_name=gsm9k", "dataset_name is 'gsm9k'; expected one of: arithmetic"),
+        ("+evaluation=3", "evaluation"),
+    ],
+)
+def test_an_unknown_key_is_an_error_that_suggests_the_closest_one(override, expected):
+    with pytest.raises(UserError, match=expected):
+        plan_runs([*SCRATCH, override])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["model_args.number_token_loss_weight=0.5"], "vanilla_t5 has no number token loss"),
+        (["model_args.number_token_loss_with_wasserstein=true"], "has no number token loss"),
+        (["model_args.label_smoother_sigma=2"], "Pass model_args.gaussian_label_smoother=true"),
+        (["loss=ntl_was", "model_args.number_token_loss_weight=0.5"], "such as loss.weight"),
+        (["loss=ce", "loss.weight=0.5"], "loss=ce has no criterion"),
+        (["loss=ce", "+loss.options.sigma=2"], "loss=ce has no criterion"),
+        (["model_args=xval", "model_args.tokenizer_type=auto"], "uses its own tokens"),
+        (["model_args.log_scale_embeddings=false"], "Pass model_args=rt"),
+        (["model_args.model_name_or_path=some/model"], "Pass model_args.model_name_or_path=null"),
+        (["dataset_args.data_seed=1"], "Pass dataset_args.data_dir=null"),
+        (["+training_args.num_train_epochs=3"], "Pass training_args.max_steps=-1"),
+        (["training_args.warmup_steps=10"], "reduce_lr_on_plateau has no warm-up"),
+        (["+training_args.label_smoothing_factor=0.1"], "Pass loss=ce loss.label_smoothing=0.1"),
+        (["+training_args.bf16_full_eval=true"], "Pass training_args.bf16=true"),
+        (["+training_args.eval_strategy=epoch"], "Pass training_args.eval_steps=1000"),
+    ],
+)
+def test_a_key_without_effect_is_an_error_that_says_what_to_do(overrides, expected):
+    with pytest.raises(UserError, match=f"has no effect: .*{expected}"):
+        plan_runs([*SCRATCH, *overrides])
+
+
+def test_in_a_sweep_a_key_needs_an_effect_on_only_some_runs():
+    weights = [*SCRATCH, "loss.weight=0.5"]
+    ce, was = plan_runs([*weights, "loss=ce,ntl_was"], True)
+    assert (ce.loss.criterion, was.loss.weight) == (None, 0.5)
+    with pytest.raises(UserError, match="has no effect"):
+        plan_runs([*weights, "loss=ce", "training_args.seed=1,2"], True)
+
+
+def test_every_choice_of_every_group_only_has_known_keys():
+    groups = {
+        "dataset_args": choices("dataset_args"),
+        "model_args": ("decoder_only_ntl", "rt_ntl", "xval", "vanilla_t5_regression_head"),
+        "loss": ("ce", "dist2", "ntl_mae", "gaussian"),
+        "run_specific_config@_global_": (
+            "gsm8k_runs",
+            "mathematics_dataset_run",
+            "miniature",
+            "debug_config",
+        ),
+    }
+    for group, names in groups.items():
+        for choice in names:
+            config = compose_config("run_language_modeling", [f"{group}={choice}"], "ntl-train")
+            check_keys(config)
+            assert set(known_keys(config)) == {"", *config}
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("+training_args.max_stpes=3", "Did you mean training_args.max_steps?"),
+        ("+modle_args.family=t5", "Did you mean model_args?"),
+        ("+dataset_args.data_sed=3", "Did you mean dataset_args.data_seed?"),
+        ("~training_args.max_steps", "training_args.max_steps is missing"),
+        ("~seeds", "seeds is missing"),
+        ("training_args.seed=3", r"the comparison sets it. Pass seeds=\[0,1\]"),
+        ("loss.weight=0.5", "has no effect"),
+    ],
+)
+def test_an_unknown_missing_or_ineffective_key_of_a_comparison_is_an_error(override, expected):
+    with pytest.raises(UserError, match=expected):
+        load_comparison(["objectives=[ce]", override])
+
+
+def folder_of(command):
+    config = compose_config("run_language_modeling", shlex.split(command), "ntl-train")
+    return str(read_settings(config).output_dir)
+
+
+def test_published_commands_of_different_losses_have_different_folders():
+    losses: dict[str, set] = {}
+    for command, (criterion, _) in TRAINING.items():
+        losses.setdefault(folder_of(command), set()).add(criterion)
+    assert all(len(found) == 1 for found in losses.values())
+
+
+@pytest.mark.parametrize(
+    ("command", "folder"),
+    [
+        ("", "vanilla_t5"),
+        ("model_args=vanilla_t5_ntl", "vanilla_t5_ntl_NTL-MSE"),
+        (
+            "model_args=vanilla_t5_ntl model_args.number_token_loss_with_wasserstein=true",
+            "vanilla_t5_ntl_NTL-WAS",
+        ),
+        ("loss=smmd training_args.trial=a training_args.special_name=b", "a/vanilla_t5_SMMD_b"),
+        ("model_args.gaussian_label_smoother=true", "vanilla_t5_Gaussian-smoothing"),
+    ],
+)  # fmt: skip
+def test_the_default_folder_names_model_and_loss(command, folder):
+    assert folder_of(command) == f"outputs/mathematics_dataset/{folder}"

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ntl.config.compose import compose_config
+from ntl.data import load_task
+from ntl.data.files import read_pairs
+from ntl.errors import UserError
+
+SMALL = ("dataset_args.train_size=300", "dataset_args.validation_size=20", "dataset_args.test_size=50")
+SMALL_ARITHMETIC = (
+    "dataset_args=arithmetic",
+    "dataset_args.data_dir=null",
+    "dataset_args.train_per_difficulty=200",
+    "dataset_args.validation_per_difficulty=10",
+    "dataset_args.test_size=50",
+)
+
+
+def task(*overrides):
+    settings = compose_config("compare", overrides, "ntl compare")["dataset_args"]
+    return load_task({**settings, "name": settings["dataset_name"]})
+
+
+@pytest.mark.parametrize("overrides", [SMALL, SMALL_ARITHMETIC])
+def test_the_same_settings_give_the_same_examples_and_another_seed_gives_others(overrides):
+    first, again, other = task(*overrides), task(*overrides), task(*overrides, "dataset_args.data_seed=1")
+    assert first == again
+    assert first.fingerprint == again.fingerprint
+    assert first.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize("overrides", [SMALL, SMALL_ARITHMETIC])
+def test_no_held_out_question_is_in_the_training_set(overrides):
+    data = task(*overrides)
+    train = {example.question for example in data.train}
+    held_out = [*data.validation, *(e for examples in data.tests.values() for e in examples)]
+    assert not train & {example.question for example in held_out}
+
+
+def test_noisy_answers_scatter_around_the_weighted_sum_by_the_noise():
+    more = ("test_size=4000", "noise=10.0", "largest_answer=100000")
+    data = task(*SMALL, *(f"dataset_args.{setting}" for setting in more))
+    example = data.tests["test"][0]
+    integers = [int(x) for x in example.question.split()]
+    assert example.expected == sum(w * x for w, x in zip([5, 3, 2], integers, strict=True))
+    # E|N(0, 10)| = 10 * sqrt(2 / pi) = 7.98; its standard error here is 0.1.
+    errors = [abs(int(e.answer) - e.expected) for e in data.tests["test"]]
+    assert 7.48 < sum(errors) / len(errors) < 8.48
+
+
+def test_generated_answers_equal_pythons_evaluation_of_the_expression():
+    data = task(*SMALL_ARITHMETIC)
+    for example in (*data.train, *data.tests["interpolate"], *data.tests["extrapolate"]):
+        expression = re.search(r"[-(\d].*[\d)]", example.question).group()
+        assert eval(expression) == int(example.answer), example
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"What is 1 + 1?\n2\nWhat is 1 + 2?\n", "line 3: the file ends with a question"),
+        (b"", "line 0: the file ends"),
+        (b"What is 1 + 1?\n\n", "line 2: the line is empty; expected an answer"),
+        (b"\xff\xfe\n2\n", "cannot be read as UTF-8"),
+    ],
+)
+def test_a_malformed_file_is_an_error_with_line_and_reason(tmp_path, content, complaint):
+    path = tmp_path / "broken.txt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=complaint) as caught:
+        list(read_pairs(path))
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "complaint"),
+    [
+        ("dataset_args.noise=-1", "dataset_args.noise is -1"),
+        ("dataset_args.train_size=0", "dataset_args.train_size is 0"),
+        ("dataset_args.weights=[]", r"dataset_args.weights is \[\]"),
+        ("dataset_args.largest=12", "make 27 questions"),
+        ("dataset_args.smallest=x", "dataset_args.smallest is 'x'"),
+    ],
+)
+def test_settings_out_of_range_are_errors(override, complaint):
+    with pytest.raises(UserError, match=complaint):
+        task(override)

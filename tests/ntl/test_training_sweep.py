@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tolerances import TRAINED_BY_ADAM, assert_close
+
+from ntl.cli import main
+from ntl.config.comparison import load_comparison
+from ntl.run_language_modeling import main as train
+from ntl.training.progress import SweepProgress
+from ntl.training.run_folder import RunFolder
+from ntl.training.sweep import main as compare
+from ntl.training.workers import run_all
+
+
+def output(overrides: list[str]) -> Path:
+    return Path(overrides[-1].partition("=")[2])
+
+
+def finished(overrides: list[str]) -> list[str]:
+    folder = output(overrides)
+    runs = (RunFolder(path.parent) for path in sorted(folder.glob("*/seed*/run.json")))
+    return [str(run.path.relative_to(folder)) for run in runs if run.record().status == "finished"]
+
+
+def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny, capsys):
+    assert main(["compare", *tiny]) == 0
+    printed = capsys.readouterr().out
+    assert "| T5 + NTL-WAS |" in printed
+    assert "of answering everything but the noise" in printed
+
+    folder = output(tiny)
+    assert finished(tiny) == ["ce/seed0", "ntl_was/seed0"]
+    for figure in ("overview", "learning_curves", "accuracy"):
+        assert (folder / f"report/noisy_regression_{figure}.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "report/table.md").read_text() in printed
+    for name in finished(tiny):
+        run = RunFolder(folder / name)
+        assert [point["step"] for point in run.curve()] == [2, 4]
+        assert run.metrics()["test"]["noise_mae"] > 0
+        assert run.record().versions["torch"]
+        assert len(run.predictions("test")) == 20
+
+    # One more objective, without new runs of the others.
+    before = {name: (folder / name / "run.json").stat().st_mtime_ns for name in finished(tiny)}
+    more = [*tiny[:-1], "objectives=[ce,ntl_was,vanilla_t5_regression_head]", tiny[-1]]
+    assert compare(more) == 0
+    printed = capsys.readouterr().out
+    assert "2 of 3 runs are already finished" in printed
+    assert "| T5 regression head |" in printed
+    assert "test MAE vs T5 |" in printed
+    assert before == {name: (folder / name / "run.json").stat().st_mtime_ns for name in before}
+
+
+def test_rows_are_in_the_order_of_the_objectives_and_differences_are_to_the_first(tiny, capsys):
+    assert compare([*tiny[:-1], "objectives=[vanilla_t5_regression_head,ce]", tiny[-1]]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert "MAE vs T5 regression head" in rows[0]
+    assert [row.split(" | ")[0] for row in rows[1:3]] == ["| T5 regression head", "| T5"]
+
+
+def test_a_run_of_a_comparison_is_a_run_of_the_training_program(tiny, tmp_path, capsys):
+    assert compare([*tiny[:-1], "objectives=[ntl_was]", tiny[-1]]) == 0
+    theirs = RunFolder(output(tiny) / "ntl_was/seed0")
+    groups = ("dataset_args.", "training_args.", "model_args.")
+    command = ["dataset_args=noisy_regression", "loss=ntl_was", *(o for o in tiny if o.startswith(groups))]
+    command += ["model_args.model_name_or_path=null", "model_args.config_name=t5-tiny"]
+    command += ["++model_args.config_overrides.dropout_rate=0.0", "evaluation.beams=1"]
+    for setting in (
+        "seed=0", "learning_rate=3.0e-3", "lr_scheduler_type=linear", "warmup_steps=0.1", "use_cpu=true",
+        "per_device_eval_batch_size=250", "load_best_model_at_end=false",
+    ):  # fmt: skip
+        command.append(f"training_args.{setting}")
+    assert train([*command, f"training_args.output_dir={tmp_path}/own"]) == 0, capsys.readouterr().err
+    assert_close(RunFolder(tmp_path / "own").metrics(), theirs.metrics(), TRAINED_BY_ADAM)
+    assert main(["report", str(tmp_path / "own"), "--output", str(tmp_path / "report")]) == 0
+    assert "| T5 + NTL-WAS | 1 |" in capsys.readouterr().out
+
+
+def test_runs_of_another_configuration_are_an_error_and_kept_until_overwrite(tiny, capsys):
+    first = [*tiny[:-1], "objectives=[ce]", tiny[-1]]
+    assert compare(first) == 0
+    path = output(tiny) / "ce/seed0/run.json"
+    before = path.read_bytes()
+    capsys.readouterr()
+
+    changed = [*first[:-1], "training_args.max_steps=2", first[-1]]
+    assert compare(changed) == 2
+    error = capsys.readouterr().err
+    assert "training_args.max_steps is 4 there, 2 here" in error
+    assert "overwrite=true" in error
+    assert compare([*first, "evaluation.samples=5"]) == 2
+    assert "samples is None there, 5 here" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+    assert compare([*changed, "overwrite=true"]) == 0
+    assert RunFolder(path.parent).record().steps == 2
+
+
+def test_an_unreadable_run_is_an_error_that_names_it_and_it_is_kept(tiny, capsys):
+    path = output(tiny) / "ce/seed0/run.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    assert compare(tiny) == 2
+    assert f"{path} cannot be read" in capsys.readouterr().err
+    assert path.read_text() == "{"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["dataset_args=poetry"],
+        ["jobs=0"],
+        ["dataset_args.noise=-1"],
+        ["model_args.tokenizer_name_or_path=/nowhere"],
+        ["model_args.config_overrides={colour: red}"],
+    ],
+)
+def test_an_invalid_setting_is_a_one_line_error_with_code_2_and_nothing_is_written(tiny, overrides, capsys):
+    assert compare([*tiny, *overrides]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ntl compare: ")
+    assert error.count("\n") == 1
+    assert not output(tiny).exists()
+
+
+def test_an_output_folder_that_is_a_file_is_an_error(tiny, capsys):
+    output(tiny).write_text("mine")
+    assert compare(tiny) == 2
+    assert "is not a folder and cannot be created" in capsys.readouterr().err
+    assert output(tiny).read_text() == "mine"
+
+
+def test_a_failed_run_is_shown_and_the_exit_code_is_not_zero(tiny, capsys):
+    wrong = "model_args.config_overrides={feed_forward_proj: nonsense}"
+    assert compare([*tiny[:-1], wrong, "objectives=[ce]", tiny[-1]]) == 1
+    printed = capsys.readouterr().out
+    assert "ce, seed 0 FAILED" in printed
+    assert "nonsense" in printed
+    assert finished(tiny) == []
+
+
+def test_a_worker_that_dies_fails_one_run_and_the_others_continue(tiny):
+    overrides = ["training_args.max_steps=200", "training_args.eval_steps=200", "seeds=[0,1]"]
+    runs = load_comparison([*tiny[:-1], *overrides, "objectives=[ce]", tiny[-1]]).runs
+    done, failed, killed = [], {}, []
+
+    def kill_first(run, share):
+        if not killed:
+            killed.append(run)
+            multiprocessing.active_children()[0].kill()
+
+    run_all(runs, 1, kill_first, lambda run, metrics: done.append(run), failed.__setitem__)
+    assert "killed by signal 9" in failed["ce, seed 0"]
+    assert done == ["ce, seed 1"]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
+def test_ctrl_c_keeps_finished_runs_and_the_same_command_continues(tiny, capsys):
+    steps = ["training_args.max_steps=100", "training_args.eval_steps=100", "training_args.save_steps=20"]
+    overrides = [*tiny[:-1], "seeds=[0,1]", "jobs=1", *steps, tiny[-1]]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ntl.training.sweep", *overrides],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        # Background processes of a shell ignore Ctrl-C, and a child of these tests would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    first, second = (output(tiny) / f"{name}/seed0" for name in ("ce", "ntl_was"))
+    deadline = time.monotonic() + 240
+    while not (second / "checkpoint-20/trainer_state.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, printed
+    assert "To continue: ntl compare" in printed
+    assert "Traceback" not in printed
+    assert (output(tiny) / "report/table.md").exists()
+    stamp = (first / "run.json").stat().st_mtime_ns
+
+    assert compare(overrides) == 0
+    assert len(finished(tiny)) == 4
+    assert (first / "run.json").stat().st_mtime_ns == stamp
+    state = json.loads((second / "checkpoint-100/trainer_state.json").read_text())
+    assert RunFolder(second).record().steps == state["global_step"] == 100
+
+
+def test_one_progress_display_counts_all_runs_together(capsys):
+    seconds = iter(range(0, 10_000, 40))
+    with SweepProgress(Console(width=140), 4, clock=lambda: float(next(seconds))) as progress:
+        progress.update("ce, seed 0", 0.5)
+        progress.update("ce, seed 1", 0.5)
+        progress.end("ce, seed 0", "ce, seed 0: done")
+    printed = capsys.readouterr().out
+    assert "12% of all updates, 0 of 4 runs" in printed
+    assert "ce, seed 0: done" in printed
+    assert "38% of all updates, 1 of 4 runs" in printed
+
+
+def test_the_command_lists_its_subcommands_and_rejects_others(capsys):
+    assert main(["--help"]) == 0
+    assert "compare" in capsys.readouterr().out
+    for command in ("compare", "train"):
+        assert main([command, "--help"]) == 0
+        assert "learning_rate: 1.0e-4" in capsys.readouterr().out
+    assert main(["publish"]) == 2
+    assert "'publish' is unknown" in capsys.readouterr().err
