@@ -120,11 +120,11 @@ def read_labels(
     factors = torch.ones_like(item_weights)
     if number_weights is not None:
         factors = torch.where(is_number, number_weights.reshape(-1).to(dtype), 0)
-    if needs.per_number and spans is not None:  # a number has the weight of its first token
-        of_number = torch.zeros_like(factors).scatter_add(
-            0, spans.number, torch.where(spans.starts, factors, 0)
-        )
-        factors = of_number[spans.number]
+        if needs.per_number and spans is not None:  # a number has the weight of its first token
+            of_number = torch.zeros_like(factors).scatter_add(
+                0, spans.number, torch.where(spans.starts, factors, 0)
+            )
+            factors = of_number[spans.number]
     term_weights = torch.where(has_term, item_weights * factors, 0)
     if reduction == "mean":
         per_number = _reciprocal(
