@@ -192,11 +192,9 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
             "config_overrides, or train from scratch with model_args.model_name_or_path=null."
         )
     for key, least in (("number_width", 1), ("number_places", 0)):
-        value = model_args[key]
-        check_value(
-            value is None or is_whole_number(value, least), f"model_args.{key}", value,
-            f"null (as many as the training answers need) or a whole number of at least {least}", 4,
-        )  # fmt: skip
+        _check_optional_count(
+            model_args, f"model_args.{key}", least, "as many as the training answers need", 4
+        )
     settings = ModelSettings(
         family=model_args["family"],
         encoding=encoding or model_args["tokenizer_type"],
@@ -325,12 +323,8 @@ def generation_settings(evaluation: Mapping[str, Any], batch_size: int) -> Gener
             "a whole number of at least 1",
             4,
         )
-    for key, least in (("samples", 1), ("samples_during_training", 1)):
-        value = evaluation[key]
-        check_value(
-            value is None or is_whole_number(value, least), f"evaluation.{key}", value,
-            f"null (all) or a whole number of at least {least}", 100,
-        )  # fmt: skip
+    for key in ("samples", "samples_during_training"):
+        _check_optional_count(evaluation, f"evaluation.{key}", 1, "all", 100)
     return GenerationSettings(evaluation["beams"], evaluation["max_new_tokens"], batch_size)
 
 
@@ -399,6 +393,13 @@ def _check_types(training: Mapping[str, Any]) -> None:
         fits = any(type(value) is kind or (kind is float and type(value) is int) for kind in kinds)
         expected = " or ".join(words[kind] for kind in kinds)
         check_value(fits, f"training_args.{key}", value, expected, examples[kinds[0]])
+
+
+def _check_optional_count(section: Mapping[str, Any], key: str, least: int, null: str, example: int) -> None:
+    """Check that a key is a whole number of at least `least`, or null, which stands for `null`."""
+    value = section[key.rpartition(".")[2]]
+    expected = f"null ({null}) or a whole number of at least {least}"
+    check_value(value is None or is_whole_number(value, least), key, value, expected, example)
 
 
 def _check_choice(model_args: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> None:
