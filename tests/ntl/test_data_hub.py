@@ -35,8 +35,8 @@ def test_problems_from_the_hub_equal_those_of_the_official_files(hub, tmp_path):
     assert (len(data.train), len(data.validation), len(data.tests["test"])) == (6, 2, 3)
     assert data.tests["test"][1] == ("Is it 1000?", "Yes.\n#### 1000", None)
     assert data.final_answer_marker == "####"
-    assert data.fingerprint == load(GSM8K, tmp_path).fingerprint
-    assert data.fingerprint != load({**GSM8K, "annotations": "keep"}, tmp_path).fingerprint
+    assert list(data.train) == list(load(GSM8K, tmp_path).train)
+    assert list(data.train) != list(load({**GSM8K, "annotations": "keep"}, tmp_path).train)
 
 
 def test_the_hubs_answers_to_one_question_are_joined(hub, tmp_path):

@@ -2,6 +2,8 @@
 
 A dataset is a module with a function `load(settings) -> TaskData`. `settings` is the section `dataset_args`
 of the configuration, with an additional `name`. The same settings give the same examples in every process.
+A module may also define `plan(settings) -> files.Plan`, for `ntl prepare` with `config/prepare/<name>.yaml`,
+and `MODES`, the valid values of the setting `mode`. Invalid settings and files raise a UserError.
 
     gsm8k                grade-school problems with their solutions
     mathematics_dataset  the thirteen modules of the DeepMind mathematics dataset that the paper trained on
@@ -19,12 +21,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
 from ntl.errors import UserError
 
-# Datasets that are read from files; a sample of each ships with the lab.
-DATASETS = ("mathematics_dataset", "arithmetic", "gsm8k", "rjokes", "multirc", "multiplication")
+TASKS = sorted(module.name for module in iter_modules([str(Path(__file__).parent / "tasks")]))
 
 
 class Example(NamedTuple):
@@ -62,12 +64,25 @@ class TaskData:
     number_metrics: bool = True
     final_answer_marker: str | None = None
 
-    @property
-    def fingerprint(self) -> str:
-        """A short hash of all examples, which identifies the data regardless of its location."""
-        parts = [self.train, self.validation, *self.tests.values()]
-        hashes = [getattr(part, "fingerprint", None) or fingerprint(part) for part in parts]
-        return hashlib.sha256("\n".join(hashes).encode()).hexdigest()[:16]
+
+def load_task(settings: Mapping[str, Any]) -> TaskData:
+    """Load the examples of a task.
+
+    Args:
+        settings: A section of the configuration. Its `name` chooses the task.
+
+    Returns:
+        The examples.
+
+    Raises:
+        UserError: The settings or the files are invalid.
+    """
+    check_one_of(settings, "name", TASKS)
+    task = import_module(f"ntl.data.tasks.{settings['name']}")
+    if "mode" in settings:
+        check_one_of(settings, "mode", getattr(task, "MODES", (None,)))
+    data: TaskData = task.load(settings)
+    return data
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
@@ -85,83 +100,36 @@ def fingerprint(examples: Iterable[Example]) -> str:
     return digest.hexdigest()
 
 
-def sample_data_dir(name: str) -> Path:
-    """Return the folder of a dataset's sample that ships with the lab, in the layout of prepared data.
-
-    Args:
-        name: One of `DATASETS`.
-
-    Returns:
-        The folder. SOURCES.md next to it documents the samples.
-
-    Raises:
-        UserError: The dataset is unknown.
-    """
-    if name not in DATASETS:
-        raise UserError(f"dataset {name!r} is unknown; expected one of: {', '.join(DATASETS)}.")
-    return Path(__file__).parent / "sample" / name
-
-
-def load_task(settings: Mapping[str, Any]) -> TaskData:
-    """Load the examples of a task.
-
-    Args:
-        settings: A section of the configuration. Its `name` chooses the task.
-
-    Returns:
-        The examples.
-
-    Raises:
-        UserError: The settings or the files are invalid.
-    """
-    name = settings["name"]
-    known = sorted((*DATASETS, "noisy_regression"))
-    if name not in known:
-        raise UserError(f"the dataset {name!r} is unknown; expected one of: {', '.join(known)}.")
-    return import_module(f"ntl.data.tasks.{name}").load(settings)
-
-
 def setting_key(settings: Mapping[str, Any], name: str) -> str:
     """Return a setting's full key: in `dataset_args` or, for `ntl prepare`, without a section."""
     return f"dataset_args.{name}" if "name" in settings else name
 
 
-def check_at_least(settings: Mapping[str, Any], least: Mapping[str, float]) -> None:
-    """Check that settings of a task are numbers with given minimum values.
+def check_setting(settings: Mapping[str, Any], name: str, ok: bool, expected: str, example: Any) -> None:
+    """Raise a UserError that says what was given and what was expected, unless `ok` is true."""
+    if not ok:
+        key = setting_key(settings, name)
+        raise UserError(
+            f"{key} is {settings[name]!r}; expected {expected}. Pass for example {key}={example}."
+        )
 
-    Args:
-        settings: A section of the configuration.
-        least: Maps each setting's name to its minimum. If the minimum is an int, the setting must be one.
 
-    Raises:
-        UserError: A setting is not a number, or is too small.
-    """
+def check_at_least(settings: Mapping[str, Any], least: Mapping[str, int]) -> None:
+    """Check that settings are whole numbers of at least the given minimum of each."""
     for name, smallest in least.items():
         value = settings[name]
-        kind = int if isinstance(smallest, int) else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kind) or value < smallest:
-            word = "a whole number" if kind is int else "a number"
-            key = setting_key(settings, name)
-            raise UserError(
-                f"{key} is {value!r}; expected {word} of at least {smallest}. Pass for example "
-                f"{key}={max(smallest, 1)}."
-            )
+        ok = isinstance(value, int) and not isinstance(value, bool) and value >= smallest
+        check_setting(settings, name, ok, f"a whole number of at least {smallest}", max(smallest, 1))
 
 
 def check_one_of(settings: Mapping[str, Any], name: str, choices: Sequence[Any]) -> None:
-    """Check that a setting is one of several choices.
+    """Check that a setting is one of several choices."""
+    words = ["null" if choice is None else str(choice).lower() for choice in choices]
+    check_setting(settings, name, settings[name] in choices, f"one of: {', '.join(words)}", words[0])
 
-    Args:
-        settings: A section of the configuration.
-        name: Name of the setting.
-        choices: Valid values.
 
-    Raises:
-        UserError: The setting has another value.
-    """
-    if settings[name] not in choices:
-        words = ", ".join("null" if choice is None else str(choice) for choice in choices)
-        raise UserError(
-            f"{setting_key(settings, name)} is {settings[name]!r}; expected one of: {words}. "
-            "Pass one of them."
-        )
+def check_folder(settings: Mapping[str, Any], name: str) -> Path:
+    """Return the path in a setting, after checking that it is one."""
+    value = settings[name]
+    check_setting(settings, name, isinstance(value, str) and value != "", "the path of a folder", "folder")
+    return Path(value).expanduser()

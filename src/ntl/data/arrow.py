@@ -9,68 +9,55 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import pyarrow as pa
 from datasets import Dataset
 from filelock import FileLock
 
-from ntl.data import Example
+from ntl.data import Example, check_folder
 from ntl.errors import UserError
 
+FORMAT = 2  # version of the cache's format and of the readers; changing it invalidates all caches
 ROWS = 10_000  # rows in an Arrow batch
-SCHEMA = pa.schema({"question": pa.string(), "answer": pa.string()})
+# Settings that the examples of a file do not depend on.
+INDEPENDENT = ("data_dir", "cache_dir", "max_new_tokens")
 
 
 class ArrowExamples(Sequence[Example]):
     """Examples in an Arrow file.
 
     Args:
-        folder: A folder made by `read_cached`.
+        path: A file written by `read_cached`.
 
     Attributes:
-        dataset: The examples as a `datasets.Dataset` with the columns question and answer. Results of its
-            `map` are cached in the same folder.
-        fingerprint: Hash of the content, see `ntl.data.fingerprint`.
+        dataset: The examples as a `datasets.Dataset` with the columns question and answer.
+        fingerprint: Hash of where the examples come from and how they were read.
     """
 
-    def __init__(self, folder: Path):
-        self.dataset = Dataset.from_file(str(folder / "examples.arrow"))
-        facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-        self.fingerprint: str = facts["fingerprint"]
+    def __init__(self, path: Path):
+        self.dataset = Dataset.from_file(str(path))
+        self.fingerprint = path.stem
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
+    def __getitem__(self, index: Any) -> Any:
         found = self.dataset[index]
         if isinstance(index, slice):
-            return [Example(q, a) for q, a in zip(found["question"], found["answer"], strict=True)]
-        return Example(found["question"], found["answer"])
+            return list(map(Example, found["question"], found["answer"]))
+        return Example(**found)
 
     def __iter__(self) -> Iterator[Example]:
         for start in range(0, len(self), ROWS):
             yield from self[start : start + ROWS]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ArrowExamples) and self.fingerprint == other.fingerprint
-
-    def __hash__(self) -> int:
-        return hash(self.fingerprint)
-
 
 def read_cached(
-    source: Sequence[Any], read: Callable[[], Iterable[Example]], cache_dir: str
+    source: Sequence[Any], settings: Mapping[str, Any], read: Callable[[], Iterable[Example]]
 ) -> ArrowExamples:
     """Read examples into an Arrow file, unless it is cached already.
 
@@ -78,10 +65,10 @@ def read_cached(
     call leaves no partial file that a later call would use.
 
     Args:
-        source: JSON values that the examples depend on, such as a file's path, size and modification time,
-            and how it is read.
+        source: JSON values that identify the source, such as a file's path, size and modification time.
+        settings: Section of the configuration, with `cache_dir`, the folder of the cache. The examples depend
+            on its other settings too.
         read: Returns the examples; called only if they are not cached.
-        cache_dir: Folder of the cache.
 
     Returns:
         The examples.
@@ -89,47 +76,33 @@ def read_cached(
     Raises:
         UserError: The folder cannot be written, or `read` raises one.
     """
-    key = hashlib.sha256(json.dumps([1, *source]).encode()).hexdigest()[:24]
-    folder = Path(cache_dir).expanduser() / key
-    # An existing folder is complete, so it needs no lock and may be read-only.
-    if not folder.is_dir():
+    folder = check_folder(settings, "cache_dir")
+    depends_on = {key: value for key, value in settings.items() if key not in INDEPENDENT}
+    key = hashlib.sha256(json.dumps([FORMAT, source, depends_on], sort_keys=True).encode()).hexdigest()[:24]
+    path = folder / f"{key}.arrow"
+    # An existing file is complete, so it needs no lock and may be read-only.
+    if not path.exists():
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(folder.with_suffix(".lock")):
-                if not folder.is_dir():
-                    _make(folder, read)
+            folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(path.with_suffix(".lock")):
+                if not path.exists():
+                    _write(path, iter(read()))
         except OSError as error:
             raise UserError(
-                f"cache_dir={cache_dir} cannot be written ({error.strerror or error}); expected a folder "
-                "with room for a copy of the data. Pass for example dataset_args.cache_dir=some/folder."
+                f"cache_dir={folder} cannot be written ({error.strerror or error}); expected a folder with "
+                "room for a copy of the data. Pass for example dataset_args.cache_dir=some/folder."
             ) from None
-    return ArrowExamples(folder)
+    return ArrowExamples(path)
 
 
-def _make(folder: Path, read: Callable[[], Iterable[Example]]) -> None:
-    partial = folder.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
-    partial.mkdir()
+def _write(path: Path, examples: Iterator[Example]) -> None:
+    partial = path.with_suffix(".partial")
+    schema = pa.schema({"question": pa.string(), "answer": pa.string()})
     try:
-        _write(partial, read())
-        os.replace(partial, folder)
+        with pa.OSFile(str(partial), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
+            while rows := list(islice(examples, ROWS)):
+                columns = [[e.question for e in rows], [e.answer for e in rows]]
+                stream.write_batch(pa.record_batch(columns, schema=schema))
+        os.replace(partial, path)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _write(folder: Path, examples: Iterable[Example]) -> None:
-    digest = hashlib.sha256()
-    with pa.OSFile(str(folder / "examples.arrow"), "wb") as sink, pa.ipc.new_stream(sink, SCHEMA) as stream:
-        for rows in _batches(examples):
-            questions, answers = [e.question for e in rows], [e.answer for e in rows]
-            # The same bytes as in `ntl.data.fingerprint`, so lists and files of equal content hash alike.
-            digest.update("".join(f"{q}\t{a}\n" for q, a in zip(questions, answers, strict=True)).encode())
-            stream.write_batch(pa.record_batch([pa.array(questions), pa.array(answers)], schema=SCHEMA))
-    facts = {"fingerprint": digest.hexdigest()}
-    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
-
-
-def _batches(examples: Iterable[Example]) -> Iterator[list[Example]]:
-    iterator = iter(examples)
-    while rows := list(islice(iterator, ROWS)):
-        yield rows
+        partial.unlink(missing_ok=True)

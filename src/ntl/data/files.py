@@ -9,139 +9,23 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ntl.data import Example, check_at_least, sample_data_dir, setting_key
+from ntl.data import Example, TaskData, check_at_least, check_folder, check_setting, setting_key
 from ntl.errors import UserError
 
-if TYPE_CHECKING:
-    from ntl.data.arrow import ArrowExamples
-
-LINES = 10_000  # lines read at once
 LARGE_FILE = 50_000_000  # bytes above which reading a file is announced
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class FormatError(ValueError):
-    """A line is malformed. The reader catches this error and adds the file and the line number."""
-
-
-class Part(NamedTuple):
-    """Where the examples of one split come from.
-
-    Args:
-        file: Path of the file in the data folder.
-        read: Reads the examples from the file's path.
-        version: Version of `read`, which changes when the same file would give other examples.
-    """
-
-    file: str
-    read: Callable[[Path], Iterable[Example]]
-    version: str
-
-
-# Maps each split to its part: `train`, `validation`, then the tests in order.
-Layout = Mapping[str, Part]
-
-
-def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> dict[str, ArrowExamples]:
-    """Load a dataset from `data_dir`, memory-mapped.
-
-    Args:
-        settings: The section of the configuration, with `data_dir`, `cache_dir` and the dataset's name.
-        layouts: Layouts that the folder may have. The first complete one is read.
-
-    Returns:
-        Maps each split to its examples.
-
-    Raises:
-        UserError: No layout is complete (raised before anything is read), or a file is malformed.
-    """
-    # Imported here because importing datasets takes a second, which only programs that read files should pay.
-    from ntl.data.arrow import read_cached
-
-    folder, key, name = data_folder(settings), setting_key(settings, "data_dir"), settings["name"]
-    advice = (
-        f"Make them with `ntl prepare {name}` (see `ntl prepare --help`), or pass {key}=another/folder; "
-        f"{key}=sample selects the small sample that ships with the lab."
-    )
-    examples = {}
-    for split, (file, read, version) in choose_layout(folder, layouts, key, advice).items():
-        path = (folder / file).resolve()
-        status = path.stat()
-        source = [str(path), status.st_size, status.st_mtime_ns, version]
-        examples[split] = read_cached(source, partial(_read_and_announce, path, read), settings["cache_dir"])
-    return examples
-
-
-def _read_and_announce(path: Path, read: Callable[[Path], Iterable[Example]]) -> Iterable[Example]:
-    size = path.stat().st_size
-    if size > LARGE_FILE:
-        print(f"Reading {path} ({size / 1e6:,.0f} MB); this happens only once.", file=sys.stderr, flush=True)
-    return read(path)
-
-
-def data_folder(settings: Mapping[str, Any]) -> Path:
-    """Return the folder that `data_dir` names; `sample` names the small sample that ships with the lab.
-
-    Raises:
-        UserError: `data_dir` or `cache_dir` is not a path.
-    """
-    for name in ("data_dir", "cache_dir"):
-        if not isinstance(settings[name], str) or not settings[name]:
-            key = setting_key(settings, name)
-            raise UserError(
-                f"{key} is {settings[name]!r}; expected the path of a folder, such as {key}=folder."
-            )
-    if settings["data_dir"] == "sample":
-        return sample_data_dir(settings["name"])
-    return Path(settings["data_dir"]).expanduser()
-
-
-def choose_layout(folder: Path, layouts: Sequence[Layout], key: str, advice: str) -> Layout:
-    """Choose the layout of a folder by the names of its files.
-
-    Args:
-        folder: The data folder.
-        layouts: Layouts that the folder may have.
-        key: The setting that named the folder, for the error message.
-        advice: What to do, for the error message.
-
-    Returns:
-        The first complete layout.
-
-    Raises:
-        UserError: No layout is complete. The message lists the missing files and those in the folder.
-    """
-    files = [list(dict.fromkeys(part.file for part in layout.values())) for layout in layouts]
-    expected = "; or ".join(_join_names(names, 6) for names in files)
-    if not folder.is_dir():
-        raise UserError(f"{key}={folder} is not a folder; expected one that holds {expected}. {advice}")
-    missing = [[name for name in names if not (folder / name).is_file()] for names in files]
-    for layout, absent in zip(layouts, missing, strict=True):
-        if not absent:
-            return layout
-    # Report the layout that is closest to complete, which is most likely the intended one.
-    nearest = min(range(len(layouts)), key=lambda i: len(missing[i]) / len(files[i]))
-    raise UserError(
-        f"{key}={folder} lacks {_join_names(missing[nearest])}; it has {contents(folder)}. "
-        f"Expected {expected}. {advice}"
-    )
-
-
-def contents(folder: Path) -> str:
-    """List the names in a folder, for an error message."""
-    return _join_names(sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())) or "nothing"
-
-
-def _join_names(names: Sequence[str], limit: int = 12) -> str:
-    more = f", ... ({len(names)} in all)" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
+    """A record is malformed. The reader catches this error and adds the file and the line number."""
 
 
 def read_pairs(path: Path) -> Iterator[Example]:
@@ -154,9 +38,9 @@ def read_pairs(path: Path) -> Iterator[Example]:
         The pairs, in the file's order.
 
     Raises:
-        UserError: The file is missing or malformed.
+        UserError: The file is missing or malformed, or its last line has no line feed.
     """
-    question, number = None, 0
+    question, line, number = None, "", 0
     for number, line in enumerate(read_lines(path), start=1):
         text = line.strip()
         if not text:
@@ -166,207 +50,271 @@ def read_pairs(path: Path) -> Iterator[Example]:
             )
         if question is None:
             question = text
-            continue
-        yield Example(question, text)
-        question = None
+        else:
+            yield Example(question, text)
+            question = None
     if question is not None or not number:
         raise UserError(
             f"{path}, line {number}: the file ends with a question that has no answer (or is empty); "
             "expected an even number of lines, at least two. Restore the file, which may be truncated."
         )
+    if not line.endswith("\n"):
+        raise UserError(
+            f"{path}, line {number}: the line does not end with a line feed; the file may be truncated "
+            f"inside the answer {line[:40]!r}. Restore the file or, if it is complete, end the line."
+        )
 
 
-def read_json_lines(
-    path: Path, convert: Callable[[Mapping[str, Any]], Iterable[Example]]
+def question_and_answer(record: Any) -> list[Example]:
+    """Convert a JSON object of prepared data, with the texts `question` and `answer`."""
+    return [Example(get_value(record, "question"), get_value(record, "answer"))]
+
+
+def read_records(
+    path: Path,
+    convert: Callable[[Any], Iterable[Example]] = question_and_answer,
+    parse: Callable[[str], Any] = json.loads,
 ) -> Iterator[Example]:
-    """Read a file with one JSON object per line.
-
-    Args:
-        path: A UTF-8 file.
-        convert: Converts an object to its examples; raises FormatError if the object is malformed.
-
-    Yields:
-        The examples, in the file's order.
-
-    Raises:
-        UserError: The file is missing or malformed.
-    """
-
-    def parse(line: str) -> Iterable[Example]:
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise FormatError(f"it is not JSON ({error}); expected one object per line") from None
-        if not isinstance(record, dict):
-            raise FormatError(f"it is a {type(record).__name__}; expected one object per line")
-        return convert(record)
-
-    return read_records(path, parse)
-
-
-def read_records(path: Path, parse: Callable[[str], Iterable[Example]]) -> Iterator[Example]:
     """Read a file with one record per line.
 
     Args:
         path: A UTF-8 file.
-        parse: Parses a line into its examples; raises FormatError if the line is malformed.
+        convert: Converts a record to its examples; raises FormatError if it is malformed.
+        parse: Parses a line into a record. Default: each line is a JSON object.
 
     Yields:
         The examples, in the file's order.
 
     Raises:
-        UserError: The file is missing or malformed, or holds no examples.
+        UserError: The file is missing, empty or malformed.
     """
-    empty = True
+    number = 0
     for number, line in enumerate(read_lines(path), start=1):
         try:
-            examples = parse(line)
-        except FormatError as error:
+            yield from convert(parse(line))
+        except ValueError as error:
+            reason = error if isinstance(error, FormatError) else f"it is not JSON ({error})"
             raise UserError(
-                f"{path}, line {number}: {error}. Correct or remove the line, or restore the file, which may "
-                "be truncated."
+                f"{path}, line {number}: {reason}. Correct or remove the line, or restore the file, which "
+                "may be truncated."
             ) from None
-        for example in examples:
-            empty = False
-            yield example
-    if empty:
-        raise UserError(f"{path} holds no examples; expected at least one. Restore the file.")
+    if not number:
+        raise UserError(f"{path} is empty; expected at least one line. Restore the file.")
 
 
-def prepared_layout(
-    files: Mapping[str, str],
-    clean: Callable[[Mapping[str, Any]], Iterable[Example]] | None = None,
-    version: str = "question-answer-1",
-) -> Layout:
-    """Return the layout of prepared JSON files.
-
-    Args:
-        files: Maps each split to its file name.
-        clean: Converts an object to its examples. Default: `question_and_answer`.
-        version: Version of `clean`.
-
-    Returns:
-        The layout.
-    """
-    read = partial(read_json_lines, convert=clean or question_and_answer)
-    return {split: Part(file, read, version) for split, file in files.items()}
-
-
-def hold_out(
-    examples: Iterable[Example],
-    split: str,
-    settings: Mapping[str, Any],
-    group: Callable[[Example], str] = lambda example: example.question,
-) -> Iterable[Example]:
-    """Split an official training file into training and validation examples.
-
-    Args:
-        examples: Examples of one official file.
-        split: `train` or `validation`. Any other value returns all examples.
-        settings: `validation_share` (share of the groups, above 0 and below 1) and `split_seed`.
-        group: Returns an example's group, which is never divided, such as the questions about one passage.
-
-    Returns:
-        The examples of the split, in their original order.
-    """
-    if split not in ("train", "validation"):
-        return examples
-    examples = list(examples)
-    groups = list(dict.fromkeys(map(group, examples)))
-    count = max(1, round(settings["validation_share"] * len(groups)))
-    chosen = set(random.Random(settings["split_seed"]).sample(groups, count))
-    return [example for example in examples if (group(example) in chosen) == (split == "validation")]
-
-
-def check_split_settings(settings: Mapping[str, Any]) -> None:
-    """Check the settings of `hold_out`.
-
-    Raises:
-        UserError: A setting is out of range.
-    """
-    check_at_least(settings, {"split_seed": 0})
-    share, key = settings["validation_share"], setting_key(settings, "validation_share")
-    if isinstance(share, bool) or not isinstance(share, float) or not 0 < share < 1:
-        raise UserError(
-            f"{key} is {share!r}; expected a number above 0 and below 1. Pass for example {key}=0.1."
-        )
-
-
-def question_and_answer(record: Mapping[str, Any]) -> list[Example]:
-    """Convert an object of prepared data, with the texts `question` and `answer`.
-
-    Raises:
-        FormatError: A key is missing, or its value is not a text.
-    """
-    values = [get_text(record, key) for key in ("question", "answer")]
-    return [Example(*values)]
-
-
-def get_text(record: Any, key: str) -> str:
-    """Get a text from a JSON object.
+def get_value(record: Any, key: str, kind: type = str) -> Any:
+    """Get a value from a JSON object.
 
     Args:
         record: The object.
-        key: Key of the text.
+        key: Key of the value.
+        kind: Type of the value.
 
     Returns:
-        The text, without surrounding white space.
+        The value; a text without surrounding white space.
 
     Raises:
-        FormatError: `record` is not an object, the key is missing, or its value is not valid, non-empty text.
+        FormatError: `record` is not an object, the key is missing, its value has another type, or it is a
+            text that is empty or not valid Unicode.
     """
     if not isinstance(record, Mapping):
         raise FormatError(f"found {str(record)[:40]!r}; expected an object with the key {key!r}")
     if key not in record:
         raise FormatError(f"the key {key!r} is missing; it has {', '.join(map(repr, record)) or 'none'}")
-    value = record[key]
-    if not isinstance(value, str) or not value.strip():
-        raise FormatError(f"{key!r} is {str(value)[:40]!r}; expected non-empty text")
-    if any("\ud800" <= character <= "\udfff" for character in value):
+    value = record[key].strip() if isinstance(record[key], str) else record[key]
+    if not isinstance(value, kind) or value == "":
+        words = "non-empty text" if kind is str else kind.__name__
+        raise FormatError(f"{key!r} is {str(record[key])[:40]!r}; expected {words}")
+    if kind is str and _SURROGATE.search(value):
         raise FormatError(
             f"{key!r} holds half of a surrogate pair (\\ud800 to \\udfff); expected complete characters"
         )
-    return value.strip()
+    return value
 
 
 def read_lines(path: Path) -> Iterator[str]:
     """Read the lines of a file, which may be compressed with gzip.
 
-    Only a line feed ends a line (a carriage return before it is dropped), because jokes and passages contain
-    other characters at which Python splits lines.
+    Only a line feed ends a line, because jokes and passages contain other characters at which Python splits
+    lines.
 
     Args:
         path: A UTF-8 file, compressed if its name ends with .gz.
 
     Yields:
-        The lines, without their line endings.
+        The lines, with their line endings.
 
     Raises:
         UserError: The file cannot be read.
     """
-    done = 0
+    number = 0
+    opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            while lines := list(islice(file, LINES)):
-                try:
-                    yield from [line.decode().rstrip("\r\n") for line in lines]
-                except UnicodeDecodeError:
-                    number = done + next(i for i, line in enumerate(lines, start=1) if not _is_text(line))
+        with opened(path, "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.isascii() and _SURROGATE.search(line):
                     raise UserError(
                         f"{path}, line {number}: it cannot be read as UTF-8 text. Replace the file."
-                    ) from None
-                done += len(lines)
+                    )
+                yield line
     except FileNotFoundError:
         raise UserError(f"{path} does not exist. Correct the folder or the name.") from None
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(
-            f"{path}, after line {done}: the file cannot be read ({error}). Restore it; it may be truncated."
+            f"{path}, after line {number}: the file cannot be read ({error}). Restore it; it may be "
+            "truncated."
         ) from None
 
 
-def _is_text(line: bytes) -> bool:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+class Layout(NamedTuple):
+    """The files of a dataset's folder, and how to read them.
+
+    Args:
+        files: Maps each split (`train`, `validation`, then the tests in order) to its file or, on the hub, to
+            the hub's split. If `train` and `validation` share one, a share of its examples is held out, as
+            the settings `validation_share` and `split_seed` say.
+        read: Returns the examples of a file or of the rows of the hub's split.
+        group: Returns an example's group, which is never divided between `train` and `validation`, such as
+            the questions about one passage.
+    """
+
+    files: Mapping[str, str]
+    read: Callable[[Any], Iterable[Example]] = read_pairs
+    group: Callable[[Example], str] = lambda example: example.question
+
+    def examples(self, split: str, source: Any, settings: Mapping[str, Any]) -> Iterable[Example]:
+        """Read the examples of a split, in their order, from what `read` takes."""
+        examples = self.read(source)
+        if split not in ("train", "validation") or self.files["train"] != self.files["validation"]:
+            return examples
+        examples = list(examples)
+        groups = list(dict.fromkeys(map(self.group, examples)))
+        count = max(1, round(settings["validation_share"] * len(groups)))
+        chosen = set(random.Random(settings["split_seed"]).sample(groups, count))
+        return [example for example in examples if (self.group(example) in chosen) == (split == "validation")]
+
+
+def check_split_settings(settings: Mapping[str, Any]) -> None:
+    """Check `validation_share` (a number above 0 and below 1) and `split_seed`.
+
+    Raises:
+        UserError: A setting is out of range.
+    """
+    check_at_least(settings, {"split_seed": 0})
+    share = settings["validation_share"]
+    ok = isinstance(share, float) and 0 < share < 1
+    check_setting(settings, "validation_share", ok, "a number above 0 and below 1", 0.1)
+
+
+def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> TaskData:
+    """Load a dataset from `data_dir`, memory-mapped. `sample` is the sample that ships with the lab.
+
+    Args:
+        settings: The section of the configuration, with `data_dir`, `cache_dir` and the dataset's name.
+        layouts: Layouts that the folder may have. The first complete one is read.
+
+    Returns:
+        The examples.
+
+    Raises:
+        UserError: No layout is complete (raised before anything is read), or a file is malformed.
+    """
+    # Imported here because importing datasets takes a second, which only programs that read files should pay.
+    from ntl.data.arrow import read_cached
+
+    name = settings["name"]
+    if settings["data_dir"] == "sample":
+        settings = {**settings, "data_dir": str(Path(__file__).parent / "sample" / name)}
+    folder, layout = find_layout(
+        settings, "data_dir", layouts,
+        f"Make them with `ntl prepare {name}` (see `ntl prepare --help`), or pass another folder; "
+        "dataset_args.data_dir=sample selects the small sample that ships with the lab.",
+    )  # fmt: skip
+
+    def read(split: str, path: Path) -> Iterable[Example]:
+        size = path.stat().st_size
+        if size > LARGE_FILE:
+            print(f"Reading {path} ({size / 1e6:,.0f} MB); this happens only once.", file=sys.stderr)
+        return layout.examples(split, path, settings)
+
+    parts = {}
+    for split, file in layout.files.items():
+        path = (folder / file).resolve()
+        status = path.stat()
+        source = [split, str(path), status.st_size, status.st_mtime_ns]
+        parts[split] = read_cached(source, settings, partial(read, split, path))
+    return TaskData(parts.pop("train"), parts.pop("validation"), parts)
+
+
+def find_layout(
+    settings: Mapping[str, Any], name: str, layouts: Sequence[Layout], advice: str
+) -> tuple[Path, Layout]:
+    """Choose the layout of a folder by the names of its files.
+
+    Args:
+        settings: Settings of the dataset.
+        name: The setting that names the folder.
+        layouts: Layouts that the folder may have.
+        advice: What to do, for the error message.
+
+    Returns:
+        The folder and the first complete layout.
+
+    Raises:
+        UserError: No layout is complete. The message lists the missing files and those in the folder.
+    """
+    folder, key = check_folder(settings, name), setting_key(settings, name)
+    expected = "; or ".join(_join(layout.files.values(), 6) for layout in layouts)
+    if not folder.is_dir():
+        raise UserError(f"{key}={folder} is not a folder; expected one that holds {expected}. {advice}")
+    missing = [
+        [file for file in layout.files.values() if not (folder / file).is_file()] for layout in layouts
+    ]
+    for layout, absent in zip(layouts, missing, strict=True):
+        if not absent:
+            return folder, layout
+    # Report the layout that is closest to complete, which is most likely the intended one.
+    nearest = min(missing, key=len)
+    found = _join(sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())) or "nothing"
+    raise UserError(f"{key}={folder} lacks {_join(nearest)}; it has {found}. Expected {expected}. {advice}")
+
+
+def _join(names: Iterable[str], limit: int = 12) -> str:
+    names = list(dict.fromkeys(names))
+    more = f", ... ({len(names)} in all)" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
+
+
+class Plan(NamedTuple):
+    """How `ntl prepare` makes the files of a dataset.
+
+    Args:
+        sources: Official files by name.
+        files: Maps each split to the file to write: .txt for pairs, .jsonl for JSON lines.
+        splits: Yields each split with its examples, given a folder for temporary files.
+    """
+
+    sources: Mapping[str, Path]
+    files: Mapping[str, str]
+    splits: Callable[[Path], Iterable[tuple[str, Iterable[Example]]]]
+
+
+def plan_files(settings: Mapping[str, Any], layouts: Sequence[Layout], files: Mapping[str, str]) -> Plan:
+    """Plan a dataset whose splits are read from official files in `source`.
+
+    Args:
+        settings: `source`, and the settings of the layouts.
+        layouts: Layouts that the folder may have. The first complete one is read.
+        files: Maps each split to the file to write.
+
+    Raises:
+        UserError: No layout is complete.
+    """
+    advice = "Pass source=FOLDER, the folder of the official files."
+    folder, layout = find_layout(settings, "source", layouts, advice)
+
+    def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
+        for split, file in layout.files.items():
+            yield split, layout.examples(split, folder / file, settings)
+
+    return Plan({file: folder / file for file in layout.files.values()}, files, splits)

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ntl.data import Example, setting_key
-from ntl.data.files import FormatError
+from ntl.data import Example, TaskData
+from ntl.data.files import FormatError, Layout
 from ntl.errors import UserError
 
-if TYPE_CHECKING:
-    from ntl.data.arrow import ArrowExamples
 
-Rows = Iterable[Mapping[str, Any]]
-
-
-def load_hub(
-    settings: Mapping[str, Any],
-    subset: str,
-    splits: Mapping[str, str],
-    read: Callable[[Rows, str], Iterable[Example]],
-) -> dict[str, ArrowExamples]:
+def load_hub(settings: Mapping[str, Any], subset: str, layout: Layout) -> TaskData:
     """Load a dataset from the hub, memory-mapped.
 
     Args:
-        settings: The section of the configuration, with `hub` (the dataset's id), `cache_dir`, and the
-            settings that `read` depends on.
+        settings: The section of the configuration, with `hub` (the dataset's id) and `cache_dir`.
         subset: Name of the dataset within its repository on the hub.
-        splits: Maps our splits to the hub's.
-        read: Converts the rows of the hub's split, given the name of our split, to examples.
+        layout: The hub's split of each of our splits, and how to read its rows.
 
     Returns:
-        Maps each of our splits to its examples.
+        The examples.
 
     Raises:
         UserError: The hub cannot be reached or has no such dataset, or a row is malformed.
@@ -41,39 +29,28 @@ def load_hub(
 
     from ntl.data.arrow import read_cached
 
-    name, key = settings["hub"], setting_key(settings, "hub")
-    tables = {}
-    for split in dict.fromkeys(splits.values()):
+    name = settings["hub"]
+    parts = {}
+    for split, theirs in layout.files.items():
         try:
-            tables[split] = load_dataset(name, subset, split=split)
+            rows = load_dataset(name, subset, split=theirs)
         except (OSError, ValueError, RuntimeError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(
-                f"{key}={name}: the split {split!r} cannot be loaded from the hub ({_first_line(error)}); "
-                f"expected a connection, or a copy in the hub's cache. To use a local folder, "
-                f"pass {key}=null {setting_key(settings, 'data_dir')}=folder."
+                f"dataset_args.hub={name}: the split {theirs!r} cannot be loaded from the hub ({reason}); "
+                "expected a connection, or a copy in the hub's cache. To use a local folder, "
+                "pass dataset_args.hub=null dataset_args.data_dir=folder."
             ) from None
-    depends_on = [
-        settings[k] for k in sorted(settings) if k not in ("cache_dir", "data_dir", "max_new_tokens")
-    ]
-    examples = {}
-    for split, theirs in splits.items():
-        source = ["hub", tables[theirs]._fingerprint, split, *map(str, depends_on)]
-        examples[split] = read_cached(
-            source, partial(_checked, read, tables[theirs], split, f"{key}={name}"), settings["cache_dir"]
-        )
-    return examples
+        read = partial(_read, layout, split, rows, settings)
+        parts[split] = read_cached([split, rows._fingerprint], settings, read)
+    return TaskData(parts.pop("train"), parts.pop("validation"), parts)
 
 
-def _checked(
-    read: Callable[[Rows, str], Iterable[Example]], rows: Rows, split: str, where: str
-) -> Iterable[Example]:
+def _read(layout: Layout, split: str, rows: Any, settings: Mapping[str, Any]) -> Iterator[Example]:
     try:
-        yield from read(rows, split)
+        yield from layout.examples(split, rows, settings)
     except FormatError as error:
         raise UserError(
-            f"{where}, split {split!r}: {error}. Choose a dataset in the official format, or a local folder."
+            f"dataset_args.hub={settings['hub']}, split {split!r}: {error}. Choose a dataset in the official "
+            "format, or a local folder."
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -8,74 +8,23 @@ Either all files of a dataset are written, or none. A second call finds them and
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import shutil
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from ntl.data import DATASETS, splits
-from ntl.data.splits import Plan
+from ntl.config.compose import choices, compose_config
+from ntl.data import Example, check_folder, check_one_of
+from ntl.data.files import Plan
 from ntl.errors import UserError
-from ntl.training.progress import LINE_EVERY
 from ntl.training.records import write_atomically
 
-MATHEMATICS = "data/mathematics_dataset-v1.0"
-GSM8K = "data/grade-school-math/grade_school_math/data"
-SETTINGS: dict[str, dict[str, Any]] = {
-    "mathematics_dataset": {
-        "source": MATHEMATICS,
-        "destination": MATHEMATICS,
-        "validation_share": 0.0005,
-        "split_seed": 0,
-    },
-    "arithmetic": {
-        "source": MATHEMATICS,
-        "destination": MATHEMATICS,
-        "train_per_difficulty": 33333,
-        "validation_per_difficulty": 1000,
-        "split_seed": 0,
-    },
-    "gsm8k": {
-        "source": GSM8K,
-        "destination": f"{GSM8K}/preprocessed",
-        "annotations": "remove",
-        "validation_share": 0.15,
-        "split_seed": 0,
-    },
-    "rjokes": {"source": "data/rjokes-dataset/data", "destination": "data/rjokes-dataset/data"},
-    "multirc": {
-        "source": "data/multirc/data",
-        "destination": "data/multirc/data/preprocessed",
-        "validation_share": 0.1,
-        "split_seed": 0,
-    },
-    "multiplication": {
-        "destination": "data/digit-multiplication/data",
-        "digits": 4,
-        "extrapolate_digits": 5,
-        "train_size": 100000,
-        "validation_size": 1000,
-        "test_size": 1000,
-        "data_seed": 0,
-    },
-}
-PLANS: dict[str, Callable[[Mapping[str, Any]], Plan]] = {
-    "mathematics_dataset": splits.plan_mathematics_dataset,
-    "arithmetic": splits.plan_arithmetic,
-    "gsm8k": splits.plan_gsm8k,
-    "rjokes": splits.plan_rjokes,
-    "multirc": splits.plan_multirc,
-    "multiplication": splits.plan_multiplication,
-}
 HELP = """\
 usage: ntl prepare DATASET [key=value ...]
 
@@ -102,11 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or {"-h", "--help"} & set(arguments):
-        print(HELP + "\n".join(_describe()))
+        print(HELP)
+        for name in choices("prepare"):
+            file = resources.files("ntl.config") / "prepare" / f"{name}.yaml"
+            _, _, text = file.read_text(encoding="utf-8").partition("\n")  # omits Hydra's directive
+            print(f"--- {name}\n{text}")
         return 0
     try:
-        dataset, settings = read_settings(arguments)
-        prepare(dataset, settings, Console())
+        dataset, *overrides = arguments
+        if dataset not in choices("prepare"):
+            known = ", ".join(choices("prepare"))
+            raise UserError(f"the dataset {dataset!r} is unknown; expected one of: {known}.")
+        prepare(dataset, compose_config(f"prepare/{dataset}", overrides, "ntl prepare"))
         return 0
     except UserError as error:
         print(f"ntl prepare: {error}", file=sys.stderr)
@@ -116,178 +72,93 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def read_settings(arguments: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Parse the arguments of the command.
-
-    Args:
-        arguments: The dataset, then key=value.
-
-    Returns:
-        The dataset and all its settings.
-
-    Raises:
-        UserError: The dataset or a key is unknown, or a value has the wrong type.
-    """
-    dataset, *overrides = arguments
-    if dataset not in DATASETS:
-        raise UserError(f"the dataset {dataset!r} is unknown; expected one of: {', '.join(DATASETS)}.")
-    settings = _all_settings()[dataset]
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise UserError(f"{override!r} cannot be read; expected key=value, such as split_seed=1.")
-        if key not in settings:
-            near = difflib.get_close_matches(key, settings, n=1)
-            hint = f"Did you mean {near[0]}?" if near else "`ntl prepare --help` lists them."
-            raise UserError(f"{key} is unknown; expected one of: {', '.join(settings)}. {hint}")
-        settings[key] = _value(key, text, settings[key])
-    return dataset, settings
-
-
-def _value(key: str, text: str, default: Any) -> Any:
-    """Parse a value of the same type as its default."""
-    kind = type(default)
-    try:
-        value = {"true": True, "false": False}[text] if kind is bool else kind(text)
-    except (KeyError, ValueError):
-        value = None
-    if value is None or value == "":
-        words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
-        raise UserError(f"{key} is {text!r}; expected {words}. Pass for example {key}={_text(default)}.")
-    return value
-
-
-def prepare(dataset: str, settings: Mapping[str, Any], console: Console) -> None:
-    """Make the files of a dataset, unless they exist already.
+def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
+    """Make the files of a dataset, unless they exist already, and print how many pairs each has.
 
     Args:
         dataset: Name of the dataset.
-        settings: Settings from `read_settings`.
-        console: Console for progress and results.
+        settings: The dataset's settings, as in `config/prepare`.
 
     Raises:
         UserError: A source file is missing or malformed, the destination cannot be written, or it holds files
             made in another way. No existing file is changed.
     """
-    started = time.monotonic()
-    plan = PLANS[dataset](settings)
-    folder = Path(settings["destination"]).expanduser()
+    check_one_of(settings, "overwrite", (False, True))
+    folder = check_folder(settings, "destination")
+    plan: Plan = import_module(f"ntl.data.tasks.{dataset}").plan(settings)
+    outputs = {name: folder / name for name in plan.files.values()}
+    record = folder / f".{dataset}.prepared.json"
+    made_from = {k: v for k, v in settings.items() if k not in ("source", "destination", "overwrite")}
+    made_from |= _sizes(plan.sources)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{dataset}.lock"):
-            counts = _make(dataset, plan, settings, folder, console)
+            if _sizes(outputs) and not settings["overwrite"]:
+                _check_record(record, _sizes(outputs) | made_from)
+                print(f"{dataset} is already prepared in {folder}: nothing to do.")
+                return
+            counts = _write(plan, record, outputs)
+            write_atomically(record, json.dumps(_sizes(outputs) | made_from, indent=1))
     except OSError as error:
         raise UserError(
             f"destination={folder} cannot be written ({error.strerror or error}); expected a folder with "
             "room for the data. Pass destination=another/folder."
         ) from None
-    if counts is None:
-        console.print(f"{dataset} is already prepared in {folder}: nothing to do.", soft_wrap=True)
-        return
     for name, count in counts.items():
-        console.print(f"{folder / name}: {count:,} pairs", highlight=False, soft_wrap=True)
-    console.print(f"{dataset} is prepared ({time.monotonic() - started:.1f} s).", highlight=False)
+        print(f"{folder / name}: {count:,} pairs")
 
 
-def _make(
-    dataset: str, plan: Plan, settings: Mapping[str, Any], folder: Path, console: Console
-) -> dict[str, int] | None:
-    """Make the files, and return the number of pairs in each, or None if they exist already."""
-    identity = {
-        "settings": {k: v for k, v in settings.items() if k not in ("source", "destination", "overwrite")},
-        "sources": {name: path.stat().st_size for name, path in plan.sources.items()},
-    }
-    record = folder / f".{dataset}.prepared.json"
-    if not settings["overwrite"] and _is_prepared(plan, folder, record, identity):
-        return None
-    partial = folder / f".{dataset}.partial"
+def _sizes(files: Mapping[str, Path]) -> dict[str, str]:
+    return {name: f"{path.stat().st_size} bytes" for name, path in files.items() if path.exists()}
+
+
+def _check_record(record: Path, now: Mapping[str, Any]) -> None:
+    """Check that existing files are complete and were made in this way, according to their record."""
+    then = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
+    differences = [
+        f"{key} is {now.get(key, 'absent')} and was {then.get(key, 'not recorded')}"
+        for key in now | then
+        if now.get(key) != then.get(key)
+    ]
+    if differences:
+        more = "; ..." if len(differences) > 5 else ""
+        raise UserError(
+            f"{record.parent} holds files that were prepared differently, or not by `ntl prepare`: "
+            f"{'; '.join(differences[:5])}{more}. Pass another destination, or overwrite=true to replace "
+            "them."
+        )
+
+
+def _write(plan: Plan, record: Path, outputs: Mapping[str, Path]) -> dict[str, int]:
+    """Write all files to a temporary folder, then move them, and return the number of pairs in each."""
+    partial = record.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
     partial.mkdir()
     try:
-        counts = _write(plan, partial, console)
-        # If the run is killed after this point, the record marks the files as incomplete.
-        write_atomically(record, json.dumps({**identity, "pairs": None}))
-        for name in plan.outputs:
-            os.replace(partial / name, folder / name)
-        sizes = {name: (folder / name).stat().st_size for name in plan.outputs}
-        write_atomically(record, json.dumps({**identity, "pairs": counts, "bytes": sizes}, indent=1))
+        counts = {
+            plan.files[split]: _write_examples(partial / plan.files[split], examples)
+            for split, examples in plan.splits(partial)
+        }
+        record.unlink(missing_ok=True)  # if the run is killed below, no record vouches for the files
+        for name, path in outputs.items():
+            os.replace(partial / name, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return counts
 
 
-def _is_prepared(plan: Plan, folder: Path, record: Path, identity: Mapping[str, Any]) -> bool:
-    """Return whether the files exist and were made with these settings.
-
-    Raises:
-        UserError: Other files of these names exist.
-    """
-    names = [name for name in plan.outputs if (folder / name).exists()]
-    advice = "Pass another destination, or overwrite=true to replace them."
-    try:
-        found = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = None
-    if found is None:
-        if names:
-            raise UserError(f"{folder} holds {', '.join(names)}, which `ntl prepare` did not write. {advice}")
-        return False
-    if found["pairs"] is None or not names:
-        return False  # interrupted, or removed since
-    differences = [
-        f"{key} is {found[part].get(key)!r} there and {identity[part].get(key)!r} here"
-        for part in ("settings", "sources")
-        for key in sorted({*found[part], *identity[part]})
-        if found[part].get(key) != identity[part].get(key)
-    ]
-    sizes = {name: (folder / name).stat().st_size for name in names}
-    differences += [
-        f"{name} has {sizes.get(name, 'no')} bytes, but {size} were written"
-        for name, size in found["bytes"].items()
-        if sizes.get(name) != size
-    ]
-    if differences:
-        more = "; ..." if len(differences) > 5 else ""
-        raise UserError(
-            f"{folder} holds files that were prepared differently: {'; '.join(differences[:5])}{more}. "
-            f"{advice}"
-        )
-    return True
-
-
-def _write(plan: Plan, folder: Path, console: Console) -> dict[str, int]:
-    columns = (
-        TextColumn("{task.description}"), BarColumn(bar_width=None), TaskProgressColumn(), TimeElapsedColumn()
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=1.0)
-
-        last_line = time.monotonic()
-
-        def report(what: str, share: float) -> None:
-            nonlocal last_line
-            bar.update(task, description=what, completed=share)
-            if not console.is_terminal and time.monotonic() - last_line >= LINE_EVERY:
-                last_line = time.monotonic()
-                console.print(f"{share:4.0%} {what}", highlight=False, soft_wrap=True)
-
-        return plan.write(folder, report)
-
-
-def _all_settings() -> dict[str, dict[str, Any]]:
-    return {dataset: {**settings, "overwrite": False} for dataset, settings in SETTINGS.items()}
-
-
-def _describe() -> list[str]:
-    return [
-        line
-        for dataset, settings in _all_settings().items()
-        for line in (f"{dataset}:", *(f"  {key}={_text(value)}" for key, value in settings.items()))
-    ]
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _write_examples(path: Path, examples: Iterable[Example]) -> int:
+    """Write a file of pairs (.txt) or JSON lines (.jsonl), and return the number of examples."""
+    count = 0
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for question, answer, _ in examples:
+            if path.suffix == ".txt":
+                file.write(f"{question}\n{answer}\n")
+            else:
+                record = {"question": question, "answer": answer}
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            count += 1
+    return count
 
 
 if __name__ == "__main__":

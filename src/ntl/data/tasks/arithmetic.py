@@ -9,21 +9,25 @@ Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Mod
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from ntl.data import Example, TaskData, check_at_least, check_one_of
-from ntl.data.files import load_files
-from ntl.data.tasks.mathematics_dataset import DIFFICULTIES, prepared_text
-from ntl.data.tasks.questions import TEMPLATES, draw_expression
+import numpy as np
 
-PREPARED = {
+from ntl.data import Example, TaskData, check_at_least
+from ntl.data.files import Layout, Plan, load_files, read_pairs
+from ntl.data.questions import TEMPLATES, draw_expression
+from ntl.data.tasks.mathematics_dataset import DIFFICULTIES, find_archive
+from ntl.errors import UserError
+
+PREPARED = Layout({
     "train": "arithmetic_train.txt",
     "validation": "arithmetic_val.txt",
     "interpolate": "arithmetic_test_interpolate.txt",
     "extrapolate": "arithmetic_test_extrapolate.txt",
-}
+})  # fmt: skip
 
 # For each split, the range of the number of integers in a question, and the largest integer.
 GENERATED = {
@@ -39,50 +43,29 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     """Read or generate the examples.
 
     Args:
-        settings: If `data_dir` is None, examples are generated with `train_per_difficulty`,
-            `validation_per_difficulty`, `test_size` (numbers of questions) and `data_seed`. Otherwise it is a
-            folder of prepared files, with `mode` (None) and `cache_dir`.
+        settings: `data_dir` (folder of prepared files; None generates the examples) and `cache_dir`. The
+            generator takes `train_per_difficulty`, `validation_per_difficulty`, `test_size` (numbers of
+            questions) and `data_seed`.
 
     Returns:
         Training and validation examples of the three difficulties, an interpolation and an extrapolation
-        test.
-
-    Raises:
-        UserError: A setting is out of range, or a file is missing or malformed.
+        test. Generated training, validation and test sets have no expression in common. Training expressions
+        may repeat, as in the official files.
     """
     sizes = ("train_per_difficulty", "validation_per_difficulty", "test_size")
     check_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})
-    check_one_of(settings, "mode", [None])
-    if settings["data_dir"] is None:
-        return generate(settings)
-    parts = load_files(settings, [prepared_text(PREPARED)])
-    return TaskData(parts.pop("train"), parts.pop("validation"), parts)
-
-
-def generate(settings: Mapping[str, Any]) -> TaskData:
-    """Generate the examples.
-
-    Args:
-        settings: `train_per_difficulty`, `validation_per_difficulty`, `test_size`, `data_seed`.
-
-    Returns:
-        The examples. The expressions of the training, validation and test sets are disjoint. Training
-        expressions may repeat, as in the official files.
-    """
+    if settings["data_dir"] is not None:
+        return load_files(settings, [PREPARED])
     rng = random.Random(settings["data_seed"])
     held_out: set[str] = set()
 
-    def draw(split: str, size: int) -> list[Example]:
-        return list(islice(_questions(split, rng, held_out, hold_out=True), size))
+    def draw(split: str, size: int, hold_out: bool = True) -> list[Example]:
+        return list(islice(_questions(split, rng, held_out, hold_out), size))
 
     tests = {split: draw(split, settings["test_size"]) for split in ("interpolate", "extrapolate")}
     splits = [f"train-{difficulty}" for difficulty in DIFFICULTIES]
     validation = [e for split in splits for e in draw(split, settings["validation_per_difficulty"])]
-    train = [
-        e
-        for split in splits
-        for e in islice(_questions(split, rng, held_out, hold_out=False), settings["train_per_difficulty"])
-    ]
+    train = [e for split in splits for e in draw(split, settings["train_per_difficulty"], hold_out=False)]
     return TaskData(train, validation, tests)
 
 
@@ -95,3 +78,35 @@ def _questions(split: str, rng: random.Random, held_out: set[str], hold_out: boo
             if hold_out:
                 held_out.add(expression)
             yield Example(rng.choice(TEMPLATES).format(expression), str(value))
+
+
+def plan(settings: Mapping[str, Any]) -> Plan:
+    """Plan the files of `ntl prepare arithmetic`: equally many pairs of each difficulty.
+
+    Args:
+        settings: `source`, `train_per_difficulty`, `validation_per_difficulty`, `split_seed`.
+    """
+    check_at_least(settings, {"train_per_difficulty": 1, "validation_per_difficulty": 1, "split_seed": 0})
+    archive = find_archive(
+        settings, ("arithmetic__add_sub_multiple",), ("arithmetic__add_sub_multiple_longer",)
+    )
+    n_train, n_validation = settings["train_per_difficulty"], settings["validation_per_difficulty"]
+
+    def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
+        train: list[Example] = []
+        validation: list[Example] = []
+        for i, path in enumerate(archive.of("train")):
+            pairs = list(read_pairs(path))
+            if len(pairs) < n_train + n_validation:
+                raise UserError(
+                    f"{path} holds {len(pairs)} pairs; expected {n_train} for training + {n_validation} for "
+                    "validation. Lower train_per_difficulty or validation_per_difficulty."
+                )
+            order = np.random.default_rng([settings["split_seed"], i]).permutation(len(pairs))
+            train += [pairs[j] for j in order[:n_train]]
+            validation += [pairs[j] for j in order[n_train : n_train + n_validation]]
+        yield "train", train
+        yield "validation", validation
+        yield from archive.read_tests()
+
+    return Plan(archive, PREPARED.files, splits)

@@ -9,35 +9,35 @@ Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems", 2021.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ntl.data import Example, TaskData, check_one_of
 from ntl.data.files import (
     FormatError,
     Layout,
-    Part,
+    Plan,
     check_split_settings,
-    get_text,
-    hold_out,
+    get_value,
     load_files,
-    prepared_layout,
-    read_json_lines,
+    plan_files,
+    read_records,
 )
 from ntl.data.hub import load_hub
 
 MARKER = "####"
-ANNOTATIONS = ("remove", "keep")
 PREPARED = {"train": "train_t_clean.jsonl", "validation": "val_t_clean.jsonl", "test": "test_clean.jsonl"}
 OFFICIAL = {"train": "train.jsonl", "validation": "train.jsonl", "test": "test.jsonl"}
+ON_HUB = {"train": "train", "validation": "train", "test": "test"}
 
 _ANNOTATION = re.compile(r"<<[^<>]*>>")
+# A lookbehind follows the first character, because a search for a character is fast.
 # Match groups of three digits, but neither lists of numbers nor a count before a word ("12 200-gram bags").
-_COMMAS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,]\d)(?!\d)")
-_SPACES = re.compile(r"(?<![\d.,])(?<!\d )\d{1,3}(?: \d{3})+(?! ?\d|-[a-zA-Z])")
-_POINT = re.compile(r"(?<![\d.])\.(?=\d)")
+_COMMAS = re.compile(r"\d(?<![\d.,]\d)\d{0,2}(?:,\d{3})+(?![\d,]\d)(?!\d)")
+_SPACES = re.compile(r"\d(?<![\d.,]\d)(?<!\d \d)\d{0,2}(?: \d{3})+(?! ?\d|-[a-zA-Z])")
+_POINT = re.compile(r"\.(?<![\d.]\.)(?=\d)")
 
 
 def load(settings: Mapping[str, Any]) -> TaskData:
@@ -46,49 +46,36 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     Args:
         settings: `data_dir` (folder of prepared files, or of the official train.jsonl and test.jsonl), `hub`
             (a dataset on the hub to load instead, or None), `annotations` (`remove` or `keep`),
-            `validation_share` (of the official training file), `split_seed`, `mode` (None) and `cache_dir`.
+            `validation_share` (of the official training file), `split_seed` and `cache_dir`.
 
     Returns:
         Training, validation and test problems. With official files, the validation problems are drawn from
         the training file.
-
-    Raises:
-        UserError: A setting is out of range, a file is missing or malformed, or the hub cannot be reached.
     """
-    check_one_of(settings, "mode", [None])
-    layout = official(settings)
-    annotations = settings["annotations"]
-    convert = partial(problem, annotations=annotations)
+    convert = _converter(settings)
     if settings["hub"] is not None:
-        read = partial(_from_rows, convert=convert, settings=settings)
-        parts = load_hub(settings, "main", {"train": "train", "validation": "train", "test": "test"}, read)
+        on_hub = Layout(ON_HUB, lambda rows: (example for row in rows for example in convert(row)))
+        data = load_hub(settings, "main", on_hub)
     else:
-        parts = load_files(settings, [prepared_layout(PREPARED, convert, f"gsm8k-1-{annotations}"), layout])
-    return TaskData(parts["train"], parts["validation"], {"test": parts["test"]}, True, MARKER)
+        read = partial(read_records, convert=convert)
+        data = load_files(settings, [Layout(PREPARED, read), Layout(OFFICIAL, read)])
+    return replace(data, final_answer_marker=MARKER)
 
 
-def official(settings: Mapping[str, Any]) -> Layout:
-    """Return the layout of the official files, with the validation problems drawn from the training file.
+def plan(settings: Mapping[str, Any]) -> Plan:
+    """Plan the files of `ntl prepare gsm8k`, from the official files in `source`."""
+    official = Layout(OFFICIAL, partial(read_records, convert=_converter(settings)))
+    return plan_files(settings, [official], PREPARED)
 
-    Args:
-        settings: `annotations`, `validation_share`, `split_seed`.
 
-    Returns:
-        The layout.
-
-    Raises:
-        UserError: A setting is out of range.
-    """
+def _converter(settings: Mapping[str, Any]) -> Callable[[Any], list[Example]]:
+    """Check the settings, and return `problem` with them."""
     check_split_settings(settings)
-    check_one_of(settings, "annotations", ANNOTATIONS)
-    version = "gsm8k-1-{annotations}-{validation_share}-{split_seed}".format_map(settings)
-    return {
-        split: Part(file, partial(_from_file, split=split, settings=settings), f"{version}-{split}")
-        for split, file in OFFICIAL.items()
-    }
+    check_one_of(settings, "annotations", ("remove", "keep"))
+    return partial(problem, annotations=settings["annotations"])
 
 
-def problem(record: Mapping[str, Any], annotations: str = "remove") -> list[Example]:
+def problem(record: Any, annotations: str = "remove") -> list[Example]:
     """Convert one problem.
 
     Args:
@@ -105,7 +92,7 @@ def problem(record: Mapping[str, Any], annotations: str = "remove") -> list[Exam
         >>> problem({"question": "1,000 at $.5?", "answer": "It is 1 000*.5=$<<1000*.5=500>>500.\\n#### 500"})
         [Example(question='1000 at $0.5?', answer='It is 1000*0.5=$500.\\n#### 500', expected=None)]
     """
-    question, answer = get_text(record, "question"), get_text(record, "answer")
+    question, answer = get_value(record, "question"), get_value(record, "answer")
     _, marker, final = answer.rpartition(MARKER)
     if not marker or not any(character.isdigit() for character in final):
         raise FormatError(f"'answer' ends with {answer[-40:]!r}; expected the final number after {MARKER!r}")
@@ -133,17 +120,3 @@ def normalise(text: str) -> str:
     text = _COMMAS.sub(lambda match: match[0].replace(",", ""), text)
     text = _SPACES.sub(lambda match: match[0].replace(" ", ""), text)
     return _POINT.sub("0.", text)
-
-
-def _from_file(path: Path, split: str, settings: Mapping[str, Any]) -> Iterable[Example]:
-    convert = partial(problem, annotations=settings["annotations"])
-    return hold_out(read_json_lines(path, convert), split, settings)
-
-
-def _from_rows(
-    rows: Iterable[Mapping[str, Any]],
-    split: str,
-    convert: Callable[[Mapping[str, Any]], list[Example]],
-    settings: Mapping[str, Any],
-) -> Iterable[Example]:
-    return hold_out((example for row in rows for example in convert(row)), split, settings)

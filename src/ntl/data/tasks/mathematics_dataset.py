@@ -1,19 +1,38 @@
 """The part of the DeepMind mathematics dataset that the paper trained on: questions with numeric answers.
 
+The mixture has 26 million pairs, too many to hold as Python objects. `ntl prepare` shuffles it in two
+sequential passes. The first writes every pair to a random bucket file; the second shuffles each bucket in
+memory and appends it to the output. All orders are equally likely, and memory holds only one source file or
+one bucket. Permuting line offsets instead would cost 26 million disk seeks.
+
 Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Models", ICLR 2019.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
-from ntl.data import Example, TaskData, check_at_least, check_one_of
-from ntl.data.files import Layout, Part, load_files, read_pairs
-from ntl.data.tasks.questions import questions
+import numpy as np
+from rich.progress import track
 
+from ntl.data import Example, TaskData, check_at_least
+from ntl.data.files import (
+    Layout,
+    Plan,
+    check_split_settings,
+    find_layout,
+    load_files,
+    read_pairs,
+)
+from ntl.data.questions import questions
+
+MODES = (None, "dataset_comparison")
 DIFFICULTIES = ("easy", "medium", "hard")
 MODULES = (
     "algebra__linear_1d",
@@ -39,14 +58,15 @@ EXTRAPOLATE_MODULES = (
     "numbers__place_value_big",
     "numbers__round_number_big",
 )
-PREPARED = {
+PREPARED = Layout({
     "train": "train.txt",
     "validation": "val.txt",
     "interpolate": "test_interpolate.txt",
     "extrapolate": "test_extrapolate.txt",
-}
+})  # fmt: skip
 # Top-level folder of the archive. If it is unpacked in the data folder, the files are one level deeper.
 ARCHIVE = "mathematics_dataset-v1.0"
+BUCKET = 32 * 2**20  # bytes of text
 
 
 def load(settings: Mapping[str, Any]) -> TaskData:
@@ -58,72 +78,131 @@ def load(settings: Mapping[str, Any]) -> TaskData:
             per module, from the official files in `data_dir` or in its subfolder mathematics_dataset-v1.0. If
             `data_dir` is None, simpler questions are generated with `train_per_module` and
             `validation_per_module` (per difficulty), `test_per_module` and `data_seed`.
-
-    Returns:
-        The questions.
-
-    Raises:
-        UserError: A setting is out of range, or a file is missing or malformed.
     """
-    check_one_of(settings, "mode", [None, "dataset_comparison"])
     if settings["data_dir"] is None:
         return generate(settings)
-    layouts = [prepared_text(PREPARED)]
+    layouts = [PREPARED]
     if settings["mode"] == "dataset_comparison":
         layouts = [_by_module(inside) for inside in ("", f"{ARCHIVE}/")]
-    parts = load_files(settings, layouts)
-    train, validation = parts.pop("train"), parts.pop("validation")
-    return TaskData(train, validation, parts)
+    return load_files(settings, layouts)
+
+
+def _by_module(inside: str) -> Layout:
+    files = {split: PREPARED.files[split] for split in ("train", "validation")}
+    for folder, modules in (("interpolate", MODULES), ("extrapolate", EXTRAPOLATE_MODULES)):
+        files |= {module: f"{inside}{folder}/{module}.txt" for module in modules}
+    return Layout(files)
 
 
 def generate(settings: Mapping[str, Any]) -> TaskData:
-    """Generate simpler questions of the same modules.
+    """Generate simpler questions of the same modules; no two of training, validation and tests share any.
 
     Args:
         settings: See `load`.
-
-    Returns:
-        The questions. The training, validation and test sets are disjoint.
-
-    Raises:
-        UserError: A setting is out of range.
     """
     sizes = ("train_per_module", "validation_per_module", "test_per_module")
     check_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})
     rng = random.Random(settings["data_seed"])
     held_out: set[str] = set()
 
-    def hold_out(split: str, modules: tuple[str, ...], size: int) -> list[Example]:
-        examples = []
-        for example in islice(questions(split, modules, rng, held_out), size * len(modules)):
+    def draw(split: str, modules: tuple[str, ...], size: str) -> Iterator[Example]:
+        return islice(questions(split, modules, rng, held_out), settings[size] * len(modules))
+
+    def hold_out(split: str, modules: tuple[str, ...], size: str) -> Iterator[Example]:
+        for example in draw(split, modules, size):
             held_out.add(example.question)
-            examples.append(example)
-        return examples
+            yield example
 
     tests = {}
     for split, modules in (("interpolate", MODULES), ("extrapolate", EXTRAPOLATE_MODULES)):
-        named = {m: hold_out(split, (m,), settings["test_per_module"]) for m in modules}
+        named = {m: list(hold_out(split, (m,), "test_per_module")) for m in modules}
         if settings["mode"] == "dataset_comparison":
             tests |= named
         else:
             tests[split] = [example for examples in named.values() for example in examples]
     splits = [f"train-{difficulty}" for difficulty in DIFFICULTIES]
-    validation = [e for split in splits for e in hold_out(split, MODULES, settings["validation_per_module"])]
-    train = [
-        e
-        for split in splits
-        for e in islice(questions(split, MODULES, rng, held_out), settings["train_per_module"] * len(MODULES))
-    ]
+    validation = [e for split in splits for e in hold_out(split, MODULES, "validation_per_module")]
+    train = [e for split in splits for e in draw(split, MODULES, "train_per_module")]
     return TaskData(train, validation, tests)
 
 
-def prepared_text(files: Mapping[str, str]) -> Layout:
-    """Return the layout of prepared text files, given the file name of each split."""
-    return {split: Part(file, read_pairs, "pairs-1") for split, file in files.items()}
+class Archive(dict[str, Path]):
+    """Maps the names of official files, such as `train-easy/arithmetic__mul.txt`, to their paths."""
+
+    def of(self, folder: str) -> list[Path]:
+        """Return the files of the folders whose names start with `folder`: `train`, `interpolate`, ..."""
+        return [path for name, path in self.items() if name.startswith(folder)]
+
+    def read_tests(self) -> Iterator[tuple[str, Iterable[Example]]]:
+        """Yield the name and the examples of each test."""
+        for test in ("interpolate", "extrapolate"):
+            yield test, (pair for path in self.of(test) for pair in read_pairs(path))
 
 
-def _by_module(inside: str) -> Layout:
-    files = {split: PREPARED[split] for split in ("train", "validation")}
-    for folder, modules in (("interpolate", MODULES), ("extrapolate", EXTRAPOLATE_MODULES)):
-        files |= {module: f"{inside}{folder}/{module}.txt" for module in modules}
-    return prepared_text(files)
+def find_archive(settings: Mapping[str, Any], modules: Sequence[str], longer: Sequence[str]) -> Archive:
+    """Find the files of some modules in the unpacked archive, in `source` or in its subfolder.
+
+    Args:
+        settings: `source`.
+        modules: Modules for training and the interpolation test.
+        longer: Modules of the extrapolation test.
+    """
+    names = [f"train-{difficulty}/{module}.txt" for difficulty in DIFFICULTIES for module in modules]
+    names += [f"interpolate/{module}.txt" for module in modules]
+    names += [f"extrapolate/{module}.txt" for module in longer]
+    layouts = [Layout({name: inside + name for name in names}) for inside in ("", f"{ARCHIVE}/")]
+    advice = f"Pass source=FOLDER, the folder of the unpacked archive {ARCHIVE}."
+    folder, layout = find_layout(settings, "source", layouts, advice)
+    return Archive({name: folder / file for name, file in layout.files.items()})
+
+
+def plan(settings: Mapping[str, Any]) -> Plan:
+    """Plan the files of `ntl prepare mathematics_dataset`: a small share is held out, the rest is shuffled.
+
+    Args:
+        settings: `source`, `validation_share` (of each file), `split_seed`.
+    """
+    check_split_settings(settings)
+    archive = find_archive(settings, MODULES, EXTRAPOLATE_MODULES)
+
+    def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
+        files = archive.of("train")
+        count = max(1, sum(path.stat().st_size for path in files) // BUCKET)
+        buckets = [scratch / f"bucket-{i}" for i in range(count)]
+        yield "validation", _scatter(files, buckets, settings)
+        yield "train", _gather(buckets, [settings["split_seed"], len(files)])
+        yield from archive.read_tests()
+
+    return Plan(archive, PREPARED.files, splits)
+
+
+def _scatter(files: Sequence[Path], buckets: Sequence[Path], settings: Mapping[str, Any]) -> list[Example]:
+    """Write the pairs of all files to random buckets, except those held out, which are returned."""
+    held_out = []
+    with ExitStack() as stack:
+        opened = [stack.enter_context(bucket.open("wb")) for bucket in buckets]
+        for i, path in enumerate(_show_progress(files, "reading")):
+            pairs, rng = list(read_pairs(path)), np.random.default_rng([settings["split_seed"], i])
+            # As published, training pairs are rounded down: every file has at least one held-out pair.
+            count = len(pairs) - int((1 - settings["validation_share"]) * len(pairs))
+            chosen = set(rng.choice(len(pairs), count, replace=False).tolist())
+            places = rng.integers(len(buckets), size=len(pairs)).tolist()
+            for j, (pair, place) in enumerate(zip(pairs, places, strict=True)):
+                if j in chosen:
+                    held_out.append(pair)
+                else:
+                    opened[place].write(f"{pair.question}\n{pair.answer}\n".encode())
+    return held_out
+
+
+def _gather(buckets: Sequence[Path], seed: list[int]) -> Iterator[Example]:
+    """Yield the pairs of each bucket in random order."""
+    for i, bucket in enumerate(_show_progress(buckets, "shuffling")):
+        lines = bucket.read_bytes().decode().split("\n")[:-1]
+        bucket.unlink()
+        for j in np.random.default_rng([*seed, i]).permutation(len(lines) // 2).tolist():
+            yield Example(lines[2 * j], lines[2 * j + 1])
+
+
+def _show_progress(files: Sequence[Path], what: str) -> Iterable[Path]:
+    return track(files, what, transient=True, disable=not sys.stdout.isatty())

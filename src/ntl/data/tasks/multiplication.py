@@ -12,18 +12,21 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from ntl.data import Example, TaskData, check_at_least, check_one_of, setting_key
-from ntl.data.files import load_files, prepared_layout
+from ntl.data import Example, TaskData, check_at_least, setting_key
+from ntl.data.files import Layout, Plan, load_files, read_records
 from ntl.errors import UserError
 
-PREPARED = {
-    "train": "train.jsonl",
-    "validation": "val.jsonl",
-    "interpolate": "test_interpolate.jsonl",
-    "extrapolate": "test_extrapolate.jsonl",
-}
+PREPARED = Layout(
+    {
+        "train": "train.jsonl",
+        "validation": "val.jsonl",
+        "interpolate": "test_interpolate.jsonl",
+        "extrapolate": "test_extrapolate.jsonl",
+    },
+    read_records,
+)
 # The paper's repository has one test file.
-PUBLISHED = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}
+PUBLISHED = Layout({"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}, read_records)
 
 Product = tuple[int, int]
 
@@ -32,22 +35,18 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     """Generate or read the questions.
 
     Args:
-        settings: `data_dir` (folder of prepared files; None generates the questions), `mode` (None) and
-            `cache_dir`. The generator takes `digits` (maximum digits of a factor), `extrapolate_digits`
-            (digits of the larger factor in the extrapolation test), `train_size`, `validation_size`,
-            `test_size` and `data_seed`.
-
-    Returns:
-        The questions.
-
-    Raises:
-        UserError: A setting is out of range, or a file is missing or malformed.
+        settings: `data_dir` (folder of prepared files; None generates the questions) and `cache_dir`. The
+            generator takes `digits` (maximum digits of a factor), `extrapolate_digits` (digits of the larger
+            factor in the extrapolation test), `train_size`, `validation_size`, `test_size` and `data_seed`.
     """
-    check_one_of(settings, "mode", [None])
-    if settings["data_dir"] is None:
-        return generate(settings)
-    parts = load_files(settings, [prepared_layout(PREPARED), prepared_layout(PUBLISHED)])
-    return TaskData(parts.pop("train"), parts.pop("validation"), parts)
+    return generate(settings) if settings["data_dir"] is None else load_files(settings, [PREPARED, PUBLISHED])
+
+
+def plan(settings: Mapping[str, Any]) -> Plan:
+    """Plan the files of `ntl prepare multiplication`, which generates the questions; see `load`."""
+    data = generate(settings)
+    splits = {"train": data.train, "validation": data.validation, **data.tests}
+    return Plan({}, PREPARED.files, lambda scratch: splits.items())
 
 
 def generate(settings: Mapping[str, Any]) -> TaskData:
@@ -60,9 +59,6 @@ def generate(settings: Mapping[str, Any]) -> TaskData:
         The questions. In training, each pair of digit counts is equally likely. The products of the training,
         validation and test sets are disjoint, regardless of the order of the factors. Training questions may
         repeat, because there are only 81 products of two one-digit numbers.
-
-    Raises:
-        UserError: A setting is out of range.
     """
     sizes = ("train_size", "validation_size", "test_size", "digits")
     check_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})

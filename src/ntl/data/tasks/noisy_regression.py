@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ntl.data import Example, TaskData, check_at_least
+from ntl.data import Example, TaskData, check_at_least, check_setting
 from ntl.errors import UserError
 
 
@@ -25,20 +25,14 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 
     Returns:
         Training, validation and one test set. No test or validation question is in the training set.
-
-    Raises:
-        UserError: A setting is out of range.
     """
-    sizes = ("train_size", "validation_size", "test_size")
-    check_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0, "noise": 0.0})
-    weights = settings["weights"]
-    if not isinstance(weights, list) or not weights:
-        raise UserError(
-            f"dataset_args.weights is {weights!r}; expected one number per integer of the question. Pass for "
-            "example dataset_args.weights=[5,3,2]."
-        )
-    for name in ("smallest", "largest", "largest_answer"):
-        check_at_least(settings, {name: 0})
+    least = {"smallest": 0, "largest": 0, "largest_answer": 0, "data_seed": 0}
+    check_at_least(settings, dict.fromkeys(("train_size", "validation_size", "test_size"), 1) | least)
+    noise, weights = settings["noise"], settings["weights"]
+    ok = isinstance(noise, int | float) and not isinstance(noise, bool) and noise >= 0
+    check_setting(settings, "noise", ok, "a number of at least 0", 25.0)
+    ok = isinstance(weights, list) and bool(weights)
+    check_setting(settings, "weights", ok, "one number per integer of the question", "[5,3,2]")
     low, high = settings["smallest"], settings["largest"]
     held_out = settings["validation_size"] + settings["test_size"]
     questions = (high - low + 1) ** len(weights) if high > low else 0

@@ -5,14 +5,13 @@ Source: Weller & Seppi, "The rJokes Dataset: a Large Scale Humor Collection", LR
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from ntl.data import Example, TaskData, check_one_of
-from ntl.data.files import FormatError, Layout, Part, load_files, prepared_layout, read_records
+from ntl.data import Example, TaskData
+from ntl.data.files import FormatError, Layout, Plan, load_files, plan_files, read_records
 
-PREPARED = {"train": "train.jsonl", "validation": "dev.jsonl", "test": "test.jsonl"}
 HIGHEST = 11
 
 
@@ -21,44 +20,26 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 
     Args:
         settings: `data_dir` (folder of prepared files, or of the official train.tsv, dev.tsv and test.tsv,
-            optionally compressed with gzip), `mode` (None) and `cache_dir`.
+            optionally compressed with gzip) and `cache_dir`.
 
     Returns:
         Jokes as questions, scores as answers.
+    """
+    return load_files(settings, [PREPARED, *OFFICIAL])
+
+
+def plan(settings: Mapping[str, Any]) -> Plan:
+    """Plan the files of `ntl prepare rjokes`: the official three splits in `source`."""
+    return plan_files(settings, OFFICIAL, PREPARED.files)
+
+
+def parse_joke(line: str) -> list[Example]:
+    """Parse a line of an official file: a score, a tab and a joke.
 
     Raises:
-        UserError: A file is missing or malformed.
+        FormatError: The line has another format.
     """
-    check_one_of(settings, "mode", [None])
-    parts = load_files(settings, [prepared_layout(PREPARED), *official()])
-    return TaskData(parts["train"], parts["validation"], {"test": parts["test"]})
-
-
-def official() -> list[Layout]:
-    """Return the layouts of the official files, uncompressed and compressed with gzip."""
-    stems = {"train": "train", "validation": "dev", "test": "test"}
-    return [
-        {split: Part(f"{stem}{ending}", read_jokes, "rjokes-1") for split, stem in stems.items()}
-        for ending in (".tsv", ".tsv.gz")
-    ]
-
-
-def read_jokes(path: Path) -> Iterable[Example]:
-    """Read an official file, with a score, a tab and a joke on each line.
-
-    Args:
-        path: A UTF-8 file.
-
-    Returns:
-        The jokes, in the file's order.
-
-    Raises:
-        UserError: The file is missing or malformed.
-    """
-    return read_records(path, _joke)
-
-
-def _joke(line: str) -> list[Example]:
+    line = line.rstrip("\r\n")
     score, tab, text = line.partition("\t")
     # Tabs inside a joke are escaped with a backslash.
     text = text.replace("\\\t", " ").strip()
@@ -67,3 +48,14 @@ def _joke(line: str) -> list[Example]:
     if not score.isascii() or not score.isdigit() or int(score) > HIGHEST:
         raise FormatError(f"the score is {score[:40]!r}; expected a whole number from 0 to {HIGHEST}")
     return [Example(text, score)]
+
+
+def _files(ending: str) -> dict[str, str]:
+    return {"train": f"train{ending}", "validation": f"dev{ending}", "test": f"test{ending}"}
+
+
+PREPARED = Layout(_files(".jsonl"), read_records)
+OFFICIAL = [
+    Layout(_files(ending), partial(read_records, convert=parse_joke, parse=str))
+    for ending in (".tsv", ".tsv.gz")
+]

@@ -25,25 +25,17 @@ SIZES = {"train-easy": 10, "train-medium": 50, "train-hard": 200, "interpolate":
 
 
 def questions(
-    split: str, modules: tuple[str, ...], rng: random.Random, exclude: Set[str] = frozenset()
+    split: str, modules: tuple[str, ...], rng: random.Random, exclude: Set[str]
 ) -> Iterator[Example]:
-    """Generate an endless stream of questions, cycling through the modules.
+    """Generate an endless stream of questions that are not in `exclude`, cycling through the modules.
 
-    Args:
-        split: `train-easy`, `train-medium`, `train-hard`, `interpolate` or `extrapolate`, which sets the size
-            of the numbers.
-        modules: Names of modules.
-        rng: Random generator.
-        exclude: Questions to skip.
-
-    Yields:
-        The questions.
+    `split`, a key of `SIZES`, sets the size of the numbers. Modules that end with `_big` differ only in it.
     """
     while True:
         for module in modules:
             question = None
             while question is None or question in exclude:
-                question, answer = MAKERS[module](rng, SIZES[split])
+                question, answer = MAKERS[module.removesuffix("_big")](rng, SIZES[split])
             yield Example(question, format_decimal(answer))
 
 
@@ -202,18 +194,14 @@ MAKERS: dict[str, Maker] = {
     "algebra__linear_2d_composed": _linear_2d_composed,
     "algebra__sequence_next_term": _sequence,
     "arithmetic__add_or_sub": _add_or_sub,
-    "arithmetic__add_or_sub_big": _add_or_sub,
     "arithmetic__add_sub_multiple": _add_sub_multiple,
     "arithmetic__add_sub_multiple_longer": _add_sub_multiple_longer,
     "arithmetic__mixed_longer": _mixed,
     "arithmetic__mul": _mul,
-    "arithmetic__mul_big": _mul,
     "arithmetic__mul_div_multiple_longer": _mul_div_multiple,
     "numbers__div_remainder": _remainder,
     "numbers__div_remainder_composed": _remainder_composed,
     "numbers__place_value": _place_value,
-    "numbers__place_value_big": _place_value,
     "numbers__round_number": _round_number,
-    "numbers__round_number_big": _round_number,
     "numbers__round_number_composed": _round_number_composed,
 }
