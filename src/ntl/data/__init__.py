@@ -105,31 +105,30 @@ def setting_key(settings: Mapping[str, Any], name: str) -> str:
     return f"dataset_args.{name}" if "name" in settings else name
 
 
-def check_setting(settings: Mapping[str, Any], name: str, ok: bool, expected: str, example: Any) -> None:
-    """Raise a UserError that says what was given and what was expected, unless `ok` is true."""
-    if not ok:
-        key = setting_key(settings, name)
-        raise UserError(
-            f"{key} is {settings[name]!r}; expected {expected}. Pass for example {key}={example}."
-        )
+def invalid_setting(settings: Mapping[str, Any], name: str, expected: str, example: Any) -> UserError:
+    """Return the error for an invalid setting, which says what was given and what is expected."""
+    key = setting_key(settings, name)
+    return UserError(f"{key} is {settings[name]!r}; expected {expected}. Pass for example {key}={example}.")
 
 
 def check_at_least(settings: Mapping[str, Any], least: Mapping[str, int]) -> None:
     """Check that settings are whole numbers of at least the given minimum of each."""
     for name, smallest in least.items():
         value = settings[name]
-        ok = isinstance(value, int) and not isinstance(value, bool) and value >= smallest
-        check_setting(settings, name, ok, f"a whole number of at least {smallest}", max(smallest, 1))
+        if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+            expected = f"a whole number of at least {smallest}"
+            raise invalid_setting(settings, name, expected, max(smallest, 1))
 
 
 def check_one_of(settings: Mapping[str, Any], name: str, choices: Sequence[Any]) -> None:
     """Check that a setting is one of several choices."""
-    words = ["null" if choice is None else str(choice).lower() for choice in choices]
-    check_setting(settings, name, settings[name] in choices, f"one of: {', '.join(words)}", words[0])
+    if settings[name] not in choices:
+        words = ["null" if choice is None else str(choice).lower() for choice in choices]
+        raise invalid_setting(settings, name, f"one of: {', '.join(words)}", words[0])
 
 
 def check_folder(settings: Mapping[str, Any], name: str) -> Path:
     """Return the path in a setting, after checking that it is one."""
-    value = settings[name]
-    check_setting(settings, name, isinstance(value, str) and value != "", "the path of a folder", "folder")
-    return Path(value).expanduser()
+    if not isinstance(settings[name], str) or not settings[name]:
+        raise invalid_setting(settings, name, "the path of a folder", "folder")
+    return Path(settings[name]).expanduser()

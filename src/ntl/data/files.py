@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ntl.data import Example, TaskData, check_at_least, check_folder, check_setting, setting_key
+from ntl.data import Example, TaskData, check_at_least, check_folder, invalid_setting, setting_key
 from ntl.errors import UserError
 
 LARGE_FILE = 50_000_000  # bytes above which reading a file is announced
@@ -202,8 +202,8 @@ def check_split_settings(settings: Mapping[str, Any]) -> None:
     """
     check_at_least(settings, {"split_seed": 0})
     share = settings["validation_share"]
-    ok = isinstance(share, float) and 0 < share < 1
-    check_setting(settings, "validation_share", ok, "a number above 0 and below 1", 0.1)
+    if not isinstance(share, float) or not 0 < share < 1:
+        raise invalid_setting(settings, "validation_share", "a number above 0 and below 1", 0.1)
 
 
 def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> TaskData:
@@ -263,16 +263,17 @@ def find_layout(
     Raises:
         UserError: No layout is complete. The message lists the missing files and those in the folder.
     """
-    folder, key = check_folder(settings, name), setting_key(settings, name)
-    expected = "; or ".join(_join(layout.files.values(), 6) for layout in layouts)
-    if not folder.is_dir():
-        raise UserError(f"{key}={folder} is not a folder; expected one that holds {expected}. {advice}")
+    folder = check_folder(settings, name)
     missing = [
         [file for file in layout.files.values() if not (folder / file).is_file()] for layout in layouts
     ]
     for layout, absent in zip(layouts, missing, strict=True):
         if not absent:
             return folder, layout
+    key = setting_key(settings, name)
+    expected = "; or ".join(_join(layout.files.values(), 6) for layout in layouts)
+    if not folder.is_dir():
+        raise UserError(f"{key}={folder} is not a folder; expected one that holds {expected}. {advice}")
     # Report the layout that is closest to complete, which is most likely the intended one.
     nearest = min(missing, key=len)
     found = _join(sorted(path.name + "/" * path.is_dir() for path in folder.iterdir())) or "nothing"
@@ -300,16 +301,7 @@ class Plan(NamedTuple):
 
 
 def plan_files(settings: Mapping[str, Any], layouts: Sequence[Layout], files: Mapping[str, str]) -> Plan:
-    """Plan a dataset whose splits are read from official files in `source`.
-
-    Args:
-        settings: `source`, and the settings of the layouts.
-        layouts: Layouts that the folder may have. The first complete one is read.
-        files: Maps each split to the file to write.
-
-    Raises:
-        UserError: No layout is complete.
-    """
+    """Plan the `files` of a dataset whose splits are read from the folder `source`, as by `load_files`."""
     advice = "Pass source=FOLDER, the folder of the official files."
     folder, layout = find_layout(settings, "source", layouts, advice)
 

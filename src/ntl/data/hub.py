@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ntl.data import Example, TaskData
+from ntl.data import TaskData
 from ntl.data.files import FormatError, Layout
 from ntl.errors import UserError
 
@@ -41,16 +41,12 @@ def load_hub(settings: Mapping[str, Any], subset: str, layout: Layout) -> TaskDa
                 "expected a connection, or a copy in the hub's cache. To use a local folder, "
                 "pass dataset_args.hub=null dataset_args.data_dir=folder."
             ) from None
-        read = partial(_read, layout, split, rows, settings)
-        parts[split] = read_cached([split, rows._fingerprint], settings, read)
+        read = partial(layout.examples, split, rows, settings)
+        try:
+            parts[split] = read_cached([split, rows._fingerprint], settings, read)
+        except FormatError as error:
+            raise UserError(
+                f"dataset_args.hub={name}, split {split!r}: {error}. Choose a dataset in the official "
+                "format, or a local folder."
+            ) from None
     return TaskData(parts.pop("train"), parts.pop("validation"), parts)
-
-
-def _read(layout: Layout, split: str, rows: Any, settings: Mapping[str, Any]) -> Iterator[Example]:
-    try:
-        yield from layout.examples(split, rows, settings)
-    except FormatError as error:
-        raise UserError(
-            f"dataset_args.hub={settings['hub']}, split {split!r}: {error}. Choose a dataset in the official "
-            "format, or a local folder."
-        ) from None

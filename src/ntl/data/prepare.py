@@ -149,10 +149,10 @@ def _write(plan: Plan, record: Path, outputs: Mapping[str, Path]) -> dict[str, i
 
 def _write_examples(path: Path, examples: Iterable[Example]) -> int:
     """Write a file of pairs (.txt) or JSON lines (.jsonl), and return the number of examples."""
-    count = 0
+    count, is_text = 0, path.suffix == ".txt"
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for question, answer, _ in examples:
-            if path.suffix == ".txt":
+            if is_text:
                 file.write(f"{question}\n{answer}\n")
             else:
                 record = {"question": question, "answer": answer}

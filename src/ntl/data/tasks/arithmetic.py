@@ -59,13 +59,13 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     rng = random.Random(settings["data_seed"])
     held_out: set[str] = set()
 
-    def draw(split: str, size: int, hold_out: bool = True) -> list[Example]:
-        return list(islice(_questions(split, rng, held_out, hold_out), size))
+    def draw(split: str, size: str, hold_out: bool = True) -> list[Example]:
+        return list(islice(_questions(split, rng, held_out, hold_out), settings[size]))
 
-    tests = {split: draw(split, settings["test_size"]) for split in ("interpolate", "extrapolate")}
+    tests = {split: draw(split, "test_size") for split in ("interpolate", "extrapolate")}
     splits = [f"train-{difficulty}" for difficulty in DIFFICULTIES]
-    validation = [e for split in splits for e in draw(split, settings["validation_per_difficulty"])]
-    train = [e for split in splits for e in draw(split, settings["train_per_difficulty"], hold_out=False)]
+    validation = [e for split in splits for e in draw(split, "validation_per_difficulty")]
+    train = [e for split in splits for e in draw(split, "train_per_difficulty", hold_out=False)]
     return TaskData(train, validation, tests)
 
 

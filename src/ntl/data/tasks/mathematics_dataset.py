@@ -95,11 +95,7 @@ def _by_module(inside: str) -> Layout:
 
 
 def generate(settings: Mapping[str, Any]) -> TaskData:
-    """Generate simpler questions of the same modules; no two of training, validation and tests share any.
-
-    Args:
-        settings: See `load`.
-    """
+    """Generate simpler questions of the same modules; no two of training, validation and tests share any."""
     sizes = ("train_per_module", "validation_per_module", "test_per_module")
     check_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})
     rng = random.Random(settings["data_seed"])
@@ -198,7 +194,7 @@ def _scatter(files: Sequence[Path], buckets: Sequence[Path], settings: Mapping[s
 def _gather(buckets: Sequence[Path], seed: list[int]) -> Iterator[Example]:
     """Yield the pairs of each bucket in random order."""
     for i, bucket in enumerate(_show_progress(buckets, "shuffling")):
-        lines = bucket.read_bytes().decode().split("\n")[:-1]
+        lines = bucket.read_bytes().decode().split("\n")
         bucket.unlink()
         for j in np.random.default_rng([*seed, i]).permutation(len(lines) // 2).tolist():
             yield Example(lines[2 * j], lines[2 * j + 1])

@@ -7,9 +7,8 @@ factor (extrapolate).
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from ntl.data import Example, TaskData, check_at_least, setting_key
@@ -28,7 +27,7 @@ PREPARED = Layout(
 # The paper's repository has one test file.
 PUBLISHED = Layout({"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}, read_records)
 
-Product = tuple[int, int]
+Pair = tuple[int, int]
 
 
 def load(settings: Mapping[str, Any]) -> TaskData:
@@ -52,9 +51,6 @@ def plan(settings: Mapping[str, Any]) -> Plan:
 def generate(settings: Mapping[str, Any]) -> TaskData:
     """Generate the questions.
 
-    Args:
-        settings: See `load`.
-
     Returns:
         The questions. In training, each pair of digit counts is equally likely. The products of the training,
         validation and test sets are disjoint, regardless of the order of the factors. Training questions may
@@ -74,46 +70,35 @@ def generate(settings: Mapping[str, Any]) -> TaskData:
             f"expected at least {wanted}. Raise it, or lower validation_size and test_size."
         )
     rng = random.Random(settings["data_seed"])
-    held_out: set[Product] = set()
+    held_out: dict[Pair, set[Pair]] = defaultdict(set)
     tests = {
-        "interpolate": _hold_out(inside, settings["test_size"], rng, held_out),
-        "extrapolate": _hold_out(outside, settings["test_size"], rng, held_out),
+        "interpolate": _draw(inside, settings["test_size"], rng, held_out),
+        "extrapolate": _draw(outside, settings["test_size"], rng, held_out),
     }
-    validation = _hold_out(inside, settings["validation_size"], rng, held_out)
-    train = [_question(a, b) for a, b in islice(_products(inside, rng, held_out), settings["train_size"])]
+    validation = _draw(inside, settings["validation_size"], rng, held_out)
+    train = _draw(inside, settings["train_size"], rng, held_out, hold_out=False)
     return TaskData(train, validation, tests)
 
 
-def _max_held_out(shape: tuple[int, int]) -> int:
+def _max_held_out(shape: Pair) -> int:
     """Return how many products of a shape may be held out: a quarter of them, ignoring the factors' order."""
     n, m = shape
     products = 81 * 10 ** (n + m - 2)
     return -(-products // (8 if n == m else 4))
 
 
-def _hold_out(
-    shapes: list[tuple[int, int]], size: int, rng: random.Random, held_out: set[Product]
+def _draw(
+    shapes: list[Pair], size: int, rng: random.Random, held_out: dict[Pair, set[Pair]], hold_out: bool = True
 ) -> list[Example]:
-    taken = Counter((len(str(a)), len(str(b))) for a, b in held_out)
+    """Draw questions whose factors have the given numbers of digits, and hold their factors out, by shape."""
     examples: list[Example] = []
-    products = _products(shapes, rng, held_out)
     while len(examples) < size:
-        a, b = next(products)
-        smaller, larger = sorted((a, b))
-        shape = (len(str(smaller)), len(str(larger)))
-        if taken[shape] < _max_held_out(shape):
-            taken[shape] += 1
-            held_out.add((smaller, larger))
-            examples.append(_question(a, b))
-    return examples
-
-
-def _products(shapes: list[tuple[int, int]], rng: random.Random, held_out: set[Product]) -> Iterator[Product]:
-    while True:
         a, b = (rng.randrange(10 ** (n - 1), 10**n) for n in rng.choice(shapes))
-        if (min(a, b), max(a, b)) not in held_out:
-            yield a, b
-
-
-def _question(a: int, b: int) -> Example:
-    return Example(f"What is {a} times {b}?", str(a * b))
+        factors = min(a, b), max(a, b)
+        shape = len(str(factors[0])), len(str(factors[1]))
+        if factors in held_out[shape] or (hold_out and len(held_out[shape]) >= _max_held_out(shape)):
+            continue
+        if hold_out:
+            held_out[shape].add(factors)
+        examples.append(Example(f"What is {a} times {b}?", str(a * b)))
+    return examples

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ntl.data import Example, TaskData, check_at_least, check_setting
+from ntl.data import Example, TaskData, check_at_least, invalid_setting
 from ntl.errors import UserError
 
 
@@ -29,10 +29,10 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     least = {"smallest": 0, "largest": 0, "largest_answer": 0, "data_seed": 0}
     check_at_least(settings, dict.fromkeys(("train_size", "validation_size", "test_size"), 1) | least)
     noise, weights = settings["noise"], settings["weights"]
-    ok = isinstance(noise, int | float) and not isinstance(noise, bool) and noise >= 0
-    check_setting(settings, "noise", ok, "a number of at least 0", 25.0)
-    ok = isinstance(weights, list) and bool(weights)
-    check_setting(settings, "weights", ok, "one number per integer of the question", "[5,3,2]")
+    if isinstance(noise, bool) or not isinstance(noise, int | float) or noise < 0:
+        raise invalid_setting(settings, "noise", "a number of at least 0", 25.0)
+    if not isinstance(weights, list) or not weights:
+        raise invalid_setting(settings, "weights", "one number per integer of the question", "[5,3,2]")
     low, high = settings["smallest"], settings["largest"]
     held_out = settings["validation_size"] + settings["test_size"]
     questions = (high - low + 1) ** len(weights) if high > low else 0
