@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from rich.progress import track
@@ -162,33 +162,32 @@ def plan(settings: Mapping[str, Any]) -> Plan:
     archive = find_archive(settings, MODULES, EXTRAPOLATE_MODULES)
 
     def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
-        files = archive.of("train")
+        files, seed = archive.of("train"), settings["split_seed"]
         count = max(1, sum(path.stat().st_size for path in files) // BUCKET)
         buckets = [scratch / f"bucket-{i}" for i in range(count)]
-        yield "validation", _scatter(files, buckets, settings)
-        yield "train", _gather(buckets, [settings["split_seed"], len(files)])
+        held_out: list[Example] = []
+        with ExitStack() as stack:
+            opened = [stack.enter_context(bucket.open("wb")) for bucket in buckets]
+            for i, path in enumerate(_show_progress(files, "reading")):
+                held_out += _scatter(path, opened, settings["validation_share"], [seed, i])
+        yield "validation", held_out
+        yield "train", _gather(buckets, [seed, len(files)])
         yield from archive.read_tests()
 
     return Plan(archive, PREPARED.files, splits)
 
 
-def _scatter(files: Sequence[Path], buckets: Sequence[Path], settings: Mapping[str, Any]) -> list[Example]:
-    """Write the pairs of all files to random buckets, except those held out, which are returned."""
-    held_out = []
-    with ExitStack() as stack:
-        opened = [stack.enter_context(bucket.open("wb")) for bucket in buckets]
-        for i, path in enumerate(_show_progress(files, "reading")):
-            pairs, rng = list(read_pairs(path)), np.random.default_rng([settings["split_seed"], i])
-            # As published, training pairs are rounded down: every file has at least one held-out pair.
-            count = len(pairs) - int((1 - settings["validation_share"]) * len(pairs))
-            chosen = set(rng.choice(len(pairs), count, replace=False).tolist())
-            places = rng.integers(len(buckets), size=len(pairs)).tolist()
-            for j, (pair, place) in enumerate(zip(pairs, places, strict=True)):
-                if j in chosen:
-                    held_out.append(pair)
-                else:
-                    opened[place].write(f"{pair.question}\n{pair.answer}\n".encode())
-    return held_out
+def _scatter(path: Path, buckets: Sequence[BinaryIO], share: float, seed: list[int]) -> list[Example]:
+    """Write the pairs of a file to random buckets, except those held out, which are returned."""
+    pairs, rng = list(read_pairs(path)), np.random.default_rng(seed)
+    # As published, the number of training pairs is rounded down: every file has at least one held-out pair.
+    count = len(pairs) - int((1 - share) * len(pairs))
+    chosen = set(rng.choice(len(pairs), count, replace=False).tolist())
+    places = rng.integers(len(buckets), size=len(pairs)).tolist()
+    for i, (pair, place) in enumerate(zip(pairs, places, strict=True)):
+        if i not in chosen:
+            buckets[place].write(f"{pair.question}\n{pair.answer}\n".encode())
+    return [pairs[i] for i in sorted(chosen)]
 
 
 def _gather(buckets: Sequence[Path], seed: list[int]) -> Iterator[Example]:
