@@ -9,7 +9,8 @@ of the configuration, with an additional `name`. The same settings give the same
     multiplication       products of integers with up to a given number of digits
     rjokes               jokes and their scores
     multirc              passages with questions, answered in words
-    noisy_regression     weighted sums with noise
+    noisy_regression     weighted sums, or products, with noise
+    tabular              any CSV file: the columns of a row, and its target
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def load_task(settings: Mapping[str, Any]) -> TaskData:
         UserError: The settings or the files are invalid.
     """
     name = settings["name"]
-    known = sorted((*DATASETS, "noisy_regression"))
+    known = sorted((*DATASETS, "noisy_regression", "tabular"))
     if name not in known:
         raise UserError(f"the dataset {name!r} is unknown; expected one of: {', '.join(known)}.")
     return import_module(f"ntl.data.tasks.{name}").load(settings)
