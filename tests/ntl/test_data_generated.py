@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 import re
+import statistics
 
 import pytest
 
@@ -48,6 +50,25 @@ def test_noisy_answers_scatter_around_the_weighted_sum_by_the_noise():
     # E|N(0, 10)| = 10 * sqrt(2 / pi) = 7.98; its standard error here is 0.1.
     errors = [abs(int(e.answer) - e.expected) for e in data.tests["test"]]
     assert 7.48 < sum(errors) / len(errors) < 8.48
+
+
+def test_on_a_log_scale_answers_scatter_around_the_product_by_factors():
+    product = ("weights=[1,1]", "largest=199", "log_scale=true", "noise=0.4", "largest_answer=1000000")
+    more = (*SMALL, *(f"dataset_args.{setting}" for setting in ("test_size=4000", *product)))
+    examples = task(*more).tests["test"]
+    products = [math.prod(int(x) for x in e.question.split()) for e in examples]
+    assert [e.expected for e in examples] == products
+    # half of the answers are above their median, the product; the standard error is 0.8 %
+    above = sum(int(e.answer) > product for e, product in zip(examples, products, strict=True))
+    assert 0.46 < above / len(examples) < 0.54
+    logs = [math.log(int(e.answer) / product) for e, product in zip(examples, products, strict=True)]
+    assert 0.38 < statistics.stdev(logs) < 0.42
+
+
+def test_without_noise_the_answers_are_exact():
+    more = ("noise=0", "weights=[1,1]", "smallest=0", "largest=499")
+    for example in task(*SMALL, *(f"dataset_args.{setting}" for setting in more)).tests["test"]:
+        assert int(example.answer) == sum(map(int, example.question.split())) == example.expected
 
 
 def test_generated_answers_equal_pythons_evaluation_of_the_expression():

@@ -11,7 +11,8 @@ and `MODES`, the valid values of the setting `mode`. Invalid settings and files 
     multiplication       products of integers with up to a given number of digits
     rjokes               jokes and their scores
     multirc              passages with questions, answered in words
-    noisy_regression     weighted sums with noise
+    noisy_regression     weighted sums, or products, with noise
+    tabular              any CSV file: the columns of a row, and its target
 """
 
 from __future__ import annotations

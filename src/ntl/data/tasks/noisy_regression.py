@@ -1,7 +1,9 @@
 """Noisy regression as text: the question is a few integers, the answer one number.
 
-The answer is a weighted sum of the integers plus Gaussian noise. The noise makes the exact answer
-unpredictable, so what matters is how *close* a prediction is, which is what a number token loss optimises.
+The answer is a weighted sum of the integers plus Gaussian noise or, on a log scale, a product of the
+integers' powers times log-normal noise. The noise makes the exact answer unpredictable, so what matters is
+how *close* a prediction is, which is what a number token loss optimises. Without noise and with weights of 1
+the task is exact addition or multiplication.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ntl.data import Example, TaskData, check_at_least, invalid_setting
+from ntl.data import Example, TaskData, check_at_least, check_one_of, invalid_setting
 from ntl.errors import UserError
 
 
@@ -19,20 +21,24 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     """Generate the examples.
 
     Args:
-        settings: `weights` (one per integer in the question), `smallest` and `largest` (range of the
-            integers), `noise` (standard deviation), `largest_answer` (answers are clipped to the range from 0
-            to this value), `train_size`, `validation_size`, `test_size` and `data_seed`.
+        settings: `weights` w (one per integer x in the question), `log_scale` (false: sum of w x + e; true:
+            product of x^w, times exp(e)), `noise` (standard deviation of the Gaussian e), `smallest` and
+            `largest` (range of the integers), `largest_answer` (answers are rounded to integers and clipped
+            to the range from 0 to this value), `train_size`, `validation_size`, `test_size` and `data_seed`.
 
     Returns:
         Training, validation and one test set. No test or validation question is in the training set.
+        `Example.expected` is the answer's median, which minimises the mean absolute error.
     """
-    least = {"smallest": 0, "largest": 0, "largest_answer": 0, "data_seed": 0}
+    lowest = 1 if settings["log_scale"] is True else 0  # there is no logarithm of 0
+    least = {"smallest": lowest, "largest": lowest, "largest_answer": lowest, "data_seed": 0}
     check_at_least(settings, dict.fromkeys(("train_size", "validation_size", "test_size"), 1) | least)
     noise, weights = settings["noise"], settings["weights"]
     if isinstance(noise, bool) or not isinstance(noise, int | float) or noise < 0:
         raise invalid_setting(settings, "noise", "a number of at least 0", 25.0)
     if not isinstance(weights, list) or not weights:
         raise invalid_setting(settings, "weights", "one number per integer of the question", "[5,3,2]")
+    check_one_of(settings, "log_scale", [False, True])
     low, high = settings["smallest"], settings["largest"]
     held_out = settings["validation_size"] + settings["test_size"]
     questions = (high - low + 1) ** len(weights) if high > low else 0
@@ -61,8 +67,13 @@ def _draw(
         integers = rng.integers(
             settings["smallest"], settings["largest"], (missing, len(weights)), endpoint=True
         )
-        expected = integers @ weights
-        noisy = np.rint(expected + rng.normal(0.0, settings["noise"], missing))
+        noise = rng.normal(0.0, settings["noise"], missing)
+        if settings["log_scale"]:
+            expected = np.prod(integers.astype(float) ** weights, axis=1)
+            noisy = np.rint(expected * np.exp(noise))
+        else:
+            expected = integers @ weights
+            noisy = np.rint(expected + noise)
         answers = np.clip(noisy, 0, settings["largest_answer"]).astype(int)
         for row, answer, mean in zip(integers, answers, expected, strict=True):
             question = " ".join(map(str, row))

@@ -1,0 +1,150 @@
+"""Any table as text: the question is the columns of a row, the answer the number in the target column.
+
+`0.23,Ideal,E,SI2,61.5,55,3.95,3.98,2.43` -> `326`. A row is written like a line of CSV, without the column
+names: they would be the same in every question.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ntl.data import Example, TaskData, check_at_least, invalid_setting
+from ntl.errors import UserError
+
+SAMPLE = Path(__file__).parents[1] / "sample" / "tabular" / "diamonds.csv"
+MISSING = "?"
+
+
+def load(settings: Mapping[str, Any]) -> TaskData:
+    """Read a table and split its rows.
+
+    Args:
+        settings: `file` (a CSV file with a header, or `sample`), `target` (column to predict), `columns`
+            (columns of the question, None for all others), `significant_digits` (numbers of the question are
+            rounded to so many, None leaves them as they are written), `split_by` (None splits at random; a
+            column puts its largest values into the test set and the next largest into the validation set),
+            `train_size` (None for all rows that are left), `validation_size`, `test_size` and `data_seed`.
+
+    Returns:
+        Training, validation and one test set. Missing values are written as `?`. Rows without a target are
+        left out, and so are training rows whose question is in the validation or test set.
+
+    Raises:
+        UserError: The file cannot be read, a column is missing, a target is not a finite number, or there are
+            too few rows.
+    """
+    check_at_least(settings, {"validation_size": 1, "test_size": 1, "data_seed": 0})
+    for name in ("train_size", "significant_digits"):
+        if settings[name] is not None:
+            check_at_least(settings, {name: 1})
+    table = _read(settings)
+    target = settings["target"]
+    columns = settings["columns"] or [name for name in table.columns if name != target]
+    _check_columns(table, columns, settings)
+    table = table[table[target].notna()]
+    _check_rows(table, settings)
+    split_by = settings["split_by"]
+    order = _order(table, split_by, settings["data_seed"])
+    text = pd.DataFrame({name: _texts(table[name], settings["significant_digits"]) for name in columns})
+    questions = [",".join(row) for row in text.itertuples(index=False)]
+    answers = [_answer(value) for value in table[target]]
+    rows = [Example(questions[i], answers[i]) for i in order]
+    test, rest = rows[-settings["test_size"] :], rows[: -settings["test_size"]]
+    validation, rest = rest[-settings["validation_size"] :], rest[: -settings["validation_size"]]
+    seen = {example.question for example in (*validation, *test)}
+    train = [example for example in rest if example.question not in seen]
+    # The rows next to the held-out ones: those of a split by time are the latest.
+    return TaskData(train[-(settings["train_size"] or len(train)) :], validation, {"test": test})
+
+
+def _read(settings: Mapping[str, Any]) -> pd.DataFrame:
+    file = settings["file"]
+    if not isinstance(file, str) or not file:
+        raise invalid_setting(settings, "file", "the path of a CSV file, or sample", "sample")
+    try:
+        return pd.read_csv(
+            SAMPLE if file == "sample" else Path(file).expanduser(), dtype=str, skipinitialspace=True
+        )
+    except (OSError, ValueError) as error:  # pandas' parser errors and UnicodeDecodeError are ValueErrors
+        raise UserError(
+            f"dataset_args.file={file} cannot be read ({error}); expected a CSV file in UTF-8 with a header. "
+            "Correct the file or the path, which is relative to the working directory."
+        ) from None
+
+
+def _check_columns(table: pd.DataFrame, columns: Sequence[str], settings: Mapping[str, Any]) -> None:
+    named = [("target", settings["target"]), *(("columns", name) for name in columns)]
+    if settings["split_by"] is not None:
+        named.append(("split_by", settings["split_by"]))
+    for key, name in named:
+        if name not in table.columns:
+            raise UserError(
+                f"dataset_args.{key} names the column {name!r}; expected one of the columns of "
+                f"{settings['file']}: {', '.join(table.columns)}. Name one of them."
+            )
+    if settings["target"] in columns:
+        raise UserError(
+            f"dataset_args.columns names the target {settings['target']!r}; expected the columns that it is "
+            "predicted from. Remove it from them."
+        )
+
+
+def _check_rows(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
+    target = settings["target"]
+    wrong = table[target][~np.isfinite(pd.to_numeric(table[target], errors="coerce"))]
+    if len(wrong):
+        raise UserError(
+            f"{settings['file']}, row {wrong.index[0] + 1} below the header: {target!r} is {wrong.iloc[0]!r}; "
+            "expected a finite number, or nothing where it is missing. Correct the file, or choose another "
+            "dataset_args.target."
+        )
+    needed = settings["validation_size"] + settings["test_size"] + (settings["train_size"] or 1)
+    if len(table) < needed:
+        raise UserError(
+            f"{settings['file']} has {len(table)} rows with a value of {target!r}; expected at least {needed}. "
+            "Lower dataset_args.train_size, dataset_args.validation_size or dataset_args.test_size."
+        )
+
+
+def _order(table: pd.DataFrame, split_by: str | None, seed: int) -> Sequence[int]:
+    """Return the rows in random order or sorted by a column, rows without a value first."""
+    if split_by is None:
+        return np.random.default_rng(seed).permutation(len(table)).tolist()
+    values = pd.to_numeric(table[split_by], errors="coerce")
+    if values.notna().sum() < table[split_by].notna().sum():  # dates such as 2026-11-21 are sorted as text
+        values = table[split_by]
+    return values.reset_index(drop=True).sort_values(kind="stable", na_position="first").index.tolist()
+
+
+def _texts(column: pd.Series, digits: int | None) -> pd.Series:
+    numbers = pd.to_numeric(column, errors="coerce")
+    is_numeric = numbers.notna().sum() == column.notna().sum()
+    if digits is not None and is_numeric:
+        column = numbers.map(lambda x: _round(x, digits), na_action="ignore")
+    return column.fillna(MISSING)
+
+
+def _round(number: float, digits: int) -> str:
+    """Write a number in plain decimals with a number of significant digits.
+
+    Example:
+        >>> _round(2000.0833, 4), _round(71400.0, 2), _round(0.00012345, 3), _round(0.5, 4)
+        ('2000', '71000', '0.000123', '0.5')
+    """
+    if number == 0 or not math.isfinite(number):
+        return "0" if number == 0 else str(number)
+    places = digits - 1 - math.floor(math.log10(abs(number)))
+    text = f"{round(number, places):.{max(places, 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _answer(text: str) -> str:
+    """Write a target in plain decimals: without an exponent, a plus sign or spaces."""
+    number = np.format_float_positional(float(text), trim="-")
+    return text.strip() if text.strip().lstrip("-").replace(".", "", 1).isdigit() else number

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+
+from ntl.config.compose import compose_config
+from ntl.data import load_task
+from ntl.errors import UserError
+
+
+def task(*overrides):
+    overrides = ["dataset_args=tabular", *(f"dataset_args.{override}" for override in overrides)]
+    settings = compose_config("compare", overrides, "ntl compare")["dataset_args"]
+    return load_task({**settings, "name": settings["dataset_name"]})
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Return a function that writes a table and loads it, with one test and one validation row."""
+
+    def load(text, *overrides):
+        path = tmp_path / "table.csv"
+        path.write_text(text, encoding="utf-8")
+        return task(f"file={path}", "target=y", "validation_size=1", "test_size=1", *overrides)
+
+    return load
+
+
+def rows(data):
+    return [*data.train, *data.validation, *data.tests["test"]]
+
+
+def test_the_shipped_sample_splits_into_disjoint_questions_with_numeric_answers():
+    data = task()
+    assert len(data.tests["test"]) == 300
+    assert len(data.validation) == 200
+    assert 1490 <= len(data.train) <= 1500
+    assert all(326 <= int(example.answer) <= 18823 for example in rows(data))
+    train = {example.question for example in data.train}
+    assert not train & {e.question for e in (*data.validation, *data.tests["test"])}
+    assert all(question.count(",") == 8 for question in train)
+
+
+def test_a_seed_repeats_its_split_and_another_seed_makes_another():
+    assert task() == task()
+    assert task().tests != task("data_seed=1").tests
+
+
+def test_questions_are_short_text_with_missing_values_marked(table):
+    data = table('a,b,y\n2000.0833333,"Big, red",1\n5380000,NA,2\n,x,3\n0.000123456,é,4\n')
+    assert {e.question: e.answer for e in rows(data)} == {
+        "2000,Big, red": "1",
+        "5380000,?": "2",
+        "?,x": "3",
+        "0.0001235,é": "4",
+    }
+    data = table("a,y\n2000.0833333,1\n1,2\n2,3\n", "significant_digits=null")
+    assert "2000.0833333" in {e.question for e in rows(data)}
+
+
+def test_columns_of_the_question_can_be_chosen(table):
+    data = table("a,b,y\n1,2,3\n4,5,6\n7,8,9\n", "columns=[b]")
+    assert {(e.question, e.answer) for e in rows(data)} == {("2", "3"), ("5", "6"), ("8", "9")}
+
+
+@pytest.mark.parametrize(
+    "dates", [("3", "10", "2", "1"), ("2020-03-01", "2020-10-01", "2020-02-01", "2020-01-01")]
+)
+def test_a_split_by_a_column_tests_its_largest_values(table, dates):
+    data = table("t,y\n" + "".join(f"{t},{y}\n" for y, t in enumerate(dates)), "split_by=t", "train_size=1")
+    assert [[e.answer for e in part] for part in (data.train, data.validation, data.tests["test"])] == [
+        ["2"],
+        ["0"],
+        ["1"],
+    ]
+
+
+def test_rows_without_a_target_and_answers_with_exponents_are_handled(table):
+    data = table("a,y\n1,1e3\n2,\n3,-2.50\n4, 7\n5,NA\n")
+    assert {(e.question, e.answer) for e in rows(data)} == {("1", "1000"), ("3", "-2.50"), ("4", "7")}
+
+
+def test_training_rows_that_repeat_a_held_out_question_are_left_out(table):
+    data = table("a,t,y\n1,0,1\n2,1,2\n2,2,3\n2,3,4\n", "columns=[a]", "split_by=t")
+    assert [e.question for e in data.train] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "complaint"),
+    [
+        ("a,y\n1,2\n", (), "has 1 rows with a value of 'y'; expected at least 3"),
+        ("a,y\n1,2\n3,x\n4,5\n", (), "row 2 below the header: 'y' is 'x'; expected a finite number"),
+        ("a,y\n1,2\n3,inf\n4,5\n", (), "'y' is 'inf'; expected a finite number"),
+        ("a,z\n1,2\n", (), "dataset_args.target names the column 'y'; expected one of the columns .*: a, z"),
+        ("a,y\n1,2\n", ("columns=[b]",), "dataset_args.columns names the column 'b'"),
+        ("a,y\n1,2\n", ("columns=[a,y]",), "names the target 'y'"),
+        ("a,y\n1,2\n", ("split_by=when",), "dataset_args.split_by names the column 'when'"),
+        ("a,y\n1,2\n3,4\n5,6\n", ("train_size=9",), "expected at least 11"),
+        ("a,y\n1,2\n", ("significant_digits=0",), "significant_digits is 0; expected a whole number"),
+        ("", (), "cannot be read .*; expected a CSV file"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_an_error_with_the_reason(table, text, overrides, complaint):
+    with pytest.raises(UserError, match=complaint):
+        table(text, *overrides)
+
+
+def test_a_missing_file_is_an_error_that_names_it():
+    with pytest.raises(UserError, match=r"dataset_args.file=nowhere.csv cannot be read"):
+        task("file=nowhere.csv")
