@@ -45,9 +45,12 @@ def test_an_unknown_key_is_an_error_that_suggests_the_closest_one(override, expe
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["model_args.number_token_loss_weight=0.5"], "vanilla_t5 has no number token loss"),
-        (["model_args.number_token_loss_with_wasserstein=true"], "has no number token loss"),
-        (["+model_args.number_token_loss_function=mae"], "has no number token loss"),
+        (
+            ["model_args.number_token_loss_weight=0.5"],
+            "model_args.number_token_loss is false. Pass for example model_args=vanilla_t5_ntl",
+        ),
+        (["model_args.number_token_loss_with_wasserstein=true"], "number_token_loss is false"),
+        (["+model_args.number_token_loss_function=mae"], "number_token_loss is false"),
         (["+model_args.number_token_loss_function=mae", "loss=ntl_was"], "such as loss.weight"),
         (
             [
@@ -59,14 +62,17 @@ def test_an_unknown_key_is_an_error_that_suggests_the_closest_one(override, expe
         ),
         (["model_args.label_smoother_sigma=2"], "Pass model_args.gaussian_label_smoother=true"),
         (["loss=ntl_was", "model_args.number_token_loss_weight=0.5"], "such as loss.weight"),
-        (["loss=ce", "loss.weight=0.5"], "loss=ce has no criterion"),
-        (["loss=ce", "+loss.options.sigma=2"], "loss=ce has no criterion"),
-        (["model_args=xval", "model_args.tokenizer_type=auto"], "uses its own tokens"),
+        (["loss=ce", "loss.weight=0.5"], "loss.criterion is null. Pass for example loss=ntl_was"),
+        (["loss=ce", "+loss.options.sigma=2"], "loss.criterion is null. Pass for example loss=ntl_was"),
+        (
+            ["model_args=xval", "model_args.tokenizer_type=auto"],
+            "number_encoding is xval. Pass model_args.number_encoding=none",
+        ),
         (["model_args.log_scale_embeddings=false"], "Pass model_args=rt"),
         (["model_args.model_name_or_path=some/model"], "Pass model_args.model_name_or_path=null"),
         (["dataset_args.data_seed=1"], "Pass dataset_args.data_dir=null"),
         (["+training_args.num_train_epochs=3"], "Pass training_args.max_steps=-1"),
-        (["training_args.warmup_steps=10"], "reduce_lr_on_plateau has no warm-up"),
+        (["training_args.warmup_steps=10"], "lr_scheduler_type is reduce_lr_on_plateau"),
         (["+training_args.label_smoothing_factor=0.1"], "Pass loss=ce loss.label_smoothing=0.1"),
         (["+training_args.bf16_full_eval=true"], "Pass training_args.bf16=true"),
         (["+training_args.eval_strategy=epoch"], "Pass training_args.eval_steps=1000"),

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from ntl.config.paper_keys import LOSS_OF_MODEL
 from ntl.config.settings import LossSettings
 from ntl.errors import UserError
+from ntl.training.run_folder import format_setting
 
-GENERATOR_KEYS = (
-    "train_per_difficulty", "validation_per_difficulty", "train_per_module", "validation_per_module",
-    "test_per_module", "digits", "extrapolate_digits", "train_size", "validation_size", "test_size",
-    "data_seed",
-)  # fmt: skip
 # Arguments of Seq2SeqTrainingArguments that the lab ignores.
 UNUSED_ARGUMENTS = (
     "predict_with_generate", "remove_unused_columns", "dataloader_pin_memory", "prediction_loss_only",
@@ -37,6 +33,61 @@ REPLACED_ARGUMENTS = {
     "sortish_sampler": "training_args.train_sampling_strategy=group_by_length",
 }
 WITHOUT_WARMUP = ("reduce_lr_on_plateau", "constant", "greedy")
+
+
+class Condition(NamedTuple):
+    """When some keys have an effect.
+
+    Args:
+        section: Section of the keys.
+        keys: The keys.
+        decided_by: The key that decides.
+        holds: Returns whether they have an effect, given the value of that key.
+        remedy: What to pass so that they have one.
+    """
+
+    section: str
+    keys: Sequence[str]
+    decided_by: str
+    holds: Callable[[Any], bool]
+    remedy: str
+
+
+NUMBER_TOKEN_LOSS = (
+    "number_token_loss_weight", "number_token_loss_with_wasserstein", "number_token_loss_function",
+)  # fmt: skip
+GENERATOR = (
+    "train_per_difficulty", "validation_per_difficulty", "train_per_module", "validation_per_module",
+    "test_per_module", "digits", "extrapolate_digits", "train_size", "validation_size", "test_size",
+    "data_seed",
+)  # fmt: skip
+# The first condition that does not hold gives the reason.
+CONDITIONS = (
+    Condition("model_args", (*NUMBER_TOKEN_LOSS, "label_smoother_sigma"), "loss.criterion",
+              lambda v: v == LOSS_OF_MODEL, "keys of the group loss, such as loss.weight=0.3"),
+    Condition("model_args", NUMBER_TOKEN_LOSS, "model_args.number_token_loss", bool,
+              "for example model_args=vanilla_t5_ntl or loss=ntl_was"),
+    Condition("model_args", ("number_token_loss_function",), "model_args.number_token_loss_with_wasserstein",
+              lambda v: not v, "model_args.number_token_loss_with_wasserstein=false"),
+    Condition("model_args", ("label_smoother_sigma",), "model_args.gaussian_label_smoother", bool,
+              "model_args.gaussian_label_smoother=true"),
+    Condition("loss", ("weight", "options", "reweigh", "mode"), "loss.criterion",
+              lambda v: v is not None, "for example loss=ntl_was"),
+    Condition("model_args", ("tokenizer_type",), "model_args.number_encoding",
+              lambda v: v not in ("rt", "xval"), "model_args.number_encoding=none"),
+    Condition("model_args", ("log_scale_embeddings",), "model_args.number_encoding",
+              lambda v: v != "none", "model_args=rt or model_args=xval"),
+    Condition("model_args", ("number_width", "number_places"), "model_args.number_format",
+              lambda v: v != "plain", "model_args.number_format=padded"),
+    Condition("model_args", ("config_name",), "model_args.model_name_or_path",
+              lambda v: v is None, "model_args.model_name_or_path=null to train from scratch"),
+    Condition("dataset_args", GENERATOR, "dataset_args.data_dir",
+              lambda v: v is None, "dataset_args.data_dir=null to generate questions"),
+    Condition("training_args", ("num_train_epochs",), "training_args.max_steps",
+              lambda v: v == -1, "training_args.max_steps=-1 to count epochs"),
+    Condition("training_args", ("warmup_steps",), "training_args.lr_scheduler_type",
+              lambda v: v not in WITHOUT_WARMUP, "for example training_args.lr_scheduler_type=cosine"),
+)  # fmt: skip
 
 
 def keys_without_file() -> dict[str, Collection[str]]:
@@ -62,78 +113,24 @@ def check_effect(given: Iterable[str], configs: Iterable[Mapping[str, Any]]) -> 
     """
     found = [_ineffective_keys(config) for config in configs]
     for key in given:
-        reasons = [
-            next((why for name, why in keys.items() if key == name or key.startswith(f"{name}.")), None)
-            for keys in found
-        ]
+        # The effect of `loss.options.sigma` is that of `loss.options`.
+        reasons = [keys.get(".".join(key.split(".")[:2])) for keys in found]
         if reasons and all(reasons):
             raise UserError(f"{key} has no effect: {reasons[0]}, or omit {key}.")
 
 
 def _ineffective_keys(config: Mapping[str, Any]) -> dict[str, str]:
     """Map each key that has no effect in this configuration to the reason and the remedy."""
-    model, loss, training = config["model_args"], config["loss"], config["training_args"]
-    own_loss = loss["criterion"] != LOSS_OF_MODEL
-    encoding, schedule = model["number_encoding"], training["lr_scheduler_type"]
-    checkpoint, data_dir = model["model_name_or_path"], config["dataset_args"].get("data_dir")
-    function = ("model_args.number_token_loss_function",)
-    term = ("model_args.number_token_loss_weight", "model_args.number_token_loss_with_wasserstein", *function)
-    sigma = ("model_args.label_smoother_sigma",)
-    of_criterion = tuple(f"loss.{key}" for key in ("weight", "options", "reweigh", "mode"))
-    rules: list[tuple[bool, Iterable[str], str]] = [
-        (
-            own_loss, (*term, *sigma),
-            "the loss is set by the group loss. Pass its keys, such as loss.weight=0.3",
-        ),
-        (
-            not own_loss and not model["number_token_loss"], term,
-            f"model_args={model['name']} has no number token loss. Pass for example "
-            "model_args=vanilla_t5_ntl or loss=ntl_was",
-        ),
-        (
-            model["number_token_loss_with_wasserstein"], function,
-            "NTL-WAS has no such function. Pass model_args.number_token_loss_with_wasserstein=false",
-        ),
-        (
-            not own_loss and not model["gaussian_label_smoother"], sigma,
-            "model_args.gaussian_label_smoother is false. Pass model_args.gaussian_label_smoother=true",
-        ),
-        (loss["criterion"] is None, of_criterion, "loss=ce has no criterion. Pass for example loss=ntl_was"),
-        (
-            encoding in ("rt", "xval"), ("model_args.tokenizer_type",),
-            f"number_encoding={encoding} uses its own tokens. Pass model_args.number_encoding=none",
-        ),
-        (
-            encoding == "none", ("model_args.log_scale_embeddings",),
-            "numbers are written as digits. Pass model_args=rt or model_args=xval",
-        ),
-        (
-            model["number_format"] == "plain", ("model_args.number_width", "model_args.number_places"),
-            "number_format=plain has no fixed width. Pass model_args.number_format=padded",
-        ),
-        (
-            checkpoint is not None, ("model_args.config_name",),
-            f"the shape is set by model_args.model_name_or_path={checkpoint}. Pass "
-            "model_args.model_name_or_path=null to train from scratch",
-        ),
-        (
-            data_dir is not None, [f"dataset_args.{key}" for key in GENERATOR_KEYS],
-            f"questions are read from dataset_args.data_dir={data_dir}. Pass dataset_args.data_dir=null to "
-            "generate them",
-        ),
-        (
-            training["max_steps"] != -1, ("training_args.num_train_epochs",),
-            f"training ends after training_args.max_steps={training['max_steps']}. Pass "
-            "training_args.max_steps=-1 to count epochs",
-        ),
-        (
-            schedule in WITHOUT_WARMUP, ("training_args.warmup_steps",),
-            f"lr_scheduler_type={schedule} has no warm-up. Pass for example "
-            "training_args.lr_scheduler_type=cosine",
-        ),
-    ]  # fmt: skip
-    ineffective = {key: why for applies, keys, why in rules if applies for key in keys}
+    reasons: dict[str, str] = {}
+    for section, keys, decided_by, holds, remedy in CONDITIONS:
+        decisive, _, name = decided_by.partition(".")
+        value = config[decisive].get(name)
+        if not holds(value):
+            for key in keys:
+                reasons.setdefault(
+                    f"{section}.{key}", f"{decided_by} is {format_setting(value)}. Pass {remedy}"
+                )
     for key in (*UNUSED_ARGUMENTS, *REPLACED_ARGUMENTS):
         instead = REPLACED_ARGUMENTS.get(key, "the keys that --help lists")
-        ineffective[f"training_args.{key}"] = f"the lab does not use it. Pass {instead}"
-    return ineffective
+        reasons[f"training_args.{key}"] = f"the lab does not use it. Pass {instead}"
+    return reasons
