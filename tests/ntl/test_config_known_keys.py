@@ -32,7 +32,11 @@ def test_a_published_command_only_has_known_keys_with_an_effect(command):
         ("+colour=red", "colour is unknown; expected one of: evaluation, dataset_args, model_args"),
         ("~evaluation.beams", "evaluation.beams is missing"),
         ("~training_args.seed", "training_args.seed is missing"),
-        ("dataset_args.dataset_name=gsm9k", "dataset_name is 'gsm9k'; expected one of: arithmetic"),
+        (
+            "dataset_args.dataset_name=gsm8k",
+            "'gsm8k'; expected mathematics_dataset, as in its file; dataset_args=NAME .* arithmetic",
+        ),
+        ("=3", "Correct the override"),
         ("~loss", "loss is missing"),
         ("+evaluation=3", "evaluation is 3; expected keys and values"),
     ],

@@ -34,38 +34,42 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
     """
     from ntl.config.known_values import check_values
 
-    for override in overrides:
+    groups = [override for override in overrides if _is_group(override)]
+    for override in groups:
         group, _, choice = override.partition("=")
-        if _is_group(override) and (choice == "null" or choice.startswith("{")):
+        if choice == "null" or choice.startswith("{"):  # Hydra would not name it
             raise UserError(
                 f"{override} names no file of the group {group}; expected a name. `{program} --help` lists "
                 "the names; omit the override to use the default."
             )
     # With ++, unknown keys are left to `_check_keys`, and {key: value} is merged into what a file sets.
-    forced = [o if _is_group(o) else re.sub(r"^\+*(?=[\w.]+=)", "++", o) for o in overrides]
+    forced = [o if o in groups else re.sub(r"^\+*(?=[\w.]+=)", "++", o) for o in overrides]
     try:
         config = _compose(root, forced)
-    except MissingConfigException as error:
-        group, _, name = (error.missing_cfg_file or "").rpartition("/")
-        options = error.options or choices(group)
-        raise UserError(
-            f"{group}={name} is unknown; expected one of: {', '.join(options)}. Pass for example "
-            f"{group}={options[0]}."
-        ) from None
-    except OverrideParseException as error:
-        raise UserError(
-            f"{error.override.removeprefix('++')!r} cannot be read; expected key=value, such as seeds=[0,1] "
-            "or, with quotes around special characters, \"output_dir='a b=c'\". "
-            f"`{program} --help` lists the keys."
-        ) from None
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(
-            f"{str(error).splitlines()[0]} Correct the override; `{program} --help` lists the keys."
-        ) from None
-    files = _files(root, tuple(o for o in overrides if _is_group(o) and o[0] != "~"))
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(_explain(error, program)) from None
+    files = _files(root, tuple(groups))
     _check_keys(config, files)
     check_values(config, files)
     return config
+
+
+def _explain(error: Exception, program: str) -> str:
+    """Return what was given, what was expected and what to do, for an error that Hydra raised."""
+    if isinstance(error, MissingConfigException):
+        group, _, name = (error.missing_cfg_file or "").rpartition("/")
+        options = error.options or choices(group)
+        return (
+            f"{group}={name} is unknown; expected one of: {', '.join(options)}. Pass for example "
+            f"{group}={options[0]}."
+        )
+    if isinstance(error, OverrideParseException):
+        return (
+            f"{error.override.removeprefix('++')!r} cannot be read; expected key=value, such as seeds=[0,1] "
+            "or, with quotes around special characters, \"output_dir='a b=c'\". "
+            f"`{program} --help` lists the keys."
+        )
+    return f"{str(error).splitlines()[0]} Correct the override; `{program} --help` lists the keys."
 
 
 def _compose(root: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -75,8 +79,8 @@ def _compose(root: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 @cache
 def _files(root: str, groups: tuple[str, ...]) -> dict[str, Any]:
-    """Return the content of the chosen files, without those that only change keys of others."""
-    return _compose(root, [group for group in groups if "@" not in group])
+    """Return the content of the chosen files, without those that only change or remove keys of others."""
+    return _compose(root, [o for o in groups if "@" not in o and o[0] != "~"])
 
 
 def _check_keys(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:
@@ -143,7 +147,7 @@ def check_section(
     if missing := [key for key in needed if key not in given]:
         raise UserError(
             f"{dot}{missing[0]} is missing; expected a value. Do not remove it (~{dot}{missing[0]}), and "
-            "choose files by their group, such as dataset_args=gsm8k or loss=ntl_was."
+            "choose a file of each group, such as dataset_args=gsm8k or loss=ntl_was."
         )
 
 

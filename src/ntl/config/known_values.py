@@ -45,7 +45,14 @@ def check_values(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:
     Raises:
         UserError: A value is invalid. The message says what was given, what is expected, and an example.
     """
-    rules = _rules()
+    dataset = files["dataset_args"]["dataset_name"]
+    own_name = Rule(
+        f"{dataset}, as in its file; dataset_args=NAME chooses another one of: "
+        f"{', '.join(choices('dataset_args'))}",
+        dataset,
+        lambda value: value == dataset,
+    )
+    rules = {**_rules(), "dataset_args.dataset_name": own_name}
     sections = {f"{name}.": content for name, content in config.items() if isinstance(content, Mapping)}
     for section, values in {"": config, **sections}.items():
         defaults = files[section[:-1]] if section else files
@@ -121,7 +128,6 @@ def _rules() -> dict[str, Rule]:
         "seeds": list_of(SEED, "[0,1,2]"),
         "jobs": or_null(COUNT, "one per core"),
         "output_dir": Rule("a folder", "some/folder", lambda v: isinstance(v, str) and v != ""),
-        "dataset_args.dataset_name": one_of(*choices("dataset_args")),
         "model_args.family": one_of(*FAMILIES),
         "model_args.number_encoding": one_of(*NUMBER_ENCODINGS),
         "model_args.tokenizer_type": one_of(*TOKENIZER_TYPES),

@@ -6,7 +6,7 @@ No module behind this one reads these keys; what they need from a configuration,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +28,16 @@ LOSS_OF_MODEL = "from_model_args"  # the value of loss.criterion with which mode
 OWN_KEYS = (
     "trial", "special_name", "output_dir", "do_only_eval", "overwrite_output_dir", "resume_from_checkpoint",
 )  # fmt: skip
-# Keys that may change when a run is resumed, because they do not affect its result.
-CHANGEABLE_KEYS = {
-    "training_args": (
-        *OWN_KEYS, "disable_tqdm", "logging_steps", "report_to", "save_total_limit",
-        "per_device_eval_batch_size",
-    ),
-    "dataset_args": ("cache_dir",),
-}  # fmt: skip
+# Keys, by their last part, that may change when a run is resumed, because they do not affect its result.
+CHANGEABLE_KEYS = (
+    *OWN_KEYS, "cache_dir", "disable_tqdm", "logging_steps", "per_device_eval_batch_size", "report_to",
+    "save_total_limit",
+)  # fmt: skip
 # Keys, by their last part, that do not separate the rows of a report.
 NOT_COMPARED = (
-    *OWN_KEYS, "seed", "data_seed", "name", "data_dir", "run_name", "cache_dir", "evaluated", "logging_dir",
-    "logging_steps", "logging_strategy", "eval_steps", "save_steps", "save_strategy", "save_total_limit",
-    "report_to", "use_cpu", "per_device_eval_batch_size", "dataloader_num_workers",
-    "dataloader_pin_memory", "samples_during_training", "disable_tqdm",
+    *CHANGEABLE_KEYS, "seed", "data_seed", "name", "data_dir", "run_name", "evaluated", "logging_dir",
+    "logging_strategy", "eval_steps", "save_steps", "save_strategy", "use_cpu", "dataloader_num_workers",
+    "dataloader_pin_memory", "samples_during_training",
 )  # fmt: skip
 
 
@@ -107,39 +103,32 @@ def _output_dir(config: Mapping[str, Any], loss: LossSettings, sweep: str) -> Pa
     return Path("outputs", *(str(part) for part in parts if part), name, sweep.replace("/", "_"))
 
 
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings, joining keys with dots: `{"a": {"b": 1}}` becomes `{"a.b": 1}`."""
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        name = f"{prefix}{key}"
-        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-    return flat
-
-
 def continued_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by dotted key, that a run and its continuation must share."""
-    return flatten(
-        {
-            name: {k: v for k, v in section.items() if k not in CHANGEABLE_KEYS.get(name, ())}
-            for name, section in config.items()
-            if isinstance(section, Mapping) and name != "evaluation"
-        }
-    )
+    trained = {name: keys for name, keys in config.items() if name not in ("evaluation", "evaluated")}
+    return _flatten(trained, CHANGEABLE_KEYS)
 
 
 def evaluated_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by key, that an evaluation's results depend on, besides the model."""
-    flat = flatten({**config["dataset_args"], **config.get("evaluation", {})})
-    return {key: value for key, value in flat.items() if key not in ("cache_dir", "samples_during_training")}
+    asked = {**config["dataset_args"], **config.get("evaluation", {})}
+    return _flatten(asked, ("cache_dir", "samples_during_training"))
 
 
 def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by dotted key, that separate the rows of a report. Null counts as absent."""
-    return {
-        key: value
-        for key, value in flatten(config).items()
-        if value is not None and key.rpartition(".")[2] not in NOT_COMPARED
-    }
+    return {key: value for key, value in _flatten(config, NOT_COMPARED).items() if value is not None}
+
+
+def _flatten(nested: Mapping[str, Any], without: Sequence[str], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings, joining keys with dots, without those whose last part is in `without`."""
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, without, f"{prefix}{key}.")
+        elif key not in without:
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def _write_report(folder: Path, datasets: Sequence[Dataset], text: str, left_out
         "metrics.csv": long_csv(datasets),
     }
     for name, content in tables.items():
-        write_atomically(folder / name, content)
+        (folder / name).write_text(content, encoding="utf-8")
     files = [*tables, *(name for dataset in datasets for name in draw_dataset(dataset, folder))]
     runs = [run for dataset in datasets for run in dataset.runs]
     _write_json(

@@ -60,9 +60,8 @@ def styles(labels: Sequence[str]) -> dict[str, SeriesStyle]:
     Returns:
         Maps each name to its style; no two are the same.
     """
-    others = [label for label in labels if label not in OBJECTIVES]
-    places = {label: OBJECTIVES.index(label) for label in labels if label in OBJECTIVES}
-    places |= {label: len(OBJECTIVES) + i for i, label in enumerate(others)}
+    order = dict.fromkeys((*OBJECTIVES, *labels))
+    places = {label: place for place, label in enumerate(order)}
     return {label: series_style(places[label]) for label in labels}
 
 
