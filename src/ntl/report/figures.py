@@ -129,21 +129,24 @@ class DatasetFigures:
         self.looks = styles([group.label for group in self.groups])
         self.room_for_legend = (0.0, 0.4 + 0.18 * len(self.groups))
         self.curves = [[run.folder.curve() for run in group.runs] for group in self.groups]
+        # Predictions of each group's runs, by test set. A group may lack a test set.
+        self.answers = {
+            test: [
+                [run.folder.predictions(test) for run in group.runs if test in run.metrics]
+                for group in self.groups
+            ]
+            for test in dataset.tests
+            if dataset.reference(test, "accuracy") is not None and not dataset.lacks_predictions(test)
+        }
 
     def draw(self) -> dict[str, Figure]:
         """Draw all figures that there is data for, by name."""
         figures = {"accuracy": self.accuracy(), "learning_curves": self.learning_curves()}
-        numbers = [
-            test
-            for test in self.dataset.tests
-            if self.dataset.reference(test, "accuracy") is not None
-            and not self.dataset.lacks_predictions(test)
-        ]
-        if numbers:
-            figures["error_by_magnitude"] = self.error_by_magnitude(numbers)
-        for test in numbers:
+        if self.answers:
+            figures["error_by_magnitude"] = self.error_by_magnitude()
+        for test in self.answers:
             figures[f"digit_confusion_{test}"] = self.digit_confusion(test)
-        noisy = [test for test in numbers if self.dataset.has_noise(test) and test != "validation"]
+        noisy = [test for test in self.answers if self.dataset.has_noise(test) and test != "validation"]
         if noisy:
             figures["overview"] = self.overview(noisy[0])
         return {name: figure for name, figure in figures.items() if figure is not None}
@@ -181,13 +184,13 @@ class DatasetFigures:
         _legend(figure, axes[0], f"validation; {LINES_NOTE}")
         return figure
 
-    def error_by_magnitude(self, tests: Sequence[str]) -> Figure:
+    def error_by_magnitude(self) -> Figure:
         """Draw the error by the number of digits of the true number."""
-        figure, axes = new_figure(len(tests), COLUMNS, (4.2, 3.0), self.room_for_legend)
-        for ax, test in zip(axes, tests, strict=True):
+        figure, axes = new_figure(len(self.answers), COLUMNS, (4.2, 3.0), self.room_for_legend)
+        for ax, (test, answers) in zip(axes, self.answers.items(), strict=True):
             digits: set[float] = set()
-            for group in self.groups:  # a group without this test still appears in the legend
-                points = [error_by_digits(predictions) for predictions in _predictions(group, test)]
+            for group, runs in zip(self.groups, answers, strict=True):
+                points = [error_by_digits(predictions) for predictions in runs]
                 self._line(ax, group, points)
                 digits.update(*points)
             ax.set_xticks(sorted(digits))
@@ -200,10 +203,11 @@ class DatasetFigures:
 
     def digit_confusion(self, test: str) -> Figure | None:
         """Draw predicted against true digits of the first groups, or return None without any digit."""
-        answered = [(group, own) for group in self.groups if (own := _predictions(group, test))]
-        shown = [(group, [p for run in own for p in run]) for group, own in answered[:MOST_MODELS]]
+        answered = [pair for pair in zip(self.groups, self.answers[test], strict=True) if pair[1]]
+        shown = answered[:MOST_MODELS]
         counts = [
-            [digit_counts(everything, place) for place in range(len(PLACES))] for _, everything in shown
+            [digit_counts([p for run in runs for p in run], place) for place in range(len(PLACES))]
+            for _, runs in shown
         ]
         places = [place for place in range(len(PLACES)) if any(own[place].any() for own in counts)]
         if not places:
@@ -226,8 +230,8 @@ class DatasetFigures:
 
     def overview(self, test: str) -> Figure:
         """Draw errors during training, the error of each seed, and predicted against true numbers."""
-        pair = [(group, own[0]) for group in self.groups if (own := _predictions(group, test))][:2]
-        widths = [1.25, 1.35, *[1.0] * len(pair)]
+        answered = [pair for pair in zip(self.groups, self.answers[test], strict=True) if pair[1]][:2]
+        widths = [1.25, 1.35, *[1.0] * len(answered)]
         figure, axes = new_figure(len(widths), len(widths), (3.3, 3.3), widths=widths)
         self._curves(axes[0], "eval_mae")
         self._scale_errors(axes[0], test)
@@ -237,11 +241,11 @@ class DatasetFigures:
         axes[1].set_yticks(range(len(self.groups)), [g.label.replace(" + ", " +\n") for g in self.groups])
         floor = self.dataset.reference(test, "noise_mae")
         axes[1].axvline(floor, **FLOOR)
-        if max(m["mae"] or 0.0 for m in self.dataset.metrics(test)) > 30 * floor:
+        if max(m.get("mae") or 0.0 for m in self.dataset.metrics(test)) > 30 * floor:
             axes[1].set_xscale("log")  # a model that is hardly trained would compress the rest
         axes[1].set_title(f"{test} MAE (dots: seeds)")
-        for ax, (group, predictions) in zip(axes[2:], pair, strict=True):
-            _scatter(ax, predictions, self.looks[group.label].colour)
+        for ax, (group, runs) in zip(axes[2:], answered, strict=True):
+            _scatter(ax, runs[0], self.looks[group.label].colour)
             ax.set_title(f"{group.label} (seed {group.runs[0].record.seed})")
         axes[2].set_ylabel("predicted")
         return figure
@@ -293,11 +297,6 @@ class DatasetFigures:
         ax.yaxis.set_major_formatter("{x:g}")
         ax.yaxis.set_minor_formatter(NullFormatter())
         ax.axhline(floor, label="noise alone", **FLOOR)
-
-
-def _predictions(group: Group, test: str) -> list[list[Prediction]]:
-    """Load a group's predictions run by run, skipping runs without the test set."""
-    return [run.folder.predictions(test) for run in group.runs if test in run.metrics]
 
 
 def _confusion(ax: Axes, counts: np.ndarray) -> AxesImage:
