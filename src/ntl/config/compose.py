@@ -88,7 +88,7 @@ def _check_keys(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:
     from ntl.config.known_keys import keys_without_file
 
     check_section("", config, files, files)
-    more = keys_without_file()
+    more = keys_without_file() if "training_args" in files else {}
     for name, section in files.items():
         if isinstance(section, Mapping):
             if not isinstance(config[name], Mapping):

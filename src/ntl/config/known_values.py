@@ -38,25 +38,19 @@ def check_values(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:
     """Check the values of a composed configuration.
 
     Args:
-        config: Configuration of `ntl train` or `ntl compare`, whose keys are known.
+        config: A composed configuration, whose keys are known.
         files: The same configuration without the overrides. A key without a rule whose value is true or false
             here takes only these.
 
     Raises:
         UserError: A value is invalid. The message says what was given, what is expected, and an example.
     """
-    dataset = files["dataset_args"]["dataset_name"]
-    own_name = Rule(
-        f"{dataset}, as in its file; dataset_args=NAME chooses another one of: "
-        f"{', '.join(choices('dataset_args'))}",
-        dataset,
-        lambda value: value == dataset,
-    )
-    rules = {**_rules(), "dataset_args.dataset_name": own_name}
-    sections = {f"{name}.": content for name, content in config.items() if isinstance(content, Mapping)}
-    for section, values in {"": config, **sections}.items():
-        defaults = files[section[:-1]] if section else files
-        for name, value in values.items():
+    rules = _rules()
+    if "training_args" in config:
+        rules = {**rules, **_training_rules(), "dataset_args.dataset_name": _name_of_file(files)}
+    sections = {f"{name}.": content for name, content in files.items() if isinstance(content, Mapping)}
+    for section, defaults in {"": files, **sections}.items():
+        for name, value in (config[section[:-1]] if section else config).items():
             rule = rules.get(section + name, BOOLEAN if isinstance(defaults.get(name), bool) else None)
             if rule is not None and not rule.fits(value):
                 raise UserError(
@@ -122,8 +116,7 @@ def _rules() -> dict[str, Rule]:
         f"overrides such as 'loss=ntl_was loss.weight=0.8', or one of: {', '.join(objectives)}", "ce",
         lambda value: isinstance(value, str) and ("=" in value or value in objectives),
     )  # fmt: skip
-    training = {f"training_args.{key}": rule for key, rule in _training_rules().items()}
-    return training | {
+    return {
         "objectives": list_of(objective, "[ce,ntl_was]"),
         "seeds": list_of(SEED, "[0,1,2]"),
         "jobs": or_null(COUNT, "one per core"),
@@ -150,6 +143,14 @@ def _rules() -> dict[str, Rule]:
     }
 
 
+def _name_of_file(files: Mapping[str, Any]) -> Rule:
+    """Return the rule of a dataset's name, with which its other keys belong together."""
+    name, names = files["dataset_args"]["dataset_name"], ", ".join(choices("dataset_args"))
+    expected = f"{name}, as in its file; dataset_args=NAME chooses another one of: {names}"
+    return Rule(expected, name, lambda value: value == name)
+
+
+@cache
 def _training_rules() -> dict[str, Rule]:
     """Map arguments of training to rules: those that transformers does not check, or checks only late."""
     from transformers import Seq2SeqTrainingArguments
@@ -167,7 +168,7 @@ def _training_rules() -> dict[str, Rule]:
     rules |= dict.fromkeys(sizes, COUNT)
     rules |= dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm"), NOT_NEGATIVE)
     rules |= dict.fromkeys(("warmup_steps", "logging_steps", "save_steps"), NOT_NEGATIVE)
-    return rules | {
+    rules |= {
         "eval_steps": or_null(NOT_NEGATIVE, "logging_steps"),
         "num_train_epochs": number(3, above=0),  # with -1, transformers finishes without training
         "max_steps": Rule(
@@ -180,3 +181,4 @@ def _training_rules() -> dict[str, Rule]:
             "true, null or a checkpoint's folder", "true", lambda v: isinstance(v, bool | str | None)
         ),
     }  # fmt: skip
+    return {f"training_args.{key}": rule for key, rule in rules.items()}
