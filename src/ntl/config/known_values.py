@@ -94,7 +94,7 @@ def list_of(item: Rule, example: str) -> Rule:
         good = isinstance(values, list) and bool(values) and all(map(item.fits, values))
         return good and len(set(values)) == len(values)
 
-    return Rule(f"a list, not empty and without repetition, of items each {item.expected}", example, fits)
+    return Rule(f"a list, not empty and without repetition, each item {item.expected}", example, fits)
 
 
 def mapping(example: str) -> Rule:
