@@ -41,8 +41,8 @@ examples:
   ntl train model_args=vanilla_t5 training_args=train run_specific_config@_global_=debug_config
   ntl train --multirun loss=ce,ntl_was training_args.seed=0,1 dataset_args=arithmetic
 
-Everything below can be set as section.key=value. Arguments of transformers' Seq2SeqTrainingArguments can be
-added with +training_args.key=value.
+Everything below can be set as section.key=value, and so can any argument of transformers'
+Seq2SeqTrainingArguments, as training_args.key=value.
 """
 # With one of these options, Hydra prints something and runs nothing.
 HYDRA_ANSWERS = ("hydra_help", "cfg", "info", "version", "shell_completion")
@@ -99,7 +99,7 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
     Raises:
         UserError: A configuration is invalid.
     """
-    from ntl.config.known_keys import check_effect, known_keys
+    from ntl.config.known_keys import check_effect
     from ntl.config.paper_keys import read_settings
 
     values = {i: [override] for i, override in enumerate(overrides)}
@@ -111,7 +111,7 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
     configs, runs = [], []
     for given in product(*values.values()):
         swept = [chosen for chosen, override in zip(given, overrides, strict=True) if chosen != override]
-        configs.append(compose_config(CONFIG, given, "ntl-train", known_keys))
+        configs.append(compose_config(CONFIG, given, "ntl-train"))
         settings = read_settings(configs[-1], ",".join(swept))
         resumes = settings.resume and settings.checkpoint is None and not settings.only_evaluate
         if swept and resumes and not settings.output_dir.exists():

@@ -97,7 +97,7 @@ def test_a_full_disk_while_writing_results_keeps_the_model(tmp_path, monkeypatch
 
 
 def test_a_full_disk_while_drawing_a_comparisons_figures_keeps_its_runs(tiny, monkeypatch, capsys):
-    monkeypatch.setattr("ntl.report.figures.save_figure", full)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
     assert compare(tiny) == 2
     message = capsys.readouterr().err
     assert "cannot be written (No space left on device)" in message

@@ -1,11 +1,12 @@
 import shlex
+from importlib import resources
 
 import pytest
+from omegaconf import OmegaConf
 from published_commands import DEBUG, TRAINING
 
 from ntl.config.comparison import load_comparison
 from ntl.config.compose import choices, compose_config
-from ntl.config.known_keys import check_keys, known_keys
 from ntl.config.paper_keys import read_settings
 from ntl.errors import UserError
 from ntl.run_language_modeling import plan_runs
@@ -28,13 +29,16 @@ def test_a_published_command_only_has_known_keys_with_an_effect(command):
         ("+evaluation.sampels=3", "Did you mean evaluation.samples?"),
         ("+loss.wieght=3", "Did you mean loss.weight?"),
         ("+dataset_args.data_sed=3", "Did you mean dataset_args.data_seed?"),
-        ("+colour=red", "colour is unknown; expected one of: dataset_args, model_args"),
-        ("model_args.number_token_loss_function=mae", "Pass [+]model_args.number_token_loss_function=mae"),
-        ("training_args.num_train_epochs=3", "Pass [+]training_args.num_train_epochs=3"),
+        ("+colour=red", "colour is unknown; expected one of: evaluation, dataset_args, model_args"),
         ("~evaluation.beams", "evaluation.beams is missing"),
         ("~training_args.seed", "training_args.seed is missing"),
-        ("dataset_args.dataset_name=gsm9k", "dataset_name is 'gsm9k'; expected one of: arithmetic"),
-        ("+evaluation=3", "evaluation"),
+        (
+            "dataset_args.dataset_name=gsm8k",
+            "'gsm8k'; expected mathematics_dataset, as in its file; dataset_args=NAME .* arithmetic",
+        ),
+        ("=3", "Correct the override"),
+        ("~loss", "loss is missing"),
+        ("+evaluation=3", "evaluation is 3; expected keys and values"),
     ],
 )
 def test_an_unknown_key_is_an_error_that_suggests_the_closest_one(override, expected):
@@ -45,18 +49,34 @@ def test_an_unknown_key_is_an_error_that_suggests_the_closest_one(override, expe
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["model_args.number_token_loss_weight=0.5"], "vanilla_t5 has no number token loss"),
-        (["model_args.number_token_loss_with_wasserstein=true"], "has no number token loss"),
+        (
+            ["model_args.number_token_loss_weight=0.5"],
+            "model_args.number_token_loss is false. Pass for example model_args=vanilla_t5_ntl",
+        ),
+        (["model_args.number_token_loss_with_wasserstein=true"], "number_token_loss is false"),
+        (["+model_args.number_token_loss_function=mae"], "number_token_loss is false"),
+        (["+model_args.number_token_loss_function=mae", "loss=ntl_was"], "such as loss.weight"),
+        (
+            [
+                "model_args=vanilla_t5_ntl",
+                "model_args.number_token_loss_with_wasserstein=true",
+                "model_args.number_token_loss_function=mae",
+            ],
+            "with_wasserstein=false",
+        ),
         (["model_args.label_smoother_sigma=2"], "Pass model_args.gaussian_label_smoother=true"),
         (["loss=ntl_was", "model_args.number_token_loss_weight=0.5"], "such as loss.weight"),
-        (["loss=ce", "loss.weight=0.5"], "loss=ce has no criterion"),
-        (["loss=ce", "+loss.options.sigma=2"], "loss=ce has no criterion"),
-        (["model_args=xval", "model_args.tokenizer_type=auto"], "uses its own tokens"),
+        (["loss=ce", "loss.weight=0.5"], "loss.criterion is null. Pass for example loss=ntl_was"),
+        (["loss=ce", "+loss.options.sigma=2"], "loss.criterion is null. Pass for example loss=ntl_was"),
+        (
+            ["model_args=xval", "model_args.tokenizer_type=auto"],
+            "number_encoding is xval. Pass model_args.number_encoding=none",
+        ),
         (["model_args.log_scale_embeddings=false"], "Pass model_args=rt"),
         (["model_args.model_name_or_path=some/model"], "Pass model_args.model_name_or_path=null"),
         (["dataset_args.data_seed=1"], "Pass dataset_args.data_dir=null"),
         (["+training_args.num_train_epochs=3"], "Pass training_args.max_steps=-1"),
-        (["training_args.warmup_steps=10"], "reduce_lr_on_plateau has no warm-up"),
+        (["training_args.warmup_steps=10"], "lr_scheduler_type is reduce_lr_on_plateau"),
         (["+training_args.label_smoothing_factor=0.1"], "Pass loss=ce loss.label_smoothing=0.1"),
         (["+training_args.bf16_full_eval=true"], "Pass training_args.bf16=true"),
         (["+training_args.eval_strategy=epoch"], "Pass training_args.eval_steps=1000"),
@@ -75,23 +95,27 @@ def test_in_a_sweep_a_key_needs_an_effect_on_only_some_runs():
         plan_runs([*weights, "loss=ce", "training_args.seed=1,2"], True)
 
 
-def test_every_choice_of_every_group_only_has_known_keys():
-    groups = {
-        "dataset_args": choices("dataset_args"),
-        "model_args": ("decoder_only_ntl", "rt_ntl", "xval", "vanilla_t5_regression_head"),
-        "loss": ("ce", "dist2", "ntl_mae", "gaussian"),
-        "run_specific_config@_global_": (
-            "gsm8k_runs",
-            "mathematics_dataset_run",
-            "miniature",
-            "debug_config",
-        ),
-    }
-    for group, names in groups.items():
-        for choice in names:
-            config = compose_config("run_language_modeling", [f"{group}={choice}"], "ntl-train")
-            check_keys(config)
-            assert set(known_keys(config)) == {"", *config}
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_the_plus_of_a_key_that_no_file_has_is_optional(plus):
+    epochs = [f"{plus}training_args.num_train_epochs=3", f"{plus}training_args.max_steps=-1"]
+    (run,) = plan_runs([*SCRATCH, *epochs])
+    assert (run.trainer["num_train_epochs"], run.trainer["max_steps"]) == (3, -1)
+
+
+@pytest.mark.parametrize(
+    ("group", "base"), [("model_args", "vanilla_t5"), ("training_args", "train"), ("loss", "ce")]
+)
+def test_every_file_of_a_group_only_has_keys_of_the_first_one(group, base):
+    def keys(name):
+        text = (resources.files("ntl.config") / group / f"{name}.yaml").read_text()
+        return set(OmegaConf.create(text)) - {"defaults"}
+
+    assert all(keys(name) <= keys(base) for name in choices(group))
+
+
+@pytest.mark.parametrize("name", choices("run_specific_config"))
+def test_a_run_specific_configuration_only_sets_keys_of_the_other_files(name):
+    assert plan_runs([f"run_specific_config@_global_={name}"])
 
 
 @pytest.mark.parametrize(

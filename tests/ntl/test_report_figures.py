@@ -5,14 +5,8 @@ import math
 import pytest
 from tolerances import approx
 
-from ntl.report.figures import (
-    _digit_confusion,
-    _learning_curves,
-    digit_counts,
-    draw_dataset,
-    error_by_digits,
-)
-from ntl.report.groups import group_runs, load_finished
+from ntl.report.figures import DatasetFigures, digit_counts, draw_dataset, error_by_digits
+from ntl.report.groups import load_datasets
 from ntl.report.style import OBJECTIVES, series_style, styles
 from ntl.training.run_folder import Prediction, RunFolder, RunRecord
 
@@ -59,9 +53,8 @@ def test_digit_confusion_shows_places_with_digits_and_few_models(tmp_path):
         folder = RunFolder(tmp_path / f"runs/{i}")
         folder.write_record(RunRecord("m", f"T5 + {i}", "rjokes", 0, {}, status="finished"))
         folder.write_results("test", {"accuracy": 0.1 * i}, predict(4.0, 4.0, 12), {})
-    groups = group_runs(load_finished([tmp_path / "runs"])[0])
-    runs = [[run.folder.predictions("test") for run in group.runs] for group in groups]
-    figure = _digit_confusion(groups, "test", runs)
+    (dataset,), _ = load_datasets([tmp_path / "runs"])
+    figure = DatasetFigures(dataset).digit_confusion("test")
     titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
     assert len(titles) == 4
     assert all(title.endswith("units") for title in titles)
@@ -75,28 +68,30 @@ def test_xval_is_not_in_a_panel_of_cross_entropies(tmp_path):
         folder.write_record(RunRecord("m", name, "rjokes", 0, {}, status="finished"))
         folder.write_results("test", {"exact_match": 0.5}, [], {})
         folder.add_to_curve({"step": 1, "eval_ce": 1.0, "eval_accuracy": 0.5})
-    groups = group_runs(load_finished([tmp_path])[0])
-    figure = _learning_curves(groups, styles(["T5", "xVal"]))
+    (dataset,), _ = load_datasets([tmp_path])
+    figure = DatasetFigures(dataset).learning_curves()
     accuracy, entropy = figure.axes
     assert [line.get_label() for line in accuracy.lines] == ["T5", "xVal"]
     assert [line.get_label() for line in entropy.lines] == ["T5"]
 
 
-@pytest.mark.parametrize(("objectives", "seeds"), [(1, 1), (10, 2)])
+@pytest.mark.parametrize(("objectives", "seeds"), [(1, 1), (6, 2)])
 def test_all_figures_are_drawn_for_few_and_for_many_objectives(tmp_path, objectives, seeds):
     for i in range(objectives):
         for seed in range(seeds):
             folder = RunFolder(tmp_path / f"runs/{i}-{seed}")
             folder.write_record(RunRecord("m", f"T5 + {i}", "arith/x", seed, {}, status="finished"))
             answers = predict(4.0 + seed, 4.0, 12) + predict(None, 30.0, 12)
-            folder.write_results("test", {"accuracy": 0.1 * i, "log_mae": None}, answers, {})
+            metrics = {"accuracy": 0.1 * i, "log_mae": None, "mae": 4.0, "noise_mae": 2.0}
+            folder.write_results("test", metrics, answers, {})
             # The second seed was evaluated at other steps, and one objective has no cross-entropy.
-            folder.add_to_curve({"step": 10, "eval_accuracy": 0.5, "eval_ce": None if i == 0 else 1.0})
+            cross_entropy = None if i == 0 else 1.0
+            folder.add_to_curve({"step": 10, "eval_accuracy": 0.5, "eval_mae": 9.0, "eval_ce": cross_entropy})
             folder.add_to_curve({"step": 20 + seed, "eval_accuracy": 0.6, "eval_ce": 0.5})
-    finished, _ = load_finished([tmp_path / "runs"])
+    (dataset,), _ = load_datasets([tmp_path / "runs"])
     (tmp_path / "out").mkdir()
-    names = draw_dataset("arith/x", group_runs(finished), tmp_path / "out")
-    kinds = ("accuracy", "learning_curves", "error_by_magnitude", "digit_confusion_test")
+    names = draw_dataset(dataset, tmp_path / "out")
+    kinds = ("accuracy", "learning_curves", "error_by_magnitude", "digit_confusion_test", "overview")
     assert names == [f"arith%2Fx_{kind}.png" for kind in kinds]
     for name in names:
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
@@ -106,5 +101,5 @@ def test_runs_without_learning_curves_have_no_learning_curve_figure(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.write_record(RunRecord("m", "T5", "rjokes", 0, {}, status="finished"))
     folder.write_results("test", {"exact_match": 0.5}, [], {})
-    finished, _ = load_finished([tmp_path])
-    assert draw_dataset("rjokes", group_runs(finished), tmp_path) == ["rjokes_accuracy.png"]
+    (dataset,), _ = load_datasets([tmp_path])
+    assert draw_dataset(dataset, tmp_path) == ["rjokes_accuracy.png"]

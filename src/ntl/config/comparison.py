@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ntl.config.compose import check_section, check_value, choices, compose_config, is_whole_number
-from ntl.config.known_keys import SECTIONS, check_effect, known_keys
+from ntl.config.compose import choices, compose_config
+from ntl.config.known_keys import check_effect
 from ntl.config.paper_keys import read_settings
 from ntl.config.settings import RunSettings
 from ntl.errors import UserError
@@ -58,14 +57,10 @@ def load_comparison(overrides: Sequence[str]) -> Comparison:
     for key in given:
         if instead := REPLACED.get(key):
             raise UserError(f"{key} has no effect: the comparison sets it. Pass {instead}, or omit {key}.")
-    first = compose_config("compare", overrides, "ntl compare", known_keys)
-    check_section("", first, (*KEYS, *SECTIONS), KEYS)
-    _check(first)
+    first = compose_config("compare", overrides, "ntl compare")
     folder = Path(first["output_dir"]).expanduser()
     configs = {
-        objective: compose_config(
-            "compare", [*overrides, *objective_overrides(objective)], "ntl compare", known_keys
-        )
+        objective: compose_config("compare", [*overrides, *objective_overrides(objective)], "ntl compare")
         for objective in first["objectives"]
     }
     runs = {}
@@ -99,30 +94,3 @@ def objective_overrides(objective: str) -> list[str]:
     if "=" in objective:
         return objective.split()
     return [f"{'model_args' if objective in choices('model_args') else 'loss'}={objective}"]
-
-
-def _check(config: Mapping[str, Any]) -> None:
-    known = [*choices("loss"), *choices("model_args")]
-    names = f"overrides such as 'loss=ntl_was loss.weight=0.8', or names among: {', '.join(known)}"
-    _check_list(
-        config, "objectives", lambda o: isinstance(o, str) and ("=" in o or o in known), names, "[ce,ntl_was]"
-    )
-    _check_list(
-        config, "seeds", lambda seed: is_whole_number(seed, 0) and seed < 2**32,
-        "whole numbers from 0 to 2^32 - 1", "[0,1,2]",
-    )  # fmt: skip
-    jobs = config["jobs"]
-    jobs_ok = jobs is None or is_whole_number(jobs, 1)
-    check_value(jobs_ok, "jobs", jobs, "a whole number of at least 1, or null (one per core)", 2)
-    overwrite, folder = config["overwrite"], config["output_dir"]
-    check_value(isinstance(overwrite, bool), "overwrite", overwrite, "true or false", "true")
-    check_value(isinstance(folder, str) and folder != "", "output_dir", folder, "a folder", "some/folder")
-
-
-def _check_list(
-    config: Mapping[str, Any], key: str, ok: Callable[[Any], bool], expected: str, example: str
-) -> None:
-    values = config[key]
-    good = isinstance(values, list) and bool(values) and all(map(ok, values))
-    good = good and len(set(values)) == len(values)
-    check_value(good, key, values, f"a list, not empty and without repetition, of {expected}", example)

@@ -1,30 +1,25 @@
-"""Check a configuration's keys: reject unknown ones, and given ones that have no effect."""
+"""Know a configuration's keys: those that no file has, and those that have no effect."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import cache
-from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
-from omegaconf import OmegaConf
-
-from ntl.config.compose import check_section, choices
+from ntl.config.paper_keys import LOSS_OF_MODEL
+from ntl.config.settings import LossSettings
 from ntl.errors import UserError
+from ntl.training.run_folder import format_setting
 
-LOSS_KEYS = ("criterion", "options", "weight", "reweigh", "mode", "label_smoothing")
-SECTIONS = ("dataset_args", "model_args", "training_args", "loss", "evaluation")
-PUBLISHED_WITH_PLUS = "number_token_loss_function"  # a key of model_args that is in no file
-GENERATOR_KEYS = (
-    "train_per_difficulty", "validation_per_difficulty", "train_per_module", "validation_per_module",
-    "test_per_module", "digits", "extrapolate_digits", "train_size", "validation_size", "test_size",
-    "data_seed",
+# Arguments of Seq2SeqTrainingArguments that the lab ignores.
+UNUSED_ARGUMENTS = (
+    "predict_with_generate", "remove_unused_columns", "dataloader_pin_memory", "prediction_loss_only",
+    "include_for_metrics", "batch_eval_metrics", "eval_accumulation_steps", "eval_do_concat_batches",
+    "eval_use_gather_object",
 )  # fmt: skip
-# Maps arguments of Seq2SeqTrainingArguments that the lab ignores to the override that replaces them.
+# Maps others that it ignores to the override that replaces them.
 REPLACED_ARGUMENTS = {
     "label_smoothing_factor": "loss=ce loss.label_smoothing=0.1",
-    "predict_with_generate": None,
     "generation_max_length": "evaluation.max_new_tokens=64",
     "generation_num_beams": "evaluation.beams=4",
     "generation_config": "evaluation.beams=4",
@@ -33,14 +28,6 @@ REPLACED_ARGUMENTS = {
     "do_train": "training_args=train",
     "do_eval": "training_args=eval",
     "do_predict": "training_args=eval",
-    "remove_unused_columns": None,
-    "dataloader_pin_memory": None,
-    "prediction_loss_only": None,
-    "include_for_metrics": None,
-    "batch_eval_metrics": None,
-    "eval_accumulation_steps": None,
-    "eval_do_concat_batches": None,
-    "eval_use_gather_object": None,
     "bf16_full_eval": "training_args.bf16=true",
     "fp16_full_eval": "training_args.bf16=true",
     "sortish_sampler": "training_args.train_sampling_strategy=group_by_length",
@@ -48,64 +35,69 @@ REPLACED_ARGUMENTS = {
 WITHOUT_WARMUP = ("reduce_lr_on_plateau", "constant", "greedy")
 
 
-def known_keys(config: Mapping[str, Any]) -> dict[str, Collection[str]]:
-    """Return the keys that each section of a training run's configuration may have.
+class Condition(NamedTuple):
+    """When some keys have an effect.
 
     Args:
-        config: Configuration composed from `config/run_language_modeling.yaml`. The keys of `dataset_args`
-            depend on the dataset's name.
-
-    Returns:
-        Maps each section to its keys. The section "" holds the names of the others.
-
-    Raises:
-        UserError: The dataset is unknown.
+        section: Section of the keys.
+        keys: The keys.
+        decided_by: The key that decides.
+        holds: Returns whether they have an effect, given the value of that key.
+        remedy: What to pass so that they have one.
     """
+
+    section: str
+    keys: Sequence[str]
+    decided_by: str
+    holds: Callable[[Any], bool]
+    remedy: str
+
+
+NUMBER_TOKEN_LOSS = (
+    "number_token_loss_weight", "number_token_loss_with_wasserstein", "number_token_loss_function",
+)  # fmt: skip
+GENERATOR = (
+    "train_per_difficulty", "validation_per_difficulty", "train_per_module", "validation_per_module",
+    "test_per_module", "digits", "extrapolate_digits", "train_size", "validation_size", "test_size",
+    "data_seed",
+)  # fmt: skip
+# The first condition that does not hold gives the reason.
+CONDITIONS = (
+    Condition("model_args", (*NUMBER_TOKEN_LOSS, "label_smoother_sigma"), "loss.criterion",
+              lambda v: v == LOSS_OF_MODEL, "keys of the group loss, such as loss.weight=0.3"),
+    Condition("model_args", NUMBER_TOKEN_LOSS, "model_args.number_token_loss", bool,
+              "for example model_args=vanilla_t5_ntl or loss=ntl_was"),
+    Condition("model_args", ("number_token_loss_function",), "model_args.number_token_loss_with_wasserstein",
+              lambda v: not v, "model_args.number_token_loss_with_wasserstein=false"),
+    Condition("model_args", ("label_smoother_sigma",), "model_args.gaussian_label_smoother", bool,
+              "model_args.gaussian_label_smoother=true"),
+    Condition("loss", ("weight", "options", "reweigh", "mode"), "loss.criterion",
+              lambda v: v is not None, "for example loss=ntl_was"),
+    Condition("model_args", ("tokenizer_type",), "model_args.number_encoding",
+              lambda v: v not in ("rt", "xval"), "model_args.number_encoding=none"),
+    Condition("model_args", ("log_scale_embeddings",), "model_args.number_encoding",
+              lambda v: v != "none", "model_args=rt or model_args=xval"),
+    Condition("model_args", ("number_width", "number_places"), "model_args.number_format",
+              lambda v: v != "plain", "model_args.number_format=padded"),
+    Condition("model_args", ("config_name",), "model_args.model_name_or_path",
+              lambda v: v is None, "model_args.model_name_or_path=null to train from scratch"),
+    Condition("dataset_args", GENERATOR, "dataset_args.data_dir",
+              lambda v: v is None, "dataset_args.data_dir=null to generate questions"),
+    Condition("training_args", ("num_train_epochs",), "training_args.max_steps",
+              lambda v: v == -1, "training_args.max_steps=-1 to count epochs"),
+    Condition("training_args", ("warmup_steps",), "training_args.lr_scheduler_type",
+              lambda v: v not in WITHOUT_WARMUP, "for example training_args.lr_scheduler_type=cosine"),
+)  # fmt: skip
+
+
+def keys_without_file() -> dict[str, Collection[str]]:
+    """Map sections to the keys that they may have although the chosen files omit them."""
     from transformers import Seq2SeqTrainingArguments
 
-    dataset = config["dataset_args"]["dataset_name"]
-    names = choices("dataset_args")
-    if dataset not in names:
-        raise UserError(
-            f"dataset_args.dataset_name is {dataset!r}; expected one of: {', '.join(names)}. Pass for "
-            f"example dataset_args={names[0]}."
-        )
-    arguments = [field.name for field in fields(Seq2SeqTrainingArguments) if field.init]
     return {
-        "": SECTIONS,
-        "dataset_args": _keys_of(f"dataset_args/{dataset}"),
-        "model_args": [*_keys_of("model_args/vanilla_t5"), PUBLISHED_WITH_PLUS],
-        "training_args": list(dict.fromkeys([*_keys_of("training_args/train"), *arguments])),
-        "loss": LOSS_KEYS,
-        "evaluation": list(_content("run_language_modeling")["evaluation"]),
+        "training_args": [field.name for field in fields(Seq2SeqTrainingArguments) if field.init],
+        "loss": [field.name for field in fields(LossSettings)],
     }
-
-
-def check_keys(config: Mapping[str, Any]) -> None:
-    """Check that every key of a training run's configuration is known and that none is missing.
-
-    Args:
-        config: Configuration composed from `config/run_language_modeling.yaml`.
-
-    Raises:
-        UserError: A key is unknown (the message suggests the closest one) or missing.
-    """
-    check_section("", config, SECTIONS, SECTIONS)
-    for section in SECTIONS:
-        if not isinstance(config[section], Mapping):
-            raise UserError(f"{section} is {config[section]!r}; expected keys and values. Omit the override.")
-    if "dataset_name" not in config["dataset_args"]:
-        raise UserError("dataset_args.dataset_name is missing; expected a name. Pass dataset_args=gsm8k.")
-    known = known_keys(config)
-    inherits = config["loss"].get("criterion") == "from_model_args"
-    needed = {
-        **known,
-        "model_args": _keys_of("model_args/vanilla_t5"),
-        "training_args": _keys_of("training_args/train"),
-        "loss": ("criterion",) if inherits else LOSS_KEYS,
-    }
-    for section in SECTIONS:
-        check_section(section, config[section], known[section], needed[section])
 
 
 def check_effect(given: Iterable[str], configs: Iterable[Mapping[str, Any]]) -> None:
@@ -121,88 +113,24 @@ def check_effect(given: Iterable[str], configs: Iterable[Mapping[str, Any]]) -> 
     """
     found = [_ineffective_keys(config) for config in configs]
     for key in given:
-        reasons = [
-            next((why for name, why in keys.items() if key == name or key.startswith(f"{name}.")), None)
-            for keys in found
-        ]
+        # The effect of `loss.options.sigma` is that of `loss.options`.
+        reasons = [keys.get(".".join(key.split(".")[:2])) for keys in found]
         if reasons and all(reasons):
             raise UserError(f"{key} has no effect: {reasons[0]}, or omit {key}.")
 
 
 def _ineffective_keys(config: Mapping[str, Any]) -> dict[str, str]:
     """Map each key that has no effect in this configuration to the reason and the remedy."""
-    model, loss, training = config["model_args"], config["loss"], config["training_args"]
-    own_loss = loss["criterion"] != "from_model_args"
-    encoding, schedule = model["number_encoding"], training["lr_scheduler_type"]
-    checkpoint, data_dir = model["model_name_or_path"], config["dataset_args"].get("data_dir")
-    term = ("model_args.number_token_loss_weight", "model_args.number_token_loss_with_wasserstein")
-    sigma = ("model_args.label_smoother_sigma",)
-    of_criterion = tuple(f"loss.{key}" for key in ("weight", "options", "reweigh", "mode"))
-    rules: list[tuple[bool, Iterable[str], str]] = [
-        (
-            own_loss, (*term, *sigma),
-            "the loss is set by the group loss. Pass its keys, such as loss.weight=0.3",
-        ),
-        (
-            not own_loss and not model["number_token_loss"], term,
-            f"model_args={model['name']} has no number token loss. Pass for example "
-            "model_args=vanilla_t5_ntl or loss=ntl_was",
-        ),
-        (
-            not own_loss and not model["gaussian_label_smoother"], sigma,
-            "model_args.gaussian_label_smoother is false. Pass model_args.gaussian_label_smoother=true",
-        ),
-        (loss["criterion"] is None, of_criterion, "loss=ce has no criterion. Pass for example loss=ntl_was"),
-        (
-            encoding in ("rt", "xval"), ("model_args.tokenizer_type",),
-            f"number_encoding={encoding} uses its own tokens. Pass model_args.number_encoding=none",
-        ),
-        (
-            encoding == "none", ("model_args.log_scale_embeddings",),
-            "numbers are written as digits. Pass model_args=rt or model_args=xval",
-        ),
-        (
-            model["number_format"] == "plain", ("model_args.number_width", "model_args.number_places"),
-            "number_format=plain has no fixed width. Pass model_args.number_format=padded",
-        ),
-        (
-            checkpoint is not None, ("model_args.config_name",),
-            f"the shape is set by model_args.model_name_or_path={checkpoint}. Pass "
-            "model_args.model_name_or_path=null to train from scratch",
-        ),
-        (
-            data_dir is not None, [f"dataset_args.{key}" for key in GENERATOR_KEYS],
-            f"questions are read from dataset_args.data_dir={data_dir}. Pass dataset_args.data_dir=null to "
-            "generate them",
-        ),
-        (
-            training["max_steps"] != -1, ("training_args.num_train_epochs",),
-            f"training ends after training_args.max_steps={training['max_steps']}. Pass "
-            "training_args.max_steps=-1 to count epochs",
-        ),
-        (
-            schedule in WITHOUT_WARMUP, ("training_args.warmup_steps",),
-            f"lr_scheduler_type={schedule} has no warm-up. Pass for example "
-            "training_args.lr_scheduler_type=cosine",
-        ),
-    ]  # fmt: skip
-    ineffective = {f"training_args.{key}": _replaced(instead) for key, instead in REPLACED_ARGUMENTS.items()}
-    return ineffective | {key: why for applies, keys, why in rules if applies for key in keys}
-
-
-def _replaced(instead: str | None) -> str:
-    return f"the lab does not use it. Pass {instead or 'the keys that --help lists'}"
-
-
-@cache
-def _keys_of(file: str) -> tuple[str, ...]:
-    """Return the keys of a configuration file, including those inherited from its defaults."""
-    content = _content(file)
-    bases = content.pop("defaults", [])
-    inherited = [key for base in bases for key in _keys_of(f"{file.partition('/')[0]}/{base}")]
-    return tuple(dict.fromkeys([*inherited, *content]))
-
-
-def _content(file: str) -> dict[str, Any]:
-    text = (resources.files("ntl.config") / f"{file}.yaml").read_text(encoding="utf-8")
-    return OmegaConf.to_container(OmegaConf.create(text))
+    reasons: dict[str, str] = {}
+    for section, keys, decided_by, holds, remedy in CONDITIONS:
+        decisive, _, name = decided_by.partition(".")
+        value = config[decisive].get(name)
+        if not holds(value):
+            for key in keys:
+                reasons.setdefault(
+                    f"{section}.{key}", f"{decided_by} is {format_setting(value)}. Pass {remedy}"
+                )
+    for key in (*UNUSED_ARGUMENTS, *REPLACED_ARGUMENTS):
+        instead = REPLACED_ARGUMENTS.get(key, "the keys that --help lists")
+        reasons[f"training_args.{key}"] = f"the lab does not use it. Pass {instead}"
+    return reasons

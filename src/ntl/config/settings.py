@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 FAMILIES = ("t5", "decoder_only")
-ENCODINGS = ("digits", "auto", "rt", "xval")
-HEADS = ("language", "regression")
 NUMBER_FORMATS = ("plain", "padded")
 
 

@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from ntl.report.groups import FinishedRun, Group, test_sets, tests_without_predictions
-from ntl.report.style import STYLE, SeriesStyle, new_figure, save_figure, styles
-from ntl.report.tables import has_noise
+from ntl.report.groups import Dataset, Group
+from ntl.report.style import STYLE, SeriesStyle, new_figure, styles
 from ntl.training.run_folder import Prediction
 
 # Maps keys of a learning curve's points to the title and the y-axis label.
@@ -42,21 +41,16 @@ SHOWN = {
     "exact_match": "share of equal texts",
 }
 COLUMNS = 3
-
 SEEDS_NOTE = f"dots: seeds; from {FEWEST_SEEDS} seeds on, the mean with its 95 % confidence interval"
-
-SeedValues = Mapping[float, Sequence[float]]
-Looks = Mapping[str, SeriesStyle]
-Curves = Sequence[Sequence[Mapping[str, float | None]]]  # points of the learning curve of each seed
+LINES_NOTE = "lines: median over seeds, bands: all seeds"
 FLOOR: dict[str, Any] = {"color": "#333333", "lw": 0.9, "ls": (0, (4, 3))}
 
 
-def draw_dataset(dataset: str, groups: Sequence[Group], folder: Path) -> list[str]:
+def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
     """Draw the figures of one dataset, except those that no run has data for.
 
     Args:
-        dataset: Name of the dataset.
-        groups: Groups of the dataset.
+        dataset: The dataset.
         folder: Output folder.
 
     Returns:
@@ -65,43 +59,13 @@ def draw_dataset(dataset: str, groups: Sequence[Group], folder: Path) -> list[st
     Raises:
         UserError: A run's files cannot be read.
     """
-    tests, unknown = test_sets(groups), tests_without_predictions(groups)
-    of_numbers = {
-        test
-        for group in groups
-        for run in group.runs
-        for test in run.metrics
-        if _has_number_metrics(run, test)
-    }
-    numbers = [test for test in tests if test in of_numbers and test not in unknown]
-    looks = styles([group.label for group in groups])
-    figures: dict[str, Figure | None] = {}
+    written = []
     with mpl.rc_context(STYLE):
-        figures["accuracy"] = _accuracy(groups, tests, looks)
-        figures["learning_curves"] = _learning_curves(groups, looks)
-        answers = {test: _load_predictions(groups, test) for test in numbers}
-        if numbers:
-            figures["error_by_magnitude"] = _error_by_magnitude(groups, answers, looks)
-        for test in numbers:
-            figures[f"digit_confusion_{test}"] = _digit_confusion(groups, test, answers[test])
-        if noisy := [test for test in numbers if has_noise(groups, test) and test != "validation"]:
-            figures["overview"] = _overview(groups, noisy[0], answers[noisy[0]], looks)
-        written = []
-        for kind, figure in figures.items():
-            if figure is not None:
-                name = f"{quote(dataset, safe='')}_{quote(kind, safe='')}.png"
-                save_figure(figure, folder / name)
-                written.append(name)
+        for kind, figure in DatasetFigures(dataset).draw().items():
+            name = f"{quote(dataset.name, safe='')}_{quote(kind, safe='')}.png"
+            figure.savefig(folder / name, dpi=150)
+            written.append(name)
     return written
-
-
-def _has_number_metrics(run: FinishedRun, test: str) -> bool:
-    return run.metrics[test].get("accuracy") is not None
-
-
-def _load_predictions(groups: Sequence[Group], test: str) -> list[list[list[Prediction]]]:
-    """Load the predictions of each group's runs, skipping runs without the test set."""
-    return [[r.folder.predictions(test) for r in group.runs if test in r.metrics] for group in groups]
 
 
 def error_by_digits(predictions: Sequence[Prediction], clip: float = 1e10) -> dict[float, float]:
@@ -152,143 +116,197 @@ def _digit(number: float, place: int) -> int | None:
     return int(digits[-1 - place]) if place < len(digits) else None
 
 
-def _accuracy(groups: Sequence[Group], tests: Sequence[str], looks: Looks) -> Figure:
-    """Draw each seed as a dot and, with enough seeds, the mean with its confidence interval."""
-    rows = math.ceil(len(tests) / COLUMNS)
-    columns = min(len(tests), COLUMNS)
-    figure, axes = new_figure(columns, (3.6 * columns + 1.2, (0.34 * len(groups) + 1.2) * rows), rows=rows)
-    for i, (ax, test) in enumerate(zip(axes, tests, strict=False)):
-        metric = _shown_metric(groups, test)
-        _seeds(ax, groups, test, metric, looks)
-        ax.set_yticks(range(len(groups)), [group.label for group in groups] if i % columns == 0 else [])
-        ax.set_xlim(left=0)
-        ax.set_title(test)
-        ax.set_xlabel(SHOWN[metric])
-    _hide(axes[len(tests) :])
-    figure.supxlabel(SEEDS_NOTE, fontsize=8)
-    return figure
+class DatasetFigures:
+    """The figures of one dataset. An objective looks the same in all of them.
 
+    Args:
+        dataset: The dataset.
+    """
 
-def _seeds(ax: Axes, groups: Sequence[Group], test: str, metric: str, looks: Looks) -> None:
-    for y, group in enumerate(groups):
-        colour = looks[group.label].colour
-        mean, width = group.mean_and_interval(test, metric)
-        seeds = [value for value in group.values(test, metric) if value is not None]
-        enough = len(seeds) >= FEWEST_SEEDS and mean is not None
-        at = [y + 0.12 if enough else y] * len(seeds)
-        ax.scatter(seeds, at, s=22, color=colour, alpha=0.6, lw=0, clip_on=False)
-        if enough:
-            ax.errorbar(mean, y - 0.12, xerr=width, fmt="o", color=colour, ms=5, capsize=3)
-    ax.set_ylim(len(groups) - 0.4, -0.6)
-    ax.grid(axis="y", visible=False)
+    def __init__(self, dataset: Dataset):
+        self.dataset = dataset
+        self.groups = dataset.groups
+        self.looks = styles([group.label for group in self.groups])
+        self.room_for_legend = (0.0, 0.4 + 0.18 * len(self.groups))
+        self.curves = [[run.folder.curve() for run in group.runs] for group in self.groups]
+        # Predictions of each group's runs, by test set. A group may lack a test set.
+        self.answers = {
+            test: [
+                [run.folder.predictions(test) for run in group.runs if test in run.metrics]
+                for group in self.groups
+            ]
+            for test in dataset.tests
+            if dataset.reference(test, "accuracy") is not None and not dataset.lacks_predictions(test)
+        }
 
+    def draw(self) -> dict[str, Figure]:
+        """Draw all figures that there is data for, by name."""
+        figures = {"accuracy": self.accuracy(), "learning_curves": self.learning_curves()}
+        if self.answers:
+            figures["error_by_magnitude"] = self.error_by_magnitude()
+        for test in self.answers:
+            figures[f"digit_confusion_{test}"] = self.digit_confusion(test)
+        noisy = [test for test in self.answers if self.dataset.has_noise(test) and test != "validation"]
+        if noisy:
+            figures["overview"] = self.overview(noisy[0])
+        return {name: figure for name, figure in figures.items() if figure is not None}
 
-def _shown_metric(groups: Sequence[Group], test: str) -> str:
-    found = [run.metrics[test] for group in groups for run in group.runs if test in run.metrics]
-    return next((name for name in SHOWN if all(m.get(name) is not None for m in found)), "exact_match")
+    def accuracy(self) -> Figure:
+        """Draw the accuracy on each test set."""
+        tests = self.dataset.tests
+        figure, axes = new_figure(len(tests), COLUMNS, (3.6, 0.34 * len(self.groups) + 1.2), (1.2, 0.0))
+        for i, (ax, test) in enumerate(zip(axes, tests, strict=True)):
+            found = self.dataset.metrics(test)
+            known = (name for name in SHOWN if all(m.get(name) is not None for m in found))
+            metric = next(known, "exact_match")
+            self._seeds(ax, test, metric)
+            labels = [group.label for group in self.groups] if i % COLUMNS == 0 else []
+            ax.set_yticks(range(len(self.groups)), labels)
+            ax.set_xlim(left=0)
+            ax.locator_params(axis="x", nbins=5)
+            ax.set(title=test, xlabel=SHOWN[metric])
+        figure.supxlabel(SEEDS_NOTE, fontsize=8)
+        return figure
 
+    def learning_curves(self) -> Figure | None:
+        """Draw metrics of the validation set during training, or return None if none was measured."""
+        panels = NOISE_CURVES if self.dataset.has_noise("validation") else CURVES
+        points = [point for runs in self.curves for curve in runs for point in curve]
+        known = [key for key in panels if any(point.get(key) is not None for point in points)]
+        if not known:
+            return None
+        figure, axes = new_figure(len(known), len(known), (4.2, 3.0), self.room_for_legend)
+        for ax, key in zip(axes, known, strict=True):
+            self._curves(ax, key)
+            ax.set(title=panels[key][0], ylabel=panels[key][1])
+            if key == "eval_mae":
+                self._scale_errors(ax, "validation")
+        _legend(figure, axes[0], f"validation; {LINES_NOTE}")
+        return figure
 
-def _learning_curves(groups: Sequence[Group], looks: Looks) -> Figure | None:
-    curves = [[run.folder.curve() for run in group.runs] for group in groups]
-    panels = NOISE_CURVES if has_noise(groups, "validation") else CURVES
-    known = [
-        key
-        for key in panels
-        if any(point.get(key) is not None for runs in curves for curve in runs for point in curve)
-    ]
-    if not known:
-        return None
-    figure, axes = new_figure(len(known), (4.2 * len(known), 3.4 + 0.18 * len(groups)))
-    for ax, key in zip(axes, known, strict=True):
-        _curves(ax, groups, curves, key, looks)
-        ax.set_ylabel(panels[key][1])
-        ax.set_title(panels[key][0])
-        if key == "eval_mae":
-            _scale_errors(ax, groups, "validation")
-    _legend(figure, axes[0], "validation; lines: median over seeds, bands: all seeds")
-    return figure
+    def error_by_magnitude(self) -> Figure:
+        """Draw the error by the number of digits of the true number."""
+        figure, axes = new_figure(len(self.answers), COLUMNS, (4.2, 3.0), self.room_for_legend)
+        for ax, (test, answers) in zip(axes, self.answers.items(), strict=True):
+            digits: set[float] = set()
+            for group, runs in zip(self.groups, answers, strict=True):
+                points = [error_by_digits(predictions) for predictions in runs]
+                self._line(ax, group, points)
+                digits.update(*points)
+            ax.set_xticks(sorted(digits))
+            ax.margins(x=0.05 if len(digits) > 1 else 1)
+            ax.set_ylim(bottom=0)
+            ax.set(title=test, xlabel="integer digits of the true number (0: below 1)")
+            ax.set_ylabel("mean error, log10")
+        _legend(figure, axes[0], f"{LINES_NOTE}; from {FEWEST} answers per point")
+        return figure
 
+    def digit_confusion(self, test: str) -> Figure | None:
+        """Draw predicted against true digits of the first groups, or return None without any digit."""
+        answered = [pair for pair in zip(self.groups, self.answers[test], strict=True) if pair[1]]
+        shown = answered[:MOST_MODELS]
+        counts = [
+            [digit_counts([p for run in runs for p in run], place) for place in range(len(PLACES))]
+            for _, runs in shown
+        ]
+        places = [place for place in range(len(PLACES)) if any(own[place].any() for own in counts)]
+        if not places:
+            return None
+        rows = len(shown)
+        figure, axes = new_figure(rows * len(places), len(places), (2.7, 2.5), (0.6, 0.6))
+        for i, (group, _) in enumerate(shown):
+            for j, place in enumerate(places):
+                ax = axes[i * len(places) + j]
+                image = _confusion(ax, counts[i][place])
+                ax.set_title(f"{'' if j else group.label}\n{PLACES[place]}", fontsize=8)
+                ax.set_ylabel("" if j else "true digit")
+                ax.set_xlabel("predicted digit" if i == rows - 1 else "")
+        figure.colorbar(
+            image, ax=axes, shrink=min(1.0, 2.0 / rows), label="share of answers with that true digit"
+        )
+        some = f"; the first {rows} of {len(answered)} rows" if rows < len(answered) else ""
+        figure.suptitle(f"{test}: all seeds together{some}", fontsize=9)
+        return figure
 
-def _error_by_magnitude(
-    groups: Sequence[Group],
-    answers: Mapping[str, Sequence[Sequence[Sequence[Prediction]]]],
-    looks: Looks,
-) -> Figure:
-    rows, columns = math.ceil(len(answers) / COLUMNS), min(len(answers), COLUMNS)
-    figure, axes = new_figure(columns, (4.2 * columns, 3.0 * rows + 0.4 + 0.18 * len(groups)), rows=rows)
-    for ax, (test, by_group) in zip(axes, answers.items(), strict=False):
-        for i, runs in enumerate(by_group):  # a group without this test still appears in the legend
-            label = groups[i].label
-            _line(ax, looks[label], label, _shared_points([error_by_digits(run) for run in runs]))
-        ax.xaxis.get_major_locator().set_params(integer=True)
-        ax.set_ylim(bottom=0)
-        ax.set_xlabel("integer digits of the true number (0: below 1)")
-        ax.set_ylabel("mean error, log10")
-        ax.set_title(test)
-    _hide(axes[len(answers) :])
-    _legend(figure, axes[0], f"lines: median over seeds, bands: all seeds; from {FEWEST} answers per point")
-    return figure
+    def overview(self, test: str) -> Figure:
+        """Draw errors during training, the error of each seed, and predicted against true numbers."""
+        answered = [pair for pair in zip(self.groups, self.answers[test], strict=True) if pair[1]][:2]
+        widths = [1.25, 1.35, *[1.0] * len(answered)]
+        figure, axes = new_figure(len(widths), len(widths), (3.3, 3.3), widths=widths)
+        self._curves(axes[0], "eval_mae")
+        self._scale_errors(axes[0], test)
+        axes[0].set_title("validation MAE during training")
+        axes[0].legend(fontsize=8, loc="upper right")
+        self._seeds(axes[1], test, "mae")
+        axes[1].set_yticks(range(len(self.groups)), [g.label.replace(" + ", " +\n") for g in self.groups])
+        floor = self.dataset.reference(test, "noise_mae")
+        axes[1].axvline(floor, **FLOOR)
+        if max(m.get("mae") or 0.0 for m in self.dataset.metrics(test)) > 30 * floor:
+            axes[1].set_xscale("log")  # a model that is hardly trained would compress the rest
+        axes[1].set_title(f"{test} MAE (dots: seeds)")
+        for ax, (group, runs) in zip(axes[2:], answered, strict=True):
+            _scatter(ax, runs[0], self.looks[group.label].colour)
+            ax.set_title(f"{group.label} (seed {group.runs[0].record.seed})")
+        axes[2].set_ylabel("predicted")
+        return figure
 
+    def _seeds(self, ax: Axes, test: str, metric: str) -> None:
+        """Draw each seed as a dot and, with enough seeds, the mean with its confidence interval."""
+        for y, group in enumerate(self.groups):
+            colour = self.looks[group.label].colour
+            mean, width = group.mean_and_interval(test, metric)
+            seeds = [value for value in group.values(test, metric).values() if value is not None]
+            enough = len(seeds) >= FEWEST_SEEDS and mean is not None
+            at = [y + 0.12 if enough else y] * len(seeds)
+            ax.scatter(seeds, at, s=22, color=colour, alpha=0.6, lw=0, clip_on=False)
+            if enough:
+                ax.errorbar(mean, y - 0.12, xerr=width, fmt="o", color=colour, ms=5, capsize=3)
+        ax.set_ylim(len(self.groups) - 0.4, -0.6)
+        ax.grid(axis="y", visible=False)
 
-def _digit_confusion(
-    groups: Sequence[Group], test: str, runs: Sequence[Sequence[Sequence[Prediction]]]
-) -> Figure | None:
-    answered = [(group, own) for group, own in zip(groups, runs, strict=True) if own]
-    shown = [(group, [p for run in own for p in run]) for group, own in answered[:MOST_MODELS]]
-    counts = [[digit_counts(everything, place) for place in range(len(PLACES))] for _, everything in shown]
-    places = [place for place in range(len(PLACES)) if any(own[place].any() for own in counts)]
-    if not places:
-        return None
-    rows = len(shown)
-    figure, axes = new_figure(len(places), (2.7 * len(places) + 0.6, 2.5 * rows + 0.6), rows=rows)
-    for i, (group, _) in enumerate(shown):
-        for j, place in enumerate(places):
-            ax = axes[i * len(places) + j]
-            image = _confusion(ax, counts[i][place])
-            ax.set_title(f"{group.label}\n{PLACES[place]}" if j == 0 else f"\n{PLACES[place]}", fontsize=8)
-            if j == 0:
-                ax.set_ylabel("true digit")
-            if i == rows - 1:
-                ax.set_xlabel("predicted digit")
-    figure.colorbar(
-        image, ax=axes, shrink=min(1.0, 2.0 / rows), label="share of answers with that true digit"
-    )
-    some = f"; the first {rows} of {len(answered)} rows" if rows < len(answered) else ""
-    figure.suptitle(f"{test}: all seeds together{some}", fontsize=9)
-    return figure
+    def _curves(self, ax: Axes, key: str) -> None:
+        """Plot a metric of the validation set against updates."""
+        for group, runs in zip(self.groups, self.curves, strict=True):
+            if not (key in CROSS_ENTROPY and group.label.startswith(OTHER_TOKENS)):
+                points = [{p["step"]: p[key] for p in curve if p.get(key) is not None} for curve in runs]
+                self._line(ax, group, points)
+        ax.locator_params(axis="x", nbins=6)
+        ax.set_xlabel("updates")
+
+    def _line(self, ax: Axes, group: Group, seeds: Sequence[Mapping[float, float]]) -> None:
+        """Plot the median over seeds, at the points that all seeds share, with a band over all seeds."""
+        xs = sorted(set.intersection(*(set(points) for points in seeds))) if seeds else []
+        values = np.array([[points[x] for x in xs] for points in seeds])
+        how: SeriesStyle = self.looks[group.label]
+        # Medians, because one number with a digit too many changes a seed's error by hundreds.
+        middles = np.median(values, axis=0) if seeds else []
+        ax.plot(
+            xs, middles, color=how.colour, ls=how.dashes, marker=how.marker, ms=3.5, lw=1.5,
+            label=group.label, markevery=max(1, len(xs) // 10),
+        )  # fmt: skip
+        if len(seeds) > 1:
+            ax.fill_between(xs, values.min(axis=0), values.max(axis=0), color=how.colour, alpha=0.1, lw=0)
+
+    def _scale_errors(self, ax: Axes, test: str) -> None:
+        """Scale an axis of errors for trained models, as early ones write numbers with too many digits."""
+        smallest = min((m["mae"] for m in self.dataset.metrics(test) if m.get("mae")), default=1.0)
+        floor = self.dataset.reference(test, "noise_mae")
+        ax.set_yscale("log")
+        ax.set_ylim(0.8 * min(smallest, floor or smallest), 15 * smallest)
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter(NullFormatter())
+        ax.axhline(floor, label="noise alone", **FLOOR)
 
 
 def _confusion(ax: Axes, counts: np.ndarray) -> AxesImage:
-    names = [*map(str, range(10)), "none"] if counts[:, 10].any() else [*map(str, range(10))]
+    names = [*map(str, range(10)), *(["none"] if counts[:, 10].any() else [])]
     totals = counts.sum(1, keepdims=True)
     shares = np.divide(counts, totals, out=np.full_like(counts, np.nan), where=totals > 0)
     ax.grid(visible=False)
     ax.set_xticks(range(len(names)), names, fontsize=7)
     ax.set_yticks(range(10), map(str, range(10)), fontsize=7)
     return ax.imshow(shares[:, : len(names)], vmin=0, vmax=1, cmap="cividis")
-
-
-def _overview(
-    groups: Sequence[Group], test: str, runs: Sequence[Sequence[Sequence[Prediction]]], looks: Looks
-) -> Figure:
-    """Draw errors during training, the error of each seed, and predicted against true numbers."""
-    pair = [(group, own[0]) for group, own in zip(groups, runs, strict=True) if own][:2]
-    widths = [1.25, 1.35, *[1.0] * len(pair)]
-    figure, axes = new_figure(len(widths), (3.0 * sum(widths), 3.3), widths)
-    curves = [[run.folder.curve() for run in group.runs] for group in groups]
-    _curves(axes[0], groups, curves, "eval_mae", looks)
-    _scale_errors(axes[0], groups, test)
-    axes[0].set_title("validation MAE during training")
-    axes[0].legend(fontsize=8, loc="upper right")
-    _seeds(axes[1], groups, test, "mae", looks)
-    axes[1].set_yticks(range(len(groups)), [group.label.replace(" + ", " +\n") for group in groups])
-    axes[1].axvline(_floor(groups, test), **FLOOR)
-    axes[1].set_title(f"{test} MAE (dots: seeds)")
-    for ax, (group, predictions) in zip(axes[2:], pair, strict=True):
-        _scatter(ax, predictions, looks[group.label].colour)
-        ax.set_title(f"{group.label} (seed {group.runs[0].record.seed})")
-    axes[2].set_ylabel("predicted")
-    return figure
 
 
 def _scatter(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
@@ -303,61 +321,8 @@ def _scatter(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
     ax.set(xlim=limits, ylim=limits, xlabel="true", aspect="equal")
 
 
-def _curves(ax: Axes, groups: Sequence[Group], curves: Sequence[Curves], key: str, looks: Looks) -> None:
-    """Plot a metric of the validation set against updates."""
-    for group, runs in zip(groups, curves, strict=True):
-        if key in CROSS_ENTROPY and group.label.startswith(OTHER_TOKENS):
-            continue
-        points = [{p["step"]: p[key] for p in curve if p.get(key) is not None} for curve in runs]
-        _line(ax, looks[group.label], group.label, _shared_points(points))
-    ax.set_xlabel("updates")
-
-
-def _scale_errors(ax: Axes, groups: Sequence[Group], test: str) -> None:
-    """Scale an axis of errors for trained models, because early ones write numbers with too many digits."""
-    final = [run.metrics[test].get("mae") for group in groups for run in group.runs if test in run.metrics]
-    smallest = min((value for value in final if value), default=1.0)
-    floor = _floor(groups, test)
-    ax.set_yscale("log")
-    ax.set_ylim(0.8 * min(smallest, floor or smallest), 15 * smallest)
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    ax.yaxis.set_major_formatter("{x:g}")
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    ax.axhline(floor, label="noise alone", **FLOOR)
-
-
-def _floor(groups: Sequence[Group], test: str) -> float:
-    """Return the MAE of answering everything but the noise."""
-    found = (run.metrics.get(test, {}).get("noise_mae") for group in groups for run in group.runs)
-    return next(value for value in found if value is not None)
-
-
-def _shared_points(seeds: Sequence[Mapping[float, float]]) -> dict[float, list[float]]:
-    """Collect the points that all seeds share, so that every median is over the same seeds."""
-    shared = set.intersection(*(set(points) for points in seeds)) if seeds else set()
-    return {x: [points[x] for points in seeds] for x in sorted(shared)}
-
-
-def _line(ax: Axes, how: SeriesStyle, label: str, spread: SeedValues) -> None:
-    xs = list(spread)
-    # Medians, because one number with a digit too many changes a seed's error by hundreds.
-    middles = [float(np.median(spread[x])) for x in xs]
-    ax.plot(
-        xs, middles, color=how.colour, ls=how.dashes, marker=how.marker, ms=3.5, lw=1.5, label=label,
-        markevery=max(1, len(xs) // 10),
-    )  # fmt: skip
-    if any(len(values) > 1 for values in spread.values()):
-        low, high = [min(spread[x]) for x in xs], [max(spread[x]) for x in xs]
-        ax.fill_between(xs, low, high, color=how.colour, alpha=0.1, lw=0)
-
-
 def _legend(figure: Figure, ax: Axes, title: str) -> None:
     handles, labels = ax.get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside lower center", ncols=2, fontsize=8, title=title, title_fontsize=8
     )
-
-
-def _hide(axes: Sequence[Axes]) -> None:
-    for ax in axes:
-        ax.set_axis_off()

@@ -5,36 +5,26 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import groupby
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{c: "\\" + c for c in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "±": r"$\pm$",
-    "²": r"$^2$",
-    "λ": r"$\lambda$",
-    "·": r"$\cdot$",
-    "|": r"\textbar{}",
-    "\u2212": "$-$",
-}
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        **{c: "\\" + c for c in "&%$#_{}"},
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "±": r"$\pm$",
+        "²": r"$^2$",
+        "λ": r"$\lambda$",
+        "·": r"$\cdot$",
+        "|": r"\textbar{}",
+        "\u2212": "$-$",
+    }
+)
 
 Rows = Sequence[Sequence[str]]
-
-
-class Columns(NamedTuple):
-    """A group of columns.
-
-    Args:
-        title: Title above the group; empty for none.
-        headings: Heading of each column.
-    """
-
-    title: str
-    headings: Sequence[str]
 
 
 def markdown_table(headings: Sequence[str], rows: Rows) -> str:
@@ -63,41 +53,40 @@ def csv_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         The content of the file.
     """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(headings)
-    writer.writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([headings, *rows])
     return text.getvalue()
 
 
-def latex_table(columns: Sequence[Columns], rows: Rows, caption: str) -> str:
+def latex_table(columns: Sequence[tuple[str, str]], rows: Rows, caption: str) -> str:
     r"""Write a table as LaTeX with the booktabs package.
 
     Args:
-        columns: Groups of columns.
+        columns: Title and heading of each column. Neighbours with one title share it, above their headings;
+            columns without one have an empty title.
         rows: Rows of cells as plain text; a cell enclosed in `**` is bold.
         caption: Caption as plain text.
 
     Returns:
         A `table*` environment, as wide as the page.
     """
-    titles, rules, at = [], [], 1
-    for group in columns:
-        count = len(group.headings)
-        titles.append(rf"\multicolumn{{{count}}}{{c}}{{{escape_latex(group.title)}}}" if group.title else "")
-        if group.title:
-            rules.append(rf"\cmidrule(lr){{{at}-{at + count - 1}}}")
-        titles += [""] * (count - 1 if not group.title else 0)
-        at += count
-    headings = [escape_latex(heading) for group in columns for heading in group.headings]
+    titles, rules, first = [], [], 1
+    for title, group in groupby(title for title, _ in columns):
+        count = len(list(group))
+        if title:
+            titles.append(rf"\multicolumn{{{count}}}{{c}}{{{escape_latex(title)}}}")
+            rules.append(rf"\cmidrule(lr){{{first}-{first + count - 1}}}")
+        else:
+            titles += [""] * count
+        first += count
     lines = [
         r"\begin{table*}",
         r"\centering\scriptsize",
         rf"\caption{{{escape_latex(caption)}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}",
+        rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
         r"\toprule",
         " & ".join(titles) + r" \\",
         " ".join(rules),
-        " & ".join(headings) + r" \\",
+        " & ".join(escape_latex(heading) for _, heading in columns) + r" \\",
         r"\midrule",
         *(" & ".join(map(_latex_cell, row)) + r" \\" for row in rows),
         r"\bottomrule",
@@ -114,7 +103,7 @@ def escape_latex(text: str) -> str:
         >>> print(escape_latex("R² of a_b: 5 % ± 1"))
         R$^2$ of a\_b: 5 \% $\pm$ 1
     """
-    return "".join(_LATEX.get(character, character) for character in text)
+    return text.translate(_LATEX)
 
 
 def _latex_cell(cell: str) -> str:

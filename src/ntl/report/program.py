@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ntl.errors import UserError
-from ntl.report.groups import (
-    FinishedRun,
-    Group,
-    drop_repeated_runs,
-    group_by_dataset,
-    group_runs,
-    load_finished,
-    other_evaluations,
-)
+from ntl.report.groups import Dataset, load_datasets, other_evaluations
 from ntl.report.tables import latex_report, long_csv, markdown_report, wide_csv
 from ntl.training.records import write_atomically
 
@@ -61,26 +55,23 @@ def report(folders: Sequence[Path], output: Path, overwrite: bool = False, in_or
         folders: Folders to search, see `run_folder.find_runs`.
         output: Folder for table.md, table.csv, table.tex, metrics.csv, the figures and report.json.
         overwrite: Whether to replace an existing report.
-        in_order: Whether rows keep the order of the folders, see `groups.group_runs`.
+        in_order: Whether rows keep the order of the folders, see `groups.load_datasets`.
 
     Raises:
         UserError: There are no finished runs, a file cannot be read, or the output folder holds other files
             or cannot be written.
     """
     before = _check_output(output, overwrite)
-    runs, left_out = load_finished(folders)
-    runs, repeated = drop_repeated_runs(runs)
-    for line in repeated:
-        print(f"ntl report: warning: {line}", file=sys.stderr)
-    left_out += repeated
-    datasets = group_by_dataset(group_runs(runs, in_order))
+    datasets, left_out = load_datasets(folders, in_order)
+    for line in left_out:
+        print(f"ntl report: left out: {line}", file=sys.stderr)
     text = markdown_report(datasets, left_out)
     is_new = not output.exists()
     try:
         output.mkdir(parents=True, exist_ok=True)
         # Inside the output folder, so that files can be renamed into place.
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=output) as unfinished:
-            files = _write_report(Path(unfinished), datasets, text, runs, left_out)
+            files = _write_report(Path(unfinished), datasets, text, left_out)
             _replace(output, before, Path(unfinished), files)
     except OSError as error:
         raise UserError(
@@ -88,42 +79,47 @@ def report(folders: Sequence[Path], output: Path, overwrite: bool = False, in_or
             "--output."
         ) from None
     finally:
-        if is_new and output.is_dir() and not any(output.iterdir()):
-            output.rmdir()
+        if is_new:
+            with contextlib.suppress(OSError):  # it holds a report, or could not be created
+                output.rmdir()
     print(text)
     print(f"{'Replaced' if before else 'Wrote'} {', '.join(files)} in {output}")
 
 
-def _write_report(
-    folder: Path,
-    datasets: dict[str, list[Group]],
-    text: str,
-    runs: Sequence[FinishedRun],
-    left_out: Sequence[str],
-) -> list[str]:
+def _write_report(folder: Path, datasets: Sequence[Dataset], text: str, left_out: Sequence[str]) -> list[str]:
     """Write the report, including report.json, and return the names of its other files."""
     from ntl.report.figures import draw_dataset
 
-    write_atomically(folder / "table.md", text)
-    write_atomically(folder / "table.csv", wide_csv(datasets))
-    write_atomically(folder / "table.tex", latex_report(datasets))
-    write_atomically(folder / "metrics.csv", long_csv(datasets))
-    figures = [name for name, groups in datasets.items() for name in draw_dataset(name, groups, folder)]
-    files = ["table.md", "table.csv", "table.tex", "metrics.csv", *figures]
-    content = {
-        "files": files,
-        "runs": [str(run.folder) for run in runs],
-        "not_shown": [str(evaluation) for evaluation in other_evaluations(runs)],
-        "left_out": left_out,
+    tables = {
+        "table.md": text,
+        "table.csv": wide_csv(datasets),
+        "table.tex": latex_report(datasets),
+        "metrics.csv": long_csv(datasets),
     }
-    write_atomically(folder / REPORT, json.dumps(content, indent=1) + "\n")
+    for name, content in tables.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    files = [*tables, *(name for dataset in datasets for name in draw_dataset(dataset, folder))]
+    runs = [run for dataset in datasets for run in dataset.runs]
+    _write_json(
+        folder / REPORT,
+        {
+            "files": files,
+            "runs": [str(run.folder) for run in runs],
+            "not_shown": [str(evaluation) for evaluation in other_evaluations(runs)],
+            "left_out": left_out,
+        },
+    )
     return files
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    write_atomically(path, json.dumps(content, indent=1) + "\n")
 
 
 def _replace(output: Path, before: Sequence[str], finished: Path, files: Sequence[str]) -> None:
     """Move a finished report into place, and delete the files that only the old report had."""
     # If this is interrupted, report.json lists all files, so the report can still be replaced.
-    write_atomically(output / REPORT, json.dumps({"files": sorted({*before, *files})}) + "\n")
+    _write_json(output / REPORT, {"files": sorted({*before, *files})})
     for name in files:
         os.replace(finished / name, output / name)
     for name in {*before} - {*files}:

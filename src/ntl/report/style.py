@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 # The Okabe-Ito palette, which remains distinguishable with colour blindness and in greyscale.
@@ -61,9 +60,8 @@ def styles(labels: Sequence[str]) -> dict[str, SeriesStyle]:
     Returns:
         Maps each name to its style; no two are the same.
     """
-    others = [label for label in labels if label not in OBJECTIVES]
-    places = {label: OBJECTIVES.index(label) for label in labels if label in OBJECTIVES}
-    places |= {label: len(OBJECTIVES) + i for i, label in enumerate(others)}
+    order = dict.fromkeys((*OBJECTIVES, *labels))
+    places = {label: place for place, label in enumerate(order)}
     return {label: series_style(places[label]) for label in labels}
 
 
@@ -75,24 +73,29 @@ def series_style(i: int) -> SeriesStyle:
 
 
 def new_figure(
-    columns: int, size: tuple[float, float], widths: Sequence[float] | None = None, rows: int = 1
+    panels: int,
+    columns: int,
+    size: tuple[float, float],
+    margin: tuple[float, float] = (0.0, 0.0),
+    widths: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure with a grid of axes.
+    """Make a figure with panels in rows.
 
     Args:
-        columns: Number of columns.
-        size: Width and height in inches.
+        panels: Number of panels.
+        columns: Number of panels in a row.
+        size: Width and height of a panel in inches.
+        margin: Width and height that are added for the whole figure, in inches.
         widths: Relative widths of the columns. Default: equal widths.
-        rows: Number of rows.
 
     Returns:
-        The figure, and its axes row by row.
+        The figure, and its panels row by row.
     """
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, width_ratios=widths)
-    return figure, list(axes.ravel())
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG."""
-    FigureCanvasAgg(figure).print_figure(path, dpi=150)
+    columns = min(panels, columns)
+    rows = math.ceil(panels / columns)
+    whole = (size[0] * columns + margin[0], size[1] * rows + margin[1])
+    figure = Figure(figsize=whole, layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False, width_ratios=widths).ravel())
+    for ax in axes[panels:]:
+        ax.set_axis_off()
+    return figure, axes[:panels]

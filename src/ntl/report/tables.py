@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from ntl.report.formats import Columns, csv_table, latex_table, markdown_table
-from ntl.report.groups import (
-    Difference,
-    Group,
-    describe_evaluations,
-    test_sets,
-    tests_with_differing_questions,
-    tests_without_predictions,
-)
+from ntl.report.formats import csv_table, latex_table, markdown_table
+from ntl.report.groups import Dataset, describe_evaluations
+from ntl.scores import mean_and_interval
 
 NOT_AVAILABLE = "n/a"
 TESTS_PER_TABLE = 2
+LARGE = 1e5  # larger numbers are written with an exponent
 NOTE = (
     "Mean ± half-width of the 95 % confidence interval over seeds (Student's t; none for one seed); bold: "
     "the best mean, if its interval overlaps with no other. Exact: share of answers whose number equals the "
@@ -65,78 +60,110 @@ TEXT_COLUMNS = (
 )
 
 
-def markdown_report(datasets: Mapping[str, Sequence[Group]], left_out: Sequence[str] = ()) -> str:
+class Cells(NamedTuple):
+    """A column of a table with its cells, one per group.
+
+    Args:
+        test: Test set, which is the column's title; empty for none.
+        heading: Heading.
+        cells: Cells as plain text; bold ones are enclosed in `**`.
+    """
+
+    test: str
+    heading: str
+    cells: Sequence[str]
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether several rows all have the same value; intervals are not compared."""
+        return len(self.cells) > 1 and len({cell.strip("*").partition(" ± ")[0] for cell in self.cells}) == 1
+
+
+class Table(NamedTuple):
+    """A table with the lines below it.
+
+    Args:
+        columns: The columns, the first of which names the rows.
+        remarks: Lines of text.
+    """
+
+    columns: Sequence[Cells]
+    remarks: Sequence[str]
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """The cells, row by row."""
+        return list(zip(*(column.cells for column in self.columns), strict=True))
+
+
+def markdown_report(datasets: Sequence[Dataset], left_out: Sequence[str] = ()) -> str:
     """Write all tables as Markdown.
 
     Args:
-        datasets: Maps each dataset to its groups.
+        datasets: The datasets.
         left_out: One line for each run that is left out.
 
     Returns:
         The content of table.md.
     """
-    lines = []
-    for dataset, groups in datasets.items():
-        lines += [f"## {dataset}", ""]
-        for tests in _split_tests(test_sets(groups)):
-            columns, rows, constant = _table(groups, tests)
-            headings = [f"{group.title} {heading}".strip() for group in columns for heading in group.headings]
-            lines += [markdown_table(headings, rows), ""]
-            lines += [f"{line}\n" for line in (constant, *map(_references(groups).get, tests)) if line]
-        for line in describe_evaluations(groups):
-            lines += [line, ""]
-        if missing := tests_without_predictions(groups):
-            lines += [f"No error figures, because predictions are missing: {', '.join(missing)}.", ""]
-        if differing := tests_with_differing_questions(groups):
-            lines += [
-                f"The questions differ between runs: {', '.join(differing)}. Rows may not be comparable.",
-                "",
-            ]
-    lines += [_note(datasets), ""]
+    parts = []
+    for dataset in datasets:
+        parts.append(f"## {dataset.name}")
+        for table in make_tables(dataset):
+            headings = [f"{column.test} {column.heading}".strip() for column in table.columns]
+            parts += [markdown_table(headings, table.rows), *table.remarks]
+        parts += describe_evaluations(dataset)
+        if missing := [test for test in dataset.tests if dataset.lacks_predictions(test)]:
+            parts.append(f"No error figures, because predictions are missing: {', '.join(missing)}.")
+        if differing := [test for test in dataset.tests if dataset.has_different_questions(test)]:
+            parts.append(
+                f"The questions differ between runs: {', '.join(differing)}. Rows may not be comparable."
+            )
+    parts.append(_note(datasets))
     if left_out:
-        lines += ["Left out:", "", *(f"- {line}" for line in left_out), ""]
-    return "\n".join(lines)
+        parts += ["Left out:", "\n".join(f"- {line}" for line in left_out)]
+    return "\n\n".join(parts) + "\n"
 
 
-def latex_report(datasets: Mapping[str, Sequence[Group]]) -> str:
-    """Write all tables as LaTeX. See `markdown_report` for the arguments."""
-    tables = []
-    for dataset, groups in datasets.items():
-        for tests in _split_tests(test_sets(groups)):
-            columns, rows, constant = _table(groups, tests)
-            lines = [f"{dataset}.", constant, *map(_references(groups).get, tests), _note(datasets)]
-            tables.append(latex_table(columns, rows, " ".join(filter(None, lines))))
-    return "% \\usepackage{booktabs}\n" + "\n".join(tables)
+def latex_report(datasets: Sequence[Dataset]) -> str:
+    """Write all tables as LaTeX."""
+    tables = ["% \\usepackage{booktabs}"]
+    for dataset in datasets:
+        for table in make_tables(dataset):
+            columns = [(column.test, column.heading) for column in table.columns]
+            caption = " ".join([f"{dataset.name}.", *table.remarks, _note(datasets)])
+            tables.append(latex_table(columns, table.rows, caption))
+    return "\n".join(tables)
 
 
-def wide_csv(datasets: Mapping[str, Sequence[Group]]) -> str:
-    """Write one CSV row per dataset and objective, unrounded. See `markdown_report` for the arguments."""
+def wide_csv(datasets: Sequence[Dataset]) -> str:
+    """Write one CSV row per dataset and objective, unrounded."""
     columns = [
         (test, column)
-        for test in dict.fromkeys(test for groups in datasets.values() for test in test_sets(groups))
+        for test in dict.fromkeys(test for dataset in datasets for test in dataset.tests)
         for column in dict.fromkeys((*FINAL_ANSWER, *NUMBER_COLUMNS, *NOISE_COLUMNS, *TEXT_COLUMNS))
-        if any(column in _metric_columns(groups, test) for groups in datasets.values())
+        if any(column in _metric_columns(dataset, test) for dataset in datasets)
     ]
     headings = ["dataset", "objective", "seeds"]
     for test, column in columns:
         headings += [f"{test} {column.metric}", f"{test} {column.metric} ±"]
     rows: list[list[object]] = []
-    for dataset, groups in datasets.items():
-        for group in groups:
-            row: list[object] = [dataset, group.label, len(group.runs)]
-            for test, column in columns:
-                row += group.mean_and_interval(test, column.metric)
-            rows.append(row)
+    for dataset in datasets:
+        for group in dataset.groups:
+            pairs = [group.mean_and_interval(test, column.metric) for test, column in columns]
+            rows.append(
+                [dataset.name, group.label, len(group.runs), *(cell for pair in pairs for cell in pair)]
+            )
     return csv_table(headings, rows)
 
 
-def long_csv(datasets: Mapping[str, Sequence[Group]]) -> str:
-    """Write one CSV row per metric of each run. See `markdown_report` for the arguments."""
+def long_csv(datasets: Sequence[Dataset]) -> str:
+    """Write one CSV row per metric of each run."""
     headings = ["dataset", "objective", "seed", "test", "metric", "value"]
     rows = [
-        [dataset, group.label, run.record.seed, test, metric, value]
-        for dataset, groups in datasets.items()
-        for group in groups
+        [dataset.name, group.label, run.record.seed, test, metric, value]
+        for dataset in datasets
+        for group in dataset.groups
         for run in group.runs
         for test, metrics in run.metrics.items()
         for metric, value in metrics.items()
@@ -144,79 +171,58 @@ def long_csv(datasets: Mapping[str, Sequence[Group]]) -> str:
     return csv_table(headings, rows)
 
 
-def has_noise(groups: Sequence[Group], test: str) -> bool:
-    """Return whether the noise of a test set's answers is known, so that errors have a floor."""
-    return any("noise_mae" in run.metrics.get(test, {}) for group in groups for run in group.runs)
+def make_tables(dataset: Dataset) -> list[Table]:
+    """Make the tables of a dataset, with as many test sets side by side as fit on a page."""
+    tests = dataset.tests
+    return [_table(dataset, tests[i : i + TESTS_PER_TABLE]) for i in range(0, len(tests), TESTS_PER_TABLE)]
 
 
 def round_significant(value: float, width: float | None = None, signed: bool = False) -> str:
     """Format a value and the half-width of its interval, the larger one with three significant digits.
 
     Example:
-        >>> round_significant(24.271, 1.4), round_significant(0.0123456)
-        ('24.3 ± 1.4', '0.0123')
+        >>> round_significant(24.271, 1.4), round_significant(0.0123456), round_significant(1234567.0)
+        ('24.3 ± 1.4', '0.0123', '1.23e+06')
         >>> round_significant(0.2, 1.94, signed=True)
         '+0.20 ± 1.94'
     """
     size = max(abs(value), width or 0.0)
     digits = 0 if size == 0 else max(0, 2 - math.floor(math.log10(size)))
-    text = f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
-    return text if width is None else f"{text} ± {width:.{digits}f}"
+    form = f".{digits}f" if size < LARGE else ".3g"
+    text = f"{value:{'+' if signed else ''}{form}}"
+    return text if width is None else f"{text} ± {width:{form}}"
 
 
-def _split_tests(tests: Sequence[str]) -> list[list[str]]:
-    """Split the test sets into groups that fit side by side on a page."""
-    return [list(tests[i : i + TESTS_PER_TABLE]) for i in range(0, len(tests), TESTS_PER_TABLE)]
+def _table(dataset: Dataset, tests: Sequence[str]) -> Table:
+    """Make one table. Columns that are the same in all rows become a remark."""
+    groups = dataset.groups
+    columns = [Cells("", "seeds", [str(len(group.runs)) for group in groups])]
+    for test in tests:
+        for column in _metric_columns(dataset, test):
+            cells = Cells(test, column.heading, _mean_cells(dataset, test, column))
+            columns.append(cells)
+            if column in (MAE, LOG_MAE) and len(groups) > 1 and not cells.is_constant:
+                heading = f"{column.heading} vs {groups[0].label}"
+                columns.append(Cells(test, heading, _difference_cells(dataset, test, column)))
+    same = [f"{c.test} {c.heading} {c.cells[0]}".strip() for c in columns if c.is_constant]
+    remarks = [f"The same in all rows: {', '.join(same)}."] if same else []
+    names = Cells("", "objective", [group.label for group in groups])
+    shown = [names, *(column for column in columns if not column.is_constant)]
+    return Table(shown, [*remarks, *filter(None, (_references(dataset, test) for test in tests))])
 
 
-def _metric_columns(groups: Sequence[Group], test: str) -> list[Column]:
-    names = {name for group in groups for run in group.runs for name in run.metrics.get(test, {})}
-    numbers = NOISE_COLUMNS if has_noise(groups, test) else NUMBER_COLUMNS
+def _metric_columns(dataset: Dataset, test: str) -> list[Column]:
+    names = {name for metrics in dataset.metrics(test) for name in metrics}
+    numbers = NOISE_COLUMNS if dataset.has_noise(test) else NUMBER_COLUMNS
     columns = (*FINAL_ANSWER, *(numbers if "accuracy" in names else TEXT_COLUMNS))
     return [column for column in columns if column.metric in names]
 
 
-class _Block(NamedTuple):
-    """A column with its cells; it is shown unless it is the same in all of several rows."""
-
-    test: str
-    heading: str
-    cells: list[str]
-
-    @property
-    def is_constant(self) -> bool:
-        return len(self.cells) > 1 and len({cell.strip("*").partition(" ± ")[0] for cell in self.cells}) == 1
-
-
-def _table(groups: Sequence[Group], tests: Sequence[str]) -> tuple[list[Columns], list[list[str]], str]:
-    """Make one table: its columns, its rows, and a line about the columns that are the same in all rows."""
-    names = _Block("", "objective", [group.label for group in groups])
-    blocks = [_Block("", "seeds", [str(len(group.runs)) for group in groups])]
-    for test in tests:
-        for column in _metric_columns(groups, test):
-            block = _Block(test, column.heading, _cells(groups, test, column))
-            blocks.append(block)
-            if column in (MAE, LOG_MAE) and len(groups) > 1 and not block.is_constant:
-                heading = f"{column.heading} vs {groups[0].label}"
-                blocks.append(_Block(test, heading, _differences(groups, test, column)))
-    shown = [names, *(block for block in blocks if not block.is_constant)]
-    columns = [
-        Columns(title, [block.heading for block in shown if block.test == title])
-        for title in dict.fromkeys(block.test for block in shown)
-    ]
-    rows = [list(row) for row in zip(*(block.cells for block in shown), strict=True)]
-    same = [f"{b.test} {b.heading} {b.cells[0]}".strip() for b in blocks if b.is_constant]
-    return columns, rows, f"The same in all rows: {', '.join(same)}." if same else ""
-
-
-def _cells(groups: Sequence[Group], test: str, column: Column) -> list[str]:
-    found = [group.mean_and_interval(test, column.metric) for group in groups]
+def _mean_cells(dataset: Dataset, test: str, column: Column) -> list[str]:
+    found = [group.mean_and_interval(test, column.metric) for group in dataset.groups]
+    cells = [NOT_AVAILABLE if mean is None else round_significant(mean, width) for mean, width in found]
     best = _clearly_best(found, column.best)
-    cells = []
-    for i, (mean, width) in enumerate(found):
-        cell = NOT_AVAILABLE if mean is None else round_significant(mean, width)
-        cells.append(f"**{cell}**" if i == best else cell)
-    return cells
+    return [f"**{cell}**" if i == best else cell for i, cell in enumerate(cells)]
 
 
 def _clearly_best(found: Sequence[tuple[float | None, float | None]], best: str) -> int | None:
@@ -229,35 +235,34 @@ def _clearly_best(found: Sequence[tuple[float | None, float | None]], best: str)
     return i if apart else None
 
 
-def _differences(groups: Sequence[Group], test: str, column: Column) -> list[str]:
-    found = [group.difference(groups[0], test, column.metric) for group in groups[1:]]
-    return ["", *(NOT_AVAILABLE if each is None else _difference(each) for each in found)]
+def _difference_cells(dataset: Dataset, test: str, column: Column) -> list[str]:
+    first, *others = dataset.groups
+    cells = [""]
+    for group in others:
+        differences = group.differences(first, test, column.metric)
+        mean, width = mean_and_interval(differences)
+        if mean is None:
+            cells.append(NOT_AVAILABLE)
+        else:
+            lower = f"(lower on {sum(d < 0 for d in differences)} of {len(differences)})"
+            cells.append(f"{round_significant(mean, width, signed=True)} {lower}")
+    return cells
 
 
-def _difference(found: Difference) -> str:
-    text = round_significant(found.mean, found.width, signed=True)
-    return f"{text} (lower on {found.lower} of {found.seeds})"
+def _references(dataset: Dataset, test: str) -> str:
+    """Describe what the errors on a test set are compared with; empty if the runs have not recorded it."""
+    column = MAE if dataset.has_noise(test) else LOG_MAE
+    answers = {
+        "constant": "always answering the median of the training answers",
+        "noise": "answering everything but the noise",
+    }
+    errors = {words: dataset.reference(test, f"{name}_{column.metric}") for name, words in answers.items()}
+    parts = [
+        f"of {words}: {round_significant(error)}" for words, error in errors.items() if error is not None
+    ]
+    return f"{column.heading} on {test} {'; '.join(parts)}." if parts else ""
 
 
-def _references(groups: Sequence[Group]) -> dict[str, str]:
-    """Describe what the errors on each test set are compared with, where the runs have recorded it."""
-    lines = {}
-    for test in test_sets(groups):
-        metrics = next((run.metrics[test] for g in groups for run in g.runs if test in run.metrics), {})
-        metric = MAE if has_noise(groups, test) else LOG_MAE
-        constant, noise = (metrics.get(f"{name}_{metric.metric}") for name in ("constant", "noise"))
-        parts = []
-        if constant is not None:
-            parts.append(
-                f"always answering the median of the training answers: {round_significant(constant)}"
-            )
-        if noise is not None:
-            parts.append(f"answering everything but the noise: {round_significant(noise)}")
-        if parts:
-            lines[test] = f"{metric.heading} on {test} of {'; of '.join(parts)}."
-    return lines
-
-
-def _note(datasets: Mapping[str, Sequence[Group]]) -> str:
-    logs = any(not has_noise(groups, test) for groups in datasets.values() for test in test_sets(groups))
+def _note(datasets: Sequence[Dataset]) -> str:
+    logs = any(not dataset.has_noise(test) for dataset in datasets for test in dataset.tests)
     return NOTE + (LOG_NOTE if logs else "")

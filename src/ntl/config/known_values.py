@@ -1,0 +1,184 @@
+"""Check a configuration's values: what each key expects, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from math import inf
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from ntl.config.compose import choices
+from ntl.config.paper_keys import (
+    LOSS_OF_MODEL,
+    NUMBER_ENCODINGS,
+    NUMBER_TOKEN_LOSS_FUNCTIONS,
+    TOKENIZER_TYPES,
+)
+from ntl.config.settings import FAMILIES, NUMBER_FORMATS
+from ntl.errors import UserError
+from ntloss import criterion_names
+
+
+class Rule(NamedTuple):
+    """What a value must be.
+
+    Args:
+        expected: Description for error messages.
+        example: A valid value, as the user writes it.
+        fits: Returns whether a value is valid.
+    """
+
+    expected: str
+    example: Any
+    fits: Callable[[Any], bool]
+
+
+def check_values(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:
+    """Check the values of a composed configuration.
+
+    Args:
+        config: A composed configuration, whose keys are known.
+        files: The same configuration without the overrides. A key without a rule whose value is true or false
+            here takes only these.
+
+    Raises:
+        UserError: A value is invalid. The message says what was given, what is expected, and an example.
+    """
+    rules = _rules()
+    if "training_args" in config:
+        rules = {**rules, **_training_rules(), "dataset_args.dataset_name": _name_of_file(files)}
+    sections = {f"{name}.": content for name, content in files.items() if isinstance(content, Mapping)}
+    for section, defaults in {"": files, **sections}.items():
+        for name, value in (config[section[:-1]] if section else config).items():
+            rule = rules.get(section + name, BOOLEAN if isinstance(defaults.get(name), bool) else None)
+            if rule is not None and not rule.fits(value):
+                raise UserError(
+                    f"{section}{name} is {value!r}; expected {rule.expected}. Pass for example "
+                    f"{section}{name}={rule.example}."
+                )
+
+
+def one_of(*names: str) -> Rule:
+    """Return the rule of one of several names."""
+    return Rule(f"one of: {', '.join(names)}", names[0], lambda value: value in names)
+
+
+def whole_number(least: int, example: int, most: float = inf) -> Rule:
+    """Return the rule of a whole number from `least` to `most`."""
+    bounds = f"of at least {least}" if most == inf else f"from {least} to {most}"
+    return Rule(f"a whole number {bounds}", example, lambda v: type(v) is int and least <= v <= most)
+
+
+def number(example: float, above: float = -inf, least: float = -inf, below: float = inf) -> Rule:
+    """Return the rule of a number within bounds; `least` itself is valid, `above` and `below` are not."""
+    named = {"above": above, "at least": least, "below": below}
+    bounds = " and ".join(f"{word} {bound:g}" for word, bound in named.items() if abs(bound) < inf)
+    return Rule(
+        f"a number that is {bounds}",
+        example,
+        lambda v: type(v) in (int, float) and above < v < below and v >= least,
+    )
+
+
+def or_null(rule: Rule, meaning: str = "") -> Rule:
+    """Return the rule of a value that may also be null."""
+    null = f"null ({meaning})" if meaning else "null"
+    return Rule(f"{null} or {rule.expected}", rule.example, lambda v: v is None or rule.fits(v))
+
+
+def list_of(item: Rule, example: str) -> Rule:
+    """Return the rule of a list, not empty and without repetition."""
+
+    def fits(values: Any) -> bool:
+        good = isinstance(values, list) and bool(values) and all(map(item.fits, values))
+        return good and len(set(values)) == len(values)
+
+    return Rule(f"a list, not empty and without repetition, each item {item.expected}", example, fits)
+
+
+def mapping(example: str) -> Rule:
+    """Return the rule of keys and values."""
+    return Rule("keys and values", example, lambda value: isinstance(value, Mapping))
+
+
+BOOLEAN = Rule("true or false", "true", lambda value: isinstance(value, bool))
+COUNT = whole_number(1, 8)
+SEED = whole_number(0, 1, 2**32 - 1)
+NOT_NEGATIVE = number(0.1, least=0)
+
+
+@cache
+def _rules() -> dict[str, Rule]:
+    """Map keys to rules. Approaches, datasets and transformers check the other values."""
+    objectives = [*choices("loss"), *choices("model_args")]
+    objective = Rule(
+        f"overrides such as 'loss=ntl_was loss.weight=0.8', or one of: {', '.join(objectives)}", "ce",
+        lambda value: isinstance(value, str) and ("=" in value or value in objectives),
+    )  # fmt: skip
+    return {
+        "objectives": list_of(objective, "[ce,ntl_was]"),
+        "seeds": list_of(SEED, "[0,1,2]"),
+        "jobs": or_null(COUNT, "one per core"),
+        "output_dir": Rule("a folder", "some/folder", lambda v: isinstance(v, str) and v != ""),
+        "model_args.family": one_of(*FAMILIES),
+        "model_args.number_encoding": one_of(*NUMBER_ENCODINGS),
+        "model_args.tokenizer_type": one_of(*TOKENIZER_TYPES),
+        "model_args.number_format": one_of(*NUMBER_FORMATS),
+        "model_args.number_width": or_null(COUNT, "as many as the training answers need"),
+        "model_args.number_places": or_null(whole_number(0, 2), "as many as the training answers need"),
+        "model_args.config_overrides": or_null(mapping("{dropout_rate: 0.0}")),
+        "model_args.number_token_loss_weight": NOT_NEGATIVE,
+        "model_args.number_token_loss_function": or_null(one_of(*NUMBER_TOKEN_LOSS_FUNCTIONS)),
+        "model_args.label_smoother_sigma": number(1.0, above=0),
+        "loss.criterion": or_null(one_of(*criterion_names(), LOSS_OF_MODEL)),
+        "loss.options": or_null(mapping("{sigma: 1.0}")),
+        "loss.weight": NOT_NEGATIVE,
+        "loss.mode": one_of("add", "replace"),
+        "loss.label_smoothing": number(0.1, least=0, below=1),
+        "evaluation.beams": COUNT,
+        "evaluation.max_new_tokens": COUNT,
+        "evaluation.samples": or_null(COUNT, "all"),
+        "evaluation.samples_during_training": or_null(COUNT, "all"),
+    }
+
+
+def _name_of_file(files: Mapping[str, Any]) -> Rule:
+    """Return the rule of a dataset's name, with which its other keys belong together."""
+    name, names = files["dataset_args"]["dataset_name"], ", ".join(choices("dataset_args"))
+    expected = f"{name}, as in its file; dataset_args=NAME chooses another one of: {names}"
+    return Rule(expected, name, lambda value: value == name)
+
+
+@cache
+def _training_rules() -> dict[str, Rule]:
+    """Map arguments of training to rules: those that transformers does not check, or checks only late."""
+    from transformers import Seq2SeqTrainingArguments
+
+    words = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "null"}
+    examples = {int: 8, float: 0.1, bool: "true"}
+    rules = {}
+    for key, hint in get_type_hints(Seq2SeqTrainingArguments).items():
+        kinds = get_args(hint) or (hint,)
+        if {*kinds} <= {*words}:
+            accepted = {*kinds, int} if float in kinds else {*kinds}
+            expected = " or ".join(words[kind] for kind in kinds)
+            rules[key] = Rule(expected, examples[kinds[0]], lambda v, accepted=accepted: type(v) in accepted)
+    sizes = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+    rules |= dict.fromkeys(sizes, COUNT)
+    rules |= dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm"), NOT_NEGATIVE)
+    rules |= dict.fromkeys(("warmup_steps", "logging_steps", "save_steps"), NOT_NEGATIVE)
+    rules |= {
+        "eval_steps": or_null(NOT_NEGATIVE, "logging_steps"),
+        "num_train_epochs": number(3, above=0),  # with -1, transformers finishes without training
+        "max_steps": Rule(
+            "a whole number of at least 1, or -1 with training_args.num_train_epochs", 1000,
+            lambda v: COUNT.fits(v) or v == -1,
+        ),
+        "seed": SEED,
+        "lr_scheduler_kwargs": or_null(mapping("{factor: 0.5}")),
+        "resume_from_checkpoint": Rule(
+            "true, null or a checkpoint's folder", "true", lambda v: isinstance(v, bool | str | None)
+        ),
+    }  # fmt: skip
+    return {f"training_args.{key}": rule for key, rule in rules.items()}
