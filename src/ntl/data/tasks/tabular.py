@@ -100,15 +100,15 @@ def _check_rows(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
     wrong = table[target][~np.isfinite(pd.to_numeric(table[target], errors="coerce"))]
     if len(wrong):
         raise UserError(
-            f"{settings['file']}, row {wrong.index[0] + 1} below the header: {target!r} is {wrong.iloc[0]!r}; "
-            "expected a finite number, or nothing where it is missing. Correct the file, or choose another "
-            "dataset_args.target."
+            f"{settings['file']}, row {wrong.index[0] + 1} below the header: {target!r} is "
+            f"{wrong.iloc[0]!r}; expected a finite number, or nothing where it is missing. Correct the file, "
+            "or choose another dataset_args.target."
         )
     needed = settings["validation_size"] + settings["test_size"] + (settings["train_size"] or 1)
     if len(table) < needed:
         raise UserError(
-            f"{settings['file']} has {len(table)} rows with a value of {target!r}; expected at least {needed}. "
-            "Lower dataset_args.train_size, dataset_args.validation_size or dataset_args.test_size."
+            f"{settings['file']} has {len(table)} rows with a value of {target!r}; expected at least "
+            f"{needed}. Lower dataset_args.train_size, dataset_args.validation_size or dataset_args.test_size."
         )
 
 
