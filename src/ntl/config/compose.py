@@ -37,6 +37,11 @@ def compose_config(
         UserError: An override is malformed, or names an unknown key or choice.
     """
     for override in overrides:
+        if re.match(r"[+~]*hydra\b", override):
+            raise UserError(
+                f"{override} has no effect, because Hydra only composes the configuration; expected a key "
+                f"that `{program} --help` lists. Omit the override."
+            )
         group, _, choice = override.partition("=")
         if _is_group(override) and (choice == "null" or choice.startswith("{")):
             raise UserError(

@@ -25,9 +25,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from ntl.data import DATASETS, splits
 from ntl.data.splits import Plan
 from ntl.errors import UserError
-from ntl.training.progress import LINE_EVERY
-from ntl.training.records import write_atomically
+from ntl.training.run_folder import write_atomically
 
+LINE_EVERY = 30.0  # seconds between two lines without a terminal
 MATHEMATICS = "data/mathematics_dataset-v1.0"
 GSM8K = "data/grade-school-math/grade_school_math/data"
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -21,7 +21,7 @@ from ntl.report.groups import (
     other_evaluations,
 )
 from ntl.report.tables import latex_report, long_csv, markdown_report, wide_csv
-from ntl.training.records import write_atomically
+from ntl.training.run_folder import write_atomically
 
 REPORT = "report.json"
 UNFINISHED = ".unfinished-"
