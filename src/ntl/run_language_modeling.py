@@ -109,7 +109,7 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
 def _swept_values(override: str) -> list[str]:
     """Return one override for each value of a sweep, or the override itself if it is none."""
     try:
-        parsed = OverridesParser.create().parse_override(override)
+        (parsed,) = OverridesParser.create().parse_overrides([override])
     except OverrideParseException:
         return [override]  # `compose_config` explains what is wrong with it
     if not parsed.is_sweep_override():

@@ -83,6 +83,7 @@ def test_one_command_continues_a_killed_sweep(tmp_path, capsys):
     [
         ("loss=ntl_was,nope", "loss=nope is unknown; expected one of: ce"),
         ("training_args.seed=1,2,-3", "seed is -3"),
+        ("training_args.seed=[1,2", "cannot be read; expected key=value"),
     ],
 )
 def test_every_value_of_a_sweep_is_checked_before_the_first_run(sweep, expected, tmp_path, capsys):

@@ -137,23 +137,20 @@ def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, t
 
 
 def open_folder(settings: RunSettings, approach: Approach) -> None:
-    """Create the output folder with its `run.json`, and delete an earlier run if that was requested.
+    """Create the folder of a training run with its `run.json`, and delete an earlier run if asked to.
 
     Raises:
         UserError: The folder cannot be written.
     """
     folder = RunFolder(settings.output_dir)
-    replaces = settings.overwrite and not settings.resume and not settings.only_evaluate
+    replaces = settings.overwrite and not settings.resume
     if folder.holds_run() and not replaces:
         return
-    if settings.only_evaluate:
-        record = evaluated_record(settings)
-    else:
-        record = replace(new_record(settings), parameters=sum(p.numel() for p in approach.model.parameters()))
+    parameters = sum(p.numel() for p in approach.model.parameters())
     try:
         if folder.holds_run():
             shutil.rmtree(folder.path)
-        folder.write_record(record)
+        folder.write_record(replace(new_record(settings), parameters=parameters))
     except OSError as error:
         raise UserError(
             f"training_args.output_dir={folder} cannot be written ({error.strerror}); expected a writable "
@@ -200,7 +197,7 @@ def place_evaluation(
     another model, other decoding settings or other questions gets a folder named after the differences.
 
     Args:
-        settings: Settings of a run whose folder holds a record.
+        settings: Settings of a run.
         tests: Maps each test set to the questions to be answered.
 
     Returns:
@@ -211,6 +208,8 @@ def place_evaluation(
         UserError: A file in the folder cannot be read.
     """
     run = RunFolder(settings.output_dir)
+    if not run.holds_run():  # nothing was trained here
+        return run, evaluated_record(settings)
     record = run.record()
     if not settings.only_evaluate and record.status != "finished":
         return run, replace(record, config=with_decoding_of(record.config, settings.config))

@@ -69,7 +69,7 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
             check_checkpoint(checkpoint, approach.model)
     # No process writes before all have passed their checks.
     PartialState().wait_for_everyone()
-    if arguments.should_save:
+    if arguments.should_save and not settings.only_evaluate:
         open_folder(settings, approach)
     PartialState().wait_for_everyone()
     model = approach.model.to(arguments.device)

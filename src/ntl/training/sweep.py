@@ -13,7 +13,6 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 
 from tqdm import tqdm
 
@@ -116,9 +115,8 @@ def check_data(runs: Collection[RunSettings]) -> None:
     from ntl.approaches.pretrained import check_model
     from ntl.data import load_task
 
-    models = {repr(replace(settings.model, seed=0)): settings.model for settings in runs}
-    for model in models.values():
-        check_model(model)
+    for settings in runs:
+        check_model(settings.model)
     for settings in {repr(settings.data): settings for settings in runs}.values():
         data = load_task(settings.data)
         tests = ", ".join(f"{len(examples)} {name}" for name, examples in data.tests.items())

@@ -18,10 +18,7 @@ from typing import Any, Literal
 from ntl.config.settings import RunSettings
 from ntl.errors import UserError
 
-# With a fork server, imports take seconds once instead of in every run. Elsewhere, forking is not safe.
-CONTEXT = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-CONTEXT.set_forkserver_preload(["ntl.training.run"])
-
+SECONDS_TO_EXIT = 10.0  # after which an interrupted run is killed
 Kind = Literal["progress", "done", "failed"]
 
 
@@ -56,12 +53,19 @@ def run_all(runs: Mapping[str, RunSettings], jobs: int) -> Iterator[tuple[str, K
     finally:
         for _, process in busy.values():
             process.terminate()
+        for _, process in busy.values():
+            process.join(SECONDS_TO_EXIT)
+            process.kill()  # one that hangs
             process.join()
 
 
 def _start(settings: RunSettings) -> tuple[Connection, BaseProcess]:
-    connection, child_end = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=_work, args=(settings, child_end))
+    # With a fork server, imports take seconds once, not in every run. CUDA and macOS do not allow forks.
+    forks = settings.trainer["use_cpu"] and sys.platform == "linux"
+    context = multiprocessing.get_context("forkserver" if forks else "spawn")
+    context.set_forkserver_preload(["ntl.training.run"])
+    connection, child_end = context.Pipe()
+    process = context.Process(target=_work, args=(settings, child_end))
     # Ctrl-C signals the whole process group, but only the parent should handle it. Children inherit the
     # mask.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
