@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+
+from ntl.errors import UserError
 
 # Maps each command to its module. Only the requested module is imported; its `main` receives the remaining
 # arguments.
@@ -25,6 +28,8 @@ commands:
   compare   train with several objectives and seeds, and report tables and figures
 
 `ntl COMMAND --help` lists the options."""
+HELP_OPTIONS = {"-h", "--help"}
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,44 +39,69 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Command-line arguments without the program's name. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit code: 0 for success, 1 if a run failed, 2 for a user-fixable error, 130 if interrupted, 141
-        if the output pipe was closed.
+        The exit code: 1 if a run failed, otherwise see `run_program`.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    return run_program("ntl", _dispatch, arguments)
+
+
+def run_program(
+    name: str, program: Callable[[Sequence[str]], int], arguments: Sequence[str], advice: str = ""
+) -> int:
+    """Run a program. If the user can fix its error, print one line instead of a traceback.
+
+    Args:
+        name: Name of the program, for messages.
+        program: Function from the arguments to the exit code.
+        arguments: Command-line arguments.
+        advice: How to continue after an interrupt or once a full disk has room.
+
+    Returns:
+        The exit code: the program's own, 2 for a user-fixable error, 130 if interrupted, 141 if the output
+        pipe was closed.
+    """
     try:
-        code = _run(arguments)
+        code = program(arguments)
         sys.stdout.flush()
+        return code
+    except UserError as error:
+        message, code = str(error), 2
+    except KeyboardInterrupt:
+        message, code = f"interrupted. {advice}", 130
     except BrokenPipeError:
-        if not {"-h", "--help"} & {*arguments}:  # during training, the broken pipe may not be stdout
+        if not HELP_OPTIONS & {*arguments}:  # during training, the broken pipe may not be stdout
             raise
         # `ntl compare --help | head` has closed stdout; discard the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # the shell's exit code for SIGPIPE
+    except OSError as error:
+        if error.errno not in DISK_FULL and "No space left on device" not in str(error):
+            raise
+        where = f" writing {error.filename}" if error.filename else ""
+        message = f"the disk is full{where} ({error.strerror or error}); expected room for the output. "
+        message, code = f"{message}Free some space. {advice}", 2
+    # Under torchrun every process raises the same error; only one prints it.
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{name}: {message}", file=sys.stderr)
     return code
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _dispatch(arguments: Sequence[str]) -> int:
     command, *rest = arguments or ["--help"]
-    if command in ("-h", "--help"):
+    if command in HELP_OPTIONS:
         print(USAGE)
         return 0
-    if command in COMMANDS:
-        try:
-            module = import_module(COMMANDS[command])
-        except ModuleNotFoundError as error:
-            missing = (error.name or "ntl").partition(".")[0]
-            if missing in ("ntl", "ntloss"):  # a bug of ours, which no installation fixes
-                raise
-            print(
-                f"ntl: {missing} is not installed; the lab needs it, though the library does not. "
-                f"In this repository, run: pip install '.[lab]'.",
-                file=sys.stderr,
-            )
-            return 2
-        code: int = module.main(rest)
-        return code
-    print(
-        f"ntl: {command!r} is unknown; expected one of: {', '.join(COMMANDS)}. See `ntl --help`.",
-        file=sys.stderr,
-    )
-    return 2
+    if command not in COMMANDS:
+        raise UserError(f"{command!r} is unknown; expected one of: {', '.join(COMMANDS)}. See `ntl --help`.")
+    try:
+        module = import_module(COMMANDS[command])
+    except ModuleNotFoundError as error:
+        missing = (error.name or "ntl").partition(".")[0]
+        if missing in ("ntl", "ntloss"):  # a bug of ours, which no installation fixes
+            raise
+        raise UserError(
+            f"{missing} is not installed; the lab needs it, though the library does not. In this repository, "
+            "run: pip install '.[lab]'."
+        ) from None
+    code: int = module.main(rest)
+    return code

@@ -9,7 +9,6 @@ over losses, weights and seeds.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -22,13 +21,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
-import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.main import get_args_parser
+from hydra.errors import OverrideParseException
 
+from ntl.cli import HELP_OPTIONS, run_program
 from ntl.config.compose import compose_config, describe_config
 from ntl.config.settings import RunSettings
-from ntl.errors import UserError, disk_full_error
 
 CONFIG = "run_language_modeling"
 HELP = """\
@@ -44,8 +42,7 @@ examples:
 Everything below can be set as section.key=value, and so can any argument of transformers'
 Seq2SeqTrainingArguments, as training_args.key=value.
 """
-# With one of these options, Hydra prints something and runs nothing.
-HYDRA_ANSWERS = ("hydra_help", "cfg", "info", "version", "shell_completion")
+MULTIRUN_OPTIONS = {"-m", "--multirun"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,34 +52,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Hydra overrides and options. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit code: 0 for success, 2 for a user-fixable error, 130 if interrupted.
+        The exit code, see `ntl.cli.run_program`.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else ["ntl-train"]
-    command = shlex.join([*program, *arguments])
-    if {"-h", "--help"} & {*arguments}:
+    command = shlex.join([*program, *arguments, "training_args.resume_from_checkpoint=true"])
+    return run_program("ntl-train", _train, arguments, f"To continue from the last checkpoint: {command}")
+
+
+def _train(arguments: Sequence[str]) -> int:
+    if HELP_OPTIONS & {*arguments}:
         print(HELP)
         print(describe_config(CONFIG))
         return 0
-    try:
-        options, _ = get_args_parser().parse_known_args(arguments)
-        if any(getattr(options, name, None) for name in HYDRA_ANSWERS):
-            sys.argv = [sys.argv[0], *arguments]
-            hydra.main(version_base="1.3", config_path="pkg://ntl.config", config_name=CONFIG)(print)()
-            return 0
-        for settings in plan_runs(options.overrides, bool(options.multirun)):
-            do_run(settings)
-    except UserError as error:
-        return _report_error(error)
-    except SystemExit as stop:  # raised by Hydra
-        return int(stop.code or 0)
-    except KeyboardInterrupt:
-        print(
-            "ntl-train: interrupted. To continue from the last checkpoint: "
-            f"{command} training_args.resume_from_checkpoint=true",
-            file=sys.stderr,
-        )
-        return 130
+    overrides = [argument for argument in arguments if argument not in MULTIRUN_OPTIONS]
+    runs = plan_runs(overrides, multirun=len(overrides) < len(arguments))
+    from ntl.training.run import run  # imports transformers, so only once the configuration is checked
+
+    for settings in runs:
+        run(settings)
     return 0
 
 
@@ -102,14 +90,9 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
     from ntl.config.known_keys import check_effect
     from ntl.config.paper_keys import read_settings
 
-    values = {i: [override] for i, override in enumerate(overrides)}
-    if multirun:
-        for i, override in enumerate(OverridesParser.create().parse_overrides(list(overrides))):
-            if override.is_sweep_override():
-                key = override.get_key_element()
-                values[i] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+    values = [_swept_values(override) if multirun else [override] for override in overrides]
     configs, runs = [], []
-    for given in product(*values.values()):
+    for given in product(*values):
         swept = [chosen for chosen, override in zip(given, overrides, strict=True) if chosen != override]
         configs.append(compose_config(CONFIG, given, "ntl-train"))
         settings = read_settings(configs[-1], ",".join(swept))
@@ -123,30 +106,15 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
     return runs
 
 
-def do_run(settings: RunSettings) -> None:
-    """Do one run.
-
-    Raises:
-        UserError: The run cannot be done, or the disk is full.
-    """
-    from ntl.training.run import run
-
+def _swept_values(override: str) -> list[str]:
+    """Return one override for each value of a sweep, or the override itself if it is none."""
     try:
-        run(settings)
-    except OSError as error:
-        full = disk_full_error(
-            error, "training_args.resume_from_checkpoint=true continues from the last checkpoint."
-        )
-        if full is None:
-            raise
-        raise full from None
-
-
-def _report_error(error: UserError) -> int:
-    # Under torchrun every process raises the same error; only one prints it.
-    if os.environ.get("RANK", "0") == "0":
-        print(f"ntl-train: {error}", file=sys.stderr)
-    return 2
+        (parsed,) = OverridesParser.create().parse_overrides([override])
+    except OverrideParseException:
+        return [override]  # `compose_config` explains what is wrong with it
+    if not parsed.is_sweep_override():
+        return [override]
+    return [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]
 
 
 if __name__ == "__main__":

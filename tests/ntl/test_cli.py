@@ -8,19 +8,31 @@ import sys
 from pathlib import Path
 
 import pytest
+from published_commands import PROGRAM
 
 import ntl
 from ntl import cli
 
+ROOT = Path(__file__).parents[2]
 
-@pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"]], ids=" ".join)
-def test_help_piped_to_head_ends_without_a_traceback(arguments):
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-c", "from ntl.cli import main; raise SystemExit(main(['--help']))"],
+        ["-m", "ntl.training.sweep", "--help"],
+        [PROGRAM, "--help"],
+    ],
+    ids=" ".join,
+)
+def test_help_piped_to_head_ends_without_a_traceback(command):
     reads, writes = os.pipe()
     os.close(reads)  # as `| head -1` does after its line
     done = subprocess.run(
-        [sys.executable, "-c", "from ntl.cli import main; raise SystemExit(main())", *arguments],
+        [sys.executable, *command],
         stdout=writes,
         stderr=subprocess.PIPE,
+        cwd=ROOT,
         env={"PYTHONPATH": str(Path(ntl.__file__).parents[1])},
         timeout=120,
     )
@@ -33,12 +45,12 @@ def test_a_broken_pipe_during_training_is_raised(monkeypatch):
     def run(arguments):
         raise BrokenPipeError("a tracker's process is gone")
 
-    monkeypatch.setattr(cli, "_run", run)
+    monkeypatch.setattr(cli, "_dispatch", run)
     with pytest.raises(BrokenPipeError, match="tracker"):
         cli.main(["train"])
 
 
-@pytest.mark.parametrize(("command", "missing"), [("compare", "rich"), ("train", "hydra")])
+@pytest.mark.parametrize(("command", "missing"), [("compare", "tqdm"), ("train", "hydra")])
 def test_a_missing_dependency_of_the_lab_is_reported_with_the_install_command(command, missing):
     block = f"import sys; sys.modules[{missing!r}] = None"  # as if it were not installed
     done = subprocess.run(

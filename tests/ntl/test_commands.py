@@ -19,9 +19,14 @@ def offline(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return f"dataset_args.cache_dir={tmp_path_factory.mktemp('cache')}"
+
+
 @pytest.mark.parametrize("command", TRAINING)
-def test_a_published_command_trains_and_evaluates_the_test_sets(command, tmp_path, capsys):
-    assert main([*shlex.split(command), *scaled_down(tmp_path)]) == 0, capsys.readouterr().err
+def test_a_published_command_trains_and_evaluates_the_test_sets(command, cache, tmp_path, capsys):
+    assert main([*shlex.split(command), *scaled_down(tmp_path), cache]) == 0, capsys.readouterr().err
     folder = RunFolder(tmp_path / "run")
     record = folder.record()
     assert (record.status, record.steps) == ("finished", 2)
@@ -34,8 +39,9 @@ def test_a_published_command_trains_and_evaluates_the_test_sets(command, tmp_pat
 
 
 def test_the_documented_debug_command_runs_from_any_folder(tmp_path):
+    short = ["training_args.max_steps=2", "evaluation.samples=4", "evaluation.samples_during_training=4"]
     done = subprocess.run(
-        [sys.executable, ROOT / PROGRAM, *shlex.split(DEBUG), "training_args.max_steps=2"],
+        [sys.executable, ROOT / PROGRAM, *shlex.split(DEBUG), *short],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -23,6 +23,8 @@ SPLITS = {
     "fsdp": (2, 4, 1, ["+training_args.fsdp=true"]),
 }
 
+OFTEN = ["training_args.save_steps=2", "training_args.eval_steps=2"]
+
 
 def train(folder, split, *extra):
     processes, batch, accumulation, more = SPLITS[split]
@@ -59,9 +61,18 @@ def reference(tmp_path_factory):
     return train(tmp_path_factory.mktemp("one"), "one")
 
 
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fsdp")
+    return folder, train(folder, "fsdp", *OFTEN)
+
+
 @pytest.mark.parametrize("split", ["accumulated", "ddp", "fsdp"])
-def test_losses_weights_and_metrics_do_not_depend_on_how_a_batch_is_split(split, reference, tmp_path):
-    losses, weights, metrics = train(tmp_path, split)
+def test_losses_weights_and_metrics_do_not_depend_on_how_a_batch_is_split(
+    split, reference, request, tmp_path
+):
+    is_sharded = split == "fsdp"
+    losses, weights, metrics = request.getfixturevalue("sharded")[1] if is_sharded else train(tmp_path, split)
     assert_close(losses, reference[0], TRAINED_BY_ADAM)
     assert_close(weights, reference[1], TRAINED_BY_ADAM)
     assert metrics.keys() == reference[2].keys()
@@ -70,11 +81,11 @@ def test_losses_weights_and_metrics_do_not_depend_on_how_a_batch_is_split(split,
         assert metrics[test]["loss"] == approx(expected["loss"], TRAINED_BY_ADAM, scale=1)
 
 
-def test_a_sharded_run_continues_to_the_same_weights(tmp_path):
-    often = ["training_args.save_steps=2", "training_args.eval_steps=2"]
-    _, whole, _ = train(tmp_path, "fsdp", *often)
+def test_a_sharded_run_continues_to_the_same_weights(sharded, tmp_path):
+    folder, (_, whole, _) = sharded
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     # As if the run had been killed between the two checkpoints.
     shutil.rmtree(tmp_path / "run/checkpoint-4")
     (tmp_path / "run/model.safetensors").unlink()
-    _, resumed, _ = train(tmp_path, "fsdp", *often, "training_args.resume_from_checkpoint=true")
+    _, resumed, _ = train(tmp_path, "fsdp", *OFTEN, "training_args.resume_from_checkpoint=true")
     assert_close(resumed, whole, TRAINED_BY_ADAM)

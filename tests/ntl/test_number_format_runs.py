@@ -5,7 +5,7 @@ from published_commands import scaled_down
 from tolerances import ONE_COMPUTATION, assert_close
 
 from ntl.encodings.number_format import NumberFormat
-from ntl.run_language_modeling import main
+from ntl.run_language_modeling import main, plan_runs
 from ntl.training.run_folder import RunFolder
 
 
@@ -42,6 +42,12 @@ def test_a_run_saves_its_format_and_is_evaluated_again_from_its_folder(model, tm
     plain = again(tmp_path, model, folder, "model_args.number_format=plain")
     assert main(plain) == 2
     assert "was trained with number_format=padded; expected plain" in capsys.readouterr().err
+
+
+def test_the_default_folder_of_a_run_is_named_after_its_format():
+    plain, padded = plan_runs(["model_args.number_format=plain,padded", "loss=ntl_was"], multirun=True)
+    assert plain.output_dir.parent.name == "vanilla_t5_NTL-WAS"
+    assert padded.output_dir.parent.name == "vanilla_t5_padded_NTL-WAS"
 
 
 def test_a_resumed_run_has_the_format_of_its_checkpoint(tmp_path, capsys):

@@ -83,6 +83,7 @@ def test_one_command_continues_a_killed_sweep(tmp_path, capsys):
     [
         ("loss=ntl_was,nope", "loss=nope is unknown; expected one of: ce"),
         ("training_args.seed=1,2,-3", "seed is -3"),
+        ("training_args.seed=[1,2", "cannot be read; expected key=value"),
     ],
 )
 def test_every_value_of_a_sweep_is_checked_before_the_first_run(sweep, expected, tmp_path, capsys):
@@ -244,6 +245,8 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
         (["+training_args.optim_args=3"], "training_args cannot be used (AttributeError"),
         (["+training_args.log_level=loud"], "'loud'"),
         (["training_args.lr_scheduler_kwargs=3"], "expected null or keys and values"),
+        (["hydra.run.dir=elsewhere"], "hydra.run.dir=elsewhere has no effect"),
+        (["--config-dir=elsewhere"], "'--config-dir=elsewhere' cannot be read; expected key=value"),
         (["loss=null"], "loss=null names no file of the group loss"),
         (["loss={weight: 0.1}"], "names no file of the group loss"),
         (["training_args.report_to=wandbb"], "wandbb is not supported"),
@@ -284,23 +287,15 @@ def test_a_killed_run_continues_to_the_same_result(tmp_path):
     steps = ["training_args.save_steps=5", "training_args.eval_steps=5", "training_args.logging_steps=1"]
     steps += ["model_args=vanilla_t5_ntl", "training_args.gradient_accumulation_steps=2"]
 
-    def command(folder, *more):
-        overrides = scaled_down(tmp_path, steps=30)
-        return [
-            sys.executable,
-            str(ROOT / PROGRAM),
-            *overrides,
-            *steps,
-            f"training_args.output_dir={folder}",
-            *more,
-        ]
+    def overrides(folder, *more):
+        return small(tmp_path, *steps, f"training_args.output_dir={folder}", *more, steps=30)
 
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    subprocess.run(command(whole), check=True, env=environment, capture_output=True)
+    assert main(overrides(whole)) == 0
     process = subprocess.Popen(
-        command(broken), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+        [sys.executable, str(ROOT / PROGRAM), *overrides(broken)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     deadline = time.monotonic() + 120
     while last_complete_checkpoint(broken) is None:
         assert process.poll() is None
@@ -312,8 +307,7 @@ def test_a_killed_run_continues_to_the_same_result(tmp_path):
     # What remains if the run is killed while saving.
     (broken / "checkpoint-29").mkdir(exist_ok=True)
     (broken / "checkpoint-29/model.safetensors").write_bytes(b"half")
-    resumed = command(broken, "training_args.resume_from_checkpoint=true")
-    subprocess.run(resumed, check=True, env=environment, capture_output=True)
+    assert main(overrides(broken, "training_args.resume_from_checkpoint=true")) == 0
     one, other = (load_file(folder / "model.safetensors") for folder in (whole, broken))
     assert_close(other, one, TRAINED_BY_ADAM)
     assert_close(RunFolder(broken).metrics(), RunFolder(whole).metrics(), TRAINED_BY_ADAM)

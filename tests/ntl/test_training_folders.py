@@ -56,19 +56,18 @@ def run(tmp_path):
 
 
 def write(settings, tests):
-    place = place_evaluation(settings, tests)
+    folder, record = place_evaluation(settings, tests)
     for test, examples in tests.items():
-        place.folder.write_results(
-            test, {}, [], {"model": place.model, "questions": fingerprint(examples), "decoding": {}}
-        )
-    return place
+        identity = {"model": {"steps": record.steps}, "questions": fingerprint(examples), "decoding": {}}
+        folder.write_results(test, {}, [], identity)
+    return folder
 
 
 def test_an_evaluation_with_the_runs_settings_is_written_to_the_runs_folder(run):
     again = settings_in(run.path, evaluates=str(run), samples_during_training=7, data={"cache_dir": "x"})
-    place = place_evaluation(again, TESTS)
-    assert place.folder.path == run.path
-    assert place.model == {"steps": 7, "checkpoint": None}  # as after training
+    folder, record = place_evaluation(again, TESTS)
+    assert folder.path == run.path
+    assert record.steps == 7  # as after training
 
 
 @pytest.mark.parametrize(
@@ -82,43 +81,43 @@ def test_an_evaluation_with_the_runs_settings_is_written_to_the_runs_folder(run)
 )
 def test_an_evaluation_with_another_setting_has_a_folder_named_after_it(run, other, name):
     settings = settings_in(run.path, evaluates=str(run), **other)
-    place = place_evaluation(settings, TESTS)
-    assert place.folder.path == run.path / "evaluations" / name
-    assert place.record.config["evaluation"] == settings.config["evaluation"]
-    assert place.record.config["dataset_args"] == settings.config["dataset_args"]
-    assert (place.record.steps, place.record.status) == (7, "running")
+    folder, record = place_evaluation(settings, TESTS)
+    assert folder.path == run.path / "evaluations" / name
+    assert record.config["evaluation"] == settings.config["evaluation"]
+    assert record.config["dataset_args"] == settings.config["dataset_args"]
+    assert (record.steps, record.status) == (7, "running")
 
 
 def test_changed_questions_under_the_same_settings_do_not_replace_the_results(run):
     settings = settings_in(run.path, evaluates=str(run))
-    place = place_evaluation(settings, {"validation": [Example("2 + 2", "4")]})
-    assert place.folder.path.name.startswith("questions=")
+    folder, _ = place_evaluation(settings, {"validation": [Example("2 + 2", "4")]})
+    assert folder.path.name.startswith("questions=")
 
 
 def test_evaluating_another_model_does_not_replace_the_trained_models_results(run, tmp_path):
     other = settings_in(tmp_path / "other")
     folder_of(other).write_record(replace(new_record(other), seed=5, steps=9, status="finished"))
-    place = place_evaluation(settings_in(run.path, evaluates=str(folder_of(other))), TESTS)
-    assert place.folder.path.name.startswith("model=")
-    assert (place.record.seed, place.record.steps) == (5, 9)
+    folder, record = place_evaluation(settings_in(run.path, evaluates=str(folder_of(other))), TESTS)
+    assert folder.path.name.startswith("model=")
+    assert (record.seed, record.steps) == (5, 9)
 
 
 def test_an_unfinished_run_uses_the_settings_of_the_command_that_continues_it(tmp_path):
     started = settings_in(tmp_path / "run")
     folder_of(started).write_record(new_record(started))
-    place = place_evaluation(settings_in(tmp_path / "run", beams=1), TESTS)
-    assert (place.folder.path, place.record.config["evaluation"]["beams"]) == (tmp_path / "run", 1)
+    folder, record = place_evaluation(settings_in(tmp_path / "run", beams=1), TESTS)
+    assert (folder.path, record.config["evaluation"]["beams"]) == (tmp_path / "run", 1)
     # An evaluation alone does not finish a run, unless only that evaluation is missing.
     few = settings_in(tmp_path / "run", evaluates=str(tmp_path / "run"), samples=2)
-    assert place_evaluation(few, TESTS).folder.path.name == "samples=2"
+    assert place_evaluation(few, TESTS)[0].path.name == "samples=2"
     own = settings_in(tmp_path / "run", evaluates=str(tmp_path / "run"))
-    assert place_evaluation(own, TESTS).folder.path == tmp_path / "run"
+    assert place_evaluation(own, TESTS)[0].path == tmp_path / "run"
 
 
 def test_the_first_evaluation_in_a_folder_without_training_is_the_folders_own(run, tmp_path):
     first = settings_in(tmp_path / "answers", evaluates=str(run), samples=20)
     folder_of(first).write_record(evaluated_record(first))
-    assert write(first, TESTS).folder.path == tmp_path / "answers"
-    assert place_evaluation(first, TESTS).folder.path == tmp_path / "answers"
+    assert write(first, TESTS).path == tmp_path / "answers"
+    assert place_evaluation(first, TESTS)[0].path == tmp_path / "answers"
     full = settings_in(tmp_path / "answers", evaluates=str(run))
-    assert place_evaluation(full, TESTS).folder.path.name == "samples=null"
+    assert place_evaluation(full, TESTS)[0].path.name == "samples=null"

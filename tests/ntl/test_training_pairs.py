@@ -22,7 +22,7 @@ def settings_of(tiny, objective, *more, seed=0):
 
 
 def quietly(settings):
-    run(settings, lambda line: None, lambda share: None)
+    run(settings, lambda share: None)
     return settings.output_dir / "model.safetensors"
 
 

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from ntl.errors import UserError
-from ntl.training.records import write_atomically
-from ntl.training.run_folder import Prediction, RunFolder, RunRecord, find_runs
+from ntl.training.run_folder import Prediction, RunFolder, RunRecord, find_runs, write_atomically
 
 RECORD = RunRecord("vanilla_t5_ntl", "T5 + NTL-WAS", "arithmetic", 7, {"loss": {"weight": 0.3}})
 

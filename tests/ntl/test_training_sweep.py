@@ -10,15 +10,15 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from tolerances import TRAINED_BY_ADAM, assert_close
 
 from ntl.cli import main
 from ntl.config.comparison import load_comparison
 from ntl.run_language_modeling import main as train
-from ntl.training.progress import SweepProgress
 from ntl.training.run_folder import RunFolder
+from ntl.training.sweep import do_runs
 from ntl.training.sweep import main as compare
+from ntl.training.trainer import last_complete_checkpoint
 from ntl.training.workers import run_all
 
 
@@ -86,7 +86,8 @@ def test_a_run_of_a_comparison_is_a_run_of_the_training_program(tiny, tmp_path, 
     assert "| T5 + NTL-WAS | 1 |" in capsys.readouterr().out
 
 
-def test_runs_of_another_configuration_are_an_error_and_kept_until_overwrite(tiny, capsys):
+def test_runs_of_another_configuration_are_an_error_and_kept_until_overwrite(tiny, monkeypatch, capsys):
+    monkeypatch.setattr("ntl.report.program.report", lambda *_, **__: None)  # figures take seconds
     first = [*tiny[:-1], "objectives=[ce]", tiny[-1]]
     assert compare(first) == 0
     path = output(tiny) / "ce/seed0/run.json"
@@ -121,6 +122,9 @@ def test_an_unreadable_run_is_an_error_that_names_it_and_it_is_kept(tiny, capsys
         ["dataset_args=poetry"],
         ["jobs=0"],
         ["dataset_args.noise=-1"],
+        ["hydra.run.dir=elsewhere"],
+        ["--config-dir=elsewhere"],
+        ["objectives=[ce,'loss=ntl_was dataset_args=arithmetic dataset_args.data_dir=nowhere']"],
         ["model_args.tokenizer_name_or_path=/nowhere"],
         ["model_args.config_overrides={colour: red}"],
     ],
@@ -150,25 +154,25 @@ def test_a_failed_run_is_shown_and_the_exit_code_is_not_zero(tiny, capsys):
 
 
 def test_a_worker_that_dies_fails_one_run_and_the_others_continue(tiny):
-    overrides = ["training_args.max_steps=200", "training_args.eval_steps=200", "seeds=[0,1]"]
+    overrides = ["training_args.max_steps=50", "training_args.eval_steps=50", "seeds=[0,1]"]
     runs = load_comparison([*tiny[:-1], *overrides, "objectives=[ce]", tiny[-1]]).runs
-    done, failed, killed = [], {}, []
-
-    def kill_first(run, share):
-        if not killed:
-            killed.append(run)
+    ended, killed = {}, False
+    for run, kind, content in run_all(runs, jobs=1):
+        if kind != "progress":
+            ended[run] = kind, content
+        elif not killed:
             multiprocessing.active_children()[0].kill()
-
-    run_all(runs, 1, kill_first, lambda run, metrics: done.append(run), failed.__setitem__)
-    assert "killed by signal 9" in failed["ce, seed 0"]
-    assert done == ["ce, seed 1"]
+            killed = True
+    assert ended["ce, seed 0"][0] == "failed"
+    assert "killed by signal 9" in ended["ce, seed 0"][1]
+    assert ended["ce, seed 1"][0] == "done"
     assert not multiprocessing.active_children()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
 def test_ctrl_c_keeps_finished_runs_and_the_same_command_continues(tiny, capsys):
     steps = ["training_args.max_steps=100", "training_args.eval_steps=100", "training_args.save_steps=20"]
-    overrides = [*tiny[:-1], "seeds=[0,1]", "jobs=1", *steps, tiny[-1]]
+    overrides = [*tiny[:-1], *steps, tiny[-1]]
     process = subprocess.Popen(
         [sys.executable, "-m", "ntl.training.sweep", *overrides],
         stdout=subprocess.PIPE,
@@ -180,33 +184,37 @@ def test_ctrl_c_keeps_finished_runs_and_the_same_command_continues(tiny, capsys)
     )
     first, second = (output(tiny) / f"{name}/seed0" for name in ("ce", "ntl_was"))
     deadline = time.monotonic() + 240
-    while not (second / "checkpoint-20/trainer_state.json").exists() and time.monotonic() < deadline:
+    while last_complete_checkpoint(second) is None and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
     printed, _ = process.communicate(timeout=120)
     assert process.returncode == 130, printed
     assert "To continue: ntl compare" in printed
     assert "Traceback" not in printed
+    assert "leaked" not in printed
     assert (output(tiny) / "report/table.md").exists()
     stamp = (first / "run.json").stat().st_mtime_ns
 
     assert compare(overrides) == 0
-    assert len(finished(tiny)) == 4
+    assert len(finished(tiny)) == 2
     assert (first / "run.json").stat().st_mtime_ns == stamp
     state = json.loads((second / "checkpoint-100/trainer_state.json").read_text())
     assert RunFolder(second).record().steps == state["global_step"] == 100
 
 
-def test_one_progress_display_counts_all_runs_together(capsys):
-    seconds = iter(range(0, 10_000, 40))
-    with SweepProgress(Console(width=140), 4, clock=lambda: float(next(seconds))) as progress:
-        progress.update("ce, seed 0", 0.5)
-        progress.update("ce, seed 1", 0.5)
-        progress.end("ce, seed 0", "ce, seed 0: done")
-    printed = capsys.readouterr().out
-    assert "12% of all updates, 0 of 4 runs" in printed
-    assert "ce, seed 0: done" in printed
-    assert "38% of all updates, 1 of 4 runs" in printed
+def test_one_progress_display_counts_all_runs_together(monkeypatch, capsys):
+    events = [
+        ("a", "progress", 0.5),
+        ("b", "progress", 0.5),
+        ("a", "done", "test: mae 2.5"),
+    ]
+    monkeypatch.setattr("ntl.training.sweep.run_all", lambda runs, jobs: (event for event in events))
+    monkeypatch.setattr("ntl.training.sweep.LINE_EVERY", 0.0)
+    assert list(do_runs(dict.fromkeys("abcd"), jobs=2)) == ["a"]
+    printed = capsys.readouterr()
+    assert " 12% of all updates, 0 of 4 runs" in printed.err
+    assert " 38% of all updates, 1 of 4 runs" in printed.err
+    assert "a: test: mae 2.5" in printed.out
 
 
 def test_the_command_lists_its_subcommands_and_rejects_others(capsys):

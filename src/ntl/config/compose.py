@@ -34,6 +34,12 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
     """
     from ntl.config.known_values import check_values
 
+    for override in overrides:
+        if re.match(r"[+~]*hydra\b", override):
+            raise UserError(
+                f"{override} has no effect, because Hydra only composes the configuration; expected a key "
+                f"that `{program} --help` lists. Omit the override."
+            )
     groups = [override for override in overrides if _is_group(override)]
     for override in groups:
         group, _, choice = override.partition("=")

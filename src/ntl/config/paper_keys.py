@@ -99,7 +99,9 @@ def _output_dir(config: Mapping[str, Any], loss: LossSettings, sweep: str) -> Pa
         return Path(model["model_name_or_path"])
     parts = (config["dataset_args"]["dataset_name"], training["trial"])
     added = re.sub(r"[^\w.-]+", "-", loss_name(loss))  # folder names have no spaces
-    name = "_".join(str(part) for part in (model["name"], added, training["special_name"]) if part)
+    written = "" if model["number_format"] == "plain" else model["number_format"]
+    named = (model["name"], written, added, training["special_name"])
+    name = "_".join(str(part) for part in named if part)
     return Path("outputs", *(str(part) for part in parts if part), name, sweep.replace("/", "_"))
 
 
@@ -139,11 +141,6 @@ def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> d
 def with_decoding_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with the evaluation, but not the data, of another one."""
     return {**config, "evaluation": other["evaluation"]}
-
-
-def initial_model(config: Mapping[str, Any]) -> str | None:
-    """Return the checkpoint that a recorded run started from, or None if it was trained from scratch."""
-    return config["model_args"]["model_name_or_path"]
 
 
 def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:

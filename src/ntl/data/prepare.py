@@ -23,7 +23,7 @@ from ntl.config.compose import choices, compose_config
 from ntl.data import Example, check_folder, check_one_of
 from ntl.data.files import Plan
 from ntl.errors import UserError
-from ntl.training.records import write_atomically
+from ntl.training.run_folder import write_atomically
 
 HELP = """\
 usage: ntl prepare DATASET [key=value ...]

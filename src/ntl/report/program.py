@@ -15,7 +15,7 @@ from typing import Any
 from ntl.errors import UserError
 from ntl.report.groups import Dataset, load_datasets, other_evaluations
 from ntl.report.tables import latex_report, long_csv, markdown_report, wide_csv
-from ntl.training.records import write_atomically
+from ntl.training.run_folder import write_atomically
 
 REPORT = "report.json"
 UNFINISHED = ".unfinished-"

@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tqdm.auto import tqdm
-from transformers import ProgressCallback, Seq2SeqTrainingArguments, TrainerCallback
+from transformers import ProgressCallback, TrainerCallback
 
 from ntl.training.run_folder import RunFolder
 
-SHOWN = (
-    "exact_final_answer", "final_answer_accuracy", "exact_number", "accuracy", "log_mae", "log_r2",
-    "invalid_rate", "rougeL", "loss",
-)  # fmt: skip
+# The first of these that a task has measures how many answers are right.
+RIGHT = ("exact_final_answer", "exact_number", "exact_match")
+ERRORS = ("mae", "log_mae")
 REPORT_EVERY = 5  # updates between two progress reports
 
 
@@ -23,37 +22,33 @@ class RunRecorder(TrainerCallback):
 
     Args:
         folder: Folder of the run.
-        is_writer: Whether this process writes; exactly one does.
     """
 
-    def __init__(self, folder: RunFolder, is_writer: bool):
+    def __init__(self, folder: RunFolder):
         self.folder = folder
-        self.is_writer = is_writer
-        self.seconds_before = folder.record().train_seconds if is_writer else 0.0
-        self.started = time.monotonic()
+        self.seconds_before = self.started = 0.0
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Start the clock."""
         self.started = time.monotonic()
+        if args.should_save:
+            self.seconds_before = self.folder.record().train_seconds
 
     def on_evaluate(self, args, state, control, metrics=None, **kwargs):
         """Add a point to the learning curve."""
-        if self.is_writer and metrics:
+        if args.should_save and metrics:
             self.folder.add_to_curve({"step": state.global_step, **metrics})
 
     def on_save(self, args, state, control, **kwargs):
-        """Record the progress, from which a resumed run continues to count."""
-        self.write(state.global_step)
+        """Record the steps and the seconds, from which a resumed run continues to count."""
+        if args.should_save:
+            seconds = round(self.seconds_before + time.monotonic() - self.started, 1)
+            record = replace(self.folder.record(), steps=state.global_step, train_seconds=seconds)
+            self.folder.write_record(record)
 
     def on_train_end(self, args, state, control, **kwargs):
         """Record that all steps are done."""
-        self.write(state.global_step)
-
-    def write(self, steps: int) -> None:
-        """Write the number of steps and the training time to `run.json`."""
-        if self.is_writer:
-            seconds = round(self.seconds_before + time.monotonic() - self.started, 1)
-            self.folder.write_record(replace(self.folder.record(), steps=steps, train_seconds=seconds))
+        self.on_save(args, state, control)
 
 
 class LogPrinter(TrainerCallback):
@@ -65,17 +60,14 @@ class LogPrinter(TrainerCallback):
         if not state.is_world_process_zero or "train_runtime" in logs:
             return
         if measured := {key[5:]: value for key, value in logs.items() if key.startswith("eval_")}:
-            text = f"validation: {describe_metrics(measured)}"
+            text = f"validation: {describe_metrics(measured, 'loss')}"
         else:
             text = ", ".join(f"{key} {logs[key]:.4g}" for key in ("loss", "learning_rate") if key in logs)
         tqdm.write(f"step {state.global_step}: {text}")  # above the bar, if there is one
 
 
-class Bar(ProgressCallback):
-    """transformers' bar, which leaves the logs to `LogPrinter`."""
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        """Do nothing."""
+class Bar(LogPrinter, ProgressCallback):
+    """transformers' bar, with the lines of `LogPrinter` above it."""
 
 
 class ProgressReporter(TrainerCallback):
@@ -94,15 +86,10 @@ class ProgressReporter(TrainerCallback):
             self.report(state.global_step / state.max_steps)
 
 
-def progress_callbacks(
-    arguments: Seq2SeqTrainingArguments, on_progress: Callable[[float], None] | None
-) -> list[TrainerCallback]:
-    """Return the callbacks that show a run's progress, see `ntl.training.run.run`."""
-    if on_progress is not None:
-        return [ProgressReporter(on_progress)]
-    return [LogPrinter()] if arguments.disable_tqdm else [Bar(), LogPrinter()]
-
-
-def describe_metrics(metrics: Mapping[str, float | None]) -> str:
-    """Return the metrics that matter most as one line."""
-    return ", ".join(f"{name} {metrics[name]:.4f}" for name in SHOWN if metrics.get(name) is not None)
+def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
+    """Return the metrics that matter most, and those named in `more`, as one line."""
+    given = [name for name in metrics if metrics[name] is not None]
+    right = [name for name in RIGHT if name in given][:1]
+    errors = ["rougeL"] if right == ["exact_match"] else ERRORS  # the task compares texts, or numbers
+    shown = [name for name in (*more, *right, *errors) if name in given]
+    return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])

@@ -6,38 +6,28 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from transformers.trainer import TRAINER_STATE_NAME
 
+import ntloss
 from ntl.approaches import Approach
 from ntl.config.paper_keys import (
     continued_settings,
     evaluated_settings,
-    initial_model,
     with_decoding_of,
     with_evaluation_of,
 )
 from ntl.config.settings import RunSettings
 from ntl.data import Example, fingerprint
 from ntl.errors import UserError
-from ntl.training.records import installed_versions
 from ntl.training.run_folder import CHECKPOINT, RunFolder, RunRecord
 from ntl.training.trainer import last_complete_checkpoint
 
-
-def new_record(settings: RunSettings) -> RunRecord:
-    """Make the record that `run.json` holds at the start of a run."""
-    return RunRecord(
-        name=settings.name,
-        objective=settings.objective,
-        dataset=settings.dataset,
-        seed=settings.seed,
-        config=settings.config,
-        versions=installed_versions(),
-    )
+PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
 
 
 def check_folder(settings: RunSettings) -> None:
@@ -48,105 +38,136 @@ def check_folder(settings: RunSettings) -> None:
             be written; or there is no checkpoint to resume from.
     """
     folder = RunFolder(settings.output_dir)
-    if settings.resume and settings.checkpoint is None and not settings.only_evaluate:
-        _check_has_checkpoint(folder)
+    name = f"training_args.output_dir={folder}"
+    resumes = settings.resume and not settings.only_evaluate
+    if resumes and settings.checkpoint is None and last_complete_checkpoint(folder.path) is None:
+        raise UserError(
+            f"training_args.resume_from_checkpoint=true, but {folder} has no complete checkpoint "
+            f"(checkpoint-* with {TRAINER_STATE_NAME}); expected the training_args.output_dir of the run to "
+            "continue. Correct it (or the keys that form its default), or train from the start with "
+            "training_args.overwrite_output_dir=true instead."
+        )
     if not folder.path.is_dir():
-        _check_writable(folder.path)
-        return
-    if not folder.holds_run():  # never delete files that are not ours
+        parent = next(p for p in folder.path.absolute().parents if p.exists())
+        if folder.path.exists() or not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            raise UserError(
+                f"{name} is not a folder and cannot be created; expected a new or empty folder that can be "
+                "written to. Choose another one."
+            )
+    elif not folder.holds_run():  # never delete files that are not ours
         its_own = settings.only_evaluate and folder.path == Path(str(settings.model.checkpoint))
         if not its_own and any(folder.path.iterdir()):
             raise UserError(
-                f"training_args.output_dir={folder} holds files but no run; expected a new or empty folder. "
-                "Choose another one."
+                f"{name} holds files but no run; expected a new or empty folder. Choose another one."
             )
-        return
+    else:
+        _check_held_run(settings, folder.record(), name)
+
+
+def _check_held_run(settings: RunSettings, record: RunRecord, name: str) -> None:
+    """Check that the run in the output folder is evaluated, continued or replaced as it should be."""
     if settings.only_evaluate:
-        _check_same_dataset(settings)
+        if record.dataset != settings.dataset:
+            raise UserError(
+                f"{name} holds a run on {record.dataset}; its answers to {settings.dataset} would be mixed "
+                "with those. Pass another training_args.output_dir."
+            )
     elif settings.resume:
-        _check_same_run(settings)
+        for key, (before, now) in _differing_training(settings, record).items():
+            raise UserError(
+                f"{name} holds a run with {key}={before}, but {key}={now} is given; expected the "
+                "configuration that the run was started with. Correct it, or choose another "
+                "training_args.output_dir."
+            )
     elif not settings.overwrite:
         raise UserError(
-            f"training_args.output_dir={folder} holds a run already. Pass "
-            "training_args.resume_from_checkpoint=true to continue it, another training_args.output_dir or "
-            "special_name to keep both, or training_args.overwrite_output_dir=true to delete it."
+            f"{name} holds a run already. Pass training_args.resume_from_checkpoint=true to continue it, "
+            "another training_args.output_dir or special_name to keep both, or "
+            "training_args.overwrite_output_dir=true to delete it."
         )
 
 
-def _check_has_checkpoint(folder: RunFolder) -> None:
-    """Check that there is a checkpoint to resume from, rather than silently training from the start."""
-    if last_complete_checkpoint(folder.path) is not None:
-        return
-    how = "with training_args.overwrite_output_dir=true instead of" if folder.holds_run() else "without"
-    raise UserError(
-        f"training_args.resume_from_checkpoint=true, but {folder} has no complete checkpoint (checkpoint-* "
-        f"with {TRAINER_STATE_NAME}); expected the training_args.output_dir of the run to continue. "
-        "Correct training_args.output_dir (or the keys that form its default), or train from the start "
-        f"{how} resume_from_checkpoint."
-    )
+def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
+    """Find what is left of a run of a comparison, and check its folder.
 
-
-def _check_writable(path: Path) -> None:
-    """Check that a missing folder can be created."""
-    parent = next(p for p in path.absolute().parents if p.exists())
-    if path.exists() or not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(
-            f"training_args.output_dir={path} is not a folder and cannot be created; expected a new or empty "
-            "folder that can be written to. Choose another one."
-        )
-
-
-def _check_same_dataset(settings: RunSettings) -> None:
-    """Check that an evaluation does not mix two datasets in one run's folder."""
-    folder = RunFolder(settings.output_dir)
-    there, here = folder.record().dataset, settings.dataset
-    if there != here:
-        raise UserError(
-            f"training_args.output_dir={folder} holds a run on {there}; its answers to {here} "
-            "would be mixed with those. Pass another training_args.output_dir."
-        )
-
-
-def _check_same_run(settings: RunSettings) -> None:
-    """Check that a run is resumed with the configuration that it was started with."""
-    if found := differing_setting(settings):
-        key, before, now = found
-        raise UserError(
-            f"training_args.output_dir={settings.output_dir} holds a run with {key}={before}, but "
-            f"{key}={now} is given; expected the configuration that the run was started with. Correct it, or "
-            "choose another training_args.output_dir."
-        )
-
-
-def differing_setting(settings: RunSettings) -> tuple[str, Any, Any] | None:
-    """Find a setting with which the run in the output folder was not started.
+    Args:
+        settings: Settings of the run.
+        overwrite: Whether a run of another configuration is replaced.
 
     Returns:
-        The key with the value there and the value here, or None if the run can be continued.
+        Settings that start, continue or replace the run, or None if it is finished.
 
     Raises:
-        UserError: The record of that run cannot be read.
+        UserError: The folder holds a run of another configuration and `overwrite` is false, or cannot be
+            used.
     """
-    before = continued_settings(RunFolder(settings.output_dir).record().config)
-    now = continued_settings(settings.config)
-    for key in sorted({*before, *now}):
-        if before.get(key) != now.get(key):
-            return key, before.get(key), now.get(key)
-    return None
+    folder = RunFolder(settings.output_dir)
+    if folder.holds_run():
+        record = folder.record()
+        differing = _differing_training(settings, record)
+        if record.status == "finished":
+            differing |= _differing_evaluation(settings, record)
+            if not differing:
+                return None
+        if differing and not overwrite:
+            key, (there, here) = next(iter(differing.items()))
+            raise UserError(
+                f"{folder} holds a run of another configuration: {key} is {there!r} there, {here!r} here. "
+                "Pass another output_dir, or overwrite=true to replace such runs."
+            )
+        resume = not differing and last_complete_checkpoint(folder.path) is not None
+        settings = replace(settings, resume=resume, overwrite=not resume)
+    check_folder(settings)
+    return settings
+
+
+def _differing_training(settings: RunSettings, record: RunRecord) -> dict[str, tuple[Any, Any]]:
+    """Return the settings, there and here, that make a run another one than that of a record."""
+    return _differing(continued_settings(record.config), continued_settings(settings.config))
+
+
+def _differing_evaluation(settings: RunSettings, record: RunRecord) -> dict[str, tuple[Any, Any]]:
+    """Return the settings, there and here, that make an evaluation another one than that of a record."""
+    return _differing(evaluated_settings(record.config), evaluated_settings(settings.config))
+
+
+def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    pairs = {key: (there.get(key), here.get(key)) for key in sorted({*there, *here})}
+    return {key: (one, other) for key, (one, other) in pairs.items() if one != other}
 
 
 def open_folder(settings: RunSettings, approach: Approach) -> None:
-    """Create the output folder with its `run.json`, and delete an earlier run if that was requested."""
+    """Create the folder of a training run with its `run.json`, and delete an earlier run if asked to.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
     folder = RunFolder(settings.output_dir)
-    if settings.only_evaluate:
-        if not folder.holds_run():
-            folder.write_record(evaluated_record(settings))
+    replaces = settings.overwrite and not settings.resume
+    if folder.holds_run() and not replaces:
         return
-    if settings.overwrite and not settings.resume and folder.holds_run():
-        shutil.rmtree(folder.path)
-    if not folder.holds_run():
-        parameters = sum(p.numel() for p in approach.model.parameters())
+    parameters = sum(p.numel() for p in approach.model.parameters())
+    try:
+        if folder.holds_run():
+            shutil.rmtree(folder.path)
         folder.write_record(replace(new_record(settings), parameters=parameters))
+    except OSError as error:
+        raise UserError(
+            f"training_args.output_dir={folder} cannot be written ({error.strerror}); expected a writable "
+            "folder. Choose another one."
+        ) from None
+
+
+def new_record(settings: RunSettings) -> RunRecord:
+    """Make the record that `run.json` holds at the start of a run."""
+    return RunRecord(
+        name=settings.name,
+        objective=settings.objective,
+        dataset=settings.dataset,
+        seed=settings.seed,
+        config=settings.config,
+        versions={"ntloss": ntloss.__version__, **{package: version(package) for package in PACKAGES}},
+    )
 
 
 def evaluated_record(settings: RunSettings) -> RunRecord:
@@ -166,22 +187,9 @@ def evaluated_record(settings: RunSettings) -> RunRecord:
     return replace(source, dataset=record.dataset, steps=steps, config=config, status="running")
 
 
-@dataclass(frozen=True)
-class EvaluationPlace:
-    """Where an evaluation is written, and how its results are identified.
-
-    Args:
-        folder: Folder of the run, or a folder for this evaluation inside it.
-        record: Content of `run.json` in that folder.
-        model: Identifies the model among others that could be evaluated into the folder.
-    """
-
-    folder: RunFolder
-    record: RunRecord
-    model: Mapping[str, Any]
-
-
-def place_evaluation(settings: RunSettings, tests: Mapping[str, Sequence[Example]]) -> EvaluationPlace:
+def place_evaluation(
+    settings: RunSettings, tests: Mapping[str, Sequence[Example]]
+) -> tuple[RunFolder, RunRecord]:
     """Choose the folder of an evaluation, so that it does not replace the results of another one.
 
     A run's own evaluation is the one at the end of its training or, in a folder where nothing was trained,
@@ -189,45 +197,38 @@ def place_evaluation(settings: RunSettings, tests: Mapping[str, Sequence[Example
     another model, other decoding settings or other questions gets a folder named after the differences.
 
     Args:
-        settings: Settings of a run whose folder holds a record.
+        settings: Settings of a run.
         tests: Maps each test set to the questions to be answered.
 
     Returns:
-        The folder, its record and the model's identity. Nothing is written.
+        The folder of the run or a folder for this evaluation inside it, and the content of its `run.json`.
+        Nothing is written.
 
     Raises:
         UserError: A file in the folder cannot be read.
     """
     run = RunFolder(settings.output_dir)
+    if not run.holds_run():  # nothing was trained here
+        return run, evaluated_record(settings)
     record = run.record()
     if not settings.only_evaluate and record.status != "finished":
-        config = with_decoding_of(record.config, settings.config)
-        return _place(run, replace(record, config=config), settings.model.checkpoint)
+        return run, replace(record, config=with_decoding_of(record.config, settings.config))
     differences = _differences(settings, record) or _other_questions(run, tests)
-    model = settings.model.checkpoint
-    if _same_path(model, run.path):  # use the name under which training recorded the model
-        model = initial_model(record.config)
     if not differences:
-        return _place(run, record, model)
+        return run, record
     if "model" in differences:
         record = evaluated_record(settings)
     config = with_evaluation_of(record.config, settings.config)
-    record = replace(record, config=config, status="running")
-    return _place(run.evaluation(differences), record, model)
-
-
-def _place(folder: RunFolder, record: RunRecord, model: str | None) -> EvaluationPlace:
-    return EvaluationPlace(folder, record, {"steps": record.steps, "checkpoint": model})
+    return run.evaluation(differences), replace(record, config=config, status="running")
 
 
 def _differences(settings: RunSettings, record: RunRecord) -> dict[str, Any]:
     """Return the settings of an evaluation that differ from those of a record."""
-    before, now = evaluated_settings(record.config), evaluated_settings(settings.config)
-    names = {name for name in {*before, *now} if before.get(name) != now.get(name)}
-    differences = {name: now.get(name) for name in names}
-    own = (settings.output_dir, record.config.get("evaluated"))
-    if settings.only_evaluate and not any(_same_path(settings.model.checkpoint, path) for path in own):
-        differences["model"] = settings.model.checkpoint
+    differences = {key: here for key, (_, here) in _differing_evaluation(settings, record).items()}
+    if settings.only_evaluate:
+        own = (settings.output_dir, Path(str(record.config.get("evaluated"))))
+        if Path(str(settings.model.checkpoint)).resolve() not in [path.resolve() for path in own]:
+            differences["model"] = settings.model.checkpoint
     return differences
 
 
@@ -237,7 +238,3 @@ def _other_questions(run: RunFolder, tests: Mapping[str, Sequence[Example]]) -> 
     if all(run.questions(test) in (None, questions) for test, questions in given.items()):
         return {}
     return {"questions": hashlib.sha256("".join(given.values()).encode()).hexdigest()[:8]}
-
-
-def _same_path(one: str | None, other: str | Path | None) -> bool:
-    return None not in (one, other) and Path(str(one)).resolve() == Path(str(other)).resolve()

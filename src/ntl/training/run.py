@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import datasets
 import torch
@@ -22,31 +24,25 @@ from ntl.data import TaskData, load_task
 from ntl.encodings.cache import tokenize
 from ntl.errors import UserError
 from ntl.evaluation import evaluate, evaluate_tests, evenly_spaced
-from ntl.training.callbacks import RunRecorder, describe_metrics, progress_callbacks
+from ntl.training.callbacks import describe_metrics
 from ntl.training.folders import check_folder, open_folder, place_evaluation
 from ntl.training.run_folder import Metrics, RunFolder
 from ntl.training.trainer import (
     ApproachTrainer,
     check_checkpoint,
-    delete_incomplete_checkpoints,
     last_complete_checkpoint,
 )
 
 PLATEAU = {"factor": 0.5, "patience": 5}  # options of the published reduce_lr_on_plateau schedule
 
 
-def run(
-    settings: RunSettings,
-    say: Callable[[str], None] = print,
-    on_progress: Callable[[float], None] | None = None,
-) -> dict[str, Metrics]:
+def run(settings: RunSettings, on_progress: Callable[[float], None] | None = None) -> dict[str, Metrics]:
     """Do a run, or the part of it that is not done yet.
 
     Args:
         settings: Settings from `paper_keys.read_settings`.
-        say: Prints a line. It is called for each test set.
-        on_progress: Called with the share of the updates that are done. Default: show a bar in a terminal,
-            and print the logged losses.
+        on_progress: Called with the share of the updates that are done, and nothing is printed. Default:
+            show a bar in a terminal, and print the logged losses and the metrics of each test set.
 
     Returns:
         Maps each test set to its metrics.
@@ -58,29 +54,28 @@ def run(
     arguments = training_arguments(settings)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()  # of loading and saving weights, not of training
-    (datasets.disable_progress_bar if arguments.disable_tqdm else datasets.enable_progress_bar)()
+    quiet = arguments.disable_tqdm or on_progress is not None
+    (datasets.disable_progress_bar if quiet else datasets.enable_progress_bar)()
     check_model(settings.model)  # before reading the data, which may take minutes
     data = load_task(settings.data)
     set_seed(arguments.seed)
     approach = build_approach(settings.model, settings.loss)
+    checkpoint = None
     if not settings.only_evaluate:
         approach.fit(example.answer for example in data.train)
-    if settings.checkpoint is not None:  # checked now, because `fit` chooses the number format
-        check_checkpoint(approach.model, settings.checkpoint)
+        if settings.resume:
+            checkpoint = settings.checkpoint or last_complete_checkpoint(settings.output_dir)
+            assert checkpoint is not None  # see check_folder
+            check_checkpoint(checkpoint, approach.model)
     # No process writes before all have passed their checks.
     PartialState().wait_for_everyone()
-    if arguments.should_save:
-        try:
-            open_folder(settings, approach)
-        except OSError as error:
-            raise UserError(
-                f"training_args.output_dir={settings.output_dir} cannot be written ({error.strerror}); "
-                "expected a writable folder. Choose another one."
-            ) from None
+    if arguments.should_save and not settings.only_evaluate:
+        open_folder(settings, approach)
     PartialState().wait_for_everyone()
     model = approach.model.to(arguments.device)
     if not settings.only_evaluate:
-        model = train(settings, arguments, data, approach, on_progress)
+        model = train(settings, arguments, data, approach, checkpoint, on_progress)
+    say = print if on_progress is None and arguments.should_log else lambda line: None
     return answer_tests(settings, arguments, data, approach, model, say)
 
 
@@ -88,8 +83,8 @@ def training_arguments(settings: RunSettings) -> Seq2SeqTrainingArguments:
     """Make the trainer's arguments. Under `torchrun`, this initialises the process group.
 
     Raises:
-        UserError: transformers rejects the arguments (the message quotes its reason), or a tracker cannot be
-            used.
+        UserError: transformers rejects the arguments, or a tracker cannot be used. The message quotes the
+            reason.
     """
     given = dict(settings.trainer)
     given |= {
@@ -108,12 +103,11 @@ def training_arguments(settings: RunSettings) -> Seq2SeqTrainingArguments:
         arguments = Seq2SeqTrainingArguments(**given)
         _try_arguments(arguments)
     except Exception as error:  # transformers raises many types
+        reason = (str(error).splitlines() or [""])[0]
         raise UserError(
-            f"training_args cannot be used ({type(error).__name__}: {error}). Its keys are those of "
+            f"training_args cannot be used ({type(error).__name__}: {reason}). Its keys are those of "
             "transformers' Seq2SeqTrainingArguments; correct or omit the one that the message names."
         ) from None
-    for name in arguments.report_to:
-        _check_tracker(name)
     return arguments
 
 
@@ -128,20 +122,8 @@ def _try_arguments(arguments: Seq2SeqTrainingArguments) -> None:
     workers = arguments.dataloader_num_workers
     DataLoader([0], num_workers=workers, persistent_workers=arguments.dataloader_persistent_workers)
     arguments.get_process_log_level()
-
-
-def _check_tracker(name: str) -> None:
-    """Check that a tracker can be used, which transformers does only after everything is loaded."""
-    try:
-        (tracker,) = get_reporting_integration_callbacks([name])
+    for tracker in get_reporting_integration_callbacks(arguments.report_to):
         tracker()
-    except ValueError as error:
-        raise UserError(f"training_args.report_to={name} is unknown: {error} Correct it.") from None
-    except (ImportError, RuntimeError) as error:
-        raise UserError(
-            f"training_args.report_to={name} cannot be used here: {str(error).splitlines()[0]} Do that, or "
-            "omit report_to."
-        ) from None
 
 
 def train(
@@ -149,17 +131,17 @@ def train(
     arguments: Seq2SeqTrainingArguments,
     data: TaskData,
     approach: Approach,
-    on_progress: Callable[[float], None] | None = None,
+    checkpoint: Path | None,
+    on_progress: Callable[[float], None] | None,
 ) -> nn.Module:
-    """Train from the start or from the last complete checkpoint, and save the model in the run's folder.
+    """Train from the start or from a checkpoint, and save the model in the run's folder.
 
     Returns:
         The model, wrapped if it was trained on several processes.
 
     Raises:
-        UserError: The data cannot be encoded, a checkpoint cannot be read or written, or training diverges.
+        UserError: The data cannot be encoded, a checkpoint cannot be written, or training diverges.
     """
-    folder = RunFolder(settings.output_dir)
     with arguments.main_process_first(desc="tokenize"):
         training, validation = (
             tokenize(examples, approach, settings.model, settings.cache_dir)
@@ -171,18 +153,14 @@ def train(
         return evaluate(approach, shown, data, settings.generation, model).metrics
 
     trainer = ApproachTrainer(
-        args=arguments,
-        approach=approach,
-        measure=measure,
+        arguments,
+        approach,
+        measure,
+        RunFolder(settings.output_dir),
+        on_progress,
         train_dataset=training,
         eval_dataset=validation,
-        callbacks=[RunRecorder(folder, arguments.should_save)],
     )
-    trainer.show_progress(progress_callbacks(arguments, on_progress))
-    checkpoint = settings.checkpoint
-    if checkpoint is None and settings.resume:
-        checkpoint = last_complete_checkpoint(folder.path)
-        delete_incomplete_checkpoints(folder.path)
     trainer.train_from(checkpoint)
     trainer.save_model()
     return trainer.model_wrapped
@@ -199,18 +177,20 @@ def answer_tests(
     """Evaluate the validation and test sets that are not evaluated yet, and write the results."""
     parts = {"validation": data.validation, **data.tests}
     tests = {name: evenly_spaced(part, settings.samples) for name, part in parts.items()}
-    place = place_evaluation(settings, tests)
-    if arguments.should_save and not place.folder.holds_run():
-        place.folder.write_record(place.record)
+    folder, record = place_evaluation(settings, tests)
+    if arguments.should_save and not folder.holds_run():
+        folder.write_record(record)
+    started = time.monotonic()
 
     def show(test: str, metrics: Metrics, is_new: bool) -> None:
-        if arguments.should_log:
-            say(f"{test}: {describe_metrics(metrics)}")
+        nonlocal started
+        took = f"{time.monotonic() - started:.1f} s" if is_new else "answered before"
+        say(f"{test}: {describe_metrics(metrics)}, {took}")
+        started = time.monotonic()
 
-    results = evaluate_tests(
-        approach, replace(data, tests=tests), settings.generation, place.folder, place.model, model, show
-    )
+    data, identity = replace(data, tests=tests), {"steps": record.steps}
+    results = evaluate_tests(approach, data, settings.generation, folder, identity, model, show)
     if arguments.should_save:
-        place.folder.write_record(replace(place.record, status="finished"))
-        say(f"Metrics and predictions are in {place.folder}")
+        folder.write_record(replace(record, status="finished"))
+    say(f"Metrics and predictions are in {folder}")
     return results

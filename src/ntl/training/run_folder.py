@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -21,7 +22,6 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 from ntl.errors import UserError
-from ntl.training.records import write_atomically
 
 FORMAT = 1
 EVALUATIONS = "evaluations"
@@ -80,7 +80,7 @@ class Prediction(NamedTuple):
 
 
 class RunFolder:
-    """The files of one run.
+    """The files of one run. Reading raises a `UserError` if a file cannot be read.
 
     Args:
         path: The folder; it need not exist.
@@ -88,29 +88,13 @@ class RunFolder:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
+        self.record_path = self.path / "run.json"
+        self.metrics_path = self.path / "metrics.json"
+        self.evaluation_path = self.path / "evaluation.json"
+        self.curve_path = self.path / "learning_curve.jsonl"
 
     def __str__(self) -> str:
         return str(self.path)
-
-    @property
-    def record_path(self) -> Path:
-        """`run.json`."""
-        return self.path / "run.json"
-
-    @property
-    def metrics_path(self) -> Path:
-        """`metrics.json`."""
-        return self.path / "metrics.json"
-
-    @property
-    def evaluation_path(self) -> Path:
-        """`evaluation.json`."""
-        return self.path / "evaluation.json"
-
-    @property
-    def curve_path(self) -> Path:
-        """`learning_curve.jsonl`."""
-        return self.path / "learning_curve.jsonl"
 
     def predictions_path(self, test: str) -> Path:
         """`predictions_<test>.jsonl`, with special characters percent-encoded."""
@@ -121,11 +105,7 @@ class RunFolder:
         return self.record_path.exists()
 
     def evaluation(self, settings: Mapping[str, Any]) -> RunFolder:
-        """Return the folder of an evaluation with settings other than the run's own; it need not exist.
-
-        Args:
-            settings: The settings that differ, by name. Different settings have different folders.
-        """
+        """Return the folder of an evaluation whose settings differ from the run's own; it need not exist."""
         name = ",".join(f"{key}={format_setting(settings[key])}" for key in sorted(settings))
         name = quote(name, safe="=,")
         if len(name) > LONGEST_NAME:
@@ -137,11 +117,7 @@ class RunFolder:
         return [RunFolder(path.parent) for path in sorted((self.path / EVALUATIONS).glob("*/run.json"))]
 
     def record(self) -> RunRecord:
-        """Read what was run.
-
-        Raises:
-            UserError: The file is missing, or is not a valid record.
-        """
+        """Read what was run."""
         content = _read_json(self.record_path)
         if content.get("format") != FORMAT:
             raise UserError(
@@ -162,38 +138,20 @@ class RunFolder:
         _write_json(self.record_path, {"format": FORMAT, **asdict(record)})
 
     def metrics(self) -> dict[str, Metrics]:
-        """Read the metrics by test set; empty before the first evaluation.
-
-        Raises:
-            UserError: The file cannot be read.
-        """
+        """Read the metrics by test set; empty before the first evaluation."""
         return _read_json(self.metrics_path) if self.metrics_path.exists() else {}
 
+    def _identities(self) -> dict[str, Any]:
+        return _read_json(self.evaluation_path) if self.evaluation_path.exists() else {}
+
     def is_evaluated(self, test: str, identity: Mapping[str, Any]) -> bool:
-        """Return whether the folder holds a test set's results for the same model, data and protocol.
-
-        Args:
-            test: Name of the test set.
-            identity: The value that would be passed to `write_results`.
-
-        Returns:
-            True if the test set need not be evaluated again.
-
-        Raises:
-            UserError: A file cannot be read.
-        """
-        known = _read_json(self.evaluation_path) if self.evaluation_path.exists() else {}
-        same = json.dumps(known.get(test), sort_keys=True) == json.dumps(identity, sort_keys=True)
+        """Return whether a test set was evaluated with the identity that `write_results` takes."""
+        same = self._identities().get(test) == identity
         return same and test in self.metrics() and self.predictions_path(test).exists()
 
     def questions(self, test: str) -> str | None:
-        """Read the fingerprint of a test set's questions, or None if it was not recorded.
-
-        Raises:
-            UserError: The file cannot be read.
-        """
-        known = _read_json(self.evaluation_path) if self.evaluation_path.exists() else {}
-        return known.get(test, {}).get("questions")
+        """Read the fingerprint of a test set's questions, or None if it was not recorded."""
+        return self._identities().get(test, {}).get("questions")
 
     def write_results(
         self,
@@ -210,12 +168,9 @@ class RunFolder:
             predictions: Predictions in the test set's order.
             identity: JSON values that identify what was evaluated and how. `questions` is the fingerprint of
                 the test set.
-
-        Raises:
-            UserError: A file that is already there cannot be read.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        known = _read_json(self.evaluation_path) if self.evaluation_path.exists() else {}
+        known = self._identities()
         # This order ensures that results are never taken for complete if the run is killed in between.
         _write_json(self.evaluation_path, {name: known[name] for name in known if name != test})
         _write_lines(self.predictions_path(test), (p._asdict() for p in predictions))
@@ -223,11 +178,7 @@ class RunFolder:
         _write_json(self.evaluation_path, {**known, test: dict(identity)})
 
     def predictions(self, test: str) -> list[Prediction]:
-        """Read the predictions of one test set, in its order.
-
-        Raises:
-            UserError: The file is missing or cannot be read.
-        """
+        """Read the predictions of one test set, in its order."""
         path = self.predictions_path(test)
         try:
             return [Prediction(**row) for row in _read_lines(path)]
@@ -238,23 +189,14 @@ class RunFolder:
             ) from None
 
     def curve(self) -> list[dict[str, float | None]]:
-        """Read the learning curve, sorted by step; empty if none was measured.
-
-        Raises:
-            UserError: The file cannot be read.
-        """
+        """Read the learning curve, sorted by step; empty if none was measured."""
         return _read_lines(self.curve_path) if self.curve_path.exists() else []
 
     def add_to_curve(self, point: Mapping[str, float | None]) -> None:
-        """Add a point to the learning curve.
-
-        Points at this step or later are removed, because a resumed run repeats them.
+        """Add a point to the learning curve, and remove those that a resumed run repeats.
 
         Args:
             point: `step` and the metrics (`eval_loss`, `eval_mae`, ...), each finite or None.
-
-        Raises:
-            UserError: The file cannot be read.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         before = [p for p in self.curve() if p["step"] < point["step"]]
@@ -301,6 +243,25 @@ def _outer_run(path: Path) -> Path | None:
     outer = path.parent.parent if path.parent.name == EVALUATIONS else path.parent
     belongs = path.parent.name == EVALUATIONS or path.name.startswith(CHECKPOINT)
     return outer if belongs and (outer / "run.json").exists() else None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file atomically, so that readers never see it half written.
+
+    Args:
+        path: Path of the file.
+        text: Its content.
+
+    Raises:
+        OSError: The file cannot be written; an existing file is left unchanged.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 import torch.distributed as dist
@@ -19,15 +19,20 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, Seq2SeqTrainer, TrainerCallback
+from transformers import (
+    PreTrainedModel,
+    PrinterCallback,
+    ProgressCallback,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ntl.approaches import Approach
 from ntl.approaches.answer_format import FORMAT_KEYS
 from ntl.errors import UserError
-
-Measure = Callable[[nn.Module], Mapping[str, float | None]]
+from ntl.training.callbacks import Bar, LogPrinter, ProgressReporter, RunRecorder
+from ntl.training.run_folder import CHECKPOINT, Metrics, RunFolder
 
 
 class ApproachTrainer(Seq2SeqTrainer):
@@ -38,27 +43,40 @@ class ApproachTrainer(Seq2SeqTrainer):
     each micro-batch computes its share of the loss.
 
     Args:
-        *args: Arguments of `Seq2SeqTrainer`.
+        args: Arguments of the trainer.
         approach: Approach to train. Its `collate` makes the batches.
         measure: Function that evaluates the (possibly wrapped) model. Its metrics are logged with the prefix
             `eval_`.
-        **kwargs: Keyword arguments of `Seq2SeqTrainer`.
+        folder: Folder of the run, whose record and learning curve are kept up to date.
+        on_progress: Called with the share of the updates that are done. None shows progress to the user.
+        **datasets: `train_dataset` and `eval_dataset`.
     """
 
     # A share is already divided by the counts of the whole update; the trainer must not divide again.
     loss_is_scaled_for_ga = True
 
-    def __init__(self, *args: Any, approach: Approach, measure: Measure | None = None, **kwargs: Any):
-        # Saves the tokenizer with every checkpoint, so that a checkpoint alone can answer questions.
+    def __init__(
+        self,
+        args: Seq2SeqTrainingArguments,
+        approach: Approach,
+        measure: Callable[[nn.Module], Metrics],
+        folder: RunFolder,
+        on_progress: Callable[[float], None] | None,
+        **datasets: Any,
+    ):
         super().__init__(
-            *args,
+            args=args,
             model=approach.model,
             data_collator=approach.collate,
-            processing_class=approach.tokenizer,
-            **kwargs,
+            processing_class=approach.tokenizer,  # saved with every checkpoint, which so can answer questions
+            callbacks=[RunRecorder(folder)],
+            **datasets,
         )
         self.approach = approach
         self.measure = measure
+        self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
+        shown = LogPrinter() if args.disable_tqdm else Bar()
+        self.add_callback(shown if on_progress is None else ProgressReporter(on_progress))
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self._updates = 0  # since the terms were last logged
 
@@ -72,13 +90,6 @@ class ApproachTrainer(Seq2SeqTrainer):
             state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
             self.is_fsdp_enabled = True
 
-    def show_progress(self, callbacks: Sequence[TrainerCallback]) -> None:
-        """Show progress with these callbacks instead of transformers' own, which print every metric."""
-        for theirs in (ProgressCallback, PrinterCallback):
-            self.remove_callback(theirs)
-        for callback in callbacks:
-            self.add_callback(callback)
-
     def train_from(self, checkpoint: Path | None) -> None:
         """Train to the last step, and load the best model if the arguments ask for it.
 
@@ -86,7 +97,7 @@ class ApproachTrainer(Seq2SeqTrainer):
             checkpoint: Checkpoint to continue from. None trains from the start.
 
         Raises:
-            UserError: The checkpoint is incomplete or cannot be read, or a checkpoint cannot be written.
+            UserError: The state of the optimizer cannot be loaded, or a checkpoint cannot be written.
         """
         if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
             shard(self.model, self.accelerator.state.fsdp_plugin)
@@ -99,28 +110,15 @@ class ApproachTrainer(Seq2SeqTrainer):
         # The run was killed after its last step; transformers would train one step more.
         best = state["best_global_step"] if self.args.load_best_model_at_end else None
         self._load_from_checkpoint(
-            str(checkpoint if best is None else checkpoint.with_name(f"{PREFIX_CHECKPOINT_DIR}-{best}"))
+            str(checkpoint if best is None else checkpoint.with_name(f"{CHECKPOINT}{best}"))
         )
 
-    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
-        with _explain_read_errors(resume_from_checkpoint, "the weights"):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-
     def _load_optimizer_and_scheduler(self, checkpoint):
-        if checkpoint is not None and not self.is_deepspeed_enabled:  # DeepSpeed writes other files
-            _check_files_exist(checkpoint, "*optimizer*", "scheduler.pt")
-        with _explain_read_errors(checkpoint, "the state of the optimizer or of the schedule"):
+        try:
             super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _load_rng_state(self, checkpoint):
-        if checkpoint is not None:
-            _check_files_exist(checkpoint, "rng_state*.pth")
-        with _explain_read_errors(checkpoint, "the random state"):
-            super()._load_rng_state(checkpoint)
-
-    def _load_best_model(self):
-        with _explain_read_errors(self.state.best_model_checkpoint, "the weights of the best model"):
-            super()._load_best_model()
+        except (OSError, LookupError, ValueError) as error:
+            # Its files are whole (see `check_checkpoint`), but another optimizer or launcher wrote them.
+            raise _unusable(checkpoint, f"the optimizer's state does not fit ({_reason(error)})") from error
 
     def _save_checkpoint(self, model, trial):
         with _explain_write_errors(self.args.output_dir):
@@ -132,21 +130,12 @@ class ApproachTrainer(Seq2SeqTrainer):
         Raises:
             UserError: The weights cannot be written.
         """
-        with _explain_write_errors(output_dir or self.args.output_dir):
-            self._save_full_weights(output_dir, _internal_call)
-
-    def _save_full_weights(self, output_dir, _internal_call):
-        if not (self.is_fsdp_enabled and self.accelerator.is_fsdp2):
-            super().save_model(output_dir, _internal_call)
-            return
-        # accelerate leaves tied weights sharded, and the writing process would wait for the others forever.
-        tied = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
-        tied -= {name for name, _ in self.model.named_parameters()}
-        whole = {}
-        for name, tensor in self.model.state_dict().items():
-            if name not in tied:
-                whole[name] = (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()
-        self._save(output_dir or self.args.output_dir, state_dict=whole)
+        folder = output_dir or self.args.output_dir
+        with _explain_write_errors(folder):
+            if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
+                self._save(folder, state_dict=_full_weights(self.model))
+            else:
+                super().save_model(output_dir, _internal_call)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """Collect the micro-batches of one update, and count what their losses are divided by."""
@@ -173,11 +162,7 @@ class ApproachTrainer(Seq2SeqTrainer):
             UserError: The metric that selects the best model or drives the learning-rate schedule is unknown,
                 or is not finite.
         """
-        model = self.model_wrapped if self.is_in_train else self._wrap_for_evaluation()
-        was_training = model.training
-        model.eval()
-        measured = self.measure(model)
-        model.train(was_training)
+        measured = self.measure(self.model_wrapped)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.log(metrics)
         chosen = f"{metric_key_prefix}_{(self.args.metric_for_best_model or 'loss').removeprefix('eval_')}"
@@ -205,9 +190,6 @@ class ApproachTrainer(Seq2SeqTrainer):
             self._updates = 0
         super().log(logs, start_time)
 
-    def _wrap_for_evaluation(self) -> nn.Module:
-        return self.model_wrapped if self.model_wrapped is not self.model else self.model.to(self.args.device)
-
 
 def shard(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:
     """Shard each layer of a model, and all remaining parameters as one group.
@@ -230,72 +212,96 @@ def shard(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> Non
     plugin.auto_wrap_policy = None
 
 
-def last_complete_checkpoint(folder: Path) -> Path | None:
-    """Find the checkpoint to resume from.
+def _full_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Gather the weights of a sharded model; tied ones once.
 
-    Args:
-        folder: Folder of the run; it need not exist.
-
-    Returns:
-        The latest complete checkpoint, or None.
+    accelerate leaves tied weights sharded, and the writing process would wait for the others forever.
     """
-    whole = {path: step for path, step in _steps_of_checkpoints(folder).items() if step is not None}
-    return max(whole, key=whole.__getitem__, default=None)
+    tied = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    tied -= {name for name, _ in model.named_parameters()}
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    return {
+        name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()
+        for name, tensor in weights.items()
+    }
 
 
-def delete_incomplete_checkpoints(folder: Path) -> None:
-    """Delete checkpoints whose writing was interrupted."""
-    if is_main_process():
-        for path, step in _steps_of_checkpoints(folder).items():
-            if step is None:
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _steps_of_checkpoints(folder: Path) -> dict[Path, int | None]:
-    """Map each checkpoint of a run to its number of steps, or to None if it is incomplete."""
-    found: dict[Path, int | None] = {}
-    for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-        try:
-            found[path] = _read_state(path)["global_step"]  # transformers writes this file last
-        except UserError:
-            found[path] = None
-    return found
+def last_complete_checkpoint(folder: Path) -> Path | None:
+    """Return the latest complete checkpoint of a run, or None. The folder need not exist."""
+    complete: dict[int, Path] = {}
+    for path in folder.glob(f"{CHECKPOINT}*"):
+        with suppress(UserError):
+            complete[_read_state(path)["global_step"]] = path  # transformers writes this file last
+    return complete[max(complete)] if complete else None
 
 
 def _read_state(checkpoint: Path) -> dict[str, Any]:
-    with _explain_read_errors(checkpoint, TRAINER_STATE_NAME):
+    try:
         state: dict[str, Any] = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
         state["global_step"] + 0  # raises unless it is a number
-        return state
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise _unusable(checkpoint, f"{TRAINER_STATE_NAME} cannot be read ({_reason(error)})") from None
+    return state
 
 
-def _check_files_exist(checkpoint: Path | str, *patterns: str) -> None:
-    """Check that a checkpoint has all of its files: transformers silently reinitialises missing ones."""
-    for pattern in patterns:
-        if not any(Path(checkpoint).glob(pattern)):
-            raise _unusable_checkpoint(checkpoint, f"it lacks {pattern.strip('*')}")
+def check_checkpoint(checkpoint: Path, model: PreTrainedModel) -> None:
+    """Check, before training continues from a checkpoint, that it is complete and belongs to the model.
+
+    transformers silently starts with a new optimizer, schedule or random state if their files are missing.
+
+    Args:
+        checkpoint: Folder of the checkpoint.
+        model: Model to train.
+
+    Raises:
+        UserError: A file is missing or cannot be read, or the checkpoint belongs to another model.
+    """
+    _read_state(checkpoint)
+    optimizer = () if any(checkpoint.glob("global_step*")) else ("optimizer*",)  # DeepSpeed has its own files
+    for pattern in (*optimizer, "scheduler.pt", "rng_state*.pth", "model*.safetensors"):
+        if not any(checkpoint.glob(pattern)):
+            raise _unusable(checkpoint, f"it lacks {pattern}")
+    for file in checkpoint.iterdir():
+        # `torch.save` writes zip files, whose directory stands at the end.
+        if file.suffix in (".pt", ".pth", ".bin") and not is_zipfile(file):
+            raise _unusable(checkpoint, f"{file.name} cannot be read")
+    _check_model(checkpoint, model)
 
 
-@contextmanager
-def _explain_read_errors(checkpoint: Path | str | None, part: str) -> Iterator[None]:
-    """Convert the many kinds of errors that libraries raise here into one that names the unreadable part."""
+def _check_model(checkpoint: Path, model: PreTrainedModel) -> None:
+    """Check that a checkpoint fits the model, by its configuration and the shapes of its weights."""
     try:
-        yield
-    except (UserError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise _unusable_checkpoint(
-            checkpoint, f"{part} cannot be read ({type(error).__name__}: {reason})"
-        ) from error
+        trained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")).get("ntl") or {}
+        found = {}
+        for file in checkpoint.glob("model*.safetensors"):
+            with safe_open(file, "pt") as weights:
+                found |= {key: list(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
+    except (OSError, ValueError, SafetensorError) as error:
+        raise _unusable(checkpoint, f"the model cannot be read ({_reason(error)})") from None
+    trained = {"number_format": "plain", **trained}  # earlier versions did not say so
+    wrong = f"training_args.resume_from_checkpoint={checkpoint} "
+    advice = "expected a checkpoint of the same model. Choose the model that the checkpoint was trained with."
+    compared = {"encoding", "head", "log_scale", "number_format", *FORMAT_KEYS}
+    for key in sorted(compared & {*trained, *model.config.ntl}):
+        if trained.get(key) != model.config.ntl.get(key):
+            given = model.config.ntl.get(key)
+            raise UserError(f"{wrong}was trained with {key}={trained.get(key)}, not {given}; {advice}")
+    shapes = {key: list(weight.shape) for key, weight in model.state_dict().items()}
+    for key in sorted(found):
+        if shapes.get(key) != found[key]:
+            raise UserError(f"{wrong}has {key} of shape {found[key]}, not {shapes.get(key)}; {advice}")
 
 
-def _unusable_checkpoint(checkpoint: Path | str | None, reason: str) -> UserError:
+def _unusable(checkpoint: Path | str, reason: str) -> UserError:
     return UserError(
         f"{checkpoint} is not a complete checkpoint: {reason}; expected all files that training writes. "
         "Nothing was changed. Continue from another one with training_args.resume_from_checkpoint=<folder>, "
         "or train from the start with training_args.overwrite_output_dir=true instead."
     )
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 @contextmanager
@@ -306,46 +312,8 @@ def _explain_write_errors(folder: Path | str) -> Iterator[None]:
     except (torch.OutOfMemoryError, dist.DistError):
         raise
     except (OSError, RuntimeError, SafetensorError) as error:
-        reason = (str(error).splitlines() or [""])[0]
         raise UserError(
-            f"{folder} cannot be written ({type(error).__name__}: {reason}); expected a disk with room for "
+            f"{folder} cannot be written ({_reason(error)}); expected a disk with room for "
             "the model and its optimizer. Free some space, and continue from the last complete checkpoint "
             "with training_args.resume_from_checkpoint=true."
         ) from error
-
-
-def check_checkpoint(model: PreTrainedModel, checkpoint: Path) -> None:
-    """Check that a checkpoint fits the model, by its configuration and the shapes of its weights.
-
-    Args:
-        model: Model to train.
-        checkpoint: Folder of the checkpoint.
-
-    Raises:
-        UserError: The checkpoint cannot be read, or belongs to another model.
-    """
-    name = f"training_args.resume_from_checkpoint={checkpoint}"
-    advice = "expected a checkpoint of the same model. Choose the model that the checkpoint was trained with."
-    try:
-        trained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")).get("ntl") or {}
-        trained = {"number_format": "plain", **trained}  # earlier versions did not say so
-        found = {}
-        for file in checkpoint.glob("model*.safetensors"):
-            with safe_open(file, "pt") as weights:
-                found |= {key: list(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{name} cannot be read ({error}); {advice}") from None
-    compared = {"encoding", "head", "log_scale", "number_format", *FORMAT_KEYS}
-    for key in sorted(compared & {*trained, *model.config.ntl}):
-        if trained.get(key) != model.config.ntl.get(key):
-            given = model.config.ntl.get(key)
-            raise UserError(f"{name} was trained with {key}={trained.get(key)}, not {given}; {advice}")
-    shapes = {key: list(weight.shape) for key, weight in model.state_dict().items()}
-    if wrong := sorted(key for key in found if shapes.get(key) != found[key]):
-        key = wrong[0]
-        raise UserError(f"{name} has {key} of shape {found[key]}, not {shapes.get(key)}; {advice}")
-
-
-def is_main_process() -> bool:
-    """Return whether this process is the one that writes."""
-    return not dist.is_initialized() or dist.get_rank() == 0

@@ -107,8 +107,8 @@ def _check_rows(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
     needed = settings["validation_size"] + settings["test_size"] + (settings["train_size"] or 1)
     if len(table) < needed:
         raise UserError(
-            f"{settings['file']} has {len(table)} rows with a value of {target!r}; expected at least "
-            f"{needed}. Lower dataset_args.train_size, dataset_args.validation_size or dataset_args.test_size."
+            f"{settings['file']} has {len(table)} rows with a value of {target!r}; expected at "
+            f"least {needed}. Lower dataset_args.train_size, validation_size or test_size."
         )
 
 
