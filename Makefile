@@ -6,19 +6,19 @@ INSTALLED := $(VENV)/.installed
 OLDEST := .venv-oldest
 PUBLISHED := .published
 ARGS ?=
-
 .PHONY: demo test test-oldest install lint format bench published clean
 
 demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a table, draw the figures
 	$(BIN)/ntl compare $(ARGS)
 
+# One thread per process: two processes of two threads each take three times as long on two cores.
 test: $(INSTALLED) published  ## all tests
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 
 # The oldest torch that its index has for all machines brings several GB of CUDA packages. TRL is left out: the
 # oldest release that is supported needs Python 3.11. With an older Python: make test-oldest PYTHON=python3.10
 test-oldest: $(OLDEST)/.installed  ## the library and its integrations, with the oldest supported releases
-	$(OLDEST)/bin/python -m pytest -n 2 tests/ntloss src/ntloss tests/test_examples.py \
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 tests/ntloss src/ntloss tests/test_examples.py \
 		--ignore=src/ntloss/integrations/trl.py $(ARGS)
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
