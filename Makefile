@@ -6,6 +6,7 @@ INSTALLED := $(VENV)/.installed
 OLDEST := .venv-oldest
 PUBLISHED := .published
 ARGS ?=
+
 .PHONY: demo test test-oldest install lint format bench published clean
 
 demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a table, draw the figures
