@@ -69,15 +69,15 @@ CASES = covering(
         "mode": ["add", "replace"],
         "reduction": ["mean", "sum", "none"],
         "transform": [(None, 1.0), (3.0, 1.0), (None, 0.3), (2.0, 1.5)],
-        "criterion": ["wasserstein", "squashed", "squared", "raft", "number_level"],
+        "criterion": ["wasserstein", "squashed", "squared", "raft", "gaussian"],
         "reweigh": [True, False],
         "label_smoothing": [0.0, 0.1],
         "z_loss": [0.0, 1e-2],
         "weighted": [False, True],
         "ignore_index": [-100, 9, -1],  # 9 is a number token
         "gone": [False, True],
-        "chunk_size": [None, 3, 50],
-        "piece": [1, 8, 64],  # columns and number tokens at a time
+        "chunk_size": [None, 3],
+        "piece": [4, 16, 64],  # columns and number tokens at a time
     }
 )
 
@@ -92,8 +92,8 @@ def test_every_path_equals_the_oracle(
     monkeypatch.setattr(kernels, "_blocks", lambda *_: (piece, piece))
     if drawn["softcap"] is None and drawn["label_smoothing"]:
         drawn["gone"] = False  # cross-entropy would be infinite, which another test covers
-    case = make_case(11, seed=1, **drawn)
-    for path in (*PATHS, "alone"):
+    case = make_case(7, seed=1, **drawn)
+    for path in PATHS:
         changes = {"chunk_size": chunk_size} if path.startswith("linear") else {}
         # The product with the head is rounded to float16, as in bfloat16.
         if dtype != torch.float16 or path in ("logits", "inplace"):

@@ -34,8 +34,8 @@ from ntloss.engine.targets import Targets
 _ROWS_ON_CPU = 512
 # Number of logits that a block may always have, even if an eighth of them is less: 64 MiB of float32.
 _LOGITS_ON_CPU = 1 << 24
-# On accelerators, the fewest positions of a block, and the most logits: 1 GiB of bfloat16. More positions mean
-# fewer passes over the head's gradient.
+# On accelerators, the fewest positions of a block, and the most logits: 1 GiB of bfloat16. More positions
+# mean fewer passes over the head's gradient.
 _ROWS_ON_ACCELERATORS = 256
 _LOGITS_ON_ACCELERATORS = 1 << 29
 
