@@ -43,6 +43,37 @@ def test_the_kernels_are_right_in_tritons_interpreter(part: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("name", ["_read_rows", "_write_rows"])
+@pytest.mark.parametrize(
+    ("dtype", "softcap", "mean", "target"),
+    [("bf16", None, False, ("cuda", 90, 32)), ("fp32", 30.0, True, ("cuda", 80, 32)),
+     ("fp16", 30.0, True, ("hip", "gfx942", 64))],
+)  # fmt: skip
+def test_the_kernels_compile_for_gpus_without_one(
+    name: str, dtype: str, softcap: float | None, mean: bool, target: Any, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    # The interpreter accepts programs that the compiler rejects.
+    from triton import compile as compile_kernel
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from ntloss.engine import kernels
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernel = getattr(kernels, name)
+    constants = {"scale": 0.5, "softcap": softcap, "mean": mean, "block": 4096, "number_block": 16}
+    constants |= {argument: 1 for argument in kernel.arg_names if argument.endswith("column_stride")}
+    types = {"logits": f"*{dtype}", "grad": f"*{dtype}", "labels": "*i64", "token_ids": "*i64"}
+    types |= {"vocab_size": "i32", "numbers": "i32", "row_stride": "i64", "grad_row_stride": "i64"}
+    types |= dict.fromkeys(constants, "constexpr")
+    signature = {argument: types.get(argument, "*fp32") for argument in kernel.arg_names}
+    places = {(kernel.arg_names.index(argument),): value for argument, value in constants.items()}
+    source = ASTSource(kernel, signature, places)
+    compiled = compile_kernel(source, target=GPUTarget(*target), options={"num_warps": kernels._WARPS})
+    assert compiled.asm["cubin" if target[0] == "cuda" else "hsaco"]
+
+
 def wide_case(dtype: torch.dtype, vocab_size: int, positions: int = 7, **options: Any) -> tuple[Case, Tensor]:
     """Make random logits of a wide vocabulary, one of whose positions is ignored, with a loss for each."""
     rng = np.random.default_rng(vocab_size)

@@ -140,13 +140,11 @@ def _read_rows(
         tl.store(mean_logit + row, plain / vocab_size)
 
     # A label outside of the vocabulary becomes NaN, not some other memory.
-    z = (
-        tl.load(logits + label * column_stride, mask=counts & (label < width), other=float("nan")).to(dtype)
-        * scale
-    )
+    within = counts & (label < width)
+    of_label = tl.load(logits + label * column_stride, mask=within, other=float("nan")).to(dtype) * scale
     if softcap is not None:
-        z = _cap(z, softcap)
-    tl.store(label_logit + row, tl.where(counts, z, 0))
+        of_label = _cap(of_label, softcap)
+    tl.store(label_logit + row, tl.where(counts, of_label, 0))
     for start in range(0, numbers, number_block):
         index = start + tl.arange(0, number_block)
         ids = tl.load(token_ids + index, mask=index < numbers, other=vocab_size)
