@@ -388,7 +388,8 @@ def _write_gradient(
 
 def _zero_broken_rows(work: Tensor, grad_log_sum: Tensor, log_normalizer: Tensor) -> None:
     """Zero the rows of ignored positions whose logits are NaN or infinite, because 0 times NaN is NaN."""
-    # On accelerators the check would synchronize, so such rows stay NaN there, as with F.cross_entropy.
+    # On accelerators the check would synchronize, so such rows stay NaN there, as with F.cross_entropy. The
+    # kernels do not read them.
     if work.device.type == "cpu":
         broken = (grad_log_sum == 0) & ~log_normalizer.isfinite()
         if bool(broken.any()):
