@@ -142,9 +142,9 @@ def requirements(results: dict[str, Any]) -> list[Requirement]:
             "the same, 4k tokens and more", time("linear", OURS_LINEAR, c.HEAD, tokens=many), 0.7, "0.5"
         ),
         Requirement(
-            f"{OURS_LINEAR}, memory beyond inputs and gradients, over 1/8 of the logits or 128 MiB",
+            f"{OURS_LINEAR}, memory beyond inputs and gradients, over 1/8 of the logits or 64 MiB",
             [
-                m["memory_buffers"] * size / max(size / 8, 1 << 27)
+                m["memory_buffers"] * size / max(size / 8, 1 << 26)
                 for m in _of(measured, table="linear", contender=OURS_LINEAR)
                 if m["memory_buffers"] is not None and (size := c.Case(**m["case"]).logits_bytes)
             ],

@@ -29,7 +29,8 @@ from triton.runtime.interpreter import interpreter_builder as builder
 from ntloss import NTLCrossEntropyLoss, NumberTokenLoss, NumberVocabulary
 from ntloss.engine import kernels, readout
 
-assert readout.KERNEL_DEVICES[-1] == "cpu", "test_kernels.py runs this file with TRITON_INTERPRET=1"
+if "cpu" not in readout.KERNEL_DEVICES:  # where doctests are collected
+    pytest.skip("test_kernels.py runs this file with TRITON_INTERPRET=1", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True, scope="module")
