@@ -23,7 +23,11 @@ pytest.importorskip("triton", reason="triton is not installed: it has wheels for
 INTERPRETED = Path(__file__).with_name("interpreted_kernels.py")
 
 
-@pytest.mark.parametrize("part", ["oracle", "Test", "not oracle and not Test"])
+CLASSES = "TestLogitsPath or TestShapes or TestAutograd"
+
+
+# Parts, because the workers of pytest-xdist share tests.
+@pytest.mark.parametrize("part", ["oracle", CLASSES, f"not (oracle or {CLASSES})"])
 def test_the_kernels_are_right_in_tritons_interpreter(part: str) -> None:
     """Triton has to be told to interpret before it is imported: in a process of its own."""
     command = [
