@@ -2,7 +2,7 @@
 
     python benchmarks/losses.py --tables dense,linear          only some tables
     python benchmarks/losses.py --quick                        tiny shapes, to check that everything runs
-    python benchmarks/losses.py --device cuda                  bfloat16 on a GPU, with the GPU's contenders
+    python benchmarks/losses.py --device cuda                  bfloat16 on a GPU, without the table `criteria`
     python benchmarks/losses.py --markdown docs/benchmarks.md  also insert the tables into that page
     python benchmarks/losses.py --against ../before/src        compare with another checkout
 
@@ -33,21 +33,22 @@ from contenders import COMPILED, IN_PLACE, OFF, OURS, OURS_LINEAR, Case
 from report import insert, render, render_ratios
 
 DENSE = [c.CE, c.CE + COMPILED, OURS, OURS + COMPILED, OURS + IN_PLACE, OURS + OFF, c.OLD, c.OLD_PLAIN]
-DENSE_ON_CUDA = [*DENSE, c.LIGER]
+DENSE_ON_CUDA = [*DENSE[:-2], c.LIGER]
 LINEAR = [c.HEAD, OURS_LINEAR, OURS_LINEAR + OFF, c.TORCH_LINEAR, c.TORCH_CHUNKED]
 LINEAR_ON_CUDA = [*LINEAR, c.HEAD + COMPILED, c.LIGER_LINEAR, c.CUT]
 PATHS = [OURS, OURS + COMPILED, OURS + IN_PLACE]
 SHARES = (0.01, 0.1, 0.5)
 
-# (tokens, V) and (tokens, hidden, V). On the CPU, the logits have about 32 million elements.
+# (tokens, V) and (tokens, hidden, V). On the CPU, the logits have about 32 million elements; on a GPU, the
+# vocabularies are those of Llama 2, Llama 3 and Gemma.
 LOGITS = {
     "cpu": [(3277, 10_000), (1024, 32_000), (256, 128_000)],
-    "cuda": [(8192, 32_000), (8192, 128_000), (4096, 256_000)],
+    "cuda": [(8192, 32_000), (8192, 128_256), (4096, 262_144)],
     "quick": [(64, 2_000)],
 }
 HEADS = {
     "cpu": [(1024, 512, 32_000), (2048, 1024, 10_000), (4096, 256, 32_000), (8192, 256, 32_000)],
-    "cuda": [(4096, 2048, 32_000), (8192, 4096, 128_000), (32_768, 2048, 128_000), (8192, 2048, 256_000)],
+    "cuda": [(8192, 2048, 32_000), (8192, 4096, 128_256), (8192, 2048, 128_256)],
     "quick": [(128, 16, 2_000)],
 }
 
@@ -96,9 +97,10 @@ def dense(like: Case, size: str) -> Iterator[Comparison]:
     """Losses of logits, for three vocabularies and three shares of number labels."""
     names = DENSE_ON_CUDA if like.device == "cuda" else DENSE
     for tokens, vocab_size in LOGITS[size]:
-        for share in SHARES:
+        # Only the CPU computes the number term of number labels alone.
+        for share in SHARES if like.device == "cpu" else SHARES[-1:]:
             case = replace(like, tokens=tokens, vocab_size=vocab_size, share=share)
-            # Only the published package's memory depends on the share.
+            # Of all contenders, only the published package's memory depends on the share.
             yield Comparison("dense", case, names, memory=share == SHARES[-1])
 
 
@@ -225,6 +227,16 @@ def compare_trees(like: Case, size: str, results: Results, arguments: argparse.N
     write("against", render_ratios(asdict(results)), results, arguments)
 
 
+def measure_training(results: Results, arguments: argparse.Namespace) -> None:
+    """Add the training steps, which need transformers, to the results."""
+    try:
+        import transformers  # noqa: F401
+    except ImportError as error:
+        results.skip(TRAINING, f"transformers cannot be imported: {error}")
+        return
+    results.measurements += training.measurements(arguments)
+
+
 def write(name: str, text: str, results: Results, arguments: argparse.Namespace) -> None:
     """Print the report, and write it to the output folder together with the measurements."""
     print(text)
@@ -239,13 +251,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     every = (*TABLES, TRAINING)
-    parser.add_argument("--tables", default=",".join(every), help=f"some of {', '.join(every)}; default: all")
+    parser.add_argument(
+        "--tables", help=f"some of {', '.join(every)}; default: all, on cuda all but criteria"
+    )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, bfloat16 on cuda")
     parser.add_argument("--threads", type=int, default=2, help="PyTorch's threads on the CPU; default: 2")
     parser.add_argument("--repeats", type=int, default=9, help="rounds of each comparison; default: 9")
-    parser.add_argument("--seconds", type=float, default=20.0, help="time limit of a comparison, which "
-                        "has at least three rounds; default: 20")  # fmt: skip
+    parser.add_argument("--seconds", type=float, help="time limit of a comparison, which has at least three "
+                        "rounds; default: 20, on cuda 4")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="tiny shapes; the figures mean nothing")
     parser.add_argument("--no-compile", action="store_true", help="skip compiled contenders")
     parser.add_argument("--no-memory", action="store_true", help="do not measure memory")
@@ -254,12 +268,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=Path("outputs/bench"), help="folder of the report")
     parser.add_argument("--markdown", type=Path, help="page to insert the tables into, between its markers")
     parsed = parser.parse_args(arguments)
-    parsed.tables = parsed.tables.split(",")
+    on_cuda = parsed.device == "cuda"
+    default = [name for name in every if not on_cuda or name != "criteria"]
+    parsed.tables = parsed.tables.split(",") if parsed.tables else default
+    parsed.seconds = parsed.seconds or (4.0 if on_cuda else 20.0)
     if unknown := set(parsed.tables) - set(every):
         parser.error(
             f"--tables: {', '.join(sorted(unknown))} is unknown; expected some of {', '.join(every)}"
         )
-    parsed.dtype = parsed.dtype or ("bfloat16" if parsed.device == "cuda" else "float32")
+    parsed.dtype = parsed.dtype or ("bfloat16" if on_cuda else "float32")
     return parsed
 
 
@@ -282,8 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         for table in options.tables:
             if table == TRAINING:
-                if options.device == "cpu":
-                    results.measurements += training.measurements(options)
+                measure_training(results, options)
                 continue
             for comparison in TABLES[table](like, size):
                 print(f"{table}: {comparison.case}", file=sys.stderr)

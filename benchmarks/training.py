@@ -1,4 +1,7 @@
-"""The table `integrations`: training steps of tiny models with and without a number term."""
+"""The table `integrations`: training steps with and without a number term.
+
+On the CPU of tiny models, on a GPU of a model of the shape of Llama 3.2 1B with 8,192 tokens in bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +23,25 @@ STOCK, OURS, CHUNKED = "transformers", "make_number_aware", "make_number_aware, 
 MEASURED = "make_number_aware, NumberMetricsCallback"
 CONTENDERS = (STOCK, OURS, CHUNKED, MEASURED)
 # Rows of a training batch, and tokens per row.
-MODELS = {"T5": (16, 64), "Llama": (8, 128)}
-VOCAB, SHARE = 32_000, 0.3
+MODELS = {"cpu": {"T5": (16, 64), "Llama": (8, 128)}, "cuda": {"Llama 1B": (2, 4096)}}
+VOCAB, SHARE = {"cpu": 32_000, "cuda": 128_256}, 0.3
 
 
 def measurements(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure time and peak memory of each contender on each model."""
-    made = []
-    for model in MODELS:
+    made, device = [], options.device
+    # The callback's measuring is of the host.
+    names = CONTENDERS if device == "cpu" else CONTENDERS[:-1]
+    for model in MODELS[device]:
         print(f"integrations: {model}", file=sys.stderr)
-        steps = {name: measure.Contender(training_step(model, name, options.quick)) for name in CONTENDERS}
+        steps = {name: measure.Contender(training_step(model, name, options.quick, device)) for name in names}
         for step in steps.values():
             step.run()
         # Differences of a few per cent need as many rounds as the table on_off.
-        timings = measure.time_interleaved(steps, "cpu", 3 * options.repeats, 2 * options.seconds)
-        peaks = {} if options.no_memory else peaks_in_fresh_processes(model, options.quick)
+        timings = measure.time_interleaved(steps, device, 3 * options.repeats, 2 * options.seconds)
+        peaks: dict[str, int | None] = {}
+        if not options.no_memory:
+            peaks = peaks_in_fresh_processes(model, options.quick) if device == "cpu" else peaks_on_gpu(steps)
         for name, timing in timings.items():
             peak = peaks.get(name)
             made.append(
@@ -52,16 +59,16 @@ def measurements(options: argparse.Namespace) -> list[dict[str, Any]]:
     return made
 
 
-def training_step(name: str, contender: str, quick: bool) -> Callable[[], None]:
+def training_step(name: str, contender: str, quick: bool, device: str = "cpu") -> Callable[[], None]:
     """Make a function that runs forward, backward and AdamW once."""
     from ntloss.integrations.transformers import make_number_aware
 
     torch.manual_seed(0)
-    vocab = 200 if quick else VOCAB
-    model = build(name, vocab)
-    rows, tokens = (2, 8) if quick else MODELS[name]
+    vocab = 200 if quick else VOCAB[device]
+    model = build(name, vocab, quick).to(device)
+    rows, tokens = (2, 8) if quick else MODELS[device][name]
     ids = torch.randint(10, vocab, (rows, tokens))
-    ids = torch.where(torch.rand(rows, tokens) < SHARE, ids % 10, ids)
+    ids = torch.where(torch.rand(rows, tokens) < SHARE, ids % 10, ids).to(device)
     digits = NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, vocab_size=vocab)
     if contender != STOCK:
         make_number_aware(model, digits, chunked=contender == CHUNKED)
@@ -87,8 +94,8 @@ def _attach_callback(model: Any) -> None:
     NumberMetricsCallback().attach(trainer)
 
 
-def build(name: str, vocab: int) -> Any:
-    """Build a tiny model of transformers."""
+def build(name: str, vocab: int, quick: bool = False) -> Any:
+    """Build a model of transformers with random weights."""
     from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
     if name == "T5":
@@ -97,10 +104,22 @@ def build(name: str, vocab: int) -> Any:
             decoder_start_token_id=0, dropout_rate=0.0,
         )  # fmt: skip
         return T5ForConditionalGeneration(config).train()
+    if name == "Llama 1B":
+        config = LlamaConfig(
+            vocab_size=vocab, hidden_size=64 if quick else 2048, intermediate_size=128 if quick else 8192,
+            num_hidden_layers=1 if quick else 16, num_attention_heads=32, num_key_value_heads=8,
+            max_position_embeddings=8192, tie_word_embeddings=True,
+        )  # fmt: skip
+        return LlamaForCausalLM(config).to(torch.bfloat16).train()
     config = LlamaConfig(
         vocab_size=vocab, hidden_size=256, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4
     )
     return LlamaForCausalLM(config).train()
+
+
+def peaks_on_gpu(steps: dict[str, measure.Contender]) -> dict[str, int | None]:
+    """Measure the peak memory of a step of each contender beyond the models and their optimizers."""
+    return {name: measure.peak_memory(step, "cuda") for name, step in steps.items()}
 
 
 def peaks_in_fresh_processes(model: str, quick: bool) -> dict[str, int | None]:
@@ -126,13 +145,14 @@ def peak_of(model: str, contender: str, quick: bool, threads: int) -> int | None
 def table(measured: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return the headings and rows of the table: time and memory relative to the stock model."""
     rows = []
-    for model in MODELS:
+    names = list(dict.fromkeys(m["contender"] for m in measured))
+    for model in dict.fromkeys(m["model"] for m in measured):
         stock = _of(measured, model, STOCK)
         peak = stock["peak_mib"]
         rows.append(
             [model, STOCK, f"{stock['median_ms']:.0f} ms", "", "-" if peak is None else f"{peak:.0f} MiB"]
         )
-        for name in CONTENDERS[1:]:
+        for name in names[1:]:
             fastest = _of(measured, model, name)["least_ms"] / stock["least_ms"]
             memory = memory_over_stock(measured, model, name)
             rows.append(

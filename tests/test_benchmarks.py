@@ -23,7 +23,7 @@ def benchmarks(monkeypatch):
     threads = torch.get_num_threads()
     yield losses, measure, report
     torch.set_num_threads(threads)
-    for name in ("losses", "against", "measure", "report", "contenders"):
+    for name in ("losses", "against", "measure", "report", "contenders", "training"):
         sys.modules.pop(name, None)
 
 
@@ -114,3 +114,55 @@ def test_all_contenders_compute_the_same_cross_entropy(benchmarks):
         expected = gradients.pop(names[0])
         for found in gradients.values():
             assert_close(found, expected)
+
+
+def test_a_gpus_tables_are_made_of_measurements_on_the_cpu(benchmarks, tmp_path, monkeypatch):
+    losses, _, report = benchmarks
+    c = losses.c
+    monkeypatch.setattr(losses, "DENSE", losses.DENSE_ON_CUDA)
+    monkeypatch.setattr(losses, "LINEAR", losses.LINEAR_ON_CUDA)
+    monkeypatch.setattr(losses, "SHARES", losses.SHARES[-1:])
+    monkeypatch.setitem(losses.training.MODELS, "cpu", losses.training.MODELS["cuda"])
+    options = ["--quick", "--no-compile", "--no-memory", "--repeats", "1", "--threads", "1"]
+    tables = ["--tables", "dense,linear,on_off,integrations", "--dtype", "bfloat16"]
+    assert losses.main([*options, *tables, "--output", str(tmp_path)]) == 0
+    results = json.loads((tmp_path / "losses-cpu-quick.json").read_text())
+    measured = {m["contender"] for m in results["measurements"]}
+    assert {c.CE, c.OURS, c.OURS + c.IN_PLACE, c.HEAD, c.OURS_LINEAR, losses.training.OURS} <= measured
+    # What a machine lacks is named, with the reason.
+    skipped = {entry["what"].split(" at ")[0] for entry in results["skipped"]}
+    assert {c.LIGER, c.LIGER_LINEAR, c.CUT} <= measured | skipped
+
+    results["options"]["device"] = "cuda"
+    results["machine"]["bandwidth_gb_s"] = 3000
+    text = report.render(results)
+    assert "### Share of the memory bandwidth" in text
+    for row in report.requirements(results):
+        assert (
+            row.measured
+            or c.LIGER in row.what
+            or c.LIGER_LINEAR in row.what
+            or "memory" in row.what
+            or (c.COMPILED in row.what)
+        )
+
+
+def test_the_command_for_a_gpu_says_that_there_is_none(benchmarks, capsys):
+    losses, *_ = benchmarks
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    assert losses.main(["--device", "cuda"]) == 0
+    assert "no CUDA device" in capsys.readouterr().err
+    assert losses.parse(["--device", "cuda"]).tables == ["dense", "linear", "on_off", "integrations"]
+
+
+def test_kernels_read_the_logits_twice_and_write_them_once():
+    pytest.importorskip("triton", reason="triton is not installed: it has wheels for Linux only")
+    command = [sys.executable, str(BENCHMARKS / "traffic.py"), "--tokens", "1024", "--vocab", "20000"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    operators, kernels = ([cell.strip() for cell in row.split("|")] for row in done.stdout.splitlines()[-2:])
+    assert operators[1] == "operators, in pieces"
+    assert kernels[1] == "kernels"
+    assert 3 <= float(kernels[5]) < 3.2
+    assert float(operators[5]) > 20
+    assert int(kernels[2].replace(",", "")) < int(operators[2].replace(",", ""))

@@ -108,8 +108,9 @@ class NTLCrossEntropyLoss(_CombinedLoss):
     r"""Cross-entropy plus $\lambda$ times a number token loss, from logits.
 
     Both terms share one pass over the logits. On the CPU they cost less together than
-    `torch.nn.functional.cross_entropy` alone (docs/benchmarks.md has the figures). Beyond the logits, the
-    loss needs one buffer of their size, which becomes their gradient.
+    `torch.nn.functional.cross_entropy` alone (docs/benchmarks.md has the figures); on GPUs, two Triton
+    kernels read the logits twice and write their gradient once (docs/fused_kernels.md). Beyond the logits,
+    the loss needs one buffer of their size, which becomes their gradient.
 
     Args:
         vocabulary: the number tokens, or a tokenizer, for `NumberVocabulary.from_tokenizer(tokenizer)`.
@@ -136,7 +137,8 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         validate: check the values of labels and weights at each call. Default: on the CPU only, where it
             does not synchronize, and not under `torch.compile`.
         inplace_backward: write the gradient over the logits, to save their buffer. Nothing may read the
-            logits after the backward pass. Default: False.
+            logits after the backward pass. On the CPU this can take up to half as long again, because the
+            exponentials are computed in both passes; it saves memory, not time. Default: False.
 
     Raises:
         ValueError: an option is out of range, or `reweigh=True` for a criterion without a worst cost.
@@ -242,8 +244,9 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             logit_scale, reduction, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
         group: process group over which the rows of a plain head are sharded, in the order of its ranks;
             every rank holds the whole hidden states. A `DTensor` with placement `Shard(0)` needs none.
-        chunk_size: number of tokens in a chunk. Default: a tenth of the tokens, between 100 and 256 (on
-            accelerators between 256 and 4,096, and at most 2^27 logits).
+        chunk_size: number of tokens in a chunk. Default: on the CPU 512, or fewer, so that a chunk has at
+            most an eighth of the logits or 2^24, whichever is more; on accelerators an eighth of the tokens,
+            at least 256 and at most 2^29 logits.
         drop_ignored: leave positions with `ignore_index` out of the matrix products. Counting them is the
             only synchronization with the device; False avoids it. Default: True.
 

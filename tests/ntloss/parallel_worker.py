@@ -5,6 +5,7 @@ One job runs all cases, because starting processes takes longer than running the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,13 @@ def groups_of_two(rank: int, world: int) -> dict[str, Any]:
     by_mesh = of_shard(head, mesh, [Replicate(), Shard(0)]).requires_grad_()
     NTLLinearCrossEntropyLoss(NUMBERS, reweigh=True)(case.hidden, by_mesh, case.labels).backward()
     return {"seed": pair, "hidden": hidden.grad, "group": by_group.grad, "mesh": local_gradient(by_mesh)}
+
+
+def run_trials(rank: int, world: int, names: Sequence[str]) -> dict[str, Any]:
+    """Run some trials as one of `world` processes, which have joined their job."""
+    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("tensor",))
+    chosen = [trial for trial in trials() if trial.name in names]
+    return {trial.name: compute(trial, rank, world, dist.group.WORLD, mesh) for trial in chosen}
 
 
 def main(rank: int, world: int, folder: str) -> None:

@@ -20,7 +20,7 @@ from ntloss import (
     NumberTokenLoss,
     NumberVocabulary,
 )
-from ntloss.engine import readout
+from ntloss.engine import linear, readout
 
 WIDE = NumberVocabulary.from_mapping({7 * i: i for i in range(10)}, vocab_size=1009)
 
@@ -137,10 +137,23 @@ class TestLinearPath:
         assert max(watch.bytes) <= 8 * 1009 * 4
         assert watch.buffers(400 * 1009 * dtype.itemsize / 8) == 0
 
-    @pytest.mark.parametrize("tokens", [1000, 2048])
-    def test_the_default_chunk_has_at_most_an_eighth_of_the_logits(self, tokens: int) -> None:
+    @pytest.mark.parametrize("tokens", [1000, 2048, 5000])
+    @pytest.mark.parametrize("cap", [1, 200, 300])  # rows of logits that a chunk may always have
+    def test_the_default_chunk_has_at_most_an_eighth_of_the_logits_or_the_cap(
+        self, cap: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(linear, "_LOGITS_ON_CPU", cap * 1009)
         watch = self.watch(tokens=tokens, drop_ignored=False, frozen=("weight",))
-        assert max(watch.bytes) <= tokens * 1009 * 4 / 8
+        assert max(watch.bytes) == min(512, max(tokens // 8, cap)) * 1009 * 4
+
+    @pytest.mark.parametrize(
+        ("positions", "vocab_size", "rows"),
+        [(100, 32_000, 256), (8192, 128_256, 1024), (32_768, 32_000, 4096), (32_768, 262_144, 2048)],
+    )
+    def test_a_chunk_on_an_accelerator_has_an_eighth_of_the_logits_within_limits(
+        self, positions: int, vocab_size: int, rows: int
+    ) -> None:
+        assert linear.rows_for(positions, vocab_size, torch.device("cuda")) == rows
 
     @pytest.mark.parametrize(
         ("options", "products"),

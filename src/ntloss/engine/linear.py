@@ -19,6 +19,7 @@ from torch import Tensor
 from ntloss.autograd import refuse_double_backward
 from ntloss.engine.objective import LossTerms, Objective
 from ntloss.engine.readout import (
+    KERNEL_DEVICES,
     Readout,
     Transform,
     compute_dtype,
@@ -29,11 +30,14 @@ from ntloss.engine.readout import (
 from ntloss.engine.shards import Shard, local_columns, unwrap_replicated
 from ntloss.engine.targets import Targets
 
-# Minimum and maximum number of positions in a block.
-_ROWS_ON_CPU = (100, 256)
-_ROWS_ON_ACCELERATORS = (256, 4096)
-# Maximum number of logits in a block.
-_LARGEST_BLOCK = 1 << 27
+# Number of positions from which a CPU's products are at speed.
+_ROWS_ON_CPU = 512
+# Number of logits that a block may always have, even if an eighth of them is less: 64 MiB of float32.
+_LOGITS_ON_CPU = 1 << 24
+# On accelerators, the fewest positions of a block, and the most logits: 1 GiB of bfloat16. More positions
+# mean fewer passes over the head's gradient.
+_ROWS_ON_ACCELERATORS = 256
+_LOGITS_ON_ACCELERATORS = 1 << 29
 
 
 class Head(NamedTuple):
@@ -106,9 +110,14 @@ def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | Non
 
 
 def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
-    """Number of positions in a block: a tenth of all, within the limits for fast products and memory."""
-    least, most = _ROWS_ON_CPU if device.type == "cpu" else _ROWS_ON_ACCELERATORS
-    return min(max(positions // 10, least), most, max(least, _LARGEST_BLOCK // vocab_size))
+    """Number of positions in a block: enough for fast products, if memory allows.
+
+    A block holds an eighth of the logits at most, or, on the CPU, 2^24 logits if that is more.
+    """
+    if device.type == "cpu":
+        return min(_ROWS_ON_CPU, max(positions // 8, _LOGITS_ON_CPU // vocab_size, 1))
+    rows = min(positions // 8, _LOGITS_ON_ACCELERATORS // vocab_size)
+    return max(rows, _ROWS_ON_ACCELERATORS)
 
 
 def sum_of_blocks(
@@ -155,6 +164,8 @@ class _SumOfBlocks(torch.autograd.Function):
             gradients.wanted
             and hidden.dtype == compute_dtype(hidden.dtype)
             and head.transform.softcap is None
+            and head.shard is None
+            and hidden.device.type not in KERNEL_DEVICES
         )
         mean = objective.label_smoothing > 0
         sums = LossTerms(*(hidden.new_zeros((), dtype=compute_dtype(hidden.dtype)) for _ in range(3)))
@@ -174,9 +185,10 @@ class _SumOfBlocks(torch.autograd.Function):
                 grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
                 scale = _largest(grads) if scaled else None
                 grads = grads if scale is None else tuple(grad / scale for grad in grads)
+                written = readout.level, readout.log_sum.detach(), readout.number_logits.detach()
                 write_gradient(
-                    logits, overwrite, logits, here.labels, token_ids, readout.level,
-                    readout.log_sum.detach(), head.transform, grads, head.shard,
+                    logits, overwrite, logits, here.labels, token_ids, written, head.transform, grads,
+                    head.shard,
                 )  # fmt: skip
                 gradients.add(block, logits, scale)
         ctx.dtype = hidden.dtype
@@ -210,8 +222,8 @@ class _ReadHidden(torch.autograd.Function):
             for block, logits in _blocks(hidden, head, rows)
         ]
         readout = Readout(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
-        level, log_sum = readout[:2]
-        ctx.save_for_backward(hidden, weight_of_head, bias, labels, token_ids, level, log_sum)
+        level, log_sum, _, number_logits = readout[:4]
+        ctx.save_for_backward(hidden, weight_of_head, bias, labels, token_ids, level, log_sum, number_logits)
         ctx.mark_non_differentiable(level)
         ctx.transform, ctx.shard, ctx.rows = head.transform, head.shard, rows
         return tuple(readout)
@@ -219,15 +231,15 @@ class _ReadHidden(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        hidden, weight_of_head, bias, labels, token_ids, level, log_sum = ctx.saved_tensors
+        hidden, weight_of_head, bias, labels, token_ids, level, log_sum, number_logits = ctx.saved_tensors
         head = Head(weight_of_head, bias, ctx.transform, ctx.shard)
         gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3], scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
             # The gradient of the mean logit is empty if it was not read; so are its blocks.
             here = tuple(grad[block] for grad in grads)
             write_gradient(
-                logits, False, logits, labels[block], token_ids, level[block], log_sum[block],
-                head.transform, here, head.shard,
+                logits, False, logits, labels[block], token_ids,
+                (level[block], log_sum[block], number_logits[block]), head.transform, here, head.shard,
             )  # fmt: skip
             gradients.add(block, logits)
         return (

@@ -11,7 +11,9 @@ so a number loss adds one scalar and a few entries per row to the gradient that 
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 # The logarithm of a larger probability is exact to rounding.
 _SAFE_PROBABILITY = 1e-20
+# Devices whose logits the Triton kernels (kernels.py) read and write, if Triton is installed. Its interpreter
+# adds the CPU.
+KERNEL_DEVICES: tuple[str, ...] = ()
+if importlib.util.find_spec("triton") is not None:
+    KERNEL_DEVICES = ("cuda", "xpu", *(["cpu"] if os.environ.get("TRITON_INTERPRET") == "1" else []))
 
 
 class Readout(NamedTuple):
@@ -136,7 +143,8 @@ def read_logits(
 
     Args:
         logits: `[..., vocab]`, any float dtype; this rank's columns if the vocabulary is sharded.
-        labels: `[positions]`, token ids, all inside the vocabulary.
+        labels: `[positions]`, token ids, all inside the vocabulary; -1 where ignored, so that the kernels
+            skip the row.
         token_ids: `[number tokens]`.
         transform: transform of the logits. Default: none.
         mean: also read the mean logit, for label smoothing.
@@ -148,8 +156,9 @@ def read_logits(
         gradient; none with `inplace` or without a gradient.
     """
     logits = logits.reshape(-1, logits.shape[-1])
-    if torch.compiler.is_compiling() and logits.device.type != "cpu" and shard is None:
-        # The compiler fuses this into two reads and one write of the logits.
+    by_operators = logits.device.type != "cpu" and logits.device.type not in KERNEL_DEVICES
+    if torch.compiler.is_compiling() and by_operators and shard is None:
+        # The compiler fuses this into few passes over the logits.
         return _read_plainly(logits, labels, token_ids, transform, mean)
     keep = torch.is_grad_enabled() and logits.requires_grad
     read = _ReadLogits.apply(logits, labels, token_ids, transform, mean, keep, inplace, shard)  # type: ignore[no-untyped-call]
@@ -162,14 +171,17 @@ def _read_plainly(
     transformed = transform.apply(logits.to(compute_dtype(logits.dtype)))
     return Readout(
         *_log_normalizer(transformed),
-        transformed.gather(-1, labels.unsqueeze(-1)).squeeze(-1),
+        transformed.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1),
         transformed.index_select(-1, token_ids),
         transformed.mean(-1) if mean else transformed.new_empty(0),
     )
 
 
 class _ReadLogits(torch.autograd.Function):
-    """Keeps the softmax of the forward pass, and turns it into the gradient in place."""
+    """Keeps the softmax of the forward pass, and turns it into the gradient in place.
+
+    Kernels keep nothing: they read the logits again, which takes no longer than reading a softmax.
+    """
 
     @staticmethod
     def forward(
@@ -177,13 +189,14 @@ class _ReadLogits(torch.autograd.Function):
         keep: bool, inplace: bool, shard: Shard | None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         if shard is None:
-            keep_softmax = keep and not inplace and logits.dtype == compute_dtype(logits.dtype)
+            wide = logits.dtype == compute_dtype(logits.dtype)
+            keep_softmax = keep and not inplace and wide and logits.device.type not in KERNEL_DEVICES
             *read, softmax = _read_logits(logits, labels, token_ids, *transform, mean, keep_softmax)
         else:
             read = [*read_block(logits, labels, token_ids, transform, mean, shard=shard)]
             softmax = logits.new_empty(0)
-        level, log_sum = read[:2]
-        ctx.save_for_backward(logits, labels, token_ids, level, log_sum, softmax)
+        level, log_sum, _, number_logits = read[:4]
+        ctx.save_for_backward(logits, labels, token_ids, level, log_sum, number_logits, softmax)
         ctx.mark_non_differentiable(level)
         ctx.transform, ctx.shard, ctx.inplace, ctx.softmax_spent = transform, shard, inplace, False
         return tuple(read)
@@ -191,7 +204,7 @@ class _ReadLogits(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        logits, labels, token_ids, level, log_sum, softmax = ctx.saved_tensors
+        logits, labels, token_ids, level, log_sum, number_logits, softmax = ctx.saved_tensors
         if ctx.inplace and ctx.softmax_spent:
             raise RuntimeError(
                 "backward was called a second time, but the first call wrote the gradient over the logits. "
@@ -204,8 +217,8 @@ class _ReadLogits(torch.autograd.Function):
             # `.data`, so that autograd does not reject the change of a saved tensor.
             grad = softmax.data if is_softmax else logits.data if ctx.inplace else torch.empty_like(logits)
         ctx.softmax_spent = True
-        readout = level, log_sum, ctx.transform
-        write_gradient(grad, is_softmax, logits, labels, token_ids, *readout, grads, ctx.shard)
+        readout = level, log_sum, number_logits
+        write_gradient(grad, is_softmax, logits, labels, token_ids, readout, ctx.transform, grads, ctx.shard)
         return grad, *[None] * 7
 
 
@@ -224,16 +237,19 @@ def read_block(
     Args:
         logits, labels, token_ids, transform, mean, shard: see `read_logits`.
         softmax: `[positions, vocab]`, float32 or float64, output buffer of the softmax, which may be the
-            logits themselves. Default: none.
+            logits themselves; not for kernels and shards. Default: none.
         positions: indices of the positions to read; only without `softmax`. Default: all.
 
     Returns:
         The readout.
     """
     if shard is not None:
-        return shard.read(
-            transform.apply(logits.to(compute_dtype(logits.dtype))), labels, token_ids, mean, softmax
-        )
+        return shard.read(logits, labels, token_ids, transform, mean)
+    if logits.device.type in KERNEL_DEVICES and positions is None:
+        from ntloss.engine import kernels  # Triton takes long to import
+
+        return Readout(*kernels.read(logits, labels, token_ids, *transform, mean))
+    labels = labels.clamp(min=0)
     whole = softmax is not None and transform == IDENTITY  # no copies are needed
     rows = max(1, len(logits) if whole else _CHUNK // logits.shape[-1])
     parts = []
@@ -316,21 +332,34 @@ def _empty_readout(logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool
 
 
 def write_gradient(
-    grad: Tensor, is_softmax: bool, logits: Tensor, labels: Tensor, token_ids: Tensor, level: Tensor,
-    log_sum: Tensor, transform: Transform, grads: tuple[Tensor, ...], shard: Shard | None = None,
+    grad: Tensor, is_softmax: bool, logits: Tensor, labels: Tensor, token_ids: Tensor,
+    readout: tuple[Tensor, Tensor, Tensor], transform: Transform, grads: tuple[Tensor, ...],
+    shard: Shard | None = None,
 ) -> None:  # fmt: skip
-    """Write the gradient of the logits to `grad`, which holds their softmax if `is_softmax`."""
+    """Write the gradient of the logits to `grad`, which holds their softmax if `is_softmax`.
+
+    `readout` holds levels, log-sums and number logits.
+    """
     if shard is not None:
         labels, token_ids, grads = shard.localize(labels, token_ids, grads)
-    _write_gradient(grad, is_softmax, logits, labels, token_ids, level, log_sum, *transform, *grads)
+    _write_gradient(grad, is_softmax, logits, labels, token_ids, *readout, *transform, *grads)
 
 
 @torch.library.custom_op("ntloss::write_gradient", mutates_args=("grad",))
 def _write_gradient(
     grad: Tensor, is_softmax: bool, logits: Tensor, labels: Tensor, token_ids: Tensor, level: Tensor,
-    log_sum: Tensor, scale: float, softcap: float | None, grad_log_sum: Tensor, grad_label_logit: Tensor,
-    grad_number_logits: Tensor, grad_mean_logit: Tensor,
+    log_sum: Tensor, number_logits: Tensor, scale: float, softcap: float | None, grad_log_sum: Tensor,
+    grad_label_logit: Tensor, grad_number_logits: Tensor, grad_mean_logit: Tensor,
 ) -> None:  # fmt: skip
+    if logits.device.type in KERNEL_DEVICES:
+        from ntloss.engine import kernels  # Triton takes long to import
+
+        kernels.write(
+            grad, logits, labels, token_ids, level, log_sum, number_logits, scale, softcap, grad_log_sum,
+            grad_label_logit, grad_number_logits, grad_mean_logit,
+        )  # fmt: skip
+        return
+    labels, token_ids = labels.clamp(min=0), token_ids.clamp(min=0)
     transform = Transform(scale, softcap)
     whole = is_softmax and transform == IDENTITY  # no copies are needed
     rows = max(1, len(logits) if whole else _CHUNK // logits.shape[-1])
@@ -359,7 +388,8 @@ def _write_gradient(
 
 def _zero_broken_rows(work: Tensor, grad_log_sum: Tensor, log_normalizer: Tensor) -> None:
     """Zero the rows of ignored positions whose logits are NaN or infinite, because 0 times NaN is NaN."""
-    # On accelerators the check would synchronize, so such rows stay NaN there, as with F.cross_entropy.
+    # On accelerators the check would synchronize, so such rows stay NaN there, as with F.cross_entropy. The
+    # kernels do not read them.
     if work.device.type == "cpu":
         broken = (grad_log_sum == 0) & ~log_normalizer.isfinite()
         if bool(broken.any()):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-from ntloss.engine.readout import Readout
+from ntloss.engine.readout import Readout, Transform, read_block
 
 
 class Shard(NamedTuple):
@@ -56,38 +56,40 @@ class Shard(NamedTuple):
         return cls(start, size, vocab_size, group)
 
     def read(
-        self, part: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, softmax: Tensor | None
+        self, logits: Tensor, labels: Tensor, token_ids: Tensor, transform: Transform, mean: bool
     ) -> Readout:
-        """Read transformed logits, this rank's columns, together with the other ranks.
+        """Read logits, this rank's columns, together with the other ranks.
 
         The arguments are those of `readout.read_block`, with token ids of the whole vocabulary. The readout
         is the same on every rank.
         """
-        highest = part.detach().amax(-1)
+        local_labels, label_held = self._locate(labels)
+        local_ids, ids_held = self._locate(token_ids)
+        local = read_block(
+            logits, local_labels.where(label_held | (labels < 0), 0), local_ids.clamp(min=0), transform, mean
+        )
+        highest = local.level.clone()
         dist.all_reduce(highest, dist.ReduceOp.MAX, group=self.group)
-        # A row that is -inf everywhere has no finite maximum.
-        highest = highest.clamp(min=torch.finfo(part.dtype).min)
-        exponentials = (part - highest.unsqueeze(-1)).exp_()
-        local_labels, held = self._locate(labels)
-        label_logit = torch.where(held, part.gather(-1, local_labels.unsqueeze(-1)).squeeze(-1), 0)
-        local_ids, held = self._locate(token_ids)
-        number_logits = torch.where(held, part.index_select(-1, local_ids), 0)
-        columns = [exponentials.sum(-1, keepdim=True), label_logit.unsqueeze(-1), number_logits]
+        columns = [
+            ((local.level - highest) + local.log_sum).exp().unsqueeze(-1),
+            torch.where(label_held, local.label_logit, 0).unsqueeze(-1),
+            torch.where(ids_held, local.number_logits, 0),
+        ]
         if mean:
-            columns.append(part.sum(-1, keepdim=True) / self.vocab_size)
+            columns.append(local.mean_logit.unsqueeze(-1) * (self.size / self.vocab_size))
         together = torch.cat(columns, -1)
         dist.all_reduce(together, group=self.group)
-        total = together[:, 0]
-        if softmax is not None:
-            torch.div(exponentials, total.unsqueeze(-1), out=softmax)
         label_logit, number_logits = together[:, 1].clone(), together[:, 2 : 2 + len(token_ids)].clone()
-        mean_logit = together[:, -1].clone() if mean else part.new_empty(0)
-        return Readout(highest, total.log(), label_logit, number_logits, mean_logit)
+        mean_logit = together[:, -1].clone() if mean else local.mean_logit
+        return Readout(highest, together[:, 0].log(), label_logit, number_logits, mean_logit)
 
     def localize(
         self, labels: Tensor, token_ids: Tensor, grads: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Translate ids and gradients to this rank's columns, for `readout.write_gradient`."""
+        """Translate ids and gradients to this rank's columns, for `readout.write_gradient`.
+
+        Ids of other ranks become -1, with a gradient of zero.
+        """
         grad_log_sum, grad_label_logit, grad_number_logits, grad_mean_logit = grads
         labels, held = self._locate(labels)
         grad_label_logit = torch.where(held, grad_label_logit, 0)
@@ -98,10 +100,10 @@ class Shard(NamedTuple):
         return labels, token_ids, (grad_log_sum, grad_label_logit, grad_number_logits, grad_mean_logit)
 
     def _locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        # Local columns of token ids, 0 for those of other ranks, and whether this rank holds them.
+        # Local columns of token ids, -1 for those of other ranks, and whether this rank holds them.
         local = ids - self.start
         held = (local >= 0) & (local < self.size)
-        return torch.where(held, local, 0), held
+        return torch.where(held, local, -1), held
 
 
 def local_columns(

@@ -23,7 +23,7 @@ class Targets(NamedTuple):
     For a mean, the weights are already divided by the total weight of the items or numbers.
 
     Args:
-        labels: token ids, 0 where ignored.
+        labels: token ids, -1 where ignored.
         target: index of the label's value, 0 where the label is not a number.
         counted: bool, False where the label is ignored.
         item_weights: weight of the position.
@@ -140,7 +140,7 @@ def read_labels(
     static_shapes = labels.device.type != "cpu" or torch.compiler.is_compiling()
     if not objective.needs_all_positions and not static_shapes:
         number_rows = term_weights.nonzero().squeeze(-1)
-    labels = torch.where(counted, labels, 0)
+    labels = torch.where(counted, labels, -1)
     return Targets(labels, target, counted, item_weights, ce_weights, term_weights, number_rows, spans)
 
 

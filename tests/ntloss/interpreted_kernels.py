@@ -1,0 +1,249 @@
+"""The Triton kernels in Triton's interpreter: the cases of the other paths, wide rows, and what they read.
+
+Triton has to be told to interpret before it is imported, so test_kernels.py runs this file in a process of
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import parallel_worker
+import pytest
+import test_combined_losses
+import test_large_logits
+import test_vocabulary_parallel
+import torch
+import torch._dynamo.testing
+from combined_cases import NUMBERS, PATHS, VOCAB, assert_matches, make_case
+from covering import covering
+from graphs import assert_same_results
+from processes import results_of
+from test_kernels import wide_case
+from tolerances import GRADIENT_TOLERANCE, VALUE_TOLERANCE, assert_close
+from triton.runtime.interpreter import interpreter_builder as builder
+
+from ntloss import NTLCrossEntropyLoss, NumberTokenLoss, NumberVocabulary
+from ntloss.engine import kernels, readout
+
+if "cpu" not in readout.KERNEL_DEVICES:  # where doctests are collected
+    pytest.skip("test_kernels.py runs this file with TRITON_INTERPRET=1", allow_module_level=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet() -> Iterator[None]:
+    with np.errstate(all="ignore"):  # the interpreter computes exp and log with NumPy
+        yield
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the kernels that are launched."""
+    launched: list[str] = []
+    for name in ("read", "write"):
+        kernel = getattr(kernels, name)
+        monkeypatch.setattr(
+            kernels, name, lambda *given, n=name, k=kernel: (launched.append(n), k(*given))[1]
+        )
+    return launched
+
+
+class TestLogitsPath(test_combined_losses.TestLogitsPath):
+    pass
+
+
+class TestShapes(test_combined_losses.TestShapes):
+    pass
+
+
+class TestAutograd(test_combined_losses.TestAutograd):
+    # Tests of operators in float16, too many positions for the interpreter.
+    test_float16_gradients_neither_underflow_nor_overflow = None
+
+
+CASES = covering(
+    {
+        "dtype": [torch.float64, torch.float32, torch.bfloat16, torch.float16],
+        "mode": ["add", "replace"],
+        "reduction": ["mean", "sum", "none"],
+        "transform": [(None, 1.0), (3.0, 1.0), (None, 0.3), (2.0, 1.5)],
+        "criterion": ["wasserstein", "squashed", "squared", "raft", "gaussian"],
+        "reweigh": [True, False],
+        "label_smoothing": [0.0, 0.1],
+        "z_loss": [0.0, 1e-2],
+        "weighted": [False, True],
+        "ignore_index": [-100, 9, -1],  # 9 is a number token
+        "gone": [False, True],
+        "chunk_size": [None, 3],
+        "piece": [4, 16, 64],  # columns and number tokens at a time
+    }
+)
+
+
+@pytest.mark.parametrize("drawn", CASES, ids=test_combined_losses.describe)
+def test_every_path_equals_the_oracle(
+    drawn: dict[str, Any], launches: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = dict(drawn)
+    dtype, chunk_size, piece = (drawn.pop(name) for name in ("dtype", "chunk_size", "piece"))
+    drawn["softcap"], drawn["logit_scale"] = drawn.pop("transform")
+    monkeypatch.setattr(kernels, "_blocks", lambda *_: (piece, piece))
+    if drawn["softcap"] is None and drawn["label_smoothing"]:
+        drawn["gone"] = False  # cross-entropy would be infinite, which another test covers
+    case = make_case(7, seed=1, **drawn)
+    for path in PATHS:
+        changes = {"chunk_size": chunk_size} if path.startswith("linear") else {}
+        # The product with the head is rounded to float16, as in bfloat16.
+        if dtype != torch.float16 or path in ("logits", "inplace"):
+            assert_matches(case, path, dtype, **changes)
+    assert {"read", "write"} <= set(launches)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("vocab_size", [10, 257, 1009, 4095, 4096])
+def test_vocabularies_of_any_width(vocab_size: int, dtype: torch.dtype, inplace: bool) -> None:
+    case, logits = wide_case(dtype, vocab_size, z_loss=1e-3, softcap=20.0 if inplace else None)
+    wanted = case.expected(logits)
+    # Rows of a wider buffer, at addresses that are multiples of nothing, beside values that must not count.
+    wide = torch.full((len(logits), vocab_size + 5), torch.nan, dtype=dtype)
+    view = wide[:, 2 : 2 + vocab_size].copy_(logits)
+    leaf = (view if inplace else view.clone(memory_format=torch.preserve_format)).requires_grad_()
+    loss_fn = NTLCrossEntropyLoss(
+        case.vocabulary, inplace_backward=inplace, **{**case.arguments(), "return_terms": False}
+    )
+    loss = loss_fn(leaf.view_as(leaf), case.labels)
+    (loss * torch.as_tensor(case.upstream)).sum().backward()
+    assert loss.dtype == torch.promote_types(dtype, torch.float32)
+    assert_close(loss, wanted.loss, VALUE_TOLERANCE)
+    assert_close(leaf.grad, wanted.gradient, GRADIENT_TOLERANCE)
+    assert not leaf.grad[1].any()
+    if inplace:
+        assert wide.isnan().sum() == 5 * len(logits)
+
+
+@pytest.mark.exact_rounding(
+    "the noise of the head would move logits in the thousands by more than it measures"
+)
+@pytest.mark.parametrize("path", ["logits", "sharded", "linear"])
+def test_large_logits_are_exact(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_large_logits.one_rank.__wrapped__(monkeypatch)
+    monkeypatch.setattr(test_large_logits, "POSITIONS", 24)
+    options = test_large_logits.OPTIONS[-1]
+    check = test_large_logits.test_gradients_are_as_exact_as_those_of_cross_entropy
+    check(path, 3000.0, options, monkeypatch)
+
+
+def test_shards_equal_one_process(tmp_path: Path) -> None:
+    # Every fifth trial: processes and the interpreter are slow.
+    chosen = test_vocabulary_parallel.TRIALS[::5]
+    names = [trial.name for trial in chosen]
+    jobs = {2: results_of(parallel_worker.run_trials, (2, names), tmp_path)}
+    for trial in chosen:
+        test_vocabulary_parallel.test_loss_and_gradients_equal_those_of_one_process(trial, 2, jobs)
+
+
+@pytest.fixture
+def traffic(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of elements of each load and store of the interpreter, in order; stores are negative."""
+    moved: list[int] = []
+    load, store = builder.create_masked_load, builder.create_masked_store
+
+    def count_load(pointers: Any, mask: Any, *rest: Any) -> Any:
+        moved.append(int(mask.data.sum()))
+        return load(pointers, mask, *rest)
+
+    def count_store(pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        moved.append(-int(mask.data.sum()))
+        return store(pointers, value, mask, *rest)
+
+    monkeypatch.setattr(builder, "create_masked_load", count_load)
+    monkeypatch.setattr(builder, "create_masked_store", count_store)
+    return moved
+
+
+@pytest.mark.parametrize("ignored", [0, 3, 7])
+def test_logits_are_read_twice_and_written_once_and_ignored_ones_not_read(
+    ignored: int, traffic: list[int]
+) -> None:
+    positions, vocab_size = 7, 1009
+    leaf = torch.randn(positions, vocab_size, requires_grad=True)
+    labels = torch.arange(positions)
+    labels[:ignored] = -100
+    digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size)
+    NTLCrossEntropyLoss(digits)(leaf, labels).backward()
+    # Besides the logits: a label, and some entries for each number token.
+    slack = positions * 10 * 8
+    reads, writes = sum(x for x in traffic if x > 0), -sum(x for x in traffic if x < 0)
+    assert 0 <= reads - 2 * (positions - ignored) * vocab_size <= slack
+    assert 0 <= writes - positions * vocab_size <= slack
+
+
+def test_positions_without_cross_entropy_are_not_read_for_their_gradient(traffic: list[int]) -> None:
+    # A number term that does not look at the text needs the gradient of the number tokens alone.
+    leaf = torch.randn(5, 1009, requires_grad=True)
+    digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, 1009)
+    loss = NTLCrossEntropyLoss(digits, mode="replace", reduction="sum")(leaf, torch.arange(5))
+    traffic.clear()
+    loss.backward()
+    assert max(x for x in traffic) <= 10
+    assert leaf.grad[:, :10].all()
+    assert not leaf.grad[:, 10:].any()
+
+
+def test_a_label_outside_of_the_vocabulary_is_nan() -> None:
+    # Accelerators do not check labels, and the kernels must not read other memory.
+    read = kernels.read(torch.zeros(2, VOCAB), torch.tensor([3, VOCAB]), torch.tensor([1]), 1.0, None, False)
+    assert read[2].isnan().tolist() == [False, True]
+
+
+def test_offsets_exceed_31_bits() -> None:
+    # Only the pages of two short rows are ever touched.
+    buffer = torch.empty((1 << 31) + (1 << 12), dtype=torch.float16)
+    logits = buffer.as_strided((2, 50), (1 << 31, 1))
+    logits.copy_(torch.randn(2, 50))
+    columns = buffer.as_strided((50, 2), (1, 1 << 31)).t()
+    labels, ids = torch.tensor([3, 7]), torch.arange(10)
+    wanted = logits.float().logsumexp(-1)
+    for given in (logits, columns):
+        level, log_sum, label_logit, numbers, _ = kernels.read(given, labels, ids, 1.0, None, False)
+        assert_close(level + log_sum, wanted)
+        assert_close(label_logit, logits[[0, 1], [3, 7]].float())
+        softmax = logits.float().softmax(-1)
+        zeros = torch.zeros(2)
+        kernels.write(
+            given, given, labels, ids, level, log_sum, numbers, 1.0, None,
+            torch.ones(2), zeros, torch.zeros(2, 10), zeros[:0],
+        )  # fmt: skip
+        assert_close(logits, softmax.half())
+        logits.copy_(wide := torch.randn(2, 50))
+        wanted = wide.half().float().logsumexp(-1)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"softcap": 3.0, "label_smoothing": 0.1, "reduction": "none"}], ids=str
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_logits_path_is_one_graph_that_equals_eager(
+    dtype: torch.dtype, options: dict[str, Any], launches: list[str]
+) -> None:
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    module = NTLCrossEntropyLoss(NUMBERS, **options)
+    compiled = torch.compile(lambda z, y: module(z * 2, y), fullgraph=True, backend=counter)
+    case = make_case(3, 5)
+    assert_same_results(lambda z, y: module(z * 2, y), compiled, case.logits(dtype), case.labels)
+    assert counter.frame_count == 1
+    assert launches == ["read", "write"] * 2
+
+
+def test_a_number_term_alone_is_the_same_with_and_without_a_gradient(launches: list[str]) -> None:
+    case = make_case(40, seed=3)
+    loss_fn = NumberTokenLoss(NUMBERS, reweigh=True)
+    with torch.no_grad():
+        without = loss_fn(case.logits(), case.labels)
+    assert_close(without, loss_fn(case.logits().requires_grad_(), case.labels))
+    assert launches
