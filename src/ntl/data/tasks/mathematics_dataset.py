@@ -11,7 +11,6 @@ Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Mod
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from rich.progress import track
+from tqdm import tqdm
 
 from ntl.data import Example, TaskData, check_at_least
 from ntl.data.files import (
@@ -168,7 +167,7 @@ def plan(settings: Mapping[str, Any]) -> Plan:
         held_out: list[Example] = []
         with ExitStack() as stack:
             opened = [stack.enter_context(bucket.open("wb")) for bucket in buckets]
-            for i, path in enumerate(_show_progress(files, "reading")):
+            for i, path in enumerate(tqdm(files, "reading", leave=False, disable=None)):
                 held_out += _scatter(path, opened, settings["validation_share"], [seed, i])
         yield "validation", held_out
         yield "train", _gather(buckets, [seed, len(files)])
@@ -192,12 +191,8 @@ def _scatter(path: Path, buckets: Sequence[BinaryIO], share: float, seed: list[i
 
 def _gather(buckets: Sequence[Path], seed: list[int]) -> Iterator[Example]:
     """Yield the pairs of each bucket in random order."""
-    for i, bucket in enumerate(_show_progress(buckets, "shuffling")):
+    for i, bucket in enumerate(tqdm(buckets, "shuffling", leave=False, disable=None)):
         lines = bucket.read_bytes().decode().split("\n")
         bucket.unlink()
         for j in np.random.default_rng([*seed, i]).permutation(len(lines) // 2).tolist():
             yield Example(lines[2 * j], lines[2 * j + 1])
-
-
-def _show_progress(files: Sequence[Path], what: str) -> Iterable[Path]:
-    return track(files, what, transient=True, disable=not sys.stdout.isatty())
