@@ -176,6 +176,10 @@ def _ineffective_keys(config: Mapping[str, Any]) -> dict[str, str]:
             "generate them",
         ),
         (
+            set(config["evaluation"]["read"]) <= {"greedy"}, ("evaluation.interval",),
+            "evaluation.read=[greedy] has no intervals. Pass evaluation.read=[greedy,median]",
+        ),
+        (
             training["max_steps"] != -1, ("training_args.num_train_epochs",),
             f"training ends after training_args.max_steps={training['max_steps']}. Pass "
             "training_args.max_steps=-1 to count epochs",

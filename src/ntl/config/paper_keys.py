@@ -14,7 +14,14 @@ from typing import Any, get_args, get_type_hints
 from ntl.config.compose import check_number, check_value, flatten, is_whole_number
 from ntl.config.known_keys import LOSS_KEYS, check_keys
 from ntl.config.names import loss_name, objective_name
-from ntl.config.settings import FAMILIES, GenerationSettings, LossSettings, ModelSettings, RunSettings
+from ntl.config.settings import (
+    FAMILIES,
+    READINGS,
+    GenerationSettings,
+    LossSettings,
+    ModelSettings,
+    RunSettings,
+)
 from ntl.errors import UserError
 from ntloss import criterion_names
 
@@ -72,6 +79,8 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
     check_training_args(training)
     model = model_settings(config["model_args"], training["seed"])
     loss = loss_settings(config["model_args"], config["loss"])
+    generation = generation_settings(asked, training["per_device_eval_batch_size"])
+    _check_readings(generation, model, training)
     if training["do_only_eval"] and model.checkpoint is None:
         raise UserError(
             "training_args=eval evaluates a trained model, but model_args.model_name_or_path is null; "
@@ -90,7 +99,7 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         objective=objective_name(model, loss),
         model=model,
         loss=loss,
-        generation=generation_settings(asked, training["per_device_eval_batch_size"]),
+        generation=generation,
         samples=asked["samples"],
         samples_during_training=asked["samples_during_training"],
         data={**data, "name": data["dataset_name"]},
@@ -129,17 +138,24 @@ def continued_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluated_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by key, that an evaluation's results depend on, besides the model."""
-    flat = flatten({**config["dataset_args"], **config.get("evaluation", {})})
+    flat = flatten({**config["dataset_args"], **_with_effect(config.get("evaluation", {}))})
     return {key: value for key, value in flat.items() if key not in ("cache_dir", "samples_during_training")}
 
 
 def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by dotted key, that separate the rows of a report. Null counts as absent."""
+    config = {**config, "evaluation": _with_effect(config.get("evaluation", {}))}
     return {
         key: value
         for key, value in flatten(config).items()
         if value is not None and key.rpartition(".")[2] not in NOT_COMPARED
     }
+
+
+def _with_effect(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of an evaluation without those that have no effect if numbers are only decoded."""
+    only_greedy = set(evaluation.get("read", ["greedy"])) <= {"greedy"}
+    return {key: evaluation[key] for key in evaluation if not only_greedy or key not in ("read", "interval")}
 
 
 def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -325,7 +341,40 @@ def generation_settings(evaluation: Mapping[str, Any], batch_size: int) -> Gener
         )
     for key in ("samples", "samples_during_training"):
         _check_optional_count(evaluation, f"evaluation.{key}", 1, "all", 100)
-    return GenerationSettings(evaluation["beams"], evaluation["max_new_tokens"], batch_size)
+    read = evaluation["read"]
+    check_value(
+        isinstance(read, list) and bool(read) and set(map(str, read)) <= {*READINGS}, "evaluation.read", read,
+        f"a list of one or more of: {', '.join(READINGS)}", "[greedy,median]",
+    )  # fmt: skip
+    check_number(evaluation, "evaluation.interval", above=0, below=1, example=0.9)
+    return GenerationSettings(
+        beams=evaluation["beams"],
+        max_new_tokens=evaluation["max_new_tokens"],
+        batch_size=batch_size,
+        read=tuple(reading for reading in READINGS if reading == "greedy" or reading in read),
+        interval=evaluation["interval"],
+    )
+
+
+def _check_readings(
+    generation: GenerationSettings, model: ModelSettings, training: Mapping[str, Any]
+) -> None:
+    """Check that the model has quantiles if a reading needs them."""
+    if not generation.quantile_readings:
+        return
+    asked = f"evaluation.read=[{','.join(generation.quantile_readings)}]"
+    if model.head != "language" or model.encoding not in ("digits", "auto"):
+        name = "a regression head" if model.head != "language" else f"number_encoding={model.encoding}"
+        raise UserError(
+            f"{asked} needs quantiles of the number that a model writes in digits, and {name} has none; "
+            "expected a language model with number_encoding=none. Pass evaluation.read=[greedy]."
+        )
+    if training.get("fsdp"):
+        raise UserError(
+            f"{asked} needs the whole model in each process; expected training without "
+            "training_args.fsdp. Train with evaluation.read=[greedy], and read the quantiles of the trained "
+            "model with training_args=eval."
+        )
 
 
 def check_training_args(training: Mapping[str, Any]) -> None:
