@@ -362,18 +362,16 @@ def _check_readings(
     """Check that the model has quantiles if a reading needs them."""
     if not generation.quantile_readings:
         return
-    asked = f"evaluation.read=[{','.join(generation.quantile_readings)}]"
-    if model.head != "language" or model.encoding not in ("digits", "auto"):
-        name = "a regression head" if model.head != "language" else f"number_encoding={model.encoding}"
-        raise UserError(
-            f"{asked} needs quantiles of the number that a model writes in digits, and {name} has none; "
-            "expected a language model with number_encoding=none. Pass evaluation.read=[greedy]."
-        )
+    from ntl.approaches import no_quantiles
+
+    if model.head != "language":
+        raise no_quantiles("a regression head")
+    if model.encoding not in ("digits", "auto"):
+        raise no_quantiles(f"number_encoding={model.encoding}")
     if training.get("fsdp"):
         raise UserError(
-            f"{asked} needs the whole model in each process; expected training without "
-            "training_args.fsdp. Train with evaluation.read=[greedy], and read the quantiles of the trained "
-            "model with training_args=eval."
+            "evaluation.read=[median] or [mean] needs the whole model in each process; expected training "
+            "without training_args.fsdp. Train with evaluation.read=[greedy], then pass training_args=eval."
         )
 
 

@@ -22,6 +22,7 @@ from ntl.data import TaskData, load_task
 from ntl.encodings.cache import tokenize
 from ntl.errors import UserError
 from ntl.evaluation import evaluate, evaluate_tests, evenly_spaced
+from ntl.readings import check_readings
 from ntl.training.callbacks import RunRecorder, describe_metrics, progress_callbacks
 from ntl.training.folders import check_folder, open_folder, place_evaluation
 from ntl.training.run_folder import Metrics, RunFolder
@@ -65,6 +66,7 @@ def run(
     approach = build_approach(settings.model, settings.loss)
     if not settings.only_evaluate:
         approach.fit(example.answer for example in data.train)
+    check_readings(approach, data, settings.generation)
     if settings.checkpoint is not None:  # checked now, because `fit` chooses the number format
         check_checkpoint(approach.model, settings.checkpoint)
     # No process writes before all have passed their checks.
