@@ -40,6 +40,7 @@ class Distribution:
         median: The median.
         upper: Upper end of the interval.
         mean: The mean.
+        mass: Probability that the model writes a number, as `NumberQuantiles.mass`.
         unresolved: Share of the quantiles that the search did not find within its rows.
     """
 
@@ -48,6 +49,7 @@ class Distribution:
     median: float
     upper: float
     mean: float
+    mass: float
     unresolved: float
 
     def fields(self, generation: GenerationSettings) -> dict[str, float | None]:
@@ -105,7 +107,7 @@ def read_distributions(
     # Sorted, because rounding may cross two quantiles.
     spaced = read.values[:, :SPACED].sort(-1).values
     ends, median = read.values[:, SPACED:-1].sort(-1).values, read.values[:, -1]
-    columns = (spaced, ends[:, 0], median, ends[:, 1], mean, wide.double().mean(-1))
+    columns = (spaced, ends[:, 0], median, ends[:, 1], mean, read.mass, wide.double().mean(-1))
     return [Distribution(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
@@ -123,7 +125,8 @@ def reading_scores(
         The metrics of `number_scores` for each reading, with its name in front (`median_mae`); `crps`;
         `interval_coverage`, `interval_width` and `interval_score` of the intervals; `coverage_95`,
         `coverage_85`, ... of the central intervals between the spaced quantiles, see
-        `ntloss.QuantileMetrics`; and `unresolved_rate`, the share of quantiles that were not found.
+        `ntloss.QuantileMetrics`; and the means of `mass` and `unresolved` as `number_mass` and
+        `unresolved_rate`.
     """
     true = [math.nan if number is None else number for number in map(parse_number, answers)]
     found = QuantileMetrics(SPACED_LEVELS).update([d.spaced for d in read], true).compute()
@@ -133,6 +136,7 @@ def reading_scores(
     names = ("interval_coverage", "interval_width", "interval_score")
     scores |= zip(names, list(of_interval.values())[-len(names) :], strict=True)
     metrics: Metrics = {name: finite_or_none(value) for name, value in scores.items()}
+    metrics["number_mass"] = sum(d.mass for d in read) / len(read)
     metrics["unresolved_rate"] = sum(d.unresolved for d in read) / len(read)
     for reading in generation.quantile_readings:
         numbers = [getattr(d, reading) for d in read]

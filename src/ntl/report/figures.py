@@ -18,6 +18,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from ntl.report.groups import FinishedRun, Group, test_sets, tests_without_predictions
 from ntl.report.style import STYLE, SeriesStyle, new_figure, save_figure, styles
 from ntl.report.tables import has_noise
+from ntl.report.uncertainty import draw_calibration, draw_intervals
 from ntl.training.run_folder import Prediction
 
 # Maps keys of a learning curve's points to the title and the y-axis label.
@@ -28,7 +29,11 @@ CURVES = {
     "eval_log_mae": ("MAE, log scale", "mean error, log10"),
     **CROSS_ENTROPY,
 }
-NOISE_CURVES = {"eval_mae": ("MAE", "mean absolute error"), **CROSS_ENTROPY}
+ERROR_CURVES = {
+    "eval_mae": ("MAE", "mean absolute error"),
+    "eval_median_mae": ("MAE of the median", "mean absolute error"),
+}
+NOISE_CURVES = {**ERROR_CURVES, **CROSS_ENTROPY}
 OTHER_TOKENS = "xVal"  # writes [NUM] for a number: its cross-entropy is of other tokens than digits
 FEWEST_SEEDS = 5  # with fewer, an interval is so wide that it hides the seeds
 MOST_MODELS = 4  # in a figure of digit confusion
@@ -84,6 +89,10 @@ def draw_dataset(dataset: str, groups: Sequence[Group], folder: Path) -> list[st
             figures["error_by_magnitude"] = _error_by_magnitude(groups, answers, looks)
         for test in numbers:
             figures[f"digit_confusion_{test}"] = _digit_confusion(groups, test, answers[test])
+        figures["calibration"] = draw_calibration(groups, [t for t in numbers if t != "validation"], looks)
+        for test in numbers:
+            if test != "validation":
+                figures[f"intervals_{test}"] = draw_intervals(groups, test, answers[test], looks)
         if noisy := [test for test in numbers if has_noise(groups, test) and test != "validation"]:
             figures["overview"] = _overview(groups, noisy[0], answers[noisy[0]], looks)
         written = []
@@ -203,7 +212,7 @@ def _learning_curves(groups: Sequence[Group], looks: Looks) -> Figure | None:
         _curves(ax, groups, curves, key, looks)
         ax.set_ylabel(panels[key][1])
         ax.set_title(panels[key][0])
-        if key == "eval_mae":
+        if key in ERROR_CURVES:
             _scale_errors(ax, groups, "validation")
     _legend(figure, axes[0], "validation; lines: median over seeds, bands: all seeds")
     return figure

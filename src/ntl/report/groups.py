@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from ntl.config.paper_keys import compared_settings
+from ntl.config.settings import READINGS
 from ntl.errors import UserError
-from ntl.scores import mean_and_interval
+from ntl.scores import mean_and_interval, reading_metric
 from ntl.training.run_folder import (
     CHECKPOINT,
     EVALUATIONS,
@@ -63,15 +64,17 @@ class Group:
         dataset: Dataset of all runs.
         label: Name of the objective, with the settings that distinguish it from others of the same name.
         runs: Runs sorted by seed.
+        reading: How numbers are read, see `GenerationSettings.read`.
     """
 
     dataset: str
     label: str
     runs: Sequence[FinishedRun]
+    reading: str = "greedy"
 
     def values(self, test: str, metric: str) -> list[float | None]:
-        """Return a metric of a test set for each seed, None for runs without it."""
-        return [run.metrics.get(test, {}).get(metric) for run in self.runs]
+        """Return a metric of the reading for each seed, None for runs without it."""
+        return [run.metrics.get(test, {}).get(reading_metric(self.reading, metric)) for run in self.runs]
 
     def mean_and_interval(self, test: str, metric: str) -> tuple[float | None, float | None]:
         """Return the mean over seeds and its confidence interval, see `metrics.mean_and_interval`."""
@@ -89,7 +92,10 @@ class Group:
             The difference, or None if no seed has the metric in both.
         """
         mine, other = (
-            {run.record.seed: run.metrics.get(test, {}).get(metric) for run in group.runs}
+            {
+                run.record.seed: value
+                for run, value in zip(group.runs, group.values(test, metric), strict=True)
+            }
             for group in (self, baseline)
         )
         shared = [(mine[s], other[s]) for s in mine if None not in (mine[s], other.get(s))]
@@ -183,6 +189,24 @@ def group_runs(runs: Sequence[FinishedRun], in_order: bool = False) -> list[Grou
     if in_order:
         return sorted(found, key=lambda group: min(runs.index(run) for run in group.runs))
     return sorted(found, key=lambda group: _sort_key(group.dataset, group.label))
+
+
+def split_readings(groups: Sequence[Group]) -> list[Group]:
+    """Split groups into one for each reading of their numbers, named `T5, greedy`, `T5, median`, ...
+
+    Args:
+        groups: Groups of decoded numbers.
+
+    Returns:
+        The groups in order. A group whose runs have no other reading keeps its name.
+    """
+    split = []
+    for group in groups:
+        names = {name for run in group.runs for metrics in run.metrics.values() for name in metrics}
+        found = [r for r in READINGS if r == group.reading or reading_metric(r, "mae") in names]
+        labels = [f"{group.label}, {r}" if len(found) > 1 else group.label for r in found]
+        split += [replace(group, label=label, reading=r) for label, r in zip(labels, found, strict=True)]
+    return split
 
 
 def group_by_dataset(groups: Sequence[Group]) -> dict[str, list[Group]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ntl.report.formats import Columns, csv_table, latex_table, markdown_table
@@ -11,6 +11,7 @@ from ntl.report.groups import (
     Difference,
     Group,
     describe_evaluations,
+    split_readings,
     test_sets,
     tests_with_differing_questions,
     tests_without_predictions,
@@ -24,6 +25,10 @@ NOTE = (
     "true one in every digit; accuracy: np.isclose, as in the paper. Invalid: share of answers without a "
     "number. Differences are paired by seed."
 )
+UNCERTAINTY_NOTE = (
+    "CRPS: error of the whole distribution of numbers, in their unit. Coverage: share of the answers within the "
+    "interval that evaluation.interval names, which promises to cover that share; width: of that interval."
+)
 LOG_NOTE = " log MAE and log R²: of sign(x)·log10(|x| + 1), as in the paper, over valid predictions."
 
 
@@ -33,7 +38,7 @@ class Column(NamedTuple):
     Args:
         metric: Name of the metric in metrics.json.
         heading: Heading of the column.
-        best: Whether the largest (`max`) or the smallest (`min`) value is best.
+        best: Whether the largest (`max`) or the smallest (`min`) value is best; empty if neither is.
     """
 
     metric: str
@@ -58,6 +63,12 @@ FINAL_ANSWER = (
     Column("exact_final_answer", "exact final answer", "max"),
     Column("final_answer_accuracy", "final answer", "max"),
 )
+# Of the model's distribution, from which numbers are read.
+UNCERTAINTY_COLUMNS = (
+    Column("crps", "CRPS", "min"),
+    Column("interval_coverage", "coverage", ""),
+    Column("interval_width", "width", ""),
+)
 TEXT_COLUMNS = (
     Column("exact_match", "exact match", "max"),
     Column("bleu", "BLEU", "max"),
@@ -79,10 +90,9 @@ def markdown_report(datasets: Mapping[str, Sequence[Group]], left_out: Sequence[
     for dataset, groups in datasets.items():
         lines += [f"## {dataset}", ""]
         for tests in _split_tests(test_sets(groups)):
-            columns, rows, constant = _table(groups, tests)
-            headings = [f"{group.title} {heading}".strip() for group in columns for heading in group.headings]
-            lines += [markdown_table(headings, rows), ""]
-            lines += [f"{line}\n" for line in (constant, *map(_references(groups).get, tests)) if line]
+            for columns, rows, notes in _tables(groups, tests):
+                headings = [f"{block.title} {name}".strip() for block in columns for name in block.headings]
+                lines += [markdown_table(headings, rows), "", *(f"{note}\n" for note in notes)]
         for line in describe_evaluations(groups):
             lines += [line, ""]
         if missing := tests_without_predictions(groups):
@@ -103,9 +113,8 @@ def latex_report(datasets: Mapping[str, Sequence[Group]]) -> str:
     tables = []
     for dataset, groups in datasets.items():
         for tests in _split_tests(test_sets(groups)):
-            columns, rows, constant = _table(groups, tests)
-            lines = [f"{dataset}.", constant, *map(_references(groups).get, tests), _note(datasets)]
-            tables.append(latex_table(columns, rows, " ".join(filter(None, lines))))
+            for columns, rows, notes in _tables(groups, tests):
+                tables.append(latex_table(columns, rows, " ".join([f"{dataset}.", *notes, _note(datasets)])))
     return "% \\usepackage{booktabs}\n" + "\n".join(tables)
 
 
@@ -114,15 +123,20 @@ def wide_csv(datasets: Mapping[str, Sequence[Group]]) -> str:
     columns = [
         (test, column)
         for test in dict.fromkeys(test for groups in datasets.values() for test in test_sets(groups))
-        for column in dict.fromkeys((*FINAL_ANSWER, *NUMBER_COLUMNS, *NOISE_COLUMNS, *TEXT_COLUMNS))
-        if any(column in _metric_columns(groups, test) for groups in datasets.values())
+        for column in dict.fromkeys(
+            (*FINAL_ANSWER, *NUMBER_COLUMNS, *NOISE_COLUMNS, *TEXT_COLUMNS, *UNCERTAINTY_COLUMNS)
+        )
+        if any(
+            column in (*_metric_columns(groups, test), *_uncertainty_columns(groups, test))
+            for groups in datasets.values()
+        )
     ]
     headings = ["dataset", "objective", "seeds"]
     for test, column in columns:
         headings += [f"{test} {column.metric}", f"{test} {column.metric} ±"]
     rows: list[list[object]] = []
     for dataset, groups in datasets.items():
-        for group in groups:
+        for group in split_readings(groups):
             row: list[object] = [dataset, group.label, len(group.runs)]
             for test, column in columns:
                 row += group.mean_and_interval(test, column.metric)
@@ -176,6 +190,11 @@ def _metric_columns(groups: Sequence[Group], test: str) -> list[Column]:
     return [column for column in columns if column.metric in names]
 
 
+def _uncertainty_columns(groups: Sequence[Group], test: str) -> list[Column]:
+    names = {name for group in groups for run in group.runs for name in run.metrics.get(test, {})}
+    return [column for column in UNCERTAINTY_COLUMNS if column.metric in names]
+
+
 class _Block(NamedTuple):
     """A column with its cells; it is shown unless it is the same in all of several rows."""
 
@@ -188,12 +207,33 @@ class _Block(NamedTuple):
         return len(self.cells) > 1 and len({cell.strip("*").partition(" ± ")[0] for cell in self.cells}) == 1
 
 
-def _table(groups: Sequence[Group], tests: Sequence[str]) -> tuple[list[Columns], list[list[str]], str]:
+def _tables(
+    groups: Sequence[Group], tests: Sequence[str]
+) -> Iterator[tuple[list[Columns], list[list[str]], list[str]]]:
+    """Make the table of errors, by objective and reading, and that of distributions, if any was read.
+
+    Yields:
+        The columns, the rows, and the lines below the table.
+    """
+    references = _references(groups)
+    columns, rows, same = _table(split_readings(groups), tests, _metric_columns)
+    yield columns, rows, [*same, *(references[test] for test in tests if test in references)]
+    read = [g for g in groups if any("crps" in run.metrics.get(t, {}) for run in g.runs for t in tests)]
+    if read:
+        columns, rows, same = _table(read, tests, _uncertainty_columns)
+        yield columns, rows, [*same, UNCERTAINTY_NOTE]
+
+
+def _table(
+    groups: Sequence[Group],
+    tests: Sequence[str],
+    columns_of: Callable[[Sequence[Group], str], list[Column]],
+) -> tuple[list[Columns], list[list[str]], list[str]]:
     """Make one table: its columns, its rows, and a line about the columns that are the same in all rows."""
     names = _Block("", "objective", [group.label for group in groups])
     blocks = [_Block("", "seeds", [str(len(group.runs)) for group in groups])]
     for test in tests:
-        for column in _metric_columns(groups, test):
+        for column in columns_of(groups, test):
             block = _Block(test, column.heading, _cells(groups, test, column))
             blocks.append(block)
             if column in (MAE, LOG_MAE) and len(groups) > 1 and not block.is_constant:
@@ -206,7 +246,7 @@ def _table(groups: Sequence[Group], tests: Sequence[str]) -> tuple[list[Columns]
     ]
     rows = [list(row) for row in zip(*(block.cells for block in shown), strict=True)]
     same = [f"{b.test} {b.heading} {b.cells[0]}".strip() for b in blocks if b.is_constant]
-    return columns, rows, f"The same in all rows: {', '.join(same)}." if same else ""
+    return columns, rows, [f"The same in all rows: {', '.join(same)}."] if same else []
 
 
 def _cells(groups: Sequence[Group], test: str, column: Column) -> list[str]:
@@ -221,6 +261,8 @@ def _cells(groups: Sequence[Group], test: str, column: Column) -> list[str]:
 
 def _clearly_best(found: Sequence[tuple[float | None, float | None]], best: str) -> int | None:
     """Return the row with the best mean if its interval overlaps with no other row's, else None."""
+    if not best:
+        return None
     known = [(i, mean, width) for i, (mean, width) in enumerate(found) if mean is not None]
     if len(known) < 2 or any(width is None for _, _, width in known):
         return None
