@@ -68,7 +68,8 @@ def draw_intervals(
     Returns:
         The figure, or None if no quantiles were read.
     """
-    read = [(group, [p for p in own[0] if p.lower is not None]) for group, own in zip(groups, runs) if own]
+    firsts = [(group, own[0]) for group, own in zip(groups, runs, strict=True) if own]
+    read = [(group, [p for p in first if p.lower is not None]) for group, first in firsts]
     shown = [(group, predictions) for group, predictions in read if predictions][:MOST_MODELS]
     if not shown:
         return None
