@@ -26,8 +26,8 @@ NOTE = (
     "number. Differences are paired by seed."
 )
 UNCERTAINTY_NOTE = (
-    "CRPS: error of the model's whole distribution, in the numbers' unit. Coverage: share of the answers within "
-    "the interval, which promises evaluation.interval of them; width: its mean width."
+    "CRPS: error of the model's whole distribution, in the numbers' unit. Coverage: share of the answers "
+    "within the interval, which promises evaluation.interval of them; width: its mean width."
 )
 LOG_NOTE = " log MAE and log R²: of sign(x)·log10(|x| + 1), as in the paper, over valid predictions."
 
