@@ -138,13 +138,22 @@ def continued_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluated_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by key, that an evaluation's results depend on, besides the model."""
-    flat = flatten({**config["dataset_args"], **_with_effect(config.get("evaluation", {}))})
+    flat = flatten({**config["dataset_args"], **effective_evaluation(config.get("evaluation", {}))})
     return {key: value for key, value in flat.items() if key not in ("cache_dir", "samples_during_training")}
+
+
+def only_adds_readings(config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether the evaluation of `other` has the results of `config` and more readings beside them."""
+    before, now = evaluated_settings(config), evaluated_settings(other)
+    differing = {key for key in {*before, *now} if before.get(key) != now.get(key)}
+    kept = {*before.get("read", ["greedy"])} <= {"greedy", *now.get("read", [])}
+    same_interval = before.get("interval") in (None, now.get("interval"))
+    return differing <= {"read", "interval"} and kept and same_interval
 
 
 def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by dotted key, that separate the rows of a report. Null counts as absent."""
-    config = {**config, "evaluation": _with_effect(config.get("evaluation", {}))}
+    config = {**config, "evaluation": effective_evaluation(config.get("evaluation", {}))}
     return {
         key: value
         for key, value in flatten(config).items()
@@ -152,7 +161,7 @@ def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _with_effect(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+def effective_evaluation(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of an evaluation without those that have no effect if numbers are only decoded."""
     only_greedy = set(evaluation.get("read", ["greedy"])) <= {"greedy"}
     return {key: evaluation[key] for key in evaluation if not only_greedy or key not in ("read", "interval")}

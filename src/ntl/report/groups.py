@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ntl.config.paper_keys import compared_settings
+from ntl.config.paper_keys import compared_settings, effective_evaluation
 from ntl.config.settings import READINGS
 from ntl.errors import UserError
 from ntl.scores import mean_and_interval, reading_metric
@@ -264,7 +264,7 @@ def describe_evaluations(groups: Sequence[Group]) -> list[str]:
     settings: Counter[str] = Counter()
     runs = [run for group in groups for run in group.runs]
     for run in runs:
-        asked = run.record.config.get("evaluation", {})
+        asked = effective_evaluation(run.record.config.get("evaluation", {}))
         values = (f"{key}={format_setting(asked[key])}" for key in asked if key != "samples_during_training")
         settings[", ".join(values) or "unrecorded settings"] += 1
     lines = ["Evaluated with " + "; ".join(_counted(settings, len(settings) > 1)) + "."]

@@ -17,6 +17,7 @@ from ntl.config.paper_keys import (
     continued_settings,
     evaluated_settings,
     initial_model,
+    only_adds_readings,
     with_decoding_of,
     with_evaluation_of,
 )
@@ -185,8 +186,9 @@ def place_evaluation(settings: RunSettings, tests: Mapping[str, Sequence[Example
     """Choose the folder of an evaluation, so that it does not replace the results of another one.
 
     A run's own evaluation is the one at the end of its training or, in a folder where nothing was trained,
-    the first one. An evaluation with the same settings is written to the same folder. An evaluation with
-    another model, other decoding settings or other questions gets a folder named after the differences.
+    the first one. An evaluation with the same settings, or with more readings, is written to the same folder.
+    An evaluation with another model, other decoding settings or other questions gets a folder named after the
+    differences.
 
     Args:
         settings: Settings of a run whose folder holds a record.
@@ -209,6 +211,8 @@ def place_evaluation(settings: RunSettings, tests: Mapping[str, Sequence[Example
         model = initial_model(record.config)
     if not differences:
         return _place(run, record, model)
+    if differences.keys() <= {"read", "interval"} and only_adds_readings(record.config, settings.config):
+        return _place(run, replace(record, config=with_decoding_of(record.config, settings.config)), model)
     if "model" in differences:
         record = evaluated_record(settings)
     config = with_evaluation_of(record.config, settings.config)

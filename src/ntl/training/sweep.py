@@ -132,13 +132,14 @@ def missing_runs(runs: Mapping[str, RunSettings], overwrite: bool) -> dict[str, 
         overwrite: Whether runs of another configuration are replaced.
 
     Returns:
-        Settings that start, continue or replace each run that is not finished.
+        Settings that start, continue or replace each run that is not finished, or that read a finished one
+        again with more readings.
 
     Raises:
         UserError: A folder holds a run of another configuration and `overwrite` is false, or cannot be used.
     """
     # Imported here, because these modules import transformers.
-    from ntl.config.paper_keys import evaluated_settings
+    from ntl.config.paper_keys import evaluated_settings, only_adds_readings
     from ntl.training.folders import check_folder, differing_setting
     from ntl.training.trainer import last_complete_checkpoint
 
@@ -152,7 +153,14 @@ def missing_runs(runs: Mapping[str, RunSettings], overwrite: bool) -> dict[str, 
         record = folder.record()
         differing = differing_setting(settings)
         before, now = evaluated_settings(record.config), evaluated_settings(settings.config)
-        if differing is None and record.status == "finished" and before != now:
+        finished = differing is None and record.status == "finished"
+        if finished and only_adds_readings(settings.config, record.config):
+            continue
+        if finished and only_adds_readings(record.config, settings.config):
+            model = replace(settings.model, checkpoint=str(folder))
+            missing[name] = replace(settings, only_evaluate=True, model=model)
+            continue
+        if finished and before != now:
             key = min(key for key in {*before, *now} if before.get(key) != now.get(key))
             differing = key, before.get(key), now.get(key)
         if differing is not None and not overwrite:
@@ -161,8 +169,6 @@ def missing_runs(runs: Mapping[str, RunSettings], overwrite: bool) -> dict[str, 
                 f"{folder} holds a run of another configuration: {key} is {there!r} there, {here!r} here. "
                 "Pass another output_dir, or overwrite=true to replace such runs."
             )
-        if differing is None and record.status == "finished":
-            continue
         resume = differing is None and last_complete_checkpoint(folder.path) is not None
         missing[name] = replace(settings, resume=resume, overwrite=not resume)
     return missing
