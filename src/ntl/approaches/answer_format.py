@@ -135,7 +135,7 @@ class AnswerFormat:
         starts = {row[0]: text for row, text in zip(rows, samples, strict=True)}
         empty = [token for token in starts if not encoding.decode([[token]])[0]]
         if empty and len(starts) > 1:
-            first, other = empty[0], next(token for token in starts if token not in empty)
+            first, other = empty[0], next(token for token in starts if token != empty[0])
             raise UserError(
                 f"the tokenizer starts {starts[first]} with {self._tokenizer.convert_ids_to_tokens(first)!r} "
                 f"and {starts[other]} with {self._tokenizer.convert_ids_to_tokens(other)!r}, so quantiles of "
