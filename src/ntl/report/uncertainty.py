@@ -90,32 +90,24 @@ def draw_intervals(
 
 def _coverage(group: Group, test: str) -> list[dict[float, float]]:
     """Return, for each seed with quantiles, the share of answers covered by promised share."""
-    metrics = [run.metrics.get(test, {}) for run in group.runs]
-    curves = [
-        {float(name.removeprefix(COVERAGE)) / 100: value for name, value in found.items()}
-        for found in (
-            {name: value for name, value in own.items() if name.startswith(COVERAGE) and value is not None}
-            for own in metrics
-        )
-    ]
-    return [dict(sorted(curve.items())) for curve in curves if curve]
+    curves = (
+        {
+            float(name.removeprefix(COVERAGE)) / 100: value
+            for name, value in run.metrics.get(test, {}).items()
+            if name.startswith(COVERAGE) and value is not None
+        }
+        for run in group.runs
+    )
+    return [curve for curve in curves if curve]
 
 
 def _calibration(ax: Axes, curves: Sequence[Mapping[float, float]], how: SeriesStyle, label: str) -> None:
-    shared = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
-    values = np.array([[curve[x] for x in shared] for curve in curves]).reshape(len(curves), len(shared))
-    if not shared:
+    if not curves:
         return
-    ax.plot(
-        shared,
-        values.mean(0),
-        color=how.colour,
-        ls=how.dashes,
-        marker=how.marker,
-        ms=3.5,
-        lw=1.5,
-        label=label,
-    )
+    shared = sorted(set.intersection(*(set(curve) for curve in curves)))
+    values = np.array([[curve[x] for x in shared] for curve in curves])
+    look = {"color": how.colour, "ls": how.dashes, "marker": how.marker, "ms": 3.5, "lw": 1.5}
+    ax.plot(shared, values.mean(0), label=label, **look)
     if len(curves) > 1:
         ax.fill_between(shared, values.min(0), values.max(0), color=how.colour, alpha=0.1, lw=0)
 
