@@ -18,6 +18,7 @@ from ntl.approaches import Approach
 from ntl.config.paper_keys import (
     continued_settings,
     evaluated_settings,
+    only_adds_readings,
     with_decoding_of,
     with_evaluation_of,
 )
@@ -95,7 +96,8 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
         overwrite: Whether a run of another configuration is replaced.
 
     Returns:
-        Settings that start, continue or replace the run, or None if it is finished.
+        Settings that start, continue or replace the run, or that add readings to a finished one; None if it
+        is finished.
 
     Raises:
         UserError: The folder holds a run of another configuration and `overwrite` is false, or cannot be
@@ -105,10 +107,13 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
     if folder.holds_run():
         record = folder.record()
         differing = _differing_training(settings, record)
-        if record.status == "finished":
-            differing |= _differing_evaluation(settings, record)
-            if not differing:
+        if record.status == "finished" and not differing:
+            if only_adds_readings(settings.config, record.config):
                 return None
+            if only_adds_readings(record.config, settings.config):
+                model = replace(settings.model, checkpoint=str(folder))
+                return replace(settings, only_evaluate=True, model=model)
+            differing = _differing_evaluation(settings, record)
         if differing and not overwrite:
             key, (there, here) = next(iter(differing.items()))
             raise UserError(
@@ -193,8 +198,9 @@ def place_evaluation(
     """Choose the folder of an evaluation, so that it does not replace the results of another one.
 
     A run's own evaluation is the one at the end of its training or, in a folder where nothing was trained,
-    the first one. An evaluation with the same settings is written to the same folder. An evaluation with
-    another model, other decoding settings or other questions gets a folder named after the differences.
+    the first one. An evaluation with the same settings, or with more readings, is written to the same folder.
+    An evaluation with another model, other decoding settings or other questions gets a folder named after the
+    differences.
 
     Args:
         settings: Settings of a run.
@@ -216,6 +222,8 @@ def place_evaluation(
     differences = _differences(settings, record) or _other_questions(run, tests)
     if not differences:
         return run, record
+    if differences.keys() <= {"read", "interval"} and only_adds_readings(record.config, settings.config):
+        return run, replace(record, config=with_decoding_of(record.config, settings.config))
     if "model" in differences:
         record = evaluated_record(settings)
     config = with_evaluation_of(record.config, settings.config)
