@@ -133,3 +133,10 @@ def test_readings_are_added_to_the_runs_own_evaluation_and_other_intervals_are_n
     for changes in ({"read": ["median"], "interval": 0.5}, {"read": ["mean"], "interval": 0.9}, {}):
         other, _ = place_evaluation(settings_in(run.path, evaluates=str(run), **changes), TESTS)
         assert other.path != run.path
+
+
+def test_readings_of_changed_questions_do_not_replace_the_results(run):
+    more = settings_in(run.path, evaluates=str(run), read=["median"], interval=0.9)
+    changed = {"validation": [Example("2 + 2", "4")]}
+    assert place_evaluation(more, changed)[0].path != run.path
+    assert place_evaluation(more, TESTS)[0].path == run.path

@@ -191,6 +191,12 @@ def with_decoding_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dic
     return {**config, "evaluation": other["evaluation"]}
 
 
+def with_readings_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the readings and the interval of another one."""
+    asked = {key: value for key, value in other["evaluation"].items() if key in ("read", "interval")}
+    return {**config, "evaluation": {**config.get("evaluation", {}), **asked}}
+
+
 def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
     """Translate the published keys of `model_args` into model settings.
 

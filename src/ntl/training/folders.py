@@ -21,6 +21,7 @@ from ntl.config.paper_keys import (
     only_adds_readings,
     with_decoding_of,
     with_evaluation_of,
+    with_readings_of,
 )
 from ntl.config.settings import RunSettings
 from ntl.data import Example, fingerprint
@@ -219,11 +220,11 @@ def place_evaluation(
     record = run.record()
     if not settings.only_evaluate and record.status != "finished":
         return run, replace(record, config=with_decoding_of(record.config, settings.config))
+    if only_adds_readings(record.config, settings.config):
+        record = replace(record, config=with_readings_of(record.config, settings.config))
     differences = _differences(settings, record) or _other_questions(run, tests)
     if not differences:
         return run, record
-    if differences.keys() <= {"read", "interval"} and only_adds_readings(record.config, settings.config):
-        return run, replace(record, config=with_decoding_of(record.config, settings.config))
     if "model" in differences:
         record = evaluated_record(settings)
     config = with_evaluation_of(record.config, settings.config)
