@@ -104,9 +104,9 @@ def _intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None
     margin = 0.25 * (true.max() - true.min()) or 1.0
     limits = (true.min() - margin, true.max() + margin)
     at, missed = np.arange(count), (true < lower) | (true > upper)
-    for where, shade in ((~missed, colour), (missed, VERMILION)):
+    for where, shade, alpha in ((~missed, colour, 0.5), (missed, VERMILION, 1.0)):
         # Ends far outside are drawn at the edge, so that they do not compress the rest.
-        ax.vlines(at[where], lower[where].clip(*limits), upper[where].clip(*limits), color=shade, alpha=0.5)
+        ax.vlines(at[where], lower[where].clip(*limits), upper[where].clip(*limits), color=shade, alpha=alpha)
     ax.scatter(at, median.clip(*limits), s=7, color=colour, lw=0, zorder=3)
     ax.plot(at, true, color="#333333", lw=1.0)
     ax.set(ylim=limits, ylabel="number")
