@@ -88,10 +88,8 @@ class Prediction(NamedTuple):
 
     def row(self) -> dict[str, Any]:
         """Return the fields by name, without those that were not read."""
-        values = self._asdict()
-        return {
-            key: values[key] for key in values if values[key] is not None or key not in self._field_defaults
-        }
+        optional = self._field_defaults
+        return {k: v for k, v in self._asdict().items() if v is not None or k not in optional}
 
 
 class RunFolder:
