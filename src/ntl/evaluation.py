@@ -1,8 +1,9 @@
 """Evaluate a trained model by the paper's protocol, distributed over all processes.
 
 Questions of similar length are decoded together with beam search. The last number of each decoded text is its
-prediction. The metrics cover numbers, texts and the teacher-forced loss. Each rank answers its share of the
-questions, and every rank receives all results.
+prediction. Other readings of the same model are the median and the mean of its distribution. The metrics
+cover numbers, texts and the teacher-forced loss. Each rank answers its share of the questions, and every rank
+receives all results.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ntl.approaches import Approach
 from ntl.config.settings import GenerationSettings
 from ntl.data import Example, TaskData, fingerprint
 from ntl.errors import UserError
+from ntl.readings import Distribution, read_distributions, reading_scores
 from ntl.scores import final_answer_scores, finite_or_none, number_scores, reference_scores, text_scores
 from ntl.training.run_folder import Metrics, Prediction, RunFolder
 from ntloss.parsing import parse_number
@@ -40,6 +42,13 @@ class EvaluationResult:
 
     metrics: Metrics
     predictions: list[Prediction]
+
+
+class _Answer(NamedTuple):
+    """One question's text and, if a reading needs it, the distribution of its number."""
+
+    text: str
+    distribution: Distribution | None
 
 
 class _RankBatch(NamedTuple):
@@ -71,8 +80,8 @@ def evaluate(
         model: The wrapped model. Default: the approach's own.
 
     Returns:
-        Predictions with metrics of the texts and the loss, plus metrics of numbers and of final answers if
-        the task has them.
+        Predictions with metrics of the texts and the loss, plus metrics of numbers, of other readings and of
+        final answers if the task and the settings have them.
 
     Raises:
         UserError: There are no examples, or the approach cannot encode an answer.
@@ -86,16 +95,17 @@ def evaluate(
     batches = _rank_batches(lengths, generation.batch_size, rank, world)
     with _evaluation_mode(model):
         losses = _losses(approach, model, examples, batches)
-        mine: dict[int, str] = {}
+        mine: dict[int, _Answer] = {}
         ill_formed = 0
         for batch in batches:
             before = approach.ill_formed
-            texts = approach.answer(model, [examples[i].question for i in batch.indices], generation)
+            questions = [examples[i].question for i in batch.indices]
+            answers = _answers(approach, model, questions, generation)
             if batch.is_scored:
-                mine |= zip(batch.indices, texts, strict=True)
+                mine |= zip(batch.indices, answers, strict=True)
                 ill_formed += 0 if before is None else approach.ill_formed - before
-    answered = {i: text for share in _gather(mine) for i, text in share.items()}
-    result = _result(examples, [answered[i] for i in range(len(examples))], data, losses)
+    answered = {i: answer for share in _gather(mine) for i, answer in share.items()}
+    result = _result(examples, [answered[i] for i in range(len(examples))], data, losses, generation)
     if approach.number_format is not None:
         fits = approach.number_format.fits
         result.metrics["outside_format"] = sum(not fits(example.answer) for example in examples)
@@ -139,7 +149,7 @@ def evaluate_tests(
         test: {
             "model": dict(identity),
             "questions": fingerprint(examples),
-            "decoding": {"beams": generation.beams, "max_new_tokens": generation.max_new_tokens},
+            "decoding": _decoding(generation),
         }
         for test, examples in data.tests.items()
     }
@@ -242,21 +252,48 @@ def _losses(
     return {name: finite_or_none(value) for name, value in totals.items()}
 
 
+def _answers(
+    approach: Approach, model: nn.Module, questions: Sequence[str], generation: GenerationSettings
+) -> list[_Answer]:
+    """Answer a batch of questions, and read the quantiles of their numbers if a reading needs them."""
+    texts = approach.answer(model, questions, generation)
+    if not generation.quantile_readings:
+        return [_Answer(text, None) for text in texts]
+    read = read_distributions(approach, model, questions, generation)
+    return [_Answer(*pair) for pair in zip(texts, read, strict=True)]
+
+
 def _result(
-    examples: Sequence[Example], texts: Sequence[str], data: TaskData, losses: Metrics
+    examples: Sequence[Example],
+    answered: Sequence[_Answer],
+    data: TaskData,
+    losses: Metrics,
+    generation: GenerationSettings,
 ) -> EvaluationResult:
-    answers = [example.answer for example in examples]
+    texts, answers = [answer.text for answer in answered], [example.answer for example in examples]
     metrics: Metrics = {"count": len(examples), **losses}
     if data.number_metrics:
         metrics |= number_scores(texts, answers)
     metrics |= text_scores(texts, answers)
     if data.final_answer_marker is not None:
         metrics |= final_answer_scores(texts, answers, data.final_answer_marker)
+    if generation.quantile_readings:
+        read = [answer.distribution for answer in answered if answer.distribution is not None]
+        metrics |= reading_scores(read, answers, generation)
     predictions = []
-    for example, text in zip(examples, texts, strict=True):
-        pair = [_number(side) if data.number_metrics else None for side in (text, example.answer)]
-        predictions.append(Prediction(example.question, example.answer, text, *pair))
+    for example, answer in zip(examples, answered, strict=True):
+        pair = [_number(side) if data.number_metrics else None for side in (answer.text, example.answer)]
+        shown = {} if answer.distribution is None else answer.distribution.fields(generation)
+        predictions.append(Prediction(example.question, example.answer, answer.text, *pair, **shown))
     return EvaluationResult(metrics, predictions)
+
+
+def _decoding(generation: GenerationSettings) -> dict[str, Any]:
+    """Return the settings that an evaluation's results depend on."""
+    used = {"beams": generation.beams, "max_new_tokens": generation.max_new_tokens}
+    if not generation.quantile_readings:
+        return used
+    return {**used, "read": list(generation.read), "interval": generation.interval}
 
 
 def _references(data: TaskData, examples: Sequence[Example]) -> Metrics:

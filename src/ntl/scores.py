@@ -32,6 +32,11 @@ def number_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, flo
     return {"exact_number": exact, **{name: finite_or_none(value) for name, value in found.items()}}
 
 
+def reading_metric(reading: str, metric: str) -> str:
+    """Return the name of a metric of a reading: `mae` for `greedy`, `median_mae` for `median`."""
+    return metric if reading == "greedy" else f"{reading}_{metric}"
+
+
 def reference_scores(
     train: Sequence[str], answers: Sequence[str], expected: Sequence[float | None]
 ) -> dict[str, float | None]:

@@ -12,6 +12,9 @@ from tolerances import approx
 
 from ntl.cli import main
 from ntl.report.formats import latex_table
+from ntl.report.groups import load_datasets
+from ntl.report.style import styles
+from ntl.report.uncertainty import draw_calibration, draw_intervals
 from ntl.scores import mean_and_interval
 from ntl.training.run_folder import Prediction, RunFolder, RunRecord
 
@@ -241,16 +244,14 @@ def test_a_failed_report_leaves_nothing_behind_and_can_be_repeated(tmp_path, mon
 
     with monkeypatch.context() as patched:
         patched.setattr("ntl.report.figures.draw_dataset", fail)
-        with pytest.raises(KeyboardInterrupt):
-            report(tmp_path)
+        assert report(tmp_path) == 130
         assert not (tmp_path / "out").exists()
     assert report(tmp_path) == 0
     before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     make_run(tmp_path / "runs/a", "T5", 0, 0.75)
     with monkeypatch.context() as patched:
         patched.setattr("ntl.report.figures.draw_dataset", fail)
-        with pytest.raises(KeyboardInterrupt):
-            report(tmp_path, "--overwrite")
+        assert report(tmp_path, "--overwrite") == 130
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
@@ -282,8 +283,7 @@ def test_a_killed_report_does_not_block_the_next_one(tmp_path, monkeypatch):
     make_run(tmp_path / "runs/a", "T5", 0, 0.75)
     with monkeypatch.context() as patched:
         patched.setattr("ntl.report.program.os.replace", replace_one)
-        with pytest.raises(KeyboardInterrupt):
-            report(tmp_path, "--overwrite")
+        assert report(tmp_path, "--overwrite") == 130
     assert report(tmp_path, "--overwrite") == 0
     assert rows_of(tmp_path)[0]["interpolate accuracy"] == "0.75"
 
@@ -350,3 +350,61 @@ def test_latex_tables_escape_names_and_rules_span_their_columns():
     )
     assert r"\caption{On \$ and \#}" in text
     assert r"\begin{tabular}{lrr}" in text
+
+
+def make_readings(path, objective, seed, **errors):
+    """Make a run with readings: the MAE of each, and a model whose intervals cover 80 %."""
+    metrics = {"accuracy": 0.0, **NUMBERS, "noise_mae": 1.0, "mae": errors.pop("greedy")}
+    metrics |= {f"{reading}_mae": error for reading, error in errors.items()}
+    if errors:
+        metrics |= {"crps": 2.0, "interval_coverage": 0.8, "interval_width": 4.0 + seed}
+        metrics |= {f"coverage_{percent}": percent / 100 for percent in (95, 55, 5)}
+    folder = make_run(path, objective, seed, dataset="noisy_regression", test="test", metrics=metrics)
+    read = [p._replace(lower=p.true - 2, median=p.true, upper=p.true + 2) for p in PREDICTIONS]
+    folder.write_results("test", metrics, read if errors else PREDICTIONS, {"questions": "the same"})
+    return folder
+
+
+def test_each_reading_is_a_row_and_distributions_have_a_table_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("ntl.report.figures.draw_dataset", lambda *given: [])
+    for seed in (0, 1):
+        make_readings(tmp_path / f"runs/ce/{seed}", "T5", seed, greedy=9.0 + seed, median=7.0, mean=8.0)
+        make_readings(tmp_path / f"runs/head/{seed}", "T5 regression head", seed, greedy=6.0)
+    assert report(tmp_path) == 0
+    text = (tmp_path / "out" / "table.md").read_text()
+    first, second = text.split("| objective |")[1:3]
+    rows = [line.split(" | ")[:3] for line in first.splitlines() if line.startswith("| T5")]
+    assert rows == [
+        ["| T5, greedy", "9.50 ± 6.35", ""],
+        ["| T5, median", "7.00 ± 0.00", "-2.50 ± 6.35 (lower on 2 of 2)"],
+        ["| T5, mean", "8.00 ± 0.00", "-1.50 ± 6.35 (lower on 2 of 2)"],
+        ["| T5 regression head", "6.00 ± 0.00", "-3.50 ± 6.35 (lower on 2 of 2)"],
+    ]
+    assert second.splitlines()[0] == " seeds | test CRPS | test coverage | test width |"
+    assert "| T5 | 2 | 2.00 ± 0.00 | 0.800 ± 0.000 | 4.50 ± 6.35 |" in second
+    assert "regression head" not in second.partition("CRPS: error")[0]
+    table = {row["objective"]: row for row in rows_of(tmp_path)}
+    assert float(table["T5, median"]["test mae"]) == 7
+    assert float(table["T5, median"]["test mae ±"]) == 0
+    assert r"T5, median" in (tmp_path / "out" / "table.tex").read_text()
+
+
+def test_figures_of_uncertainty_show_the_runs_that_were_read(tmp_path):
+    for seed in (0, 1):
+        make_readings(tmp_path / f"ce/{seed}", "T5", seed, greedy=9.0, median=7.0)
+        make_readings(tmp_path / f"head/{seed}", "T5 regression head", seed, greedy=6.0)
+    ((dataset,), _) = load_datasets([tmp_path])
+    groups = dataset.groups
+    looks = styles([group.label for group in groups])
+    (ax,) = draw_calibration(groups, ["test"], looks).axes
+    assert [line.get_label() for line in ax.lines] == ["calibrated", "T5"]
+    assert list(ax.lines[1].get_xdata()) == list(ax.lines[1].get_ydata()) == approx([0.05, 0.55, 0.95])
+    runs = [[run.folder.predictions("test") for run in group.runs] for group in groups]
+    (ax,) = draw_intervals(groups, "test", runs, looks).axes
+    assert ax.get_title() == "T5 (seed 0)"
+    covered, missed = (len(bars.get_segments()) for bars in ax.collections[:2])
+    assert (covered, missed) == (20, 0)
+    # Without readings there is nothing to draw.
+    others = [group for group in groups if group.label != "T5"]
+    assert draw_calibration(others, ["test"], looks) is None
+    assert draw_intervals(others, "test", runs[1:], looks) is None

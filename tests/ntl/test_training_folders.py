@@ -75,6 +75,7 @@ def test_an_evaluation_with_the_runs_settings_is_written_to_the_runs_folder(run)
     [
         ({"samples": 20}, "samples=20"),
         ({"samples": 20, "beams": 1}, "beams=1,samples=20"),
+        ({"read": ["median"], "interval": 0.9, "beams": 1}, "beams=1,interval=0.9,read=[greedy,median]"),
         ({"data": {"mode": "dataset_comparison"}}, "mode=dataset_comparison"),
         ({"data": {"data_dir": "a/b"}}, "data_dir=a%2Fb"),
     ],
@@ -121,3 +122,21 @@ def test_the_first_evaluation_in_a_folder_without_training_is_the_folders_own(ru
     assert place_evaluation(first, TESTS)[0].path == tmp_path / "answers"
     full = settings_in(tmp_path / "answers", evaluates=str(run))
     assert place_evaluation(full, TESTS)[0].path.name == "samples=null"
+
+
+def test_readings_are_added_to_the_runs_own_evaluation_and_other_intervals_are_not(run):
+    more = settings_in(run.path, evaluates=str(run), read=["greedy", "median"], interval=0.9)
+    folder, record = place_evaluation(more, TESTS)
+    assert folder.path == run.path
+    assert record.config["evaluation"]["read"] == ["greedy", "median"]
+    run.write_record(record)
+    for changes in ({"read": ["median"], "interval": 0.5}, {"read": ["mean"], "interval": 0.9}, {}):
+        other, _ = place_evaluation(settings_in(run.path, evaluates=str(run), **changes), TESTS)
+        assert other.path != run.path
+
+
+def test_readings_of_changed_questions_do_not_replace_the_results(run):
+    more = settings_in(run.path, evaluates=str(run), read=["median"], interval=0.9)
+    changed = {"validation": [Example("2 + 2", "4")]}
+    assert place_evaluation(more, changed)[0].path != run.path
+    assert place_evaluation(more, TESTS)[0].path == run.path

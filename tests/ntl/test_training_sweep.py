@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from tolerances import TRAINED_BY_ADAM, assert_close
 
 from ntl.cli import main
 from ntl.config.comparison import load_comparison
+from ntl.errors import UserError
 from ntl.run_language_modeling import main as train
+from ntl.training.folders import new_record, remaining
 from ntl.training.run_folder import RunFolder
 from ntl.training.sweep import do_runs
 from ntl.training.sweep import main as compare
@@ -105,6 +108,23 @@ def test_runs_of_another_configuration_are_an_error_and_kept_until_overwrite(tin
 
     assert compare([*changed, "overwrite=true"]) == 0
     assert RunFolder(path.parent).record().steps == 2
+
+
+def test_readings_are_added_to_finished_runs_without_training_them_again(tiny):
+    settings = load_comparison(tiny).runs["ce, seed 0"]
+    folder = RunFolder(settings.output_dir)
+    folder.write_record(replace(new_record(settings), status="finished"))
+
+    def missing(*more):
+        return remaining(load_comparison([*tiny, *more]).runs["ce, seed 0"], overwrite=False)
+
+    assert missing() is None
+    again = missing("evaluation.read=[greedy,median]")
+    assert (again.only_evaluate, again.model.checkpoint) == (True, str(folder))
+    folder.write_record(replace(new_record(again), status="finished"))
+    assert missing("evaluation.read=[median]") is missing() is None  # what is asked for is there
+    with pytest.raises(UserError, match=r"interval is 0\.9 there, 0\.5 here"):
+        missing("evaluation.read=[median]", "evaluation.interval=0.5")
 
 
 def test_an_unreadable_run_is_an_error_that_names_it_and_it_is_kept(tiny, capsys):

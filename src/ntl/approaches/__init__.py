@@ -26,6 +26,7 @@ from ntl.config.settings import (
 from ntl.encodings.number_format import NumberFormat
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
+from ntloss.decoding import NumberQuantiles
 
 IGNORE = -100
 CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for ModelSettings.checkpoint
@@ -99,6 +100,15 @@ class Approach(Protocol):
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
         """Answer a batch of questions with texts (a regression head formats its number)."""
 
+    def quantiles(
+        self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
+    ) -> NumberQuantiles:
+        """Read quantiles of the number that answers each question out of the model, without decoding.
+
+        Raises:
+            UserError: The approach has no quantiles, or they cannot be read from this model.
+        """
+
 
 def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
     """Build the approach that the settings describe, with its tokenizer and its model, on the CPU.
@@ -127,6 +137,19 @@ def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
     else:
         raise UserError(f"family={model.family!r} is unknown; expected one of {', '.join(FAMILIES)}.")
     return build(model, loss)
+
+
+def no_quantiles(name: str) -> UserError:
+    """Make the error of an approach that does not write numbers in digits.
+
+    Args:
+        name: The approach, for the message.
+    """
+    return UserError(
+        f"evaluation.read=[median] or [mean] needs the distribution of a number that a model writes in "
+        f"digits, and {name} has none; expected a language model with number_encoding=none. Pass "
+        "evaluation.read=[greedy]."
+    )
 
 
 def check_number_format(model: ModelSettings) -> None:

@@ -6,15 +6,24 @@ The format of padded answers is stored in `config.ntl`, so that it is saved with
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ntl.encodings.format_mask import FormatMask
+from ntl.encodings.digits import TextEncoding
+from ntl.encodings.format_mask import FormatMask, sample_numbers
 from ntl.encodings.number_format import NumberFormat
 from ntl.errors import UserError
 
 FORMAT_KEYS = ("number_width", "number_places", "number_signed")
 """Entries of `config.ntl` that hold the format of padded answers."""
+
+
+PLAIN_PRECISION = 0.01
+"""Relative width to which the search for quantiles of plain answers goes, unless it runs out of rows."""
+PLAIN_ROWS = 256
+"""Rows of forward passes that the search may take for each question."""
+PLAIN_SAMPLES = ("7", "-7", "12", "0.5")
 
 
 class AnswerFormat:
@@ -98,3 +107,39 @@ class AnswerFormat:
             digits = self._config.ntl["encoding"] == "digits"
             self._mask = FormatMask(number_format, self._tokenizer, self._config.vocab_size, digits)
         return self._mask
+
+    def quantile_options(self, questions: int) -> dict[str, Any]:
+        """Return the arguments of `number_quantiles` for answers in this format.
+
+        Args:
+            questions: Number of questions that are answered at once.
+
+        Raises:
+            UserError: Some numbers start with a token without text and others do not.
+        """
+        number_format = self.number_format
+        options: dict[str, Any] = {"eos_token_id": self._tokenizer.eos_token_id}
+        if number_format is None:
+            samples: Sequence[str] = PLAIN_SAMPLES
+            options |= {"rtol": PLAIN_PRECISION, "max_rows": PLAIN_ROWS * questions}
+        else:
+            samples = sample_numbers(number_format)
+            options |= {"digits": number_format.width, "decimals": number_format.places}
+            options |= {"signed": number_format.signed}
+        return {**options, "prefix_ids": self._start_ids(samples)}
+
+    def _start_ids(self, samples: Sequence[str]) -> list[int]:
+        """Return the token without text that numbers start with, such as T5's `▁`, or nothing."""
+        encoding = TextEncoding(self._tokenizer)
+        rows = encoding.encode(samples, special_tokens=False)
+        starts = {row[0]: text for row, text in zip(rows, samples, strict=True)}
+        empty = [token for token in starts if not encoding.decode([[token]])[0]]
+        if empty and len(starts) > 1:
+            first, other = empty[0], next(token for token in starts if token != empty[0])
+            raise UserError(
+                f"the tokenizer starts {starts[first]} with {self._tokenizer.convert_ids_to_tokens(first)!r} "
+                f"and {starts[other]} with {self._tokenizer.convert_ids_to_tokens(other)!r}, so quantiles of "
+                "all numbers cannot be read; expected one start. Use another tokenizer, or pass "
+                "evaluation.read=[greedy]."
+            )
+        return empty

@@ -17,6 +17,9 @@ from transformers import PreTrainedModel
 
 from ntl.config.settings import GenerationSettings
 from ntl.encodings.format_mask import FormatMask
+from ntl.errors import UserError
+from ntloss import NumberVocabulary
+from ntloss.decoding import NumberQuantiles, number_quantiles
 
 
 def pad(
@@ -100,22 +103,66 @@ def generate(
             tokens. Default: any token, up to `generation.max_new_tokens`.
 
     Returns:
-        Token ids `[rows, seq]` as transformers returns them, on the CPU.
+        Token ids of the answers, `[rows, seq]`, without the start token or the prompt, on the CPU.
     """
     # Every forward pass gathers sharded parameters, so all ranks must run equally many.
-    sharded = isinstance(unwrapped, FSDPModule) and torch.distributed.get_world_size() > 1
+    sharded = _is_sharded(unwrapped)
     if sharded and "generate" not in vars(unwrapped):
         # `generate` calls the encoder directly, bypassing the hook that gathers the embeddings.
         register_fsdp_forward_method(unwrapped, "generate")
+    prompt = 1 if unwrapped.config.is_encoder_decoder else questions["input_ids"].shape[1]
     options: dict[str, Any] = {"max_new_tokens": generation.max_new_tokens}
     if mask is not None:
-        prompt = 1 if unwrapped.config.is_encoder_decoder else questions["input_ids"].shape[1]
         options = {"max_new_tokens": mask.longest, "logits_processor": [mask.processor(prompt)]}
     with generation_mode(unwrapped, model):
-        return unwrapped.generate(
+        tokens = unwrapped.generate(
             **{key: value.to(unwrapped.device) for key, value in questions.items()},
             **options,
             num_beams=generation.beams,
             do_sample=False,
             synced_gpus=sharded,
-        ).cpu()
+        )
+    return tokens[:, prompt:].cpu()
+
+
+def read_quantiles(
+    unwrapped: PreTrainedModel,
+    model: nn.Module,
+    questions: dict[str, Tensor],
+    vocabulary: NumberVocabulary,
+    levels: Sequence[float],
+    **options: Any,
+) -> NumberQuantiles:
+    """Read quantiles of the next number with `ntloss.decoding.number_quantiles`.
+
+    Args:
+        unwrapped: The unwrapped model.
+        model: The same model, possibly wrapped for data parallelism.
+        questions: `input_ids` and `attention_mask`.
+        vocabulary: The number tokens.
+        levels: Levels of the quantiles.
+        **options: More arguments of `number_quantiles`.
+
+    Returns:
+        The quantiles, on the model's device.
+
+    Raises:
+        UserError: The model is sharded, or does not fit the options.
+    """
+    if _is_sharded(unwrapped):  # the search of each rank takes another number of forward passes
+        raise UserError(
+            "quantiles need the whole model in each process, and this one is sharded. Pass "
+            "evaluation.read=[greedy]."
+        )
+    with generation_mode(unwrapped, model):
+        inputs = {key: value.to(unwrapped.device) for key, value in questions.items()}
+        try:
+            return number_quantiles(unwrapped, inputs, vocabulary, levels, **options)
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                f"quantiles cannot be read from this model: {error} Or pass evaluation.read=[greedy]."
+            ) from error
+
+
+def _is_sharded(unwrapped: PreTrainedModel) -> bool:
+    return isinstance(unwrapped, FSDPModule) and torch.distributed.get_world_size() > 1

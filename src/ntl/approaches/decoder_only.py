@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from ntl.approaches import IGNORE, Batch, Row, Share
-from ntl.approaches.answer_format import AnswerFormat
-from ntl.approaches.batches import generate, pad, pad_questions
-from ntl.approaches.language_model import number_tokens
-from ntl.approaches.objective import LanguageObjective
+from ntl.approaches import Batch
+from ntl.approaches.language_model import LanguageModel, number_tokens
 from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
+from ntl.config.settings import LossSettings, ModelSettings
 from ntl.encodings.digits import TextEncoding, split_digits
-from ntl.encodings.number_format import NumberFormat
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
 
 
-class DecoderOnly:
-    """A causal language model that completes questions; implements `ntl.approaches.Approach`.
+class DecoderOnly(LanguageModel):
+    """A causal language model that completes questions.
 
     A row consists of the question, a separator, the answer and the end token. The separator is a line break
     or, if the tokenizer has none, its end token. Rows are padded on the left, so that all answers are at the
@@ -41,7 +37,7 @@ class DecoderOnly:
         UserError: The criterion or one of its options is invalid.
     """
 
-    ill_formed = None
+    pads_left = True
 
     def __init__(
         self,
@@ -50,51 +46,25 @@ class DecoderOnly:
         vocabulary: NumberVocabulary,
         loss: LossSettings,
     ):
-        self.model = model
-        self.tokenizer = tokenizer
-        self.encoding = TextEncoding(tokenizer)
-        self.vocabulary = vocabulary
-        self.objective = LanguageObjective(vocabulary, loss)
-        self.answers = AnswerFormat(model, tokenizer)
+        self._text = TextEncoding(tokenizer)
+        super().__init__(model, tokenizer, self._text, vocabulary, loss)
         parameters = inspect.signature(model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._keeps_logits = "logits_to_keep" in parameters
         self._prefix = _prefix_ids(tokenizer)
-        self._separator = _separator_ids(self.encoding)
+        self._separator = _separator_ids(self._text)
         self._longest = getattr(model.config, "max_position_embeddings", None)
-
-    @property
-    def number_format(self) -> NumberFormat | None:
-        """See `Approach.number_format`."""
-        return self.answers.number_format
-
-    def fit(self, answers: Iterable[str]) -> None:
-        """Choose the number format, if answers are padded; see `Approach.fit`."""
-        self.answers.fit(answers)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` of the whole row and `labels` of its end; see `Approach.encode`."""
         labels = [[*ids, self.tokenizer.eos_token_id] for ids in self._plain(self.answers.write(answers))]
-        rows = [prompt + answer for prompt, answer in zip(self._prompts(questions), labels, strict=True)]
+        rows = [prompt + answer for prompt, answer in zip(self.prompts(questions), labels, strict=True)]
         if self._longest is not None and (longest := max(map(len, rows), default=0)) > self._longest:
             raise UserError(
                 f"a question and its answer take {longest} tokens; this model takes at most {self._longest}. "
                 "Choose another model, or increase max_position_embeddings in its configuration."
             )
         return {"input_ids": rows, "labels": labels}
-
-    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """Pad on the left; `labels` `[batch, answer]` belong to the last tokens; see `Approach.collate`."""
-        inputs = pad_questions([row["input_ids"] for row in rows], self.tokenizer.pad_token_id, left=True)
-        return {**inputs, "labels": pad([row["labels"] for row in rows], IGNORE, left=True)}
-
-    def count(self, batch: Batch) -> Tensor:
-        """Count labels and number labels; see `Approach.count`."""
-        return self.objective.count(batch["labels"])
-
-    def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute the share, with the terms `ce` and `ntl`; see `Approach.loss`."""
-        return self.objective.share(self.logits(model, batch), batch["labels"], counts)
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """Compute the logits that predict each label, `[batch, answer, vocab]`."""
@@ -109,19 +79,12 @@ class DecoderOnly:
         output = model(input_ids=batch["input_ids"], attention_mask=mask, use_cache=False, **options)
         return output.logits[:, -needed:-1]
 
-    def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
-        """Complete the questions with beam search; see `Approach.answer`."""
-        if not questions:
-            return []
-        batch = pad_questions(self._prompts(questions), self.tokenizer.pad_token_id, left=True)
-        tokens = generate(self.model, model, batch, generation, self.answers.mask())
-        return self.answers.read(self.encoding.decode(tokens[:, batch["input_ids"].shape[1] :].tolist()))
-
-    def _prompts(self, questions: Sequence[str]) -> list[list[int]]:
+    def prompts(self, questions: Sequence[str]) -> list[list[int]]:
+        """Encode questions with the separator behind them."""
         return [[*self._prefix, *ids, *self._separator] for ids in self._plain(questions)]
 
     def _plain(self, texts: Sequence[str]) -> list[list[int]]:
-        return self.encoding.encode(texts, special_tokens=False)
+        return self._text.encode(texts, special_tokens=False)
 
 
 def build(model: ModelSettings, loss: LossSettings) -> DecoderOnly:

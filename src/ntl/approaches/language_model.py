@@ -9,11 +9,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share
+from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share, no_quantiles
 from ntl.approaches.answer_format import AnswerFormat
-from ntl.approaches.batches import generate, pad, pad_questions
+from ntl.approaches.batches import generate, pad, pad_questions, read_quantiles
 from ntl.approaches.objective import LanguageObjective
 from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
@@ -22,6 +22,7 @@ from ntl.encodings.number_format import NumberFormat
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
 from ntloss import NumberTokensLeftOut, NumberVocabulary
+from ntloss.decoding import NumberQuantiles
 
 
 class PlacedEmbedding(nn.Embedding):
@@ -98,9 +99,11 @@ class LanguageModel:
         UserError: The criterion or one of its options is invalid.
     """
 
+    pads_left = False
+
     def __init__(
         self,
-        model: T5ForConditionalGeneration,
+        model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
         encoding: TextEncoding | RegressionTransformerEncoding,
         vocabulary: NumberVocabulary,
@@ -130,12 +133,12 @@ class LanguageModel:
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`; see `Approach.encode`."""
         labels = self.encoding.encode(self.answers.write(answers))
-        return {"input_ids": self.encoding.encode(questions), "labels": labels}
+        return {"input_ids": self.prompts(questions), "labels": labels}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad rows into `input_ids`, `attention_mask` and `labels`; see `Approach.collate`."""
-        questions = pad_questions([row["input_ids"] for row in rows], self.tokenizer.pad_token_id)
-        return {**questions, "labels": pad([row["labels"] for row in rows], IGNORE)}
+        labels = pad([row["labels"] for row in rows], IGNORE, left=self.pads_left)
+        return {**self._pad([row["input_ids"] for row in rows]), "labels": labels}
 
     def count(self, batch: Batch) -> Tensor:
         """Count labels and number labels; see `Approach.count`."""
@@ -155,13 +158,30 @@ class LanguageModel:
             use_cache=False,
         ).logits
 
+    def prompts(self, questions: Sequence[str]) -> list[list[int]]:
+        """Encode questions as the tokens that precede an answer, or that the encoder reads."""
+        return self.encoding.encode(questions)
+
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
         """Answer the questions with beam search; see `Approach.answer`."""
         if not questions:
             return []
-        batch = pad_questions(self.encoding.encode(questions), self.tokenizer.pad_token_id)
+        batch = self._pad(self.prompts(questions))
         tokens = generate(self.model, model, batch, generation, self.answers.mask())
         return self.answers.read(self.encoding.decode(tokens.tolist()))
+
+    def quantiles(
+        self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
+    ) -> NumberQuantiles:
+        """Walk or search the digits for quantiles; see `Approach.quantiles`."""
+        if not isinstance(self.encoding, TextEncoding):
+            raise no_quantiles("number_encoding=rt")
+        options = self.answers.quantile_options(len(questions))
+        batch = self._pad(self.prompts(questions))
+        return read_quantiles(self.model, model, batch, self.vocabulary, levels, **options)
+
+    def _pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        return pad_questions(rows, self.tokenizer.pad_token_id, self.pads_left)
 
 
 def build(model: ModelSettings, loss: LossSettings) -> LanguageModel:

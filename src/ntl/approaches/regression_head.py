@@ -17,7 +17,7 @@ from transformers import (
 )
 from transformers import initialization as init
 
-from ntl.approaches import Batch, Row, Share
+from ntl.approaches import Batch, Row, Share, no_quantiles
 from ntl.approaches.batches import generation_mode, pad_questions
 from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
 from ntl.approaches.standardise import NO_STATISTICS, fit, restore, standardise
@@ -25,6 +25,7 @@ from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.digits import TextEncoding, check_special_tokens, split_digits
 from ntl.encodings.xval import format_number
 from ntl.errors import UserError
+from ntloss.decoding import NumberQuantiles
 from ntloss.parsing import parse_number
 
 
@@ -139,6 +140,12 @@ class RegressionHead:
             predicted = unwrapped(**{key: value.to(unwrapped.device) for key, value in batch.items()})
             numbers = restore(predicted, unwrapped.config)
         return [format_number(number) for number in numbers.cpu().numpy()]
+
+    def quantiles(
+        self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
+    ) -> NumberQuantiles:
+        """Raise the error that there are none; see `Approach.quantiles`."""
+        raise no_quantiles("a regression head")
 
 
 def build(model: ModelSettings, loss: LossSettings) -> RegressionHead:

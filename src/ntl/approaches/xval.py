@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import Cache, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 from transformers import initialization as init
 
-from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share
+from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share, no_quantiles
 from ntl.approaches.batches import generation_mode, pad, pad_questions
 from ntl.approaches.objective import plain_cross_entropy
 from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
@@ -21,6 +21,7 @@ from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.digits import check_special_tokens, split_digits
 from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values
 from ntl.errors import UserError
+from ntloss.decoding import NumberQuantiles
 
 
 class XvalOutput(NamedTuple):
@@ -196,6 +197,12 @@ class Xval:
                 generation.max_new_tokens,
             )
         return self.encoding.decode(rows.tolist(), values.cpu().numpy())
+
+    def quantiles(
+        self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
+    ) -> NumberQuantiles:
+        """Raise the error that there are none; see `Approach.quantiles`."""
+        raise no_quantiles("number_encoding=xval")
 
     def _questions(
         self, ids: Sequence[Sequence[int]], numbers: Sequence[Sequence[float]]

@@ -83,6 +83,8 @@ CONDITIONS = (
               lambda v: v is None, "model_args.model_name_or_path=null to train from scratch"),
     Condition("dataset_args", GENERATOR, "dataset_args.data_dir",
               lambda v: v is None, "dataset_args.data_dir=null to generate questions"),
+    Condition("evaluation", ("interval",), "evaluation.read",
+              lambda v: v != ["greedy"], "evaluation.read=[greedy,median]"),
     Condition("training_args", ("num_train_epochs",), "training_args.max_steps",
               lambda v: v == -1, "training_args.max_steps=-1 to count epochs"),
     Condition("training_args", ("warmup_steps",), "training_args.lr_scheduler_type",

@@ -15,7 +15,7 @@ from ntl.config.paper_keys import (
     NUMBER_TOKEN_LOSS_FUNCTIONS,
     TOKENIZER_TYPES,
 )
-from ntl.config.settings import FAMILIES, NUMBER_FORMATS
+from ntl.config.settings import FAMILIES, NUMBER_FORMATS, READINGS
 from ntl.errors import UserError
 from ntloss import criterion_names
 
@@ -138,6 +138,8 @@ def _rules() -> dict[str, Rule]:
         "loss.label_smoothing": number(0.1, least=0, below=1),
         "evaluation.beams": COUNT,
         "evaluation.max_new_tokens": COUNT,
+        "evaluation.read": list_of(one_of(*READINGS), "[greedy,median]"),
+        "evaluation.interval": number(0.9, above=0, below=1),
         "evaluation.samples": or_null(COUNT, "all"),
         "evaluation.samples_during_training": or_null(COUNT, "all"),
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ntl.config.names import loss_name, objective_name
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, RunSettings
+from ntl.config.settings import READINGS, GenerationSettings, LossSettings, ModelSettings, RunSettings
 from ntl.errors import UserError
 
 # Maps number_encoding to (encoding, head); an encoding of None is taken from tokenizer_type.
@@ -57,6 +57,14 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
     training, data, asked = config["training_args"], config["dataset_args"], config["evaluation"]
     model = model_settings(config["model_args"], training["seed"])
     loss = loss_settings(config["model_args"], config["loss"])
+    generation = GenerationSettings(
+        beams=asked["beams"],
+        max_new_tokens=asked["max_new_tokens"],
+        batch_size=training["per_device_eval_batch_size"],
+        read=tuple(_readings(asked)),
+        interval=asked["interval"],
+    )
+    _check_readings(generation, model, training)
     if training["do_only_eval"] and model.checkpoint is None:
         raise UserError(
             "training_args=eval evaluates a trained model, but model_args.model_name_or_path is null; "
@@ -75,9 +83,7 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         objective=objective_name(model, loss),
         model=model,
         loss=loss,
-        generation=GenerationSettings(
-            asked["beams"], asked["max_new_tokens"], training["per_device_eval_batch_size"]
-        ),
+        generation=generation,
         samples=asked["samples"],
         samples_during_training=asked["samples_during_training"],
         data={**data, "name": data["dataset_name"]},
@@ -88,6 +94,25 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         resume=bool(resume),
         checkpoint=Path(resume) if isinstance(resume, str) else None,
     )
+
+
+def _check_readings(
+    generation: GenerationSettings, model: ModelSettings, training: Mapping[str, Any]
+) -> None:
+    """Check that the model has quantiles if a reading needs them."""
+    if not generation.quantile_readings:
+        return
+    from ntl.approaches import no_quantiles
+
+    if model.head != "language":
+        raise no_quantiles("a regression head")
+    if model.encoding not in ("digits", "auto"):
+        raise no_quantiles(f"number_encoding={model.encoding}")
+    if training.get("fsdp"):
+        raise UserError(
+            "evaluation.read=[median] or [mean] needs the whole model in each process; expected training "
+            "without training_args.fsdp. Train with evaluation.read=[greedy], then pass training_args=eval."
+        )
 
 
 def _output_dir(config: Mapping[str, Any], loss: LossSettings, sweep: str) -> Path:
@@ -113,12 +138,22 @@ def continued_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluated_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by key, that an evaluation's results depend on, besides the model."""
-    asked = {**config["dataset_args"], **config.get("evaluation", {})}
+    asked = {**config["dataset_args"], **effective_evaluation(config.get("evaluation", {}))}
     return _flatten(asked, ("cache_dir", "samples_during_training"))
+
+
+def only_adds_readings(config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether the evaluation of `other` has the results of `config` and more readings beside them."""
+    before, now = evaluated_settings(config), evaluated_settings(other)
+    differing = {key for key in {*before, *now} if before.get(key) != now.get(key)}
+    kept = {*before.get("read", [])} <= {*now.get("read", [])}
+    same_interval = before.get("interval") in (None, now.get("interval"))
+    return differing <= {"read", "interval"} and kept and same_interval
 
 
 def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by dotted key, that separate the rows of a report. Null counts as absent."""
+    config = {**config, "evaluation": effective_evaluation(config.get("evaluation", {}))}
     return {key: value for key, value in _flatten(config, NOT_COMPARED).items() if value is not None}
 
 
@@ -133,6 +168,19 @@ def _flatten(nested: Mapping[str, Any], without: Sequence[str], prefix: str = ""
     return flat
 
 
+def effective_evaluation(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of an evaluation without those that have no effect if numbers are only decoded."""
+    read = _readings(evaluation)
+    if read == ["greedy"]:
+        return {key: evaluation[key] for key in evaluation if key not in ("read", "interval")}
+    return {**evaluation, "read": read}
+
+
+def _readings(evaluation: Mapping[str, Any]) -> list[str]:
+    """Return the readings of an evaluation in the order of `READINGS`, always with `greedy`."""
+    return [name for name in READINGS if name == "greedy" or name in evaluation.get("read", ())]
+
+
 def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with the data and the evaluation of another one."""
     return {**config, **{key: other[key] for key in ("dataset_args", "evaluation")}}
@@ -141,6 +189,12 @@ def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> d
 def with_decoding_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with the evaluation, but not the data, of another one."""
     return {**config, "evaluation": other["evaluation"]}
+
+
+def with_readings_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the readings and the interval of another one."""
+    asked = {key: value for key, value in other["evaluation"].items() if key in ("read", "interval")}
+    return {**config, "evaluation": {**config.get("evaluation", {}), **asked}}
 
 
 def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:

@@ -9,6 +9,7 @@ from typing import Any
 
 FAMILIES = ("t5", "decoder_only")
 NUMBER_FORMATS = ("plain", "padded")
+READINGS = ("greedy", "median", "mean")
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,21 @@ class GenerationSettings:
         beams: Number of beams; 1 decodes greedily. xVal always decodes greedily.
         max_new_tokens: Maximum length of an answer in tokens.
         batch_size: Number of questions decoded at once.
+        read: How numbers are read out of the model, among `READINGS`. `greedy` is the number of the decoded
+            text, and always included.
+        interval: Share of the model's distribution between the two quantiles of an interval.
     """
 
     beams: int = 4
     max_new_tokens: int = 64
     batch_size: int = 64
+    read: tuple[str, ...] = ("greedy",)
+    interval: float = 0.9
+
+    @property
+    def quantile_readings(self) -> tuple[str, ...]:
+        """The readings that need quantiles of the model's distribution."""
+        return tuple(reading for reading in self.read if reading != "greedy")
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,9 @@ class FormatMask:
 
     def _check(self, encoding: TextEncoding) -> None:
         """Check that the tokenizer writes and reads numbers in this format."""
-        for text, ids in zip(_samples(self.format), _encode_samples(encoding, self.format), strict=True):
+        for text, ids in zip(
+            sample_numbers(self.format), _encode_samples(encoding, self.format), strict=True
+        ):
             rows = [self.rows(torch.tensor([ids[:i]], dtype=torch.long))[0] for i in range(len(ids) + 1)]
             written = all(bool(row[i]) for row, i in zip(rows, ids, strict=False))
             if not written or rows[-1].sum() != 1 or encoding.decode([ids]) != [text]:
@@ -119,14 +121,14 @@ class _FormatProcessor(LogitsProcessor):
         return scores.masked_fill(~self.mask.rows(input_ids[:, self.prompt_length :]), -math.inf)
 
 
-def _samples(number_format: NumberFormat) -> list[str]:
+def sample_numbers(number_format: NumberFormat) -> list[str]:
     """Return numbers in a format that together have each of its characters at each position."""
     allowed = [number_format.allowed(position) for position in range(number_format.length)]
     return ["".join(c[i % len(c)] for c in allowed) for i in range(10)]
 
 
 def _encode_samples(encoding: TextEncoding, number_format: NumberFormat) -> list[list[int]]:
-    return encoding.encode(_samples(number_format), special_tokens=False)
+    return encoding.encode(sample_numbers(number_format), special_tokens=False)
 
 
 def _token_texts(

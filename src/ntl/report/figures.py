@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import matplotlib as mpl
@@ -15,8 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from ntl.report.groups import Dataset, Group
-from ntl.report.style import STYLE, SeriesStyle, new_figure, styles
+from ntl.report.groups import Dataset
+from ntl.report.style import FLOOR, LINES_NOTE, STYLE, add_legend, new_figure, plot_seeds, styles
+from ntl.report.uncertainty import draw_calibration, draw_intervals
 from ntl.training.run_folder import Prediction
 
 # Maps keys of a learning curve's points to the title and the y-axis label.
@@ -27,7 +27,11 @@ CURVES = {
     "eval_log_mae": ("MAE, log scale", "mean error, log10"),
     **CROSS_ENTROPY,
 }
-NOISE_CURVES = {"eval_mae": ("MAE", "mean absolute error"), **CROSS_ENTROPY}
+ERROR_CURVES = {
+    "eval_mae": ("MAE", "mean absolute error"),
+    "eval_median_mae": ("MAE of the median", "mean absolute error"),
+}
+NOISE_CURVES = {**ERROR_CURVES, **CROSS_ENTROPY}
 OTHER_TOKENS = "xVal"  # writes [NUM] for a number: its cross-entropy is of other tokens than digits
 FEWEST_SEEDS = 5  # with fewer, an interval is so wide that it hides the seeds
 MOST_MODELS = 4  # in a figure of digit confusion
@@ -42,8 +46,6 @@ SHOWN = {
 }
 COLUMNS = 3
 SEEDS_NOTE = f"dots: seeds; from {FEWEST_SEEDS} seeds on, the mean with its 95 % confidence interval"
-LINES_NOTE = "lines: median over seeds, bands: all seeds"
-FLOOR: dict[str, Any] = {"color": "#333333", "lw": 0.9, "ls": (0, (4, 3))}
 
 
 def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
@@ -146,8 +148,11 @@ class DatasetFigures:
             figures["error_by_magnitude"] = self.error_by_magnitude()
         for test in self.answers:
             figures[f"digit_confusion_{test}"] = self.digit_confusion(test)
-        noisy = [test for test in self.answers if self.dataset.has_noise(test) and test != "validation"]
-        if noisy:
+        tests = [test for test in self.answers if test != "validation"]
+        figures["calibration"] = draw_calibration(self.groups, tests, self.looks)
+        for test in tests:
+            figures[f"intervals_{test}"] = draw_intervals(self.groups, test, self.answers[test], self.looks)
+        if noisy := [test for test in tests if self.dataset.has_noise(test)]:
             figures["overview"] = self.overview(noisy[0])
         return {name: figure for name, figure in figures.items() if figure is not None}
 
@@ -179,9 +184,9 @@ class DatasetFigures:
         for ax, key in zip(axes, known, strict=True):
             self._curves(ax, key)
             ax.set(title=panels[key][0], ylabel=panels[key][1])
-            if key == "eval_mae":
+            if key in ERROR_CURVES:
                 self._scale_errors(ax, "validation")
-        _legend(figure, axes[0], f"validation; {LINES_NOTE}")
+        add_legend(figure, axes[0], f"validation; {LINES_NOTE}")
         return figure
 
     def error_by_magnitude(self) -> Figure:
@@ -191,14 +196,14 @@ class DatasetFigures:
             digits: set[float] = set()
             for group, runs in zip(self.groups, answers, strict=True):
                 points = [error_by_digits(predictions) for predictions in runs]
-                self._line(ax, group, points)
+                plot_seeds(ax, points, self.looks[group.label], group.label)
                 digits.update(*points)
             ax.set_xticks(sorted(digits))
             ax.margins(x=0.05 if len(digits) > 1 else 1)
             ax.set_ylim(bottom=0)
             ax.set(title=test, xlabel="integer digits of the true number (0: below 1)")
             ax.set_ylabel("mean error, log10")
-        _legend(figure, axes[0], f"{LINES_NOTE}; from {FEWEST} answers per point")
+        add_legend(figure, axes[0], f"{LINES_NOTE}; from {FEWEST} answers per point")
         return figure
 
     def digit_confusion(self, test: str) -> Figure | None:
@@ -269,23 +274,9 @@ class DatasetFigures:
         for group, runs in zip(self.groups, self.curves, strict=True):
             if not (key in CROSS_ENTROPY and group.label.startswith(OTHER_TOKENS)):
                 points = [{p["step"]: p[key] for p in curve if p.get(key) is not None} for curve in runs]
-                self._line(ax, group, points)
+                plot_seeds(ax, points, self.looks[group.label], group.label)
         ax.locator_params(axis="x", nbins=6)
         ax.set_xlabel("updates")
-
-    def _line(self, ax: Axes, group: Group, seeds: Sequence[Mapping[float, float]]) -> None:
-        """Plot the median over seeds, at the points that all seeds share, with a band over all seeds."""
-        xs = sorted(set.intersection(*(set(points) for points in seeds))) if seeds else []
-        values = np.array([[points[x] for x in xs] for points in seeds])
-        how: SeriesStyle = self.looks[group.label]
-        # Medians, because one number with a digit too many changes a seed's error by hundreds.
-        middles = np.median(values, axis=0) if seeds else []
-        ax.plot(
-            xs, middles, color=how.colour, ls=how.dashes, marker=how.marker, ms=3.5, lw=1.5,
-            label=group.label, markevery=max(1, len(xs) // 10),
-        )  # fmt: skip
-        if len(seeds) > 1:
-            ax.fill_between(xs, values.min(axis=0), values.max(axis=0), color=how.colour, alpha=0.1, lw=0)
 
     def _scale_errors(self, ax: Axes, test: str) -> None:
         """Scale an axis of errors for trained models, as early ones write numbers with too many digits."""
@@ -319,10 +310,3 @@ def _scatter(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
     # Numbers far outside are drawn at the edge, so that they neither vanish nor compress the rest.
     ax.scatter(true, predicted.clip(*limits), s=7, color=colour, alpha=0.4, lw=0)
     ax.set(xlim=limits, ylim=limits, xlabel="true", aspect="equal")
-
-
-def _legend(figure: Figure, ax: Axes, title: str) -> None:
-    handles, labels = ax.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=2, fontsize=8, title=title, title_fontsize=8
-    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ntl.config.paper_keys import compared_settings
+from ntl.config.paper_keys import compared_settings, effective_evaluation
+from ntl.config.settings import READINGS
 from ntl.errors import UserError
-from ntl.scores import mean_and_interval
+from ntl.scores import mean_and_interval, reading_metric
 from ntl.training.run_folder import (
     CHECKPOINT,
     EVALUATIONS,
@@ -45,14 +46,17 @@ class Group:
     Args:
         label: Name of the objective, with the settings that distinguish it from others of the same name.
         runs: Runs sorted by seed.
+        reading: How numbers are read, see `GenerationSettings.read`.
     """
 
     label: str
     runs: Sequence[FinishedRun]
+    reading: str = "greedy"
 
     def values(self, test: str, metric: str) -> dict[int, float | None]:
-        """Map each seed to a metric of a test set, None for runs without it."""
-        return {run.record.seed: run.metrics.get(test, {}).get(metric) for run in self.runs}
+        """Map each seed to a metric of the reading on a test set, None for runs without it."""
+        name = reading_metric(self.reading, metric)
+        return {run.record.seed: run.metrics.get(test, {}).get(name) for run in self.runs}
 
     def mean_and_interval(self, test: str, metric: str) -> tuple[float | None, float | None]:
         """Return the mean over seeds and its confidence interval, see `scores.mean_and_interval`."""
@@ -166,6 +170,20 @@ def _split_by_settings(runs: Sequence[FinishedRun], left_out: list[str]) -> list
     return [Group(label, [seeds[seed] for seed in sorted(seeds)]) for label, seeds in groups.items()]
 
 
+def split_readings(dataset: Dataset) -> Dataset:
+    """Split each group into one for each reading of its numbers: `T5, greedy`, `T5, median`, ...
+
+    A group whose runs have no other reading keeps its name.
+    """
+    split = []
+    for group in dataset.groups:
+        names = {name for run in group.runs for metrics in run.metrics.values() for name in metrics}
+        found = [r for r in READINGS if r == group.reading or reading_metric(r, "mae") in names]
+        labels = [f"{group.label}, {r}" if len(found) > 1 else group.label for r in found]
+        split += [replace(group, label=label, reading=r) for label, r in zip(labels, found, strict=True)]
+    return replace(dataset, groups=split)
+
+
 def _settings(run: FinishedRun) -> dict[str, str]:
     """Return the settings that distinguish runs, formatted for a table. Null counts as absent."""
     settings = {key: format_setting(value) for key, value in compared_settings(run.record.config).items()}
@@ -201,7 +219,7 @@ def describe_evaluations(dataset: Dataset) -> list[str]:
     """
     settings: Counter[str] = Counter()
     for run in dataset.runs:
-        asked = run.record.config.get("evaluation", {})
+        asked = effective_evaluation(run.record.config.get("evaluation", {}))
         values = (f"{key}={format_setting(asked[key])}" for key in asked if key != "samples_during_training")
         settings[", ".join(values) or "unrecorded settings"] += 1
     lines = ["Evaluated with " + "; ".join(_counted(settings) if len(settings) > 1 else settings) + "."]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -29,7 +30,8 @@ STYLE = {
     "axes.axisbelow": True,
     "legend.frameon": False,
 }
-
+FLOOR: dict[str, Any] = {"color": "#333333", "lw": 0.9, "ls": (0, (4, 3))}
+LINES_NOTE = "lines: median over seeds, bands: all seeds"
 
 # Objectives with a style of their own; others take the next ones in order.
 OBJECTIVES = (
@@ -99,3 +101,32 @@ def new_figure(
     for ax in axes[panels:]:
         ax.set_axis_off()
     return figure, axes[:panels]
+
+
+def plot_seeds(ax: Axes, seeds: Sequence[Mapping[float, float]], look: SeriesStyle, label: str) -> None:
+    """Plot the median over seeds, at the points that all seeds share, with a band over all seeds.
+
+    Args:
+        ax: Panel.
+        seeds: Maps x to y, for each seed. Without seeds, the series is only in the legend.
+        look: Style of the series.
+        label: Name of the series.
+    """
+    xs = sorted(set.intersection(*(set(points) for points in seeds))) if seeds else []
+    values = np.array([[points[x] for x in xs] for points in seeds])
+    # Medians, because one number with a digit too many changes a seed's error by hundreds.
+    middles = np.median(values, axis=0) if seeds else []
+    ax.plot(
+        xs, middles, color=look.colour, ls=look.dashes, marker=look.marker, ms=3.5, lw=1.5, label=label,
+        markevery=max(1, len(xs) // 10),
+    )  # fmt: skip
+    if len(seeds) > 1:
+        ax.fill_between(xs, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.1, lw=0)
+
+
+def add_legend(figure: Figure, ax: Axes, title: str) -> None:
+    """Add a legend with the series of one panel below the figure."""
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=2, fontsize=8, title=title, title_fontsize=8
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ntl.report.formats import csv_table, latex_table, markdown_table
-from ntl.report.groups import Dataset, describe_evaluations
+from ntl.report.groups import Dataset, describe_evaluations, split_readings
 from ntl.scores import mean_and_interval
 
 NOT_AVAILABLE = "n/a"
@@ -19,6 +20,10 @@ NOTE = (
     "true one in every digit; accuracy: np.isclose, as in the paper. Invalid: share of answers without a "
     "number. Differences are paired by seed."
 )
+UNCERTAINTY_NOTE = (
+    "CRPS: error of the model's whole distribution, in the numbers' unit. Coverage: share of the answers "
+    "within the interval, which promises evaluation.interval of them; width: its mean width."
+)
 LOG_NOTE = " log MAE and log R²: of sign(x)·log10(|x| + 1), as in the paper, over valid predictions."
 
 
@@ -28,7 +33,7 @@ class Column(NamedTuple):
     Args:
         metric: Name of the metric in metrics.json.
         heading: Heading of the column.
-        best: Whether the largest (`max`) or the smallest (`min`) value is best.
+        best: Whether the largest (`max`) or the smallest (`min`) value is best; empty if neither is.
     """
 
     metric: str
@@ -52,6 +57,12 @@ NOISE_COLUMNS = (EXACT, MAE, Column("rmse", "RMSE", "min"), Column("r2", "R²", 
 FINAL_ANSWER = (
     Column("exact_final_answer", "exact final answer", "max"),
     Column("final_answer_accuracy", "final answer", "max"),
+)
+# Of the model's distribution, from which numbers are read.
+UNCERTAINTY_COLUMNS = (
+    Column("crps", "CRPS", "min"),
+    Column("interval_coverage", "coverage", ""),
+    Column("interval_width", "width", ""),
 )
 TEXT_COLUMNS = (
     Column("exact_match", "exact match", "max"),
@@ -141,15 +152,20 @@ def wide_csv(datasets: Sequence[Dataset]) -> str:
     columns = [
         (test, column)
         for test in dict.fromkeys(test for dataset in datasets for test in dataset.tests)
-        for column in dict.fromkeys((*FINAL_ANSWER, *NUMBER_COLUMNS, *NOISE_COLUMNS, *TEXT_COLUMNS))
-        if any(column in _metric_columns(dataset, test) for dataset in datasets)
+        for column in dict.fromkeys(
+            (*FINAL_ANSWER, *NUMBER_COLUMNS, *NOISE_COLUMNS, *TEXT_COLUMNS, *UNCERTAINTY_COLUMNS)
+        )
+        if any(
+            column in (*_metric_columns(dataset, test), *_uncertainty_columns(dataset, test))
+            for dataset in datasets
+        )
     ]
     headings = ["dataset", "objective", "seeds"]
     for test, column in columns:
         headings += [f"{test} {column.metric}", f"{test} {column.metric} ±"]
     rows: list[list[object]] = []
     for dataset in datasets:
-        for group in dataset.groups:
+        for group in split_readings(dataset).groups:
             pairs = [group.mean_and_interval(test, column.metric) for test, column in columns]
             rows.append(
                 [dataset.name, group.label, len(group.runs), *(cell for pair in pairs for cell in pair)]
@@ -172,9 +188,22 @@ def long_csv(datasets: Sequence[Dataset]) -> str:
 
 
 def make_tables(dataset: Dataset) -> list[Table]:
-    """Make the tables of a dataset, with as many test sets side by side as fit on a page."""
-    tests = dataset.tests
-    return [_table(dataset, tests[i : i + TESTS_PER_TABLE]) for i in range(0, len(tests), TESTS_PER_TABLE)]
+    """Make the tables of a dataset, with as many test sets side by side as fit on a page.
+
+    A table of errors by objective and reading is followed by one of the distributions, if any was read.
+    """
+    tables = []
+    for i in range(0, len(dataset.tests), TESTS_PER_TABLE):
+        tests = dataset.tests[i : i + TESTS_PER_TABLE]
+        references = filter(None, (_references(dataset, test) for test in tests))
+        tables.append(_table(split_readings(dataset), tests, _metric_columns, references))
+        read = [
+            g for g in dataset.groups if any("crps" in r.metrics.get(t, {}) for r in g.runs for t in tests)
+        ]
+        if read:
+            table = _table(replace(dataset, groups=read), tests, _uncertainty_columns, [UNCERTAINTY_NOTE])
+            tables.append(table)
+    return tables
 
 
 def round_significant(value: float, width: float | None = None, signed: bool = False) -> str:
@@ -193,22 +222,27 @@ def round_significant(value: float, width: float | None = None, signed: bool = F
     return text if width is None else f"{text} ± {width:{form}}"
 
 
-def _table(dataset: Dataset, tests: Sequence[str]) -> Table:
+def _table(
+    dataset: Dataset,
+    tests: Sequence[str],
+    columns_of: Callable[[Dataset, str], list[Column]],
+    remarks: Iterable[str],
+) -> Table:
     """Make one table. Columns that are the same in all rows become a remark."""
     groups = dataset.groups
     columns = [Cells("", "seeds", [str(len(group.runs)) for group in groups])]
     for test in tests:
-        for column in _metric_columns(dataset, test):
+        for column in columns_of(dataset, test):
             cells = Cells(test, column.heading, _mean_cells(dataset, test, column))
             columns.append(cells)
             if column in (MAE, LOG_MAE) and len(groups) > 1 and not cells.is_constant:
                 heading = f"{column.heading} vs {groups[0].label}"
                 columns.append(Cells(test, heading, _difference_cells(dataset, test, column)))
     same = [f"{c.test} {c.heading} {c.cells[0]}".strip() for c in columns if c.is_constant]
-    remarks = [f"The same in all rows: {', '.join(same)}."] if same else []
+    constant = [f"The same in all rows: {', '.join(same)}."] if same else []
     names = Cells("", "objective", [group.label for group in groups])
     shown = [names, *(column for column in columns if not column.is_constant)]
-    return Table(shown, [*remarks, *filter(None, (_references(dataset, test) for test in tests))])
+    return Table(shown, [*constant, *remarks])
 
 
 def _metric_columns(dataset: Dataset, test: str) -> list[Column]:
@@ -216,6 +250,11 @@ def _metric_columns(dataset: Dataset, test: str) -> list[Column]:
     numbers = NOISE_COLUMNS if dataset.has_noise(test) else NUMBER_COLUMNS
     columns = (*FINAL_ANSWER, *(numbers if "accuracy" in names else TEXT_COLUMNS))
     return [column for column in columns if column.metric in names]
+
+
+def _uncertainty_columns(dataset: Dataset, test: str) -> list[Column]:
+    names = {name for metrics in dataset.metrics(test) for name in metrics}
+    return [column for column in UNCERTAINTY_COLUMNS if column.metric in names]
 
 
 def _mean_cells(dataset: Dataset, test: str, column: Column) -> list[str]:
@@ -227,6 +266,8 @@ def _mean_cells(dataset: Dataset, test: str, column: Column) -> list[str]:
 
 def _clearly_best(found: Sequence[tuple[float | None, float | None]], best: str) -> int | None:
     """Return the row with the best mean if its interval overlaps with no other row's, else None."""
+    if not best:
+        return None
     known = [(i, mean, width) for i, (mean, width) in enumerate(found) if mean is not None]
     if len(known) < 2 or any(width is None for _, _, width in known):
         return None

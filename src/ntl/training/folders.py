@@ -18,8 +18,10 @@ from ntl.approaches import Approach
 from ntl.config.paper_keys import (
     continued_settings,
     evaluated_settings,
+    only_adds_readings,
     with_decoding_of,
     with_evaluation_of,
+    with_readings_of,
 )
 from ntl.config.settings import RunSettings
 from ntl.data import Example, fingerprint
@@ -95,7 +97,8 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
         overwrite: Whether a run of another configuration is replaced.
 
     Returns:
-        Settings that start, continue or replace the run, or None if it is finished.
+        Settings that start, continue or replace the run, or that add readings to a finished one; None if it
+        is finished.
 
     Raises:
         UserError: The folder holds a run of another configuration and `overwrite` is false, or cannot be
@@ -105,10 +108,13 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
     if folder.holds_run():
         record = folder.record()
         differing = _differing_training(settings, record)
-        if record.status == "finished":
-            differing |= _differing_evaluation(settings, record)
-            if not differing:
+        if record.status == "finished" and not differing:
+            if only_adds_readings(settings.config, record.config):
                 return None
+            if only_adds_readings(record.config, settings.config):
+                model = replace(settings.model, checkpoint=str(folder))
+                return replace(settings, only_evaluate=True, model=model)
+            differing = _differing_evaluation(settings, record)
         if differing and not overwrite:
             key, (there, here) = next(iter(differing.items()))
             raise UserError(
@@ -193,8 +199,9 @@ def place_evaluation(
     """Choose the folder of an evaluation, so that it does not replace the results of another one.
 
     A run's own evaluation is the one at the end of its training or, in a folder where nothing was trained,
-    the first one. An evaluation with the same settings is written to the same folder. An evaluation with
-    another model, other decoding settings or other questions gets a folder named after the differences.
+    the first one. An evaluation with the same settings, or with more readings, is written to the same folder.
+    An evaluation with another model, other decoding settings or other questions gets a folder named after the
+    differences.
 
     Args:
         settings: Settings of a run.
@@ -213,6 +220,8 @@ def place_evaluation(
     record = run.record()
     if not settings.only_evaluate and record.status != "finished":
         return run, replace(record, config=with_decoding_of(record.config, settings.config))
+    if only_adds_readings(record.config, settings.config):
+        record = replace(record, config=with_readings_of(record.config, settings.config))
     differences = _differences(settings, record) or _other_questions(run, tests)
     if not differences:
         return run, record

@@ -24,6 +24,7 @@ from ntl.data import TaskData, load_task
 from ntl.encodings.cache import tokenize
 from ntl.errors import UserError
 from ntl.evaluation import evaluate, evaluate_tests, evenly_spaced
+from ntl.readings import check_readings
 from ntl.training.callbacks import describe_metrics
 from ntl.training.folders import check_folder, open_folder, place_evaluation
 from ntl.training.run_folder import Metrics, RunFolder
@@ -67,6 +68,7 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
             checkpoint = settings.checkpoint or last_complete_checkpoint(settings.output_dir)
             assert checkpoint is not None  # see check_folder
             check_checkpoint(checkpoint, approach.model)
+    check_readings(approach, data, settings.generation)
     # No process writes before all have passed their checks.
     PartialState().wait_for_everyone()
     if arguments.should_save and not settings.only_evaluate:

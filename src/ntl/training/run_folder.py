@@ -3,7 +3,7 @@
     run.json                  what was run (RunRecord)
     metrics.json              test set -> metric -> value (null if undefined)
     evaluation.json           test set -> what was evaluated and how; decides whether results are reused
-    predictions_<test>.jsonl  one line per question: question, answer, text, predicted, true
+    predictions_<test>.jsonl  one line per question: question, answer, text, predicted, true (, lower, ...)
     learning_curve.jsonl      one line per evaluation during training: step, eval_loss, eval_mae, ...
     evaluations/<settings>/   the first four files, for an evaluation with settings other than the run's own
 
@@ -70,6 +70,10 @@ class Prediction(NamedTuple):
         text: The model's answer.
         predicted: The last number of `text`, or None if it has none or numbers are not compared.
         true: The last number of `answer`, or None if it has none or numbers are not compared.
+        lower: Lower end of the model's interval; like the next three None if it was not read.
+        median: Median of the model's distribution.
+        upper: Upper end of the interval.
+        mean: Mean of the distribution.
     """
 
     question: str
@@ -77,6 +81,15 @@ class Prediction(NamedTuple):
     text: str
     predicted: float | None
     true: float | None
+    lower: float | None = None
+    median: float | None = None
+    upper: float | None = None
+    mean: float | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Return the fields by name, without those that were not read."""
+        optional = self._field_defaults
+        return {k: v for k, v in self._asdict().items() if v is not None or k not in optional}
 
 
 class RunFolder:
@@ -107,7 +120,7 @@ class RunFolder:
     def evaluation(self, settings: Mapping[str, Any]) -> RunFolder:
         """Return the folder of an evaluation whose settings differ from the run's own; it need not exist."""
         name = ",".join(f"{key}={format_setting(settings[key])}" for key in sorted(settings))
-        name = quote(name, safe="=,")
+        name = quote(name, safe="=,[]")
         if len(name) > LONGEST_NAME:
             name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         return RunFolder(self.path / EVALUATIONS / name)
@@ -173,7 +186,7 @@ class RunFolder:
         known = self._identities()
         # This order ensures that results are never taken for complete if the run is killed in between.
         _write_json(self.evaluation_path, {name: known[name] for name in known if name != test})
-        _write_lines(self.predictions_path(test), (p._asdict() for p in predictions))
+        _write_lines(self.predictions_path(test), (p.row() for p in predictions))
         _write_json(self.metrics_path, {**self.metrics(), test: dict(metrics)})
         _write_json(self.evaluation_path, {**known, test: dict(identity)})
 
@@ -234,7 +247,9 @@ def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
 
 
 def format_setting(value: Any) -> str:
-    """Format a setting as the user writes it: `null`, `true`, `0.3`."""
+    """Format a setting as the user writes it: `null`, `true`, `0.3`, `[greedy,median]`."""
+    if isinstance(value, list):
+        return f"[{','.join(map(format_setting, value))}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -112,7 +112,11 @@ class _Walk:
         entries = self.numbers.entries[slot]
         assert entries is not None, "tokens that lead nowhere are no entries"
         log_probs, log_allowed = mask_logits(logits, entries.token_ids)
-        masses = spellings.log_masses + log_allowed[spellings.nodes]
+        # Only the first walk's mass is reported, and its normalizer is a pass over the whole vocabulary.
+        first = spellings.rows < self.batch
+        nodes = spellings.nodes[first]
+        masses = spellings.log_masses.clone()
+        masses[first] += log_allowed[nodes] - _log_total(logits[nodes])
         log_joint = spellings.log_weights[:, None] + log_probs[spellings.nodes]
         return Level(slot, entries, spellings._replace(log_masses=masses), log_joint)
 
@@ -176,6 +180,7 @@ class _Walk:
         if len(index):
             logits, nodes = self._evaluate(first)
             _, log_end = mask_logits(logits, torch.tensor(ends, device=logits.device))
+            log_end = log_end - _log_total(logits)
             shares = (first.log_weights + first.log_masses + log_end[nodes]).exp()
             mass.index_add_(0, first.rows, shares)
         return mass
@@ -210,14 +215,18 @@ def mask_logits(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         token_ids: `[allowed]`.
 
     Returns:
-        Log-probabilities of these tokens among themselves, `[rows, allowed]`, and the log of their share of
-        all tokens, `[rows]`; float64, -inf where a row rules all of them out.
+        Log-probabilities of these tokens among themselves, `[rows, allowed]`, and their `logsumexp`,
+        `[rows]`; float64, -inf where a row rules all of them out.
     """
-    logits = logits if logits.dtype == torch.float64 else logits.float()
     allowed = logits[:, token_ids].double()
     normalizer = allowed.logsumexp(-1, keepdim=True)
     log_probs = torch.where(normalizer > -math.inf, allowed - normalizer, -math.inf)
-    return log_probs, normalizer.squeeze(-1) - logits.logsumexp(-1).double()
+    return log_probs, normalizer.squeeze(-1)
+
+
+def _log_total(logits: Tensor) -> Tensor:
+    """The `logsumexp` of all tokens, `[rows]`, float64."""
+    return (logits if logits.dtype == torch.float64 else logits.float()).logsumexp(-1).double()
 
 
 def choose(

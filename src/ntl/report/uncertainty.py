@@ -1,0 +1,113 @@
+"""Draw how sure models are: the coverage of their intervals, and intervals over the true numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ntl.report.groups import Group
+from ntl.report.style import FLOOR, LINES_NOTE, VERMILION, SeriesStyle, add_legend, new_figure, plot_seeds
+from ntl.training.run_folder import Prediction
+
+COVERAGE = "coverage_"  # prefix of metrics, followed by the promised percentage
+MOST_MODELS = 4  # in a figure of intervals
+MOST_INTERVALS = 80  # of a model; more are too dense to see
+COLUMNS = 2
+
+
+def draw_calibration(
+    groups: Sequence[Group], tests: Sequence[str], looks: Mapping[str, SeriesStyle]
+) -> Figure | None:
+    """Draw the share of answers that central intervals cover against the share that they promise to.
+
+    Args:
+        groups: Groups of one dataset.
+        tests: Test sets; those without quantiles are left out.
+        looks: Style of each group, by its label.
+
+    Returns:
+        The figure, or None if no quantiles were read.
+    """
+    found = {test: [_coverage(group, test) for group in groups] for test in tests}
+    shown = [test for test in tests if any(found[test])]
+    if not shown:
+        return None
+    figure, axes = new_figure(len(shown), COLUMNS, (3.9, 3.9), (0.0, 0.18 * len(groups)))
+    for ax, test in zip(axes, shown, strict=True):
+        ax.plot([0, 1], [0, 1], label="calibrated", **FLOOR)
+        for group, curves in zip(groups, found[test], strict=True):
+            if curves:
+                plot_seeds(ax, curves, looks[group.label], group.label)
+        ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title=test)
+        ax.set(xlabel="share of the model's distribution in the interval", ylabel="share of answers covered")
+    add_legend(figure, axes[0], LINES_NOTE)
+    return figure
+
+
+def draw_intervals(
+    groups: Sequence[Group],
+    test: str,
+    runs: Sequence[Sequence[Sequence[Prediction]]],
+    looks: Mapping[str, SeriesStyle],
+) -> Figure | None:
+    """Draw intervals and medians of each model's first seed, sorted by the true number.
+
+    Args:
+        groups: Groups of one dataset.
+        test: Name of the test set.
+        runs: Predictions of each group's runs.
+        looks: Style of each group, by its label.
+
+    Returns:
+        The figure, or None if no quantiles were read.
+    """
+    firsts = [(group, own[0]) for group, own in zip(groups, runs, strict=True) if own]
+    read = [(group, [p for p in first if p.lower is not None]) for group, first in firsts]
+    shown = [(group, predictions) for group, predictions in read if predictions][:MOST_MODELS]
+    if not shown:
+        return None
+    figure, axes = new_figure(len(shown), COLUMNS, (5.2, 3.0), (0.0, 0.3))
+    for ax, (group, predictions) in zip(axes, shown, strict=True):
+        _intervals(ax, predictions, looks[group.label].colour)
+        ax.set_title(f"{group.label} (seed {group.runs[0].record.seed})")
+    figure.supxlabel(
+        f"{test}: at most {MOST_INTERVALS} questions, sorted by the true number (line). Bars: intervals, red "
+        "where they miss it; dots: medians.",
+        fontsize=8,
+    )
+    return figure
+
+
+def _coverage(group: Group, test: str) -> list[dict[float, float]]:
+    """Return, for each seed with quantiles, the share of answers covered by promised share."""
+    curves = (
+        {
+            float(name.removeprefix(COVERAGE)) / 100: value
+            for name, value in run.metrics.get(test, {}).items()
+            if name.startswith(COVERAGE) and value is not None
+        }
+        for run in group.runs
+    )
+    return [curve for curve in curves if curve]
+
+
+def _intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
+    """Plot some intervals at the places of their questions, in the order of the true numbers."""
+    ordered = sorted(predictions, key=lambda p: p.true)
+    count = min(len(ordered), MOST_INTERVALS)
+    chosen = [ordered[i * len(ordered) // count] for i in range(count)]
+    columns = ([getattr(p, name) for p in chosen] for name in ("true", "lower", "median", "upper"))
+    true, lower, median, upper = (np.array(column, dtype=float) for column in columns)
+    margin = 0.25 * (true.max() - true.min()) or 1.0
+    limits = (true.min() - margin, true.max() + margin)
+    at, missed = np.arange(count), (true < lower) | (true > upper)
+    for where, shade, alpha in ((~missed, colour, 0.5), (missed, VERMILION, 1.0)):
+        # Ends far outside are drawn at the edge, so that they do not compress the rest.
+        ax.vlines(at[where], lower[where].clip(*limits), upper[where].clip(*limits), color=shade, alpha=alpha)
+    ax.scatter(at, median.clip(*limits), s=7, color=colour, lw=0, zorder=3)
+    ax.plot(at, true, color="#333333", lw=1.0)
+    ax.set(ylim=limits, ylabel="number")
+    ax.set_xticks([])

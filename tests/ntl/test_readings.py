@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from approach_cases import ANSWERS, GREEDY, QUESTIONS, make, overfit
+from conftest import shared
+from fake_approach import FakeApproach
+from published_commands import scaled_down
+from tolerances import ONE_COMPUTATION, approx, assert_close
+
+from ntl.config.settings import LossSettings
+from ntl.data import Example, TaskData
+from ntl.errors import UserError
+from ntl.evaluation import evaluate, evaluate_tests
+from ntl.readings import SPACED, SPACED_LEVELS, check_readings
+from ntl.run_language_modeling import main
+from ntl.training.run_folder import RunFolder
+from ntloss.decoding import NumberQuantiles
+
+ALL = replace(GREEDY, read=("greedy", "median", "mean"), batch_size=4)
+EXAMPLES = [Example(question, answer) for question, answer in zip(QUESTIONS, ANSWERS, strict=True)]
+DATA = TaskData(EXAMPLES, EXAMPLES, {"test": EXAMPLES})
+
+
+class UniformApproach(FakeApproach):
+    """Answers 0 to every question; its distribution is uniform between the question's two numbers."""
+
+    def quantiles(self, model, questions, levels):
+        ends = torch.tensor([[float(end) for end in question.split()] for question in questions])
+        low, high = ends.double()[:, :1], ends.double()[:, 1:]
+        values = low + (high - low) * torch.tensor(levels, dtype=torch.float64)
+        rows = torch.zeros(len(questions), dtype=torch.float64)
+        exact = torch.ones_like(values).bool()
+        return NumberQuantiles(
+            tuple(levels), values, values, values, exact, rows + 0.5, rows, rows > 0, passes=1, rows=1
+        )
+
+
+def uniform(asked):
+    return UniformApproach({question: "0" for question, _ in asked}), [Example(*pair) for pair in asked]
+
+
+def test_each_reading_has_its_own_metrics_and_the_decoded_numbers_keep_theirs():
+    asked = [("0 10", "5"), ("0 20", "19.7"), ("-8 0", "-3"), ("5 5", "4")]
+    approach, examples = uniform(asked)
+    greedy = evaluate(approach, examples, DATA, GREEDY).metrics
+    result = evaluate(approach, examples, DATA, ALL)
+    metrics = result.metrics
+    assert {name: metrics[name] for name in greedy} == greedy
+    assert metrics["mae"] == approx((5 + 19.7 + 3 + 4) / 4)
+    assert metrics["median_mae"] == metrics["mean_mae"] == approx((0 + 9.7 + 1 + 1) / 4)
+    assert metrics["median_exact_number"] == 1 / 4
+    assert metrics["interval_coverage"] == metrics["coverage_95"] == 2 / 4  # 19.7 is above 19.5, 4 below 5
+    assert metrics["interval_width"] == approx(0.9 * (10 + 20 + 8 + 0) / 4)
+    assert (metrics["number_mass"], metrics["unresolved_rate"]) == (0.5, 0)
+    coverages = [name for name in metrics if name.startswith("coverage_")]
+    assert coverages == [f"coverage_{percent}" for percent in range(95, 0, -10)]
+    assert [(p.lower, p.median, p.upper, p.mean) for p in result.predictions] == [
+        approx(row) for row in [(0.5, 5, 9.5, 5), (1, 10, 19, 10), (-7.6, -4, -0.4, -4), (5, 5, 5, 5)]
+    ]
+
+
+def test_the_interval_has_the_share_that_is_asked_for():
+    approach, examples = uniform([("0 10", "5"), ("0 10", "8")])
+    half = evaluate(approach, examples, DATA, replace(ALL, read=("greedy", "median"), interval=0.5))
+    assert half.metrics["interval_width"] == approx(5)
+    assert half.metrics["interval_coverage"] == 0.5
+    assert "mean_mae" not in half.metrics
+    assert half.predictions[0].mean is None
+    assert "mean" not in half.predictions[0].row()
+    assert half.predictions[0].row()["upper"] == approx(7.5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "family", "number_format"),
+    [
+        ("t5-tiny", "t5", "plain"),
+        ("t5-tiny", "t5", "padded"),
+        ("llama-tiny", "decoder_only", "plain"),
+        ("mamba-tiny", "decoder_only", "padded"),
+    ],
+)
+def test_an_overfitted_model_has_the_answers_as_medians(shape, family, number_format):
+    approach = make(shape, family=family, number_format=number_format)
+    approach.fit(ANSWERS)
+    overfit(approach, steps=60)
+    check_readings(approach, DATA, ALL)
+    for dtype in (torch.float32, torch.bfloat16):
+        approach.model.to(dtype)
+        result = evaluate(approach, EXAMPLES, DATA, ALL)
+        assert result.metrics["median_exact_number"] == 1
+        for p in result.predictions:
+            assert p.lower <= p.median == p.true <= p.upper
+
+
+def test_a_batch_gives_the_quantiles_of_each_question_alone():
+    approach = make(number_format="padded")
+    approach.fit(ANSWERS)
+    approach.model.eval().double()
+    together = approach.quantiles(approach.model, QUESTIONS, SPACED_LEVELS)
+    alone = [approach.quantiles(approach.model, [q], SPACED_LEVELS) for q in QUESTIONS]
+    assert_close(together.mass, torch.cat([read.mass for read in alone]))
+    assert_close(together.mean(SPACED)[0], torch.cat([read.mean(SPACED)[0] for read in alone]))
+
+
+def test_a_model_that_cannot_write_a_number_has_no_readings():
+    approach = make(number_format="plain")
+    digits = torch.tensor(approach.vocabulary.token_ids)
+    approach.model.lm_head.register_forward_hook(
+        lambda module, given, logits: logits.index_fill(-1, digits, -torch.inf)
+    )
+    result = evaluate(approach, EXAMPLES, DATA, ALL)
+    assert result.metrics["median_invalid"] == result.metrics["mean_invalid"] == len(EXAMPLES)
+    assert result.metrics["crps"] is None
+    assert result.metrics["interval_coverage"] is None
+    assert result.metrics["number_mass"] == 0
+    assert {(p.lower, p.median, p.upper, p.mean) for p in result.predictions} == {(None,) * 4}
+
+
+def test_an_untrained_model_with_plain_answers_runs_out_of_rows_and_says_so(monkeypatch):
+    monkeypatch.setattr("ntl.approaches.answer_format.PLAIN_ROWS", 4)
+    approach = make(number_format="plain")
+    approach.model.eval()
+    read = approach.quantiles(approach.model, QUESTIONS, SPACED_LEVELS)
+    assert read.rows <= 4 * len(QUESTIONS)
+    assert evaluate(approach, EXAMPLES, DATA, ALL).metrics["unresolved_rate"] > 0.5
+
+
+def test_t5s_tokenizer_starts_numbers_with_a_space():
+    approach = make(tokenizer=str(shared("tokenizers/t5")))
+    space = approach.tokenizer.convert_tokens_to_ids("▁")
+    assert approach.answers.quantile_options(1)["prefix_ids"] == [space]
+    # Its ids of an answer start with it, whatever the sign.
+    for row in approach.encode(["q"] * 3, ["7", "-7", "0.5"])["labels"]:
+        assert row[0] == space
+    approach = make(tokenizer=str(shared("tokenizers/t5")), number_format="padded")
+    approach.fit(["1", "20"])
+    options = approach.answers.quantile_options(1)
+    assert (options["prefix_ids"], options["digits"], options["signed"]) == ([space], 2, False)
+    assert approach.quantiles(approach.model.eval(), ["3 + 4"], [0.5]).values.isfinite().all()
+
+
+def test_numbers_with_different_first_tokens_are_an_error():
+    approach = make(tokenizer=str(shared("tokenizers/t5")), number_format="padded")
+    approach.fit(["1", "-20"])
+    with pytest.raises(UserError, match=r"starts -99 with '▁' and \+88 with '▁\+'"):
+        check_readings(approach, DATA, ALL)
+
+
+@pytest.mark.parametrize("settings", [{"head": "regression"}, {"encoding": "xval"}, {"encoding": "rt"}])
+def test_approaches_without_digits_have_no_quantiles(settings):
+    approach = make(loss=LossSettings(), **settings)
+    with pytest.raises(
+        UserError, match=r"has none; expected a language model.*Pass evaluation.read=\[greedy\]"
+    ):
+        approach.quantiles(approach.model, QUESTIONS, [0.5])
+
+
+def command(tmp_path, *more):
+    return [*scaled_down(tmp_path), "model_args=vanilla_t5", "evaluation.read=[greedy,median,mean]", *more]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["model_args=vanilla_t5_regression_head"], "and a regression head has none"),
+        (["model_args=xval"], "and number_encoding=xval has none"),
+        (["model_args=rt"], "and number_encoding=rt has none"),
+        (["dataset_args=gsm8k"], "is not a single number, and evaluation.read=[median,mean]"),
+        (["dataset_args=multirc"], "is not a single number, and evaluation.read=[median,mean]"),
+        (["+training_args.fsdp=true"], "expected training without training_args.fsdp"),
+        (["evaluation.read=[mode]"], "each item one of: greedy, median, mean"),
+        (["evaluation.read=[]"], "each item one of: greedy, median, mean"),
+        (["evaluation.read=median"], "each item one of: greedy, median, mean"),
+        (["evaluation.interval=1"], "interval is 1; expected a number that is above 0 and below 1"),
+        (["evaluation.read=[greedy]", "evaluation.interval=0.5"], "evaluation.interval has no effect"),
+        (
+            ["dataset_args=arithmetic", "model_args.number_format=padded", "model_args.number_width=30"],
+            "quantiles cannot be read from this model: digits=30",
+        ),
+    ],
+)
+def test_readings_that_do_not_fit_are_a_one_line_error_and_nothing_is_written(
+    arguments, expected, tmp_path, capsys
+):
+    assert main(command(tmp_path, *arguments)) == 2
+    message = capsys.readouterr().err
+    assert expected in message
+    assert len(message.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_results_of_other_readings_are_not_reused_and_those_without_readings_are_as_before(tmp_path):
+    asked = [("0 10", "5"), ("0 20", "19")]
+    folder, data = RunFolder(tmp_path), TaskData([], [], {"test": uniform(asked)[1]})
+
+    def evaluated(generation):
+        approach, _ = uniform(asked)
+        metrics = evaluate_tests(approach, data, generation, folder, {"steps": 7})["test"]
+        return bool(approach.asked), metrics
+
+    assert evaluated(GREEDY)[0]
+    decoding = json.loads(folder.evaluation_path.read_text())["test"]["decoding"]
+    assert decoding == {"beams": 1, "max_new_tokens": 12}
+    is_new, metrics = evaluated(ALL)
+    assert is_new
+    assert evaluated(ALL) == (False, metrics)
+    assert evaluated(replace(ALL, interval=0.5))[0]
+    assert evaluated(replace(ALL, read=("greedy", "median")))[0]
+
+
+def test_a_reading_can_be_added_to_a_finished_run(tmp_path, capsys):
+    first = command(tmp_path, "dataset_args=arithmetic", "evaluation.read=[greedy]")
+    assert main(first) == 0, capsys.readouterr().err
+    folder = RunFolder(tmp_path / "run")
+    decoded = folder.metrics()
+    shape = "model_args.config_name"
+    again = [o for o in command(tmp_path, "dataset_args=arithmetic") if not o.startswith(shape)]
+    again += ["training_args=eval", f"model_args.model_name_or_path={folder}"]
+    assert main(again) == 0, capsys.readouterr().err
+    assert not (folder.path / "evaluations").exists()
+    assert folder.record().config["evaluation"]["read"] == ["greedy", "median", "mean"]
+    for test, metrics in folder.metrics().items():
+        assert_close({name: metrics[name] for name in decoded[test]}, decoded[test], ONE_COMPUTATION)
+        assert metrics["median_mae"] > 0
+        assert all(p.lower <= p.median <= p.upper for p in folder.predictions(test))
