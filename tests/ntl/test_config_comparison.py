@@ -30,6 +30,13 @@ def test_an_objective_is_a_loss_a_model_or_overrides_of_both():
     assert (both.loss.weight, both.model.encoding) == (0.8, "rt")
 
 
+def test_values_in_an_objective_may_hold_spaces():
+    (run,) = load_comparison(
+        ["objectives=['loss=dist2 loss.options={tau: 2.0, absolute: true}']", "seeds=[0]"]
+    ).runs.values()
+    assert run.loss.options == {"tau": 2.0, "absolute": True}
+
+
 @pytest.mark.parametrize(
     ("overrides", "complaint"),
     [
@@ -50,6 +57,13 @@ def test_an_objective_is_a_loss_a_model_or_overrides_of_both():
         (["stepz=5"], "stepz is unknown; expected one of: dataset_args"),
         (["dataset_args=arithmetic", "dataset_args.datadir=x"], "Did you mean dataset_args.data_dir?"),
         (["seeds=[0,1"], "cannot be read; expected key=value"),
+        (["objectives=['loss=ce training_args.seed=3']"], r"training_args.seed has no effect.*seeds=\[0,1\]"),
+        (["objectives=['loss=ce jobs=3']"], "sets jobs, which is of the whole comparison"),
+        (["objectives=['loss=ce loss.weight=0.8']"], "loss.weight"),
+        (
+            ["objectives=['loss=smmd loss.weight=1','loss=smmd  loss.weight=1']"],
+            "would be written to one folder",
+        ),
         (["--fast"], "'--fast' cannot be read"),
     ],
 )

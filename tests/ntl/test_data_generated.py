@@ -65,6 +65,13 @@ def test_on_a_log_scale_answers_scatter_around_the_product_by_factors():
     assert 0.38 < statistics.stdev(logs) < 0.42
 
 
+def test_the_noise_floor_is_that_of_clipped_answers():
+    more = (*SMALL, "dataset_args.weights=[9,9]", "dataset_args.largest_answer=999")
+    examples = task(*more).tests["test"]
+    assert max(example.expected for example in examples) == 999
+    assert sum(abs(int(e.answer) - e.expected) for e in examples) / len(examples) < 20
+
+
 def test_without_noise_the_answers_are_exact():
     more = ("noise=0", "weights=[1,1]", "smallest=0", "largest=499")
     for example in task(*SMALL, *(f"dataset_args.{setting}" for setting in more)).tests["test"]:
@@ -101,6 +108,7 @@ def test_a_malformed_file_is_an_error_with_line_and_reason(tmp_path, content, co
         ("dataset_args.noise=-1", "dataset_args.noise is -1"),
         ("dataset_args.train_size=0", "dataset_args.train_size is 0"),
         ("dataset_args.weights=[]", r"dataset_args.weights is \[\]"),
+        ("dataset_args.weights=[a]", r"dataset_args.weights is \['a'\]"),
         ("dataset_args.largest=12", "make 27 questions"),
         ("dataset_args.smallest=x", "dataset_args.smallest is 'x'"),
     ],

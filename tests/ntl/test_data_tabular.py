@@ -75,8 +75,14 @@ def test_a_split_by_a_column_tests_its_largest_values(table, dates):
 
 
 def test_rows_without_a_target_and_answers_with_exponents_are_handled(table):
-    data = table("a,y\n1,1e3\n2,\n3,-2.50\n4, 7\n5,NA\n")
-    assert {(e.question, e.answer) for e in rows(data)} == {("1", "1000"), ("3", "-2.50"), ("4", "7")}
+    data = table("a,y\n1,1e3\n2,\n3,-2.50\n4, 7\n5,NA\n6,.5\n7,+5.\n")
+    assert {e.question: e.answer for e in rows(data)} == {
+        "1": "1000",
+        "3": "-2.50",
+        "4": "7",
+        "6": "0.5",
+        "7": "5",
+    }
 
 
 def test_training_rows_that_repeat_a_held_out_question_are_left_out(table):
@@ -93,6 +99,10 @@ def test_training_rows_that_repeat_a_held_out_question_are_left_out(table):
         ("a,z\n1,2\n", (), "dataset_args.target names the column 'y'; expected one of the columns .*: a, z"),
         ("a,y\n1,2\n", ("columns=[b]",), "dataset_args.columns names the column 'b'"),
         ("a,y\n1,2\n", ("columns=[a,y]",), "names the target 'y'"),
+        ("a,y\n1,2\n", ("columns=a",), "columns is 'a'; expected null .* or a list of columns"),
+        ("a,y\n1,2\n", ("columns=[]",), "expected null .* or a list of columns"),
+        ("t,y\n21.11.2026,2\n3,4\n5,6\n", ("split_by=t",), "'21.11.2026'; expected numbers, or dates such"),
+        ("a,y\n1,2\n", ("file=7",), "file is 7; expected the path"),
         ("a,y\n1,2\n", ("split_by=when",), "dataset_args.split_by names the column 'when'"),
         ("a,y\n1,2\n3,4\n5,6\n", ("train_size=9",), "expected at least 11"),
         ("a,y\n1,2\n", ("significant_digits=0",), "significant_digits is 0; expected a whole number"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,27 +54,49 @@ def load_comparison(overrides: Sequence[str]) -> Comparison:
     Raises:
         UserError: An override is malformed, names an unknown key or choice, or has a value out of range.
     """
-    given = [override.partition("=")[0].lstrip("+") for override in overrides]
-    for key in given:
-        if instead := REPLACED.get(key):
-            raise UserError(f"{key} has no effect: the comparison sets it. Pass {instead}, or omit {key}.")
+    given = _keys(overrides)
     first = compose_config("compare", overrides, "ntl compare")
     folder = Path(first["output_dir"]).expanduser()
-    configs = {
-        objective: compose_config("compare", [*overrides, *objective_overrides(objective)], "ntl compare")
-        for objective in first["objectives"]
-    }
+    configs = {}
+    for objective in first["objectives"]:
+        own = objective_overrides(objective)
+        keys = _keys(own)
+        if several := [key for key in keys if key in KEYS]:
+            raise UserError(
+                f"the objective {objective!r} sets {several[0]}, which is of the whole comparison; expected "
+                "keys of one run. Set it outside of objectives."
+            )
+        configs[objective] = compose_config("compare", [*overrides, *own], "ntl compare")
+        check_effect(keys, [configs[objective]])
+    folders = Counter(map(_folder_name, configs))
+    if alike := [objective for objective in configs if folders[_folder_name(objective)] > 1]:
+        raise UserError(
+            f"the objectives {' and '.join(map(repr, alike))} would be written to one folder, "
+            f"{folder / _folder_name(alike[0])}; expected objectives that differ in letters or digits. "
+            "Rewrite or remove one."
+        )
     runs = {}
     for seed in first["seeds"]:
         for objective, config in configs.items():
             name = f"{objective}, seed {seed}"
-            own = re.sub(r"[^\w.=,-]+", "_", objective)
-            place = {"seed": seed, "output_dir": str(folder / own / f"seed{seed}")}
+            place = {"seed": seed, "output_dir": str(folder / _folder_name(objective) / f"seed{seed}")}
             sections = {key: value for key, value in config.items() if key not in KEYS}
             sections["training_args"] = {**config["training_args"], **place}
             runs[name] = read_settings(sections)
     check_effect([key for key in given if key not in KEYS], configs.values())
     return Comparison(runs, folder, first["jobs"], first["overwrite"])
+
+
+def _keys(overrides: Sequence[str]) -> list[str]:
+    keys = [override.partition("=")[0].lstrip("+") for override in overrides]
+    for key in keys:
+        if instead := REPLACED.get(key):
+            raise UserError(f"{key} has no effect: the comparison sets it. Pass {instead}, or omit {key}.")
+    return keys
+
+
+def _folder_name(objective: str) -> str:
+    return re.sub(r"[^\w.=,-]+", "_", objective)
 
 
 def objective_overrides(objective: str) -> list[str]:
@@ -90,7 +113,9 @@ def objective_overrides(objective: str) -> list[str]:
         (['loss=ntl_was'], ['model_args=xval'])
         >>> objective_overrides("loss=ntl_was loss.weight=0.8")
         ['loss=ntl_was', 'loss.weight=0.8']
+        >>> objective_overrides("loss=dist2 loss.options={tau: 2.0}")
+        ['loss=dist2', 'loss.options={tau: 2.0}']
     """
     if "=" in objective:
-        return objective.split()
+        return re.split(r"\s+(?=[+~]*[\w.@]+=)", objective.strip())
     return [f"{'model_args' if objective in choices('model_args') else 'loss'}={objective}"]

@@ -85,7 +85,8 @@ def _receive(connection: Connection, process: BaseProcess) -> tuple[Kind, Any]:
         process.join()
         code = process.exitcode
         reason = f"killed by signal {-code}" if code and code < 0 else f"exit code {code}"
-        return "failed", f"the process ended ({reason}), most likely out of memory"
+        hint = ", most likely out of memory" if code == -signal.SIGKILL else ""
+        return "failed", f"the process ended ({reason}){hint}"
 
 
 def _work(settings: RunSettings, connection: Connection) -> None:

@@ -36,7 +36,7 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     noise, weights = settings["noise"], settings["weights"]
     if isinstance(noise, bool) or not isinstance(noise, int | float) or noise < 0:
         raise invalid_setting(settings, "noise", "a number of at least 0", 25.0)
-    if not isinstance(weights, list) or not weights:
+    if not isinstance(weights, list) or not weights or not {*map(type, weights)} <= {int, float}:
         raise invalid_setting(settings, "weights", "one number per integer of the question", "[5,3,2]")
     check_one_of(settings, "log_scale", [False, True])
     low, high = settings["smallest"], settings["largest"]
@@ -74,9 +74,9 @@ def _draw(
         else:
             expected = integers @ weights
             noisy = np.rint(expected + noise)
-        answers = np.clip(noisy, 0, settings["largest_answer"]).astype(int)
-        for row, answer, mean in zip(integers, answers, expected, strict=True):
+        answers, medians = (np.clip(each, 0, settings["largest_answer"]) for each in (noisy, expected))
+        for row, answer, median in zip(integers, answers.astype(int), medians, strict=True):
             question = " ".join(map(str, row))
             if question not in exclude:
-                examples.append(Example(question, str(answer), float(mean)))
+                examples.append(Example(question, str(answer), float(median)))
     return examples

@@ -7,6 +7,7 @@ names: they would be the same in every question.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,17 @@ def load(settings: Mapping[str, Any]) -> TaskData:
             check_at_least(settings, {name: 1})
     table = _read(settings)
     target = settings["target"]
-    columns = settings["columns"] or [name for name in table.columns if name != target]
+    columns = settings["columns"]
+    if columns is None:
+        columns = [name for name in table.columns if name != target]
+    elif not isinstance(columns, list) or not columns:
+        raise invalid_setting(
+            settings, "columns", "null (all but the target) or a list of columns", "[carat,cut]"
+        )
     _check_columns(table, columns, settings)
     table = table[table[target].notna()]
     _check_rows(table, settings)
-    split_by = settings["split_by"]
-    order = _order(table, split_by, settings["data_seed"])
+    order = _order(table, settings)
     text = pd.DataFrame({name: _texts(table[name], settings["significant_digits"]) for name in columns})
     questions = [",".join(row) for row in text.itertuples(index=False)]
     answers = [_answer(value) for value in table[target]]
@@ -112,14 +118,23 @@ def _check_rows(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
         )
 
 
-def _order(table: pd.DataFrame, split_by: str | None, seed: int) -> Sequence[int]:
+def _order(table: pd.DataFrame, settings: Mapping[str, Any]) -> Sequence[int]:
     """Return the rows in random order or sorted by a column, rows without a value first."""
+    split_by = settings["split_by"]
     if split_by is None:
-        return np.random.default_rng(seed).permutation(len(table)).tolist()
-    values = pd.to_numeric(table[split_by], errors="coerce")
-    if values.notna().sum() < table[split_by].notna().sum():  # dates such as 2026-11-21 are sorted as text
-        values = table[split_by]
-    return values.reset_index(drop=True).sort_values(kind="stable", na_position="first").index.tolist()
+        return np.random.default_rng(settings["data_seed"]).permutation(len(table)).tolist()
+    column = table[split_by].reset_index(drop=True)
+    for values in (pd.to_numeric(column, errors="coerce"), _dates(column)):
+        if values.notna().sum() == column.notna().sum():
+            return values.sort_values(kind="stable", na_position="first").index.tolist()
+    raise UserError(
+        f"dataset_args.split_by={split_by} names a column with the value {column[column.notna()].iloc[0]!r}; "
+        "expected numbers, or dates such as 2026-11-21. Rewrite the column, or name another one."
+    )
+
+
+def _dates(column: pd.Series) -> pd.Series:
+    return pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True)
 
 
 def _texts(column: pd.Series, digits: int | None) -> pd.Series:
@@ -145,6 +160,11 @@ def _round(number: float, digits: int) -> str:
 
 
 def _answer(text: str) -> str:
-    """Write a target in plain decimals: without an exponent, a plus sign or spaces."""
-    number = np.format_float_positional(float(text), trim="-")
-    return text.strip() if text.strip().lstrip("-").replace(".", "", 1).isdigit() else number
+    """Write a target in plain decimals: as it stands or, if it is written otherwise, anew.
+
+    Example:
+        >>> _answer("1.50"), _answer(" +1e3"), _answer(".5"), _answer("5.")
+        ('1.50', '1000', '0.5', '5')
+    """
+    plain = re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text.strip())
+    return plain[0] if plain else np.format_float_positional(float(text), trim="-")
