@@ -212,7 +212,7 @@ def test_results_of_other_readings_are_not_reused_and_those_without_readings_are
     assert evaluated(replace(ALL, read=("greedy", "median")))[0]
 
 
-def test_a_reading_can_be_added_to_a_finished_run(tmp_path, capsys):
+def test_a_reading_can_be_added_to_a_finished_run_and_is_kept_if_fewer_are_asked_for(tmp_path, capsys):
     first = command(tmp_path, "dataset_args=arithmetic", "evaluation.read=[greedy]")
     assert main(first) == 0, capsys.readouterr().err
     folder = RunFolder(tmp_path / "run")
@@ -227,3 +227,8 @@ def test_a_reading_can_be_added_to_a_finished_run(tmp_path, capsys):
         assert_close({name: metrics[name] for name in decoded[test]}, decoded[test], ONE_COMPUTATION)
         assert metrics["median_mae"] > 0
         assert all(p.lower <= p.median <= p.upper for p in folder.predictions(test))
+    before = {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
+    assert main([*again, "evaluation.read=[greedy]"]) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.count("answered before") == len(folder.metrics())
+    assert {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == before
+    assert not (folder.path / "evaluations").exists()

@@ -130,7 +130,7 @@ def test_readings_are_added_to_the_runs_own_evaluation_and_other_intervals_are_n
     assert folder.path == run.path
     assert record.config["evaluation"]["read"] == ["greedy", "median"]
     run.write_record(record)
-    for changes in ({"read": ["median"], "interval": 0.5}, {"read": ["mean"], "interval": 0.9}, {}):
+    for changes in ({"read": ["median"], "interval": 0.5}, {"read": ["mean"], "interval": 0.9}):
         other, _ = place_evaluation(settings_in(run.path, evaluates=str(run), **changes), TESTS)
         assert other.path != run.path
 
@@ -140,3 +140,51 @@ def test_readings_of_changed_questions_do_not_replace_the_results(run):
     changed = {"validation": [Example("2 + 2", "4")]}
     assert place_evaluation(more, changed)[0].path != run.path
     assert place_evaluation(more, TESTS)[0].path == run.path
+
+
+@pytest.mark.parametrize("differs", ["questions", "model"])
+def test_other_readings_of_changed_questions_or_of_another_model_have_folders_of_their_own(
+    run, tmp_path, differs
+):
+    model, tests = run, {"validation": [Example("2 + 2", "4")]}
+    if differs == "model":
+        other = settings_in(tmp_path / "other")
+        folder_of(other).write_record(replace(new_record(other), steps=9, status="finished"))
+        model, tests = folder_of(other), TESTS
+    readings = [{"read": ["median"], "interval": share} for share in (0.9, 0.5)]
+    paths = set()
+    for changes in (*readings, {"read": ["greedy"], "interval": 0.9}):
+        folder, record = place_evaluation(settings_in(run.path, evaluates=str(model), **changes), tests)
+        assert f"{differs}=" in folder.path.name
+        assert record.config["evaluation"]["read"] == changes["read"]
+        paths.add(folder.path)
+    assert len(paths) == 3
+
+
+@pytest.fixture
+def extended(run):
+    """Make a finished run whose numbers were read in all ways."""
+    more = settings_in(run.path, evaluates=str(run), read=["greedy", "median", "mean"], interval=0.9)
+    folder, record = place_evaluation(more, TESTS)
+    folder.write_record(record)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "fewer", [{}, {"read": ["greedy"], "interval": 0.5}, {"read": ["mean"], "interval": 0.9}]
+)
+def test_a_run_with_more_readings_has_the_results_of_an_evaluation_with_fewer(extended, fewer):
+    before = extended.record()
+    settings = settings_in(extended.path, evaluates=str(extended), **fewer)
+    folder, record = place_evaluation(settings, TESTS)
+    assert (folder.path, record) == (extended.path, before)
+    asked = {"model": {"steps": 7}, "questions": fingerprint(TESTS["validation"]), "decoding": {"beams": 4}}
+    assert folder.is_evaluated("validation", asked)  # so nothing is decoded, and no reading is lost
+
+
+def test_missing_results_are_not_written_with_fewer_readings_to_a_run_with_more(extended):
+    fewer = settings_in(extended.path, evaluates=str(extended))
+    for tests in ({"validation": [Example("2 + 2", "4")]}, {**TESTS, "test": TESTS["validation"]}):
+        assert place_evaluation(fewer, tests)[0].path.parent.name == "evaluations"
+    extended.predictions_path("validation").unlink()
+    assert place_evaluation(fewer, TESTS)[0].path.parent.name == "evaluations"

@@ -186,11 +186,6 @@ def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> d
     return {**config, **{key: other[key] for key in ("dataset_args", "evaluation")}}
 
 
-def with_decoding_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the evaluation, but not the data, of another one."""
-    return {**config, "evaluation": other["evaluation"]}
-
-
 def with_readings_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with the readings and the interval of another one."""
     asked = {key: value for key, value in other["evaluation"].items() if key in ("read", "interval")}

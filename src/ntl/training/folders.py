@@ -19,7 +19,6 @@ from ntl.config.paper_keys import (
     continued_settings,
     evaluated_settings,
     only_adds_readings,
-    with_decoding_of,
     with_evaluation_of,
     with_readings_of,
 )
@@ -30,6 +29,7 @@ from ntl.training.run_folder import CHECKPOINT, RunFolder, RunRecord
 from ntl.training.trainer import last_complete_checkpoint
 
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
+READING_SETTINGS = {"read", "interval"}
 
 
 def check_folder(settings: RunSettings) -> None:
@@ -200,8 +200,8 @@ def place_evaluation(
 
     A run's own evaluation is the one at the end of its training or, in a folder where nothing was trained,
     the first one. An evaluation with the same settings, or with more readings, is written to the same folder.
-    An evaluation with another model, other decoding settings or other questions gets a folder named after the
-    differences.
+    If it only has fewer readings, the run's own results contain it, and they are kept. An evaluation with
+    another model, other decoding settings or other questions gets a folder named after the differences.
 
     Args:
         settings: Settings of a run.
@@ -219,16 +219,35 @@ def place_evaluation(
         return run, evaluated_record(settings)
     record = run.record()
     if not settings.only_evaluate and record.status != "finished":
-        return run, replace(record, config=with_decoding_of(record.config, settings.config))
-    if only_adds_readings(record.config, settings.config):
-        record = replace(record, config=with_readings_of(record.config, settings.config))
-    differences = _differences(settings, record) or _other_questions(run, tests)
-    if not differences:
-        return run, record
+        return run, replace(record, config=with_evaluation_of(record.config, settings.config))
+    questions = {test: fingerprint(examples) for test, examples in tests.items()}
+    differences = _differences(settings, record)
+    if differences.keys() <= READING_SETTINGS:
+        differences |= _other_questions(run, questions)
+    if differences.keys() <= READING_SETTINGS:
+        if only_adds_readings(record.config, settings.config):
+            return run, replace(record, config=with_readings_of(record.config, settings.config))
+        extended = _ExtendedRun(run.path)
+        if only_adds_readings(settings.config, record.config) and extended.is_complete(record, questions):
+            return extended, record
     if "model" in differences:
         record = evaluated_record(settings)
     config = with_evaluation_of(record.config, settings.config)
     return run.evaluation(differences), replace(record, config=config, status="running")
+
+
+class _ExtendedRun(RunFolder):
+    """The folder of a run whose own evaluation has more readings than one that is asked for."""
+
+    def is_evaluated(self, test: str, identity: Mapping[str, Any]) -> bool:
+        """Return whether the run's own evaluation answered these questions; its readings may be more."""
+        own = self._identities().get(test, {})
+        return super().is_evaluated(test, {**own, "questions": identity["questions"]})
+
+    def is_complete(self, record: RunRecord, questions: Mapping[str, str]) -> bool:
+        """Return whether the results of all test sets, by the fingerprints of their questions, are there."""
+        answered = (self.is_evaluated(test, {"questions": given}) for test, given in questions.items())
+        return record.status == "finished" and all(answered)
 
 
 def _differences(settings: RunSettings, record: RunRecord) -> dict[str, Any]:
@@ -241,9 +260,8 @@ def _differences(settings: RunSettings, record: RunRecord) -> dict[str, Any]:
     return differences
 
 
-def _other_questions(run: RunFolder, tests: Mapping[str, Sequence[Example]]) -> dict[str, Any]:
+def _other_questions(run: RunFolder, questions: Mapping[str, str]) -> dict[str, Any]:
     """Return a setting that identifies the questions if they changed although the settings did not."""
-    given = {test: fingerprint(examples) for test, examples in tests.items()}
-    if all(run.questions(test) in (None, questions) for test, questions in given.items()):
+    if all(run.questions(test) in (None, given) for test, given in questions.items()):
         return {}
-    return {"questions": hashlib.sha256("".join(given.values()).encode()).hexdigest()[:8]}
+    return {"questions": hashlib.sha256("".join(questions.values()).encode()).hexdigest()[:8]}
