@@ -55,14 +55,17 @@ def assert_split_does_not_matter(approach, rows, tolerance=TWO_PATHS):
         assert_close(split_terms, terms, tolerance)
 
 
-def overfit(approach, steps=150, learning_rate=3e-3):
-    """Overfit an approach to the examples."""
+def overfit(approach, steps=150, learning_rate=3e-3, until=0.0):
+    """Overfit an approach to the examples, at most until the loss is below `until`."""
     batch = approach.collate(rows_of(approach))
     counts = approach.count(batch)
     optimizer = torch.optim.Adam(approach.model.parameters(), learning_rate)
     for _ in range(steps):
         optimizer.zero_grad()
-        approach.loss(approach.model, batch, counts).loss.backward()
+        loss = approach.loss(approach.model, batch, counts).loss
+        if loss < until:
+            break
+        loss.backward()
         optimizer.step()
     return approach
 

@@ -86,7 +86,7 @@ def test_the_interval_has_the_share_that_is_asked_for():
 def test_an_overfitted_model_has_the_answers_as_medians(shape, family, number_format):
     approach = make(shape, family=family, number_format=number_format)
     approach.fit(ANSWERS)
-    overfit(approach, steps=60)
+    overfit(approach, steps=600, until=0.01)
     check_readings(approach, DATA, ALL)
     for dtype in (torch.float32, torch.bfloat16):
         approach.model.to(dtype)
