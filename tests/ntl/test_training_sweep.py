@@ -89,6 +89,16 @@ def test_a_run_of_a_comparison_is_a_run_of_the_training_program(tiny, tmp_path, 
     assert "| T5 + NTL-WAS | 1 |" in capsys.readouterr().out
 
 
+def test_a_report_folder_with_other_files_is_an_error_before_any_run(tiny, capsys):
+    foreign = output(tiny) / "report/notes.txt"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("mine")
+    assert compare(tiny) == 2
+    assert "the report's folder, holds files that are not a report" in capsys.readouterr().err
+    assert finished(tiny) == []
+    assert foreign.read_text() == "mine"
+
+
 def test_runs_of_another_configuration_are_an_error_and_kept_until_overwrite(tiny, monkeypatch, capsys):
     monkeypatch.setattr("ntl.report.program.report", lambda *_, **__: None)  # figures take seconds
     first = [*tiny[:-1], "objectives=[ce]", tiny[-1]]

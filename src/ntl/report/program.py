@@ -61,7 +61,7 @@ def report(folders: Sequence[Path], output: Path, overwrite: bool = False, in_or
         UserError: There are no finished runs, a file cannot be read, or the output folder holds other files
             or cannot be written.
     """
-    before = _check_output(output, overwrite)
+    before = check_output(output, overwrite)
     datasets, left_out = load_datasets(folders, in_order)
     for line in left_out:
         print(f"ntl report: left out: {line}", file=sys.stderr)
@@ -127,7 +127,7 @@ def _replace(output: Path, before: Sequence[str], finished: Path, files: Sequenc
     os.replace(finished / REPORT, output / REPORT)
 
 
-def _check_output(output: Path, overwrite: bool) -> list[str]:
+def check_output(output: Path, overwrite: bool) -> list[str]:
     """Return the files of an existing report that will be replaced.
 
     Raises:
@@ -142,12 +142,12 @@ def _check_output(output: Path, overwrite: bool) -> list[str]:
         files = [name for name in json.loads((output / REPORT).read_text())["files"] if "/" not in name]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
-            f"--output {output} holds files that are not a report; expected a new or empty folder. "
-            "Pass another."
+            f"{output}, the report's folder, holds files that are not a report; expected a new or empty "
+            "folder. Choose another output folder."
         ) from None
     if not overwrite:
         raise UserError(
-            f"--output {output} holds a report; expected a new or empty folder. Pass another, or "
-            "--overwrite to replace the report."
+            f"{output}, the report's folder, holds a report; expected a new or empty folder. Choose another "
+            "output folder, or pass --overwrite to replace the report."
         )
     return files

@@ -75,9 +75,11 @@ def compare(comparison: Comparison) -> int:
         UserError: The data, a model or the output folder cannot be used.
         KeyboardInterrupt: The user interrupted the runs. The finished ones are reported.
     """
+    from ntl.report.program import check_output, report  # imports matplotlib
     from ntl.training.folders import remaining  # imports transformers
 
-    runs = comparison.runs
+    runs, report_folder = comparison.runs, comparison.output_dir / "report"
+    check_output(report_folder, overwrite=True)
     found = {name: remaining(settings, comparison.overwrite) for name, settings in runs.items()}
     missing = {name: settings for name, settings in found.items() if settings is not None}
     if len(missing) < len(runs):
@@ -91,13 +93,11 @@ def compare(comparison: Comparison) -> int:
         except KeyboardInterrupt:
             interrupted = True
     if done:
-        from ntl.report.program import report  # imports matplotlib
-
         # In the order of the objectives, whichever runs are missing.
         objectives = list(dict.fromkeys(settings.output_dir.parent for settings in runs.values()))
         folders = [settings.output_dir for name, settings in runs.items() if name in done]
         folders.sort(key=lambda folder: objectives.index(folder.parent))
-        report(folders, comparison.output_dir / "report", overwrite=True, in_order=True)
+        report(folders, report_folder, overwrite=True, in_order=True)
     if interrupted:
         raise KeyboardInterrupt
     if failed := [name for name in runs if name not in done]:
