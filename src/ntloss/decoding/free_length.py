@@ -26,9 +26,9 @@ from ntloss.decoding.models import Prompt
 from ntloss.vocabulary import NumberVocabulary
 
 _LARGEST = 18  # digits of an int64
-# Prefixes of a question's first round. Later rounds double its rows: few passes, and little that a strict
-# best-first order would leave out.
-_FIRST_ROUND = 8
+# Prefixes of a question's round, and later a sixteenth of its rows so far. Larger rounds need fewer passes,
+# but spend the rows on breadth, and a number of 12 digits is 12 rounds deep.
+_ROUND = 16
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class _Search:
     def _best(self) -> Tensor:
         """The heaviest prefixes of each open question, as many as its next round takes; indices."""
         limits = self.limits
-        count = self.rows.clamp(min=_FIRST_ROUND).clamp(max=limits.rows_per_pass)
+        count = (self.rows // 16).clamp(min=_ROUND).clamp(max=limits.rows_per_pass)
         if limits.max_rows is not None:
             count = count.minimum(limits.max_rows - self.rows)
         index = self.open[self.frontier.question].nonzero().squeeze(-1)
