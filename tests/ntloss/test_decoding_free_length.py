@@ -10,7 +10,7 @@ import torch
 from decoding_cases import assert_quantile, batch_of, free_length, make_model, next_token, texts_of
 from hypothesis import given
 from hypothesis import strategies as st
-from tolerances import DISTRIBUTION, approx
+from tolerances import DISTRIBUTION, approx, assert_close
 
 from ntloss import NumberVocabulary
 from ntloss.decoding import grammar, number_quantiles
@@ -72,12 +72,38 @@ def test_brackets_hold_wherever_the_search_is_stopped(max_rows: int) -> None:
     found = number_quantiles(
         model, batch_of(QUESTIONS), SPELLINGS, rows_per_pass=2, max_rows=max_rows, **options
     )
-    assert found.rows <= max_rows
+    assert found.rows <= max_rows * len(QUESTIONS)
     assert ((found.lower <= true.values) & (true.values <= found.upper)).all()
     assert ((found.lower <= found.values) & (found.values <= found.upper)).all()
     assert (found.exact == (found.lower == found.upper)).all()
     assert (found.mass >= true.mass).all()
-    assert found.exact.all() == (found.rows >= true.rows or found.rows < max_rows)
+
+
+@pytest.mark.parametrize("max_rows", [5, 40])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_question_that_runs_out_of_rows_has_the_brackets_it_has_alone(kind: str, max_rows: int) -> None:
+    model = make_model(kind, SPELLINGS.vocab_size, seed=3, scale=2.0).double()
+    options: dict[str, Any] = {"quantiles": QUANTILES, "max_digits": 3, "max_rows": max_rows}
+    together = number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, rows_per_pass=16, **options)
+    assert not together.exact.all()
+    for i, question in enumerate(QUESTIONS):
+        alone = number_quantiles(model, batch_of([question]), SPELLINGS, rows_per_pass=16, **options)
+        assert alone.exact.all() or alone.rows >= max_rows
+        for name in ("values", "lower", "upper", "mass"):
+            assert_close(getattr(together, name)[i], getattr(alone, name)[0], DISTRIBUTION[torch.float64])
+
+
+def test_each_question_of_a_batch_larger_than_a_pass_takes_all_of_its_rows() -> None:
+    model = make_model("gpt2", SPELLINGS.vocab_size, seed=3, scale=0.5).double()
+    questions = [[8, i] for i in range(2, 8)]
+    batch = batch_of(questions)
+    options: dict[str, Any] = {"quantiles": QUANTILES, "rows_per_pass": 2}
+    prompts = number_quantiles(model, batch, SPELLINGS, max_rows=1, **options)
+    found = number_quantiles(model, batch, SPELLINGS, max_rows=20, **options)
+    assert prompts.rows == len(questions)
+    assert not found.exact.all(-1).any()
+    assert found.rows == 20 * len(questions)
+    assert (found.mass < prompts.mass).all()
 
 
 def test_a_tolerance_ends_the_search_sooner() -> None:

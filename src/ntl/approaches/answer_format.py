@@ -108,11 +108,8 @@ class AnswerFormat:
             self._mask = FormatMask(number_format, self._tokenizer, self._config.vocab_size, digits)
         return self._mask
 
-    def quantile_options(self, questions: int) -> dict[str, Any]:
+    def quantile_options(self) -> dict[str, Any]:
         """Return the arguments of `number_quantiles` for answers in this format.
-
-        Args:
-            questions: Number of questions that are answered at once.
 
         Raises:
             UserError: Some numbers start with a token without text and others do not.
@@ -121,7 +118,7 @@ class AnswerFormat:
         options: dict[str, Any] = {"eos_token_id": self._tokenizer.eos_token_id}
         if number_format is None:
             samples: Sequence[str] = PLAIN_SAMPLES
-            options |= {"rtol": PLAIN_PRECISION, "max_rows": PLAIN_ROWS * questions}
+            options |= {"rtol": PLAIN_PRECISION, "max_rows": PLAIN_ROWS}
         else:
             samples = sample_numbers(number_format)
             options |= {"digits": number_format.width, "decimals": number_format.places}

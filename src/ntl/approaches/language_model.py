@@ -176,7 +176,7 @@ class LanguageModel:
         """Walk or search the digits for quantiles; see `Approach.quantiles`."""
         if not isinstance(self.encoding, TextEncoding):
             raise no_quantiles("number_encoding=rt")
-        options = self.answers.quantile_options(len(questions))
+        options = self.answers.quantile_options()
         batch = self._pad(self.prompts(questions))
         return read_quantiles(self.model, model, batch, self.vocabulary, levels, **options)
 

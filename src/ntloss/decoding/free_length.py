@@ -5,6 +5,10 @@ that begin with a prefix lie in a known range, and weigh no more than the prefix
 heaviest prefixes until the quantiles are known, whatever the others turn out to be
 (`ntloss.decoding.brackets`). What counts as a number says `ntloss.decoding.grammar`; the distribution is
 the model's, given that it writes one.
+
+The search goes in rounds. What a question expands in a round depends on that question alone, so its
+quantiles do not depend on the batch, beyond the rounding of the model's logits. A round of many questions
+takes several passes of the model.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ from ntloss.decoding.models import Prompt
 from ntloss.vocabulary import NumberVocabulary
 
 _LARGEST = 18  # digits of an int64
+# Prefixes of a question's round, and later a sixteenth of its rows so far. Larger rounds need fewer passes,
+# but spend the rows on breadth, and a number of 12 digits is 12 rounds deep.
+_ROUND = 16
 
 
 @dataclass(frozen=True)
@@ -32,8 +39,8 @@ class Limits:
         max_digits: of a number.
         rtol: relative width of a bracket that is narrow enough.
         atol: absolute width.
-        rows_per_pass: prefixes of one pass.
-        max_rows: rows of all passes; None for no limit.
+        rows_per_pass: prefixes of one pass, and of a question's round.
+        max_rows: rows of each question, its prompt included; None for no limit.
     """
 
     max_digits: int
@@ -110,6 +117,8 @@ class _Search:
         # Complete numbers.
         self.question, self.value, self.mass = everything[:0], ones[:0], ones[:0]
         self.open = torch.ones(count, dtype=torch.bool)
+        # Rows that each question has taken: its prompt and its expanded prefixes.
+        self.rows = torch.ones(count, dtype=torch.int64)
         # Mass of the prefixes of questions that are closed.
         self.unexpanded = torch.zeros(count, dtype=torch.float64)
         root = Frontier(everything, ones, everything, everything, grammar.start(count))
@@ -124,6 +133,8 @@ class _Search:
                 table[self.open] = new[self.open]
             wide = upper - lower > self.limits.atol + self.limits.rtol * values.abs()
             self.open &= wide.any(-1)
+            if self.limits.max_rows is not None:
+                self.open &= self.rows < self.limits.max_rows
             chosen = self._best()
             if not len(chosen):
                 break
@@ -149,40 +160,45 @@ class _Search:
         )
 
     def _best(self) -> Tensor:
-        """The heaviest prefixes of each open question, as many as a pass takes; indices."""
-        limits, count = self.limits, self.limits.rows_per_pass
+        """The heaviest prefixes of each open question, as many as its next round takes; indices."""
+        limits = self.limits
+        count = (self.rows // 16).clamp(min=_ROUND).clamp(max=limits.rows_per_pass)
         if limits.max_rows is not None:
-            count = min(count, limits.max_rows - self.prompt.counts.rows)
+            count = count.minimum(limits.max_rows - self.rows)
         index = self.open[self.frontier.question].nonzero().squeeze(-1)
-        if count < 1 or not len(index):
-            return index[:0]
-        order = index[self.frontier.mass[index].argsort(descending=True)]
+        order = index[self.frontier.mass[index].argsort(descending=True, stable=True)]
         order = order[self.frontier.question[order].argsort(stable=True)]
         question = self.frontier.question[order]
         sizes = torch.bincount(question, minlength=len(self.prompt))
         rank = torch.arange(len(order)) - (sizes.cumsum(0) - sizes)[question]
-        each = max(1, count // int((sizes > 0).sum()))
-        return order[rank < each][:count]
+        return order[rank < count[question]]
 
     def _expand_best(self, chosen: Tensor) -> None:
-        """Run the model on the chosen prefixes, and put what may follow into their place."""
-        best, device = self.frontier.select(chosen), self.prompt.logits.device
+        """Put what may follow the chosen prefixes into their place, and drop those of closed questions."""
+        size, kept = self.limits.rows_per_pass, self.open[self.frontier.question]
+        closed = self.frontier.select(~kept)
+        self.unexpanded.index_add_(0, closed.question, closed.mass)
+        self.rows += torch.bincount(self.frontier.question[chosen], minlength=len(self.prompt))
+        kept[chosen] = False
+        passes = [chosen[i : i + size] for i in range(0, len(chosen), size)]
+        made = [self._run_pass(self.frontier.select(index)) for index in passes]
+        self.frontier = _concatenate([self.frontier.select(kept), *made])
+
+    def _run_pass(self, best: Frontier) -> Frontier:
+        """Run the model on these prefixes; returns what may follow them."""
+        device = self.prompt.logits.device
         texts = torch.cat([self.tokens[best.parent], best.token[:, None]], dim=-1)
         texts = texts.gather(-1, (texts < 0).int().argsort(dim=-1, stable=True))  # padding goes to the end
         lengths = (texts >= 0).sum(-1)
         texts = texts[:, : int(lengths.max())]
         branch = self.prompt.root.select(best.question.to(device))
         logits = branch.run(texts.clamp(min=0).to(device), lengths)
-        made = self._expand(best, len(self.tokens) + torch.arange(len(texts)), logits)
+        parents = len(self.tokens) + torch.arange(len(texts))
         width = max(texts.shape[-1], self.tokens.shape[-1])
         self.tokens = torch.cat(
             [F.pad(rows, (0, width - rows.shape[-1]), value=-1) for rows in (self.tokens, texts)]
         )
-        kept = self.open[self.frontier.question]
-        closed = self.frontier.select(~kept)
-        self.unexpanded.index_add_(0, closed.question, closed.mass)
-        kept[chosen] = False
-        self.frontier = _concatenate([self.frontier.select(kept), made])
+        return self._expand(best, parents, logits)
 
     def _expand(self, front: Frontier, parents: Tensor, logits: Tensor) -> Frontier:
         """Store the numbers that end after these prefixes (rows of the logits); returns what goes on."""

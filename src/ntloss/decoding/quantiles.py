@@ -35,7 +35,7 @@ class NumberQuantiles:
             width, whose walk does not see it.
         mode_exact: `[batch]`, bool, whether no other number can be likelier.
         passes: calls of the model.
-        rows: rows of all calls together.
+        rows: rows of all calls together. A recurrent model takes one call for each token of a prefix.
     """
 
     quantiles: tuple[float, ...]
@@ -123,9 +123,10 @@ def number_quantiles(
         eos_token_id: what ends an answer; fixed width only. Default: the model's.
         rtol: free length: a bracket is narrow enough at `atol + rtol * |value|`. Default: to the number.
         atol: see `rtol`; in the numbers' unit.
-        rows_per_pass: free length: prefixes that one pass of the model expands.
-        max_rows: free length: rows after which the search ends, of all prompts together. Default: no limit.
-            Set one for a model that has not learned to write numbers.
+        rows_per_pass: free length: prefixes that one pass of the model expands at most.
+        max_rows: free length: rows per question after which its search ends: its prompt and each prefix that
+            is expanded count one. Default: no limit. Set one for a model that has not learned to write
+            numbers.
 
     Returns:
         The quantiles.
