@@ -67,11 +67,9 @@ def test_multi_digit_tokens_that_a_vocabulary_leaves_out_are_read() -> None:
 @pytest.mark.parametrize("max_rows", [3, 4, 10, 30, 100])
 def test_brackets_hold_wherever_the_search_is_stopped(max_rows: int) -> None:
     model = make_model("gpt2", SPELLINGS.vocab_size, seed=3).double()
-    options: dict[str, Any] = {"quantiles": QUANTILES, "max_digits": 3}
+    options: dict[str, Any] = {"quantiles": QUANTILES, "max_digits": 3, "rows_per_pass": 2}
     true = number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, **options)
-    found = number_quantiles(
-        model, batch_of(QUESTIONS), SPELLINGS, rows_per_pass=2, max_rows=max_rows, **options
-    )
+    found = number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, max_rows=max_rows, **options)
     assert found.rows <= max_rows * len(QUESTIONS)
     assert ((found.lower <= true.values) & (true.values <= found.upper)).all()
     assert ((found.lower <= found.values) & (found.values <= found.upper)).all()
