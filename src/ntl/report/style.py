@@ -35,7 +35,8 @@ LINES_NOTE = "lines: median over seeds, bands: all seeds"
 
 # Objectives with a style of their own; others take the next ones in order.
 OBJECTIVES = (
-    "T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 regression head", "xVal", "RT", "RT + NTL-MSE", "RT + NTL-WAS",
+    "T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 regression head", "T5 + CRPS", "xVal", "RT", "RT + NTL-MSE",
+    "RT + NTL-WAS",
 )  # fmt: skip
 
 
