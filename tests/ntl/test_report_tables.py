@@ -113,7 +113,7 @@ def test_the_report_names_what_errors_are_compared_with(tmp_path):
     assert report(tmp_path) == 0
     text = (tmp_path / "out/table.md").read_text()
     assert "MAE on interpolate of always answering the median of the training answers: 130" in text
-    assert "of answering everything but the noise: 20.2." in text
+    assert "of answering without the noise: 20.2." in text
     assert (tmp_path / "out/arithmetic_overview.png").exists()
 
 

@@ -295,7 +295,7 @@ def _references(dataset: Dataset, test: str) -> str:
     column = MAE if dataset.has_noise(test) else LOG_MAE
     answers = {
         "constant": "always answering the median of the training answers",
-        "noise": "answering everything but the noise",
+        "noise": "answering without the noise",
     }
     errors = {words: dataset.reference(test, f"{name}_{column.metric}") for name, words in answers.items()}
     parts = [

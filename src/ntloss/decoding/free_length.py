@@ -3,8 +3,8 @@
 Digits do not order numbers of different lengths (`9` < `10`), so no walk finds a quantile. But all numbers
 that begin with a prefix lie in a known range, and weigh no more than the prefix. The search expands the
 heaviest prefixes until the quantiles are known, whatever the others turn out to be
-(`ntloss.decoding.brackets`). What counts as a number says `ntloss.decoding.grammar`; the distribution is
-the model's, given that it writes one.
+(`ntloss.decoding.brackets`). `ntloss.decoding.grammar` defines what counts as a number; the
+distribution is the model's, given that it writes one.
 
 The search goes in rounds. What a question expands in a round depends on that question alone, so its
 quantiles do not depend on the batch, beyond the rounding of the model's logits. A round of many questions
