@@ -74,7 +74,7 @@ def test_brackets_hold_wherever_the_search_is_stopped(max_rows: int) -> None:
     assert ((found.lower <= true.values) & (true.values <= found.upper)).all()
     assert ((found.lower <= found.values) & (found.values <= found.upper)).all()
     assert (found.exact == (found.lower == found.upper)).all()
-    assert (found.mass >= true.mass).all()
+    assert (found.mass >= true.mass - DISTRIBUTION[torch.float64]).all()
 
 
 @pytest.mark.parametrize("max_rows", [5, 40])
