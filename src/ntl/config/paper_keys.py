@@ -28,6 +28,8 @@ LOSS_OF_MODEL = "from_model_args"  # the value of loss.criterion with which mode
 OWN_KEYS = (
     "trial", "special_name", "output_dir", "do_only_eval", "overwrite_output_dir", "resume_from_checkpoint",
 )  # fmt: skip
+# Keys of `evaluation` that say how numbers are read besides decoding.
+READING_KEYS = {"read", "interval"}
 # Keys, by their last part, that may change when a run is resumed, because they do not affect its result.
 CHANGEABLE_KEYS = (
     *OWN_KEYS, "cache_dir", "disable_tqdm", "logging_steps", "per_device_eval_batch_size", "report_to",
@@ -148,7 +150,7 @@ def only_adds_readings(config: Mapping[str, Any], other: Mapping[str, Any]) -> b
     differing = {key for key in {*before, *now} if before.get(key) != now.get(key)}
     kept = {*before.get("read", [])} <= {*now.get("read", [])}
     same_interval = before.get("interval") in (None, now.get("interval"))
-    return differing <= {"read", "interval"} and kept and same_interval
+    return differing <= READING_KEYS and kept and same_interval
 
 
 def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +174,7 @@ def effective_evaluation(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of an evaluation without those that have no effect if numbers are only decoded."""
     read = _readings(evaluation)
     if read == ["greedy"]:
-        return {key: evaluation[key] for key in evaluation if key not in ("read", "interval")}
+        return {key: evaluation[key] for key in evaluation if key not in READING_KEYS}
     return {**evaluation, "read": read}
 
 
@@ -188,7 +190,7 @@ def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> d
 
 def with_readings_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with the readings and the interval of another one."""
-    asked = {key: value for key, value in other["evaluation"].items() if key in ("read", "interval")}
+    asked = {key: value for key, value in other["evaluation"].items() if key in READING_KEYS}
     return {**config, "evaluation": {**config.get("evaluation", {}), **asked}}
 
 

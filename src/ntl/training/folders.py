@@ -16,6 +16,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 import ntloss
 from ntl.approaches import Approach
 from ntl.config.paper_keys import (
+    READING_KEYS,
     continued_settings,
     evaluated_settings,
     only_adds_readings,
@@ -29,7 +30,6 @@ from ntl.training.run_folder import CHECKPOINT, RunFolder, RunRecord
 from ntl.training.trainer import last_complete_checkpoint
 
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
-READING_SETTINGS = {"read", "interval"}
 
 
 def check_folder(settings: RunSettings) -> None:
@@ -222,9 +222,9 @@ def place_evaluation(
         return run, replace(record, config=with_evaluation_of(record.config, settings.config))
     questions = {test: fingerprint(examples) for test, examples in tests.items()}
     differences = _differences(settings, record)
-    if differences.keys() <= READING_SETTINGS:
+    if differences.keys() <= READING_KEYS:
         differences |= _other_questions(run, questions)
-    if differences.keys() <= READING_SETTINGS:
+    if differences.keys() <= READING_KEYS:
         if only_adds_readings(record.config, settings.config):
             return run, replace(record, config=with_readings_of(record.config, settings.config))
         extended = _ExtendedRun(run.path)
