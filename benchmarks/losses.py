@@ -228,11 +228,12 @@ def compare_trees(like: Case, size: str, results: Results, arguments: argparse.N
 
 
 def measure_training(results: Results, arguments: argparse.Namespace) -> None:
-    """Add the training steps, which need transformers, to the results."""
+    """Add the training steps, which need transformers and accelerate, to the results."""
     try:
+        import accelerate  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as error:
-        results.skip(TRAINING, f"transformers cannot be imported: {error}")
+        results.skip(TRAINING, f"{error}; install ntloss[transformers]")
         return
     results.measurements += training.measurements(arguments)
 
