@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from ntl.approaches import Batch
 from ntl.approaches.language_model import LanguageModel, number_tokens
-from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
+from ntl.approaches.pretrained import build_model
 from ntl.config.settings import LossSettings, ModelSettings
-from ntl.encodings.digits import TextEncoding, split_digits
+from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
 
@@ -87,13 +85,13 @@ class DecoderOnly(LanguageModel):
         return self._text.encode(texts, special_tokens=False)
 
 
-def build(model: ModelSettings, loss: LossSettings) -> DecoderOnly:
+def build(
+    model: ModelSettings,
+    loss: LossSettings,
+    tokenizer: PreTrainedTokenizerFast,
+    checkpoint: PreTrainedConfig | None,
+) -> DecoderOnly:
     """Build the approach from the settings; see `build_approach`."""
-    if model.encoding not in ("digits", "auto"):
-        raise UserError(f"encoding={model.encoding} needs family=t5; decoder_only expects digits or auto.")
-    model_types = list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    checkpoint = read_config(model, model_types)
-    tokenizer = copy.deepcopy(load_model_tokenizer(model))
     if tokenizer.eos_token_id is None:
         raise UserError(
             "the tokenizer has no end token; expected one, because answers would never end. Use another "
@@ -101,9 +99,7 @@ def build(model: ModelSettings, loss: LossSettings) -> DecoderOnly:
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token  # padding is always masked
-    if model.encoding == "digits":
-        tokenizer = split_digits(tokenizer)
-    causal = build_model(AutoModelForCausalLM, model, tokenizer, checkpoint, model_types)
+    causal = build_model(AutoModelForCausalLM, model, tokenizer, checkpoint)
     causal.generation_config.pad_token_id = tokenizer.pad_token_id
     vocabulary = number_tokens(tokenizer, model.encoding == "digits", causal.config.vocab_size)
     return DecoderOnly(causal, tokenizer, vocabulary, loss)

@@ -9,15 +9,21 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from transformers import (
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
-from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share, no_quantiles
+from ntl.approaches import IGNORE, Batch, Row, Share
 from ntl.approaches.answer_format import AnswerFormat
 from ntl.approaches.batches import generate, pad, pad_questions, read_quantiles
 from ntl.approaches.objective import LanguageObjective
-from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
+from ntl.approaches.pretrained import build_model
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
-from ntl.encodings.digits import TextEncoding, check_special_tokens, split_digits
+from ntl.encodings.digits import TextEncoding
 from ntl.encodings.number_format import NumberFormat
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
@@ -174,8 +180,6 @@ class LanguageModel:
         self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
     ) -> NumberQuantiles:
         """Walk or search the digits for quantiles; see `Approach.quantiles`."""
-        if not isinstance(self.encoding, TextEncoding):
-            raise no_quantiles("number_encoding=rt")
         options = self.answers.quantile_options()
         batch = self._pad(self.prompts(questions))
         return read_quantiles(self.model, model, batch, self.vocabulary, levels, **options)
@@ -184,35 +188,21 @@ class LanguageModel:
         return pad_questions(rows, self.tokenizer.pad_token_id, self.pads_left)
 
 
-def build(model: ModelSettings, loss: LossSettings) -> LanguageModel:
+def build(
+    model: ModelSettings,
+    loss: LossSettings,
+    tokenizer: PreTrainedTokenizerFast,
+    checkpoint: PreTrainedConfig | None,
+) -> LanguageModel:
     """Build the approach from the settings; see `build_approach`."""
-    checkpoint = read_config(model, ["t5"])
-    tokenizer = load_model_tokenizer(model)
-    check_special_tokens(tokenizer)
     if model.encoding == "rt":
-        return _build_regression_transformer(model, loss, tokenizer, checkpoint)
-    if model.encoding not in ("digits", "auto"):
-        raise UserError(f"encoding={model.encoding!r} is unknown; expected digits, auto, rt or xval.")
-    if model.encoding == "digits":
-        tokenizer = split_digits(tokenizer)
-    t5 = build_model(T5ForConditionalGeneration, model, tokenizer, checkpoint, ["t5"])
+        encoding = RegressionTransformerEncoding(tokenizer)
+        t5 = build_model(T5WithPlaces, model, tokenizer, checkpoint, first_id=encoding.first_id)
+        vocabulary = NumberVocabulary.from_mapping(encoding.digits_of_ids, t5.config.vocab_size)
+        return LanguageModel(t5, tokenizer, encoding, vocabulary, loss)
+    t5 = build_model(T5ForConditionalGeneration, model, tokenizer, checkpoint)
     vocabulary = number_tokens(tokenizer, model.encoding == "digits", t5.config.vocab_size)
     return LanguageModel(t5, tokenizer, TextEncoding(tokenizer), vocabulary, loss)
-
-
-def _build_regression_transformer(
-    model: ModelSettings, loss: LossSettings, tokenizer: PreTrainedTokenizerFast, checkpoint: Any
-) -> LanguageModel:
-    encoding = RegressionTransformerEncoding(split_digits(tokenizer))
-    t5 = build_model(T5WithPlaces, model, encoding.tokenizer, checkpoint, ["t5"], first_id=encoding.first_id)
-    if t5.config.ntl["first_id"] != encoding.first_id:
-        raise UserError(
-            f"{CHECKPOINT_KEY}={model.checkpoint} has its number tokens at {t5.config.ntl['first_id']}, the "
-            f"tokenizer at {encoding.first_id}; expected the tokenizer that the model was trained with. Omit "
-            "model_args.tokenizer_name_or_path."
-        )
-    vocabulary = NumberVocabulary.from_mapping(encoding.digits_of_ids, t5.config.vocab_size)
-    return LanguageModel(t5, encoding.tokenizer, encoding, vocabulary, loss)
 
 
 def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:

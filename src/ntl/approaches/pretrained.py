@@ -11,34 +11,29 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ntl.approaches import CHECKPOINT_KEY
 from ntl.config.compose import check_section
 from ntl.config.settings import ModelSettings
-from ntl.encodings.digits import load_tokenizer, split_digits
-from ntl.encodings.locate import WEIGHTS, locate
+from ntl.encodings.digits import check_special_tokens, load_tokenizer, split_digits
+from ntl.encodings.locate import WEIGHTS, loading, locate
 from ntl.errors import UserError
 
 _SCRATCH = (
     "model_args.model_name_or_path=null trains from scratch, with a configuration that ships with the lab"
 )
+_FILES = "a folder with config.json and model.safetensors"
 # Arguments that transformers reads although `to_dict()` may omit them.
 _ALWAYS_KNOWN = ("tie_word_embeddings", "rope_theta", "rope_scaling")
 
 
-def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrainedConfig | None:
+def read_config(settings: ModelSettings) -> PreTrainedConfig | None:
     """Read and check the configuration of the checkpoint, before its weights are loaded.
 
     Args:
         settings: Model settings.
-        model_types: Architectures that the approach supports.
 
     Returns:
         The configuration, or None for a model from scratch.
@@ -49,14 +44,9 @@ def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrain
     if settings.checkpoint is None:
         return None
     folder = locate(settings.checkpoint, CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
-    try:
+    with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
         config = AutoConfig.from_pretrained(folder)
-    except Exception as error:  # transformers raises many types; the user's remedy is the same
-        raise UserError(
-            f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a "
-            "folder with config.json and model.safetensors. Correct it."
-        ) from error
-    _check_type(config.model_type, settings, model_types)
+    _check_type(config.model_type, settings)
     trained = getattr(config, "ntl", None)
     if trained is not None:
         # Models of earlier versions do not say that they write plain numbers.
@@ -72,33 +62,12 @@ def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrain
     return config
 
 
-def check_model(settings: ModelSettings) -> None:
-    """Check a model's checkpoint and tokenizer quickly, without reading weights or data.
-
-    Args:
-        settings: Model settings.
-
-    Raises:
-        UserError: The checkpoint or the tokenizer cannot be loaded or does not fit the approach, or the
-            tokenizer cannot split digits although the encoding needs it.
-    """
-    types = ["t5"] if settings.family == "t5" else list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    if read_config(settings, types) is None:
-        _check_architecture(settings, types)
-    tokenizer = load_model_tokenizer(settings)
-    if settings.encoding != "auto":
-        split_digits(tokenizer)
-
-
-def scratch_config(
-    settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, model_types: Sequence[str]
-) -> PreTrainedConfig:
+def scratch_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
     """Make the configuration of a model from scratch.
 
     Args:
         settings: Model settings, whose `config` holds the architecture.
         tokenizer: Tokenizer that sets the vocabulary size and the special tokens.
-        model_types: Architectures that the approach supports.
 
     Returns:
         The configuration.
@@ -106,9 +75,18 @@ def scratch_config(
     Raises:
         UserError: The architecture is unknown, not supported by the approach, or does not take an argument.
     """
-    _check_architecture(settings, model_types)
     arguments = dict(settings.config)
-    model_type = arguments.pop("model_type")
+    model_type = arguments.pop("model_type", None)
+    if model_type is None:
+        raise UserError(
+            "a model from scratch needs an architecture; expected its arguments with model_type. Pass a "
+            "shape (such as model_args.config_name=t5-tiny) or a checkpoint."
+        )
+    _check_type(model_type, settings)
+    config_class = type(AutoConfig.for_model(model_type))
+    # transformers would silently accept unknown arguments, and build another model than requested.
+    known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
+    check_section("model_args.config_overrides", arguments, sorted(known))
     tokens = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -118,28 +96,9 @@ def scratch_config(
     if model_type == "t5":
         tokens |= {"decoder_start_token_id": tokenizer.pad_token_id}
     try:
-        return type(AutoConfig.for_model(model_type))(**arguments, **tokens)
+        return config_class(**arguments, **tokens)
     except Exception as error:  # strict configurations raise their own types
         raise UserError(f"{model_type} cannot be built from {arguments}: {error}. Correct it.") from error
-
-
-def known_arguments(model_type: str) -> list[str]:
-    """Return the sorted names of an architecture's arguments."""
-    config_class = type(AutoConfig.for_model(model_type))
-    return sorted({*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN})
-
-
-def _check_architecture(settings: ModelSettings, model_types: Sequence[str]) -> None:
-    model_type = settings.config.get("model_type")
-    if model_type is None:
-        raise UserError(
-            "a model from scratch needs an architecture; expected its arguments with model_type. Pass a "
-            "shape (such as model_args.config_name=t5-tiny) or a checkpoint."
-        )
-    _check_type(model_type, settings, model_types)
-    given = [key for key in settings.config if key != "model_type"]
-    # transformers would silently accept unknown arguments, and build another model than requested.
-    check_section("model_args.config_overrides", given, known_arguments(model_type))
 
 
 def describe(settings: ModelSettings) -> dict[str, Any]:
@@ -160,12 +119,19 @@ def describe(settings: ModelSettings) -> dict[str, Any]:
 def load_model_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerFast:
     """Load the tokenizer in the settings; by default, the checkpoint's or the one that ships with the lab.
 
+    Returns:
+        The tokenizer. It splits digits, unless the encoding uses it unchanged.
+
     Raises:
-        UserError: The tokenizer cannot be loaded.
+        UserError: The tokenizer cannot be loaded or does not fit the approach.
     """
     if settings.tokenizer is None and settings.checkpoint is not None:
-        return load_tokenizer(settings.checkpoint, CHECKPOINT_KEY)
-    return load_tokenizer(settings.tokenizer, "model_args.tokenizer_name_or_path")
+        tokenizer = load_tokenizer(settings.checkpoint, CHECKPOINT_KEY)
+    else:
+        tokenizer = load_tokenizer(settings.tokenizer, "model_args.tokenizer_name_or_path")
+    if settings.family == "t5":
+        check_special_tokens(tokenizer)
+    return tokenizer if settings.encoding == "auto" else split_digits(tokenizer)
 
 
 def build_model(
@@ -173,7 +139,6 @@ def build_model(
     settings: ModelSettings,
     tokenizer: PreTrainedTokenizerFast,
     checkpoint: PreTrainedConfig | None,
-    model_types: Sequence[str],
     new: Sequence[str] = (),
     **described: Any,
 ) -> PreTrainedModel:
@@ -184,9 +149,8 @@ def build_model(
         settings: Model settings; `seed` initialises new weights.
         tokenizer: Tokenizer with all tokens of the encoding. The embeddings are enlarged to fit them.
         checkpoint: Configuration from `read_config`.
-        model_types: Architectures that the approach supports.
         new: Prefixes of the names of weights that a pretrained model may lack.
-        **described: Additional entries of `config.ntl`.
+        **described: Additional entries of `config.ntl`: ids of tokens, and None for what training adds.
 
     Returns:
         The model in float32, on the CPU and in training mode.
@@ -196,20 +160,22 @@ def build_model(
     """
     torch.manual_seed(settings.seed)
     if checkpoint is None:
-        config = scratch_config(settings, tokenizer, model_types)
+        config = scratch_config(settings, tokenizer)
         config.ntl = describe(settings) | described
         return _from_config(model_class, config)
     pretrained = getattr(checkpoint, "ntl", None) is None
     if pretrained:
         checkpoint.ntl = describe(settings) | described
     model = _load(model_class, settings, checkpoint, tuple(new) if pretrained else ())
-    if len(tokenizer) > model.config.vocab_size:
-        if not pretrained:
-            raise UserError(
-                f"{CHECKPOINT_KEY}={settings.checkpoint} has {model.config.vocab_size} tokens, the tokenizer "
-                f"{len(tokenizer)}; expected both from the same run. Omit model_args.tokenizer_name_or_path."
-            )
+    if pretrained and len(tokenizer) > model.config.vocab_size:
         model.resize_token_embeddings(len(tokenizer))
+    ids = {key: value for key, value in described.items() if value is not None}
+    if len(tokenizer) > model.config.vocab_size or not ids.items() <= model.config.ntl.items():
+        raise UserError(
+            f"{CHECKPOINT_KEY}={settings.checkpoint} has {model.config.vocab_size} tokens, the tokenizer "
+            f"{len(tokenizer)}; expected both from the same run, with the same ids. Omit "
+            "model_args.tokenizer_name_or_path."
+        )
     return model.train()
 
 
@@ -228,18 +194,12 @@ def _from_config(model_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
 def _load(
     model_class: Any, settings: ModelSettings, config: PreTrainedConfig, new: tuple[str, ...]
 ) -> PreTrainedModel:
-    folder = locate(str(settings.checkpoint), CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
-    try:
-        model, loading = model_class.from_pretrained(
-            folder, config=config, dtype=torch.float32, output_loading_info=True
+    with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
+        model, found = model_class.from_pretrained(
+            config.name_or_path, config=config, dtype=torch.float32, output_loading_info=True
         )
-    except Exception as error:  # transformers raises many types; the user's remedy is the same
-        raise UserError(
-            f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a "
-            "folder with config.json and model.safetensors. Correct it."
-        ) from error
-    missing = [key for key in loading["missing_keys"] if not key.startswith(new or ("\0",))]
-    missing += [key[0] if isinstance(key, tuple) else key for key in loading["mismatched_keys"]]
+    missing = [key for key in found["missing_keys"] if not key.startswith(new or ("\0",))]
+    missing += [key[0] if isinstance(key, tuple) else key for key in found["mismatched_keys"]]
     if missing:
         raise UserError(
             f"{CHECKPOINT_KEY}={settings.checkpoint} does not fit the model: it lacks {len(missing)} "
@@ -248,15 +208,12 @@ def _load(
     return model
 
 
-def _check_type(model_type: str, settings: ModelSettings, model_types: Sequence[str]) -> None:
-    if model_type not in model_types:
-        few = len(model_types) < 9
-        shown = ", ".join(model_types) if few else "a decoder-only architecture (llama, mamba, ...)"
+def _check_type(model_type: str, settings: ModelSettings) -> None:
+    types, shown = ["t5"], "t5"
+    if settings.family != "t5":
+        types, shown = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "a decoder-only architecture (llama, mamba, ...)"
+    if model_type not in types:
         raise UserError(
-            f"{settings.checkpoint or 'the configuration'} is a {model_type}; family={settings.family} with "
-            f"encoding={settings.encoding} and head={settings.head} expects {shown}. Choose another model."
+            f"{settings.checkpoint or 'the configuration'} is a {model_type}; family={settings.family} "
+            f"expects {shown}. Choose another model."
         )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

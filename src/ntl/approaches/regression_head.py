@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
+    PreTrainedConfig,
     PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
@@ -17,15 +18,14 @@ from transformers import (
 )
 from transformers import initialization as init
 
-from ntl.approaches import Batch, Row, Share, no_quantiles
+from ntl.approaches import Batch, Row, Share
 from ntl.approaches.batches import generation_mode, pad_questions
-from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
+from ntl.approaches.pretrained import build_model
 from ntl.approaches.standardise import NO_STATISTICS, fit, restore, standardise
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
-from ntl.encodings.digits import TextEncoding, check_special_tokens, split_digits
+from ntl.encodings.digits import TextEncoding
 from ntl.encodings.xval import format_number
 from ntl.errors import UserError
-from ntloss.decoding import NumberQuantiles
 from ntloss.parsing import parse_number
 
 
@@ -141,28 +141,15 @@ class RegressionHead:
             numbers = restore(predicted, unwrapped.config)
         return [format_number(number) for number in numbers.cpu().numpy()]
 
-    def quantiles(
-        self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
-    ) -> NumberQuantiles:
-        """Raise the error that there are none; see `Approach.quantiles`."""
-        raise no_quantiles("a regression head")
 
-
-def build(model: ModelSettings, loss: LossSettings) -> RegressionHead:
+def build(
+    model: ModelSettings,
+    loss: LossSettings,
+    tokenizer: PreTrainedTokenizerFast,
+    checkpoint: PreTrainedConfig | None,
+) -> RegressionHead:
     """Build the approach from the settings; see `build_approach`."""
-    if loss.criterion is not None:
-        raise UserError(
-            f"loss={loss.criterion} needs number tokens, and a regression head writes none; expected no "
-            "criterion. Omit the number token loss."
-        )
-    if model.encoding not in ("digits", "auto"):
-        raise UserError(f"encoding={model.encoding} has no regression head; expected digits or auto.")
-    checkpoint = read_config(model, ["t5"])
-    tokenizer = load_model_tokenizer(model)
-    check_special_tokens(tokenizer)
-    if model.encoding == "digits":
-        tokenizer = split_digits(tokenizer)
-    t5 = build_model(T5ForRegression, model, tokenizer, checkpoint, ["t5"], new=["head."], **NO_STATISTICS)
+    t5 = build_model(T5ForRegression, model, tokenizer, checkpoint, new=["head."], **NO_STATISTICS)
     return RegressionHead(t5, tokenizer)
 
 

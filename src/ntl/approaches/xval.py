@@ -9,19 +9,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from transformers import Cache, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from transformers import (
+    Cache,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 from transformers import initialization as init
 
-from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share, no_quantiles
+from ntl.approaches import IGNORE, Batch, Row, Share
 from ntl.approaches.batches import generation_mode, pad, pad_questions
 from ntl.approaches.objective import plain_cross_entropy
-from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
+from ntl.approaches.pretrained import build_model
 from ntl.approaches.standardise import NO_STATISTICS, fit, restore, standardise
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
-from ntl.encodings.digits import check_special_tokens, split_digits
 from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values
-from ntl.errors import UserError
-from ntloss.decoding import NumberQuantiles
 
 
 class XvalOutput(NamedTuple):
@@ -198,12 +201,6 @@ class Xval:
             )
         return self.encoding.decode(rows.tolist(), values.cpu().numpy())
 
-    def quantiles(
-        self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
-    ) -> NumberQuantiles:
-        """Raise the error that there are none; see `Approach.quantiles`."""
-        raise no_quantiles("number_encoding=xval")
-
     def _questions(
         self, ids: Sequence[Sequence[int]], numbers: Sequence[Sequence[float]]
     ) -> dict[str, Tensor]:
@@ -250,35 +247,14 @@ def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: in
     return torch.cat(tokens, 1), torch.cat(values, 1)
 
 
-def build(model: ModelSettings, loss: LossSettings) -> Xval:
+def build(
+    model: ModelSettings,
+    loss: LossSettings,
+    tokenizer: PreTrainedTokenizerFast,
+    checkpoint: PreTrainedConfig | None,
+) -> Xval:
     """Build the approach from the settings; see `build_approach`."""
-    if loss.criterion is not None:
-        raise UserError(
-            f"loss={loss.criterion} needs number tokens of several values, and xVal has only [NUM]; expected "
-            "no criterion. Omit the number token loss."
-        )
-    if not 0 <= loss.label_smoothing <= 1:
-        raise UserError(f"label_smoothing is {loss.label_smoothing}; expected a number from 0 to 1.")
-    if model.family != "t5":
-        raise UserError(f"family={model.family} has no xVal; expected t5.")
-    checkpoint = read_config(model, ["t5"])
-    tokenizer = load_model_tokenizer(model)
-    check_special_tokens(tokenizer)
-    encoding = XvalEncoding(split_digits(tokenizer))
-    t5 = build_model(
-        T5ForXval,
-        model,
-        encoding.tokenizer,
-        checkpoint,
-        ["t5"],
-        new=["number_head."],
-        number_id=encoding.number_id,
-        **NO_STATISTICS,
-    )
-    if t5.config.ntl["number_id"] != encoding.number_id:
-        raise UserError(
-            f"{CHECKPOINT_KEY}={model.checkpoint} has [NUM] at {t5.config.ntl['number_id']}, the "
-            f"tokenizer at {encoding.number_id}; expected both from the same run. Omit "
-            "model_args.tokenizer_name_or_path."
-        )
+    encoding = XvalEncoding(tokenizer)
+    own = {"number_id": encoding.number_id, **NO_STATISTICS}
+    t5 = build_model(T5ForXval, model, tokenizer, checkpoint, new=["number_head."], **own)
     return Xval(t5, encoding, loss.label_smoothing)

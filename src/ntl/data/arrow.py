@@ -18,7 +18,7 @@ import pyarrow as pa
 from datasets import Dataset
 from filelock import FileLock
 
-from ntl.data import Example, check_folder
+from ntl.data import Example
 from ntl.errors import UserError
 
 FORMAT = 2  # version of the cache's format and of the readers; changing it invalidates all caches
@@ -76,7 +76,7 @@ def read_cached(
     Raises:
         UserError: The folder cannot be written, or `read` raises one.
     """
-    folder = check_folder(settings, "cache_dir")
+    folder = Path(settings["cache_dir"]).expanduser()
     depends_on = {key: value for key, value in settings.items() if key not in INDEPENDENT}
     key = hashlib.sha256(json.dumps([FORMAT, source, depends_on], sort_keys=True).encode()).hexdigest()[:24]
     path = folder / f"{key}.arrow"

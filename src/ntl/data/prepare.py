@@ -20,7 +20,7 @@ from typing import Any
 from filelock import FileLock
 
 from ntl.config.compose import choices, compose_config
-from ntl.data import Example, check_folder, check_one_of
+from ntl.data import Example
 from ntl.data.files import Plan
 from ntl.errors import UserError
 from ntl.training.run_folder import write_atomically
@@ -83,8 +83,7 @@ def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
         UserError: A source file is missing or malformed, the destination cannot be written, or it holds files
             made in another way. No existing file is changed.
     """
-    check_one_of(settings, "overwrite", (False, True))
-    folder = check_folder(settings, "destination")
+    folder = Path(settings["destination"]).expanduser()
     plan: Plan = import_module(f"ntl.data.tasks.{dataset}").plan(settings)
     outputs = {name: folder / name for name in plan.files.values()}
     record = folder / f".{dataset}.prepared.json"
