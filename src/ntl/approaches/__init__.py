@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.number_format import NumberFormat
@@ -58,6 +58,20 @@ class Approach(Protocol):
 
     number_format: NumberFormat | None
     """Format of padded answers, or None for plain ones."""
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        loss: LossSettings,
+        tokenizer: PreTrainedTokenizerFast,
+        checkpoint: PreTrainedConfig | None,
+    ):
+        """Build the model; `build_approach` has loaded the tokenizer and the checkpoint's configuration.
+
+        Raises:
+            UserError: The tokenizer or the checkpoint does not fit, or a value of the architecture or of the
+                loss is invalid.
+        """
 
     def fit(self, answers: Iterable[str]) -> None:
         """Compute what depends on the training answers: statistics that standardise, or the number format.
@@ -123,12 +137,12 @@ def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
     from ntl.approaches.pretrained import load_model_tokenizer, read_config
 
     if model.head == "regression":
-        from ntl.approaches.regression_head import build
+        from ntl.approaches.regression_head import RegressionHead as Kind
     elif model.encoding == "xval":
-        from ntl.approaches.xval import build
+        from ntl.approaches.xval import Xval as Kind
     elif model.family == "decoder_only":
-        from ntl.approaches.decoder_only import build
+        from ntl.approaches.decoder_only import DecoderOnly as Kind
     else:
-        from ntl.approaches.language_model import build
+        from ntl.approaches.language_model import LanguageModel as Kind
     checkpoint = read_config(model)
-    return build(model, loss, load_model_tokenizer(model), checkpoint)
+    return Kind(model, loss, load_model_tokenizer(model), checkpoint)

@@ -16,12 +16,11 @@ from transformers import (
     T5Model,
     T5PreTrainedModel,
 )
-from transformers import initialization as init
 
 from ntl.approaches import Batch, Row, Share
 from ntl.approaches.batches import generation_mode, pad_questions
 from ntl.approaches.pretrained import build_model
-from ntl.approaches.standardise import NO_STATISTICS, fit, restore, standardise
+from ntl.approaches.standardise import NO_STATISTICS, fit, init_weights, restore, standardise
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.digits import TextEncoding
 from ntl.encodings.xval import format_number
@@ -45,11 +44,7 @@ class T5ForRegression(T5PreTrainedModel):
         self.head = nn.Linear(config.d_model, 1)
         self.post_init()
 
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, nn.Linear) and module.bias is not None:  # the head: T5's layers have no bias
-            # transformers' default for T5 is far too large for numbers of mean 0 and standard deviation 1.
-            init.normal_(module.weight, std=module.in_features**-0.5)
+    _init_weights = init_weights
 
     @classmethod
     def from_config(cls, config: T5Config) -> T5ForRegression:
@@ -79,19 +74,22 @@ class T5ForRegression(T5PreTrainedModel):
 
 
 class RegressionHead:
-    """T5 that reads text and answers with one number; implements `ntl.approaches.Approach`.
-
-    Args:
-        model: A model with one output.
-        tokenizer: Tokenizer of the questions.
-    """
+    """T5 that reads text and answers with one number; implements `ntl.approaches.Approach`."""
 
     vocabulary = None
     ill_formed = None
     number_format = None
 
-    def __init__(self, model: T5ForRegression, tokenizer: PreTrainedTokenizerFast):
-        self.model = model
+    def __init__(
+        self,
+        settings: ModelSettings,
+        loss: LossSettings,
+        tokenizer: PreTrainedTokenizerFast,
+        checkpoint: PreTrainedConfig | None,
+    ):
+        self.model = build_model(
+            T5ForRegression, settings, tokenizer, checkpoint, new=["head."], **NO_STATISTICS
+        )
         self.tokenizer = tokenizer
         self.encoding = TextEncoding(tokenizer)
 
@@ -140,17 +138,6 @@ class RegressionHead:
             predicted = unwrapped(**{key: value.to(unwrapped.device) for key, value in batch.items()})
             numbers = restore(predicted, unwrapped.config)
         return [format_number(number) for number in numbers.cpu().numpy()]
-
-
-def build(
-    model: ModelSettings,
-    loss: LossSettings,
-    tokenizer: PreTrainedTokenizerFast,
-    checkpoint: PreTrainedConfig | None,
-) -> RegressionHead:
-    """Build the approach from the settings; see `build_approach`."""
-    t5 = build_model(T5ForRegression, model, tokenizer, checkpoint, new=["head."], **NO_STATISTICS)
-    return RegressionHead(t5, tokenizer)
 
 
 def _number(answer: str) -> float:

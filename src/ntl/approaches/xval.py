@@ -16,13 +16,11 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-from transformers import initialization as init
 
 from ntl.approaches import IGNORE, Batch, Row, Share
-from ntl.approaches.batches import generation_mode, pad, pad_questions
-from ntl.approaches.objective import plain_cross_entropy
+from ntl.approaches.batches import generation_mode, pad, pad_questions, plain_cross_entropy
 from ntl.approaches.pretrained import build_model
-from ntl.approaches.standardise import NO_STATISTICS, fit, restore, standardise
+from ntl.approaches.standardise import NO_STATISTICS, fit, init_weights, restore, standardise
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values
 
@@ -57,11 +55,7 @@ class T5ForXval(T5ForConditionalGeneration):
         )
         self.post_init()
 
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, nn.Linear) and module.bias is not None:  # the head: T5's layers have no bias
-            # transformers' default for T5 is far too large for numbers of mean 0 and standard deviation 1.
-            init.normal_(module.weight, std=module.in_features**-0.5)
+    _init_weights = init_weights
 
     def forward(
         self,
@@ -115,23 +109,24 @@ class T5ForXval(T5ForConditionalGeneration):
 
 
 class Xval:
-    """T5 that reads and writes numbers as values; implements `ntl.approaches.Approach`.
-
-    Args:
-        model: A model with a number head.
-        encoding: The encoding with `[NUM]`.
-        label_smoothing: Label smoothing of cross-entropy.
-    """
+    """T5 that reads and writes numbers as values; implements `ntl.approaches.Approach`."""
 
     vocabulary = None
     ill_formed = None
     number_format = None
 
-    def __init__(self, model: T5ForXval, encoding: XvalEncoding, label_smoothing: float):
-        self.model = model
-        self.encoding = encoding
-        self.tokenizer: PreTrainedTokenizerFast = encoding.tokenizer
-        self.label_smoothing = label_smoothing
+    def __init__(
+        self,
+        settings: ModelSettings,
+        loss: LossSettings,
+        tokenizer: PreTrainedTokenizerFast,
+        checkpoint: PreTrainedConfig | None,
+    ):
+        self.tokenizer = tokenizer
+        self.encoding = XvalEncoding(tokenizer)
+        own = {"number_id": self.encoding.number_id, **NO_STATISTICS}
+        self.model = build_model(T5ForXval, settings, tokenizer, checkpoint, new=["number_head."], **own)
+        self.label_smoothing = loss.label_smoothing
 
     def fit(self, answers: Iterable[str]) -> None:
         """Compute the statistics of the numbers in the training answers; see `Approach.fit`."""
@@ -245,16 +240,3 @@ def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: in
             "past_key_values": output.past_key_values,
         }
     return torch.cat(tokens, 1), torch.cat(values, 1)
-
-
-def build(
-    model: ModelSettings,
-    loss: LossSettings,
-    tokenizer: PreTrainedTokenizerFast,
-    checkpoint: PreTrainedConfig | None,
-) -> Xval:
-    """Build the approach from the settings; see `build_approach`."""
-    encoding = XvalEncoding(tokenizer)
-    own = {"number_id": encoding.number_id, **NO_STATISTICS}
-    t5 = build_model(T5ForXval, model, tokenizer, checkpoint, new=["number_head."], **own)
-    return Xval(t5, encoding, loss.label_smoothing)
