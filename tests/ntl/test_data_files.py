@@ -5,14 +5,14 @@ import re
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import shared
 from omegaconf import OmegaConf
 
 from ntl.config.compose import choices
 from ntl.config.known_values import check_values
-from ntl.data import Example, TaskData, load_task
-from ntl.data.questions import format_decimal
+from ntl.data import Example, TaskData, format_number, load_task
 from ntl.data.tasks.gsm8k import normalise, problem
 from ntl.data.tasks.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES
 from ntl.errors import UserError
@@ -161,7 +161,10 @@ def test_generated_mathematics_answers_are_correct(load):
 
 
 def test_numbers_are_written_without_exponents_and_trailing_zeros():
-    assert [format_decimal(x) for x in (0, -3, 100)] == ["0", "-3", "100"]
+    assert [format_number(x) for x in (0, -3, 100, -0.0)] == ["0", "-3", "100", "0"]
+    assert format_number(np.float32(0.1)) == "0.1"
+    assert format_number(-1e-7) == "-0.0000001"
+    assert "e" not in format_number(1e30)
 
 
 def test_mathematics_can_be_tested_by_module(load):

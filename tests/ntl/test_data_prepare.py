@@ -156,7 +156,7 @@ def test_an_interrupted_run_leaves_nothing_and_the_next_one_is_complete(
         context.setattr(mathematics_dataset, "read_pairs", interrupted)
         code, printed = prepare("mathematics_dataset")
     assert code == 130
-    assert "nothing was changed" in printed
+    assert "interrupted. Nothing was changed." in printed
     assert outputs(tmp_path / "out") == []
     assert prepare("mathematics_dataset")[0] == 0
     assert outputs(tmp_path / "out") == OUTPUTS

@@ -22,8 +22,8 @@ from ntl.approaches.batches import generation_mode, pad_questions
 from ntl.approaches.pretrained import build_model
 from ntl.approaches.standardise import NO_STATISTICS, fit, init_weights, restore, standardise
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
+from ntl.data import format_number
 from ntl.encodings.digits import TextEncoding
-from ntl.encodings.xval import format_number
 from ntl.errors import UserError
 from ntloss.parsing import parse_number
 

@@ -55,6 +55,11 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_explain(error, program)) from None
     files = _files(root, tuple(groups))
+    # Files of other packages set keys of the usual datasets, such as `data_dir`, that a chosen one may lack.
+    typed = {override.partition("=")[0].lstrip("+") for override in overrides}
+    for key in {*config.get("dataset_args", ())} - {*files.get("dataset_args", ())}:
+        if not any(name.startswith(f"dataset_args.{key}") for name in typed):
+            del config["dataset_args"][key]
     _check_keys(config, files)
     check_values(config, files)
     return config

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -90,3 +91,21 @@ def fingerprint(examples: Iterable[Example]) -> str:
     for example in examples:
         digest.update(f"{example.question}\t{example.answer}\n".encode())
     return digest.hexdigest()
+
+
+def format_number(number: float | Decimal) -> str:
+    """Write a number in the shortest form that is exact in its precision, without an exponent.
+
+    Args:
+        number: A finite number. A numpy float32 is written with the precision of float32.
+
+    Returns:
+        The text, without trailing zeros after the decimal point.
+
+    Example:
+        >>> format_number(42.0), format_number(-0.1), format_number(1e20), format_number(Decimal("2.50"))
+        ('42', '-0.1', '100000000000000000000', '2.5')
+    """
+    text = format(Decimal(str(number)), "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text

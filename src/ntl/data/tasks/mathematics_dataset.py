@@ -22,24 +22,10 @@ from tqdm import tqdm
 
 from ntl.data import Example, TaskData
 from ntl.data.files import Layout, Plan, find_layout, load_files, read_pairs
-from ntl.data.questions import questions
+from ntl.data.questions import MAKERS, questions
 
 DIFFICULTIES = ("easy", "medium", "hard")
-MODULES = (
-    "algebra__linear_1d",
-    "algebra__linear_1d_composed",
-    "algebra__linear_2d",
-    "algebra__linear_2d_composed",
-    "algebra__sequence_next_term",
-    "arithmetic__add_or_sub",
-    "arithmetic__add_sub_multiple",
-    "arithmetic__mul",
-    "numbers__div_remainder",
-    "numbers__div_remainder_composed",
-    "numbers__place_value",
-    "numbers__round_number",
-    "numbers__round_number_composed",
-)
+MODULES = tuple(module for module in MAKERS if not module.endswith("_longer"))
 EXTRAPOLATE_MODULES = (
     "arithmetic__add_or_sub_big",
     "arithmetic__add_sub_multiple_longer",

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ntl.data import Example, TaskData
+from ntl.data import Example, TaskData, format_number
 from ntl.errors import UserError
 
 SAMPLE = Path(__file__).parents[1] / "sample" / "tabular" / "diamonds.csv"
@@ -140,8 +141,7 @@ def _round(number: float, digits: int) -> str:
     if number == 0 or not math.isfinite(number):
         return "0" if number == 0 else str(number)
     places = digits - 1 - math.floor(math.log10(abs(number)))
-    text = f"{round(number, places):.{max(places, 0)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return format_number(Decimal(f"{round(number, places):.{max(places, 0)}f}"))
 
 
 def _answer(text: str) -> str:
@@ -152,4 +152,4 @@ def _answer(text: str) -> str:
         ('1.50', '1000', '0.5', '5')
     """
     plain = re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text.strip())
-    return plain[0] if plain else np.format_float_positional(float(text), trim="-")
+    return plain[0] if plain else format_number(float(text))
