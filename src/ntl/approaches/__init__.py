@@ -28,6 +28,21 @@ Row = Mapping[str, Any]
 Batch = Mapping[str, Tensor]
 
 
+class ModelSource(NamedTuple):
+    """What a model is built from; see `ntl.approaches.pretrained.load_source`.
+
+    Args:
+        settings: Model settings; `seed` initialises new weights.
+        tokenizer: Tokenizer, to which encodings add their tokens. It splits digits, unless the encoding uses
+            it unchanged.
+        checkpoint: Configuration of the checkpoint, or None for a model from scratch.
+    """
+
+    settings: ModelSettings
+    tokenizer: PreTrainedTokenizerFast
+    checkpoint: PreTrainedConfig | None
+
+
 class Share(NamedTuple):
     """A micro-batch's share of the loss; the shares of all micro-batches and ranks sum to the update's loss.
 
@@ -59,14 +74,8 @@ class Approach(Protocol):
     number_format: NumberFormat | None
     """Format of padded answers, or None for plain ones."""
 
-    def __init__(
-        self,
-        settings: ModelSettings,
-        loss: LossSettings,
-        tokenizer: PreTrainedTokenizerFast,
-        checkpoint: PreTrainedConfig | None,
-    ):
-        """Build the model; `build_approach` has loaded the tokenizer and the checkpoint's configuration.
+    def __init__(self, source: ModelSource, loss: LossSettings):
+        """Build the model.
 
         Raises:
             UserError: The tokenizer or the checkpoint does not fit, or a value of the architecture or of the
@@ -134,7 +143,7 @@ def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
             architecture or of the loss is invalid.
     """
     # Imported here, because these modules import this one, and to load only the approach that is needed.
-    from ntl.approaches.pretrained import load_model_tokenizer, read_config
+    from ntl.approaches.pretrained import load_source
 
     if model.head == "regression":
         from ntl.approaches.regression_head import RegressionHead as Kind
@@ -144,5 +153,4 @@ def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
         from ntl.approaches.decoder_only import DecoderOnly as Kind
     else:
         from ntl.approaches.language_model import LanguageModel as Kind
-    checkpoint = read_config(model)
-    return Kind(model, loss, load_model_tokenizer(model), checkpoint)
+    return Kind(load_source(model), loss)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from ntl.approaches import Batch
+from ntl.approaches import Batch, ModelSource
 from ntl.approaches.language_model import LanguageModel
-from ntl.config.settings import LossSettings, ModelSettings
+from ntl.config.settings import LossSettings
 from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
 
@@ -27,13 +27,8 @@ class DecoderOnly(LanguageModel):
     pads_left = True
     model_class = AutoModelForCausalLM
 
-    def __init__(
-        self,
-        settings: ModelSettings,
-        loss: LossSettings,
-        tokenizer: PreTrainedTokenizerFast,
-        checkpoint: PreTrainedConfig | None,
-    ):
+    def __init__(self, source: ModelSource, loss: LossSettings):
+        tokenizer = source.tokenizer
         if tokenizer.eos_token_id is None:
             raise UserError(
                 "the tokenizer has no end token; expected one, because answers would never end. Use another "
@@ -41,7 +36,7 @@ class DecoderOnly(LanguageModel):
             )
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token  # padding is always masked
-        super().__init__(settings, loss, tokenizer, checkpoint)
+        super().__init__(source, loss)
         self.model.generation_config.pad_token_id = tokenizer.pad_token_id
         self._text = TextEncoding(tokenizer)
         parameters = inspect.signature(self.model.forward).parameters

@@ -10,18 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import register_fsdp_forward_method
-from transformers import (
-    PreTrainedConfig,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from ntl.approaches import IGNORE, Batch, Row, Share
+from ntl.approaches import IGNORE, Batch, ModelSource, Row, Share
 from ntl.approaches.answer_format import AnswerFormat
 from ntl.approaches.batches import generation_mode, is_sharded, pad, pad_questions, plain_cross_entropy
 from ntl.approaches.pretrained import build_model
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
+from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.encodings.digits import TextEncoding
 from ntl.encodings.number_format import NumberFormat
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
@@ -100,28 +95,22 @@ class LanguageModel:
     pads_left = False
     model_class: Any = T5ForConditionalGeneration
 
-    def __init__(
-        self,
-        settings: ModelSettings,
-        loss: LossSettings,
-        tokenizer: PreTrainedTokenizerFast,
-        checkpoint: PreTrainedConfig | None,
-    ):
-        self.tokenizer = tokenizer
+    def __init__(self, source: ModelSource, loss: LossSettings):
+        self.tokenizer = source.tokenizer
         self.encoding: TextEncoding | RegressionTransformerEncoding
-        if settings.encoding == "rt":
-            self.encoding = placed = RegressionTransformerEncoding(tokenizer)
-            self.model = build_model(T5WithPlaces, settings, tokenizer, checkpoint, first_id=placed.first_id)
+        if source.settings.encoding == "rt":
+            self.encoding = placed = RegressionTransformerEncoding(self.tokenizer)
+            self.model = build_model(T5WithPlaces, source, first_id=placed.first_id)
             size = self.model.config.vocab_size
             self.vocabulary = NumberVocabulary.from_mapping(placed.digits_of_ids, size)
         else:
-            self.encoding = TextEncoding(tokenizer)
-            self.model = build_model(self.model_class, settings, tokenizer, checkpoint)
-            size = self.model.config.vocab_size
-            self.vocabulary = _number_tokens(tokenizer, settings.encoding == "digits", size)
+            self.encoding = TextEncoding(self.tokenizer)
+            self.model = build_model(self.model_class, source)
+            digits = source.settings.encoding == "digits"
+            self.vocabulary = _number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
         self.objective = _objective(self.vocabulary, loss)
         self._smooths = loss.label_smoothing > 0 or (loss.criterion is not None and loss.mode == "replace")
-        self.answers = AnswerFormat(self.model, tokenizer)
+        self.answers = AnswerFormat(self.model, self.tokenizer)
 
     @property
     def number_format(self) -> NumberFormat | None:

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from ntl.approaches import CHECKPOINT_KEY
+from ntl.approaches import CHECKPOINT_KEY, ModelSource
 from ntl.config.compose import check_section
 from ntl.config.settings import ModelSettings
 from ntl.encodings.digits import check_special_tokens, load_tokenizer, split_digits
@@ -29,21 +29,36 @@ _FILES = "a folder with config.json and model.safetensors"
 _ALWAYS_KNOWN = ("tie_word_embeddings", "rope_theta", "rope_scaling")
 
 
-def read_config(settings: ModelSettings) -> PreTrainedConfig | None:
-    """Read and check the configuration of the checkpoint, before its weights are loaded.
+def load_source(settings: ModelSettings) -> ModelSource:
+    """Load what a model is built from, except for its weights.
+
+    The tokenizer is that of the settings; by default, the checkpoint's or the one that ships with the lab.
 
     Args:
         settings: Model settings.
 
     Returns:
-        The configuration, or None for a model from scratch.
+        Settings, tokenizer and configuration of the checkpoint.
 
     Raises:
-        UserError: The checkpoint cannot be loaded, or was trained with another approach.
+        UserError: The checkpoint cannot be loaded, or was trained with another approach; or the tokenizer
+            cannot be loaded, or does not fit the approach.
     """
-    if settings.checkpoint is None:
-        return None
-    folder = locate(settings.checkpoint, CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
+    checkpoint = _read_config(settings) if settings.checkpoint is not None else None
+    if settings.tokenizer is None and settings.checkpoint is not None:
+        tokenizer = load_tokenizer(settings.checkpoint, CHECKPOINT_KEY)
+    else:
+        tokenizer = load_tokenizer(settings.tokenizer, "model_args.tokenizer_name_or_path")
+    if settings.family == "t5":
+        check_special_tokens(tokenizer)
+    if settings.encoding != "auto":
+        tokenizer = split_digits(tokenizer)
+    return ModelSource(settings, tokenizer, checkpoint)
+
+
+def _read_config(settings: ModelSettings) -> PreTrainedConfig:
+    """Read and check the configuration of the checkpoint, before its weights are loaded."""
+    folder = locate(str(settings.checkpoint), CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
     with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
         config = AutoConfig.from_pretrained(folder)
     _check_type(config.model_type, settings)
@@ -51,7 +66,7 @@ def read_config(settings: ModelSettings) -> PreTrainedConfig | None:
     if trained is not None:
         # Models of earlier versions do not say that they write plain numbers.
         config.ntl = trained = {"number_format": "plain", **trained}
-        asked = describe(settings)
+        asked = _describe(settings)
         wrong = [key for key in asked if trained.get(key) != asked[key]]
         if wrong:
             key = wrong[0]
@@ -62,19 +77,8 @@ def read_config(settings: ModelSettings) -> PreTrainedConfig | None:
     return config
 
 
-def scratch_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
-    """Make the configuration of a model from scratch.
-
-    Args:
-        settings: Model settings, whose `config` holds the architecture.
-        tokenizer: Tokenizer that sets the vocabulary size and the special tokens.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        UserError: The architecture is unknown, not supported by the approach, or does not take an argument.
-    """
+def _scratch_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+    """Make the configuration of a model from scratch, whose vocabulary is the tokenizer's."""
     arguments = dict(settings.config)
     model_type = arguments.pop("model_type", None)
     if model_type is None:
@@ -101,7 +105,7 @@ def scratch_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast) 
         raise UserError(f"{model_type} cannot be built from {arguments}: {error}. Correct it.") from error
 
 
-def describe(settings: ModelSettings) -> dict[str, Any]:
+def _describe(settings: ModelSettings) -> dict[str, Any]:
     """Return the part of `config.ntl` that follows from the settings."""
     described: dict[str, Any] = {
         "encoding": settings.encoding,
@@ -116,39 +120,14 @@ def describe(settings: ModelSettings) -> dict[str, Any]:
     return described
 
 
-def load_model_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerFast:
-    """Load the tokenizer in the settings; by default, the checkpoint's or the one that ships with the lab.
-
-    Returns:
-        The tokenizer. It splits digits, unless the encoding uses it unchanged.
-
-    Raises:
-        UserError: The tokenizer cannot be loaded or does not fit the approach.
-    """
-    if settings.tokenizer is None and settings.checkpoint is not None:
-        tokenizer = load_tokenizer(settings.checkpoint, CHECKPOINT_KEY)
-    else:
-        tokenizer = load_tokenizer(settings.tokenizer, "model_args.tokenizer_name_or_path")
-    if settings.family == "t5":
-        check_special_tokens(tokenizer)
-    return tokenizer if settings.encoding == "auto" else split_digits(tokenizer)
-
-
 def build_model(
-    model_class: Any,
-    settings: ModelSettings,
-    tokenizer: PreTrainedTokenizerFast,
-    checkpoint: PreTrainedConfig | None,
-    new: Sequence[str] = (),
-    **described: Any,
+    model_class: Any, source: ModelSource, new: Sequence[str] = (), **described: Any
 ) -> PreTrainedModel:
     """Build a model from scratch, or load it from a checkpoint.
 
     Args:
         model_class: A class with transformers' interface.
-        settings: Model settings; `seed` initialises new weights.
-        tokenizer: Tokenizer with all tokens of the encoding. The embeddings are enlarged to fit them.
-        checkpoint: Configuration from `read_config`.
+        source: What it is built from. Embeddings of pretrained models are enlarged to fit its tokenizer.
         new: Prefixes of the names of weights that a pretrained model may lack.
         **described: Additional entries of `config.ntl`: ids of tokens, and None for what training adds.
 
@@ -158,14 +137,15 @@ def build_model(
     Raises:
         UserError: The configuration is invalid, or the weights or the tokenizer do not fit.
     """
+    settings, tokenizer, checkpoint = source
     torch.manual_seed(settings.seed)
     if checkpoint is None:
-        config = scratch_config(settings, tokenizer)
-        config.ntl = describe(settings) | described
+        config = _scratch_config(settings, tokenizer)
+        config.ntl = _describe(settings) | described
         return _from_config(model_class, config)
     pretrained = getattr(checkpoint, "ntl", None) is None
     if pretrained:
-        checkpoint.ntl = describe(settings) | described
+        checkpoint.ntl = _describe(settings) | described
     model = _load(model_class, settings, checkpoint, tuple(new) if pretrained else ())
     if pretrained and len(tokenizer) > model.config.vocab_size:
         model.resize_token_embeddings(len(tokenizer))

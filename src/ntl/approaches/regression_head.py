@@ -8,20 +8,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import (
-    PreTrainedConfig,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-    T5Model,
-    T5PreTrainedModel,
-)
+from transformers import T5Config, T5ForConditionalGeneration, T5Model, T5PreTrainedModel
 
-from ntl.approaches import Batch, Row, Share
+from ntl.approaches import Batch, ModelSource, Row, Share
 from ntl.approaches.batches import generation_mode, pad_questions
 from ntl.approaches.pretrained import build_model
 from ntl.approaches.standardise import NO_STATISTICS, fit, init_weights, restore, standardise
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
+from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.data import format_number
 from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
@@ -80,18 +73,10 @@ class RegressionHead:
     ill_formed = None
     number_format = None
 
-    def __init__(
-        self,
-        settings: ModelSettings,
-        loss: LossSettings,
-        tokenizer: PreTrainedTokenizerFast,
-        checkpoint: PreTrainedConfig | None,
-    ):
-        self.model = build_model(
-            T5ForRegression, settings, tokenizer, checkpoint, new=["head."], **NO_STATISTICS
-        )
-        self.tokenizer = tokenizer
-        self.encoding = TextEncoding(tokenizer)
+    def __init__(self, source: ModelSource, loss: LossSettings):
+        self.model = build_model(T5ForRegression, source, new=["head."], **NO_STATISTICS)
+        self.tokenizer = source.tokenizer
+        self.encoding = TextEncoding(self.tokenizer)
 
     def fit(self, answers: Iterable[str]) -> None:
         """Compute the statistics of the training answers; see `Approach.fit`.

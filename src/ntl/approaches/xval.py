@@ -9,19 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from transformers import (
-    Cache,
-    PreTrainedConfig,
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import Cache, T5Config, T5ForConditionalGeneration
 
-from ntl.approaches import IGNORE, Batch, Row, Share
+from ntl.approaches import IGNORE, Batch, ModelSource, Row, Share
 from ntl.approaches.batches import generation_mode, pad, pad_questions, plain_cross_entropy
 from ntl.approaches.pretrained import build_model
 from ntl.approaches.standardise import NO_STATISTICS, fit, init_weights, restore, standardise
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
+from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values
 
 
@@ -115,17 +109,11 @@ class Xval:
     ill_formed = None
     number_format = None
 
-    def __init__(
-        self,
-        settings: ModelSettings,
-        loss: LossSettings,
-        tokenizer: PreTrainedTokenizerFast,
-        checkpoint: PreTrainedConfig | None,
-    ):
-        self.tokenizer = tokenizer
-        self.encoding = XvalEncoding(tokenizer)
+    def __init__(self, source: ModelSource, loss: LossSettings):
+        self.tokenizer = source.tokenizer
+        self.encoding = XvalEncoding(self.tokenizer)
         own = {"number_id": self.encoding.number_id, **NO_STATISTICS}
-        self.model = build_model(T5ForXval, settings, tokenizer, checkpoint, new=["number_head."], **own)
+        self.model = build_model(T5ForXval, source, new=["number_head."], **own)
         self.label_smoothing = loss.label_smoothing
 
     def fit(self, answers: Iterable[str]) -> None:

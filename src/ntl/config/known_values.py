@@ -152,38 +152,45 @@ def _rules() -> dict[str, Rule]:
     }
 
 
+_SIZES = (
+    "train_per_difficulty", "validation_per_difficulty", "train_per_module", "validation_per_module",
+    "test_per_module", "digits", "train_size", "validation_size", "test_size",
+)  # fmt: skip
+# Settings of datasets, for training and for `ntl prepare`.
+DATA_RULES = {
+    **dict.fromkeys(_SIZES, COUNT),
+    **dict.fromkeys(("data_seed", "split_seed"), whole_number(0, 1)),
+    **dict.fromkeys(("source", "destination", "cache_dir", "data_dir"), FOLDER),
+    "mode": Rule("null, because only mathematics_dataset has modes", "null", lambda value: value is None),
+    "annotations": one_of("remove", "keep"),
+    "validation_share": number(0.1, above=0, below=1),
+    "noise": NOT_NEGATIVE,
+    "weights": Rule(
+        "one number per integer of the question", "[5,3,2]",
+        lambda v: isinstance(v, list) and bool(v) and {*map(type, v)} <= {int, float},
+    ),
+    "file": TEXT._replace(expected="the path of a CSV file, or sample", example="sample"),
+    "columns": or_null(list_of(TEXT, "[carat,cut]"), "all but the target"),
+    "significant_digits": or_null(COUNT, "as they are written"),
+}  # fmt: skip
+
+
 def _data_rules(data: Mapping[str, Any], name: str = "") -> dict[str, Rule]:
-    """Map the settings of datasets to rules. Some depend on other settings.
+    """Map the settings of a dataset to rules, some of which depend on the dataset or on other settings.
 
     Args:
         data: Settings of one dataset, for training or for `ntl prepare`.
         name: The dataset's name in its file, with which its other settings belong together.
     """
     named = f"{name}, as in its file; dataset_args=NAME chooses another one of: "
-    smallest = whole_number(1 if data.get("log_scale") is True else 0, 10)  # there is no logarithm of 0
-    longest = data.get("digits")
-    sizes = (
-        "train_per_difficulty", "validation_per_difficulty", "train_per_module", "validation_per_module",
-        "test_per_module", "digits", "train_size", "validation_size", "test_size",
-    )  # fmt: skip
-    rules = dict.fromkeys(sizes, COUNT) | dict.fromkeys(("data_seed", "split_seed"), whole_number(0, 1))
-    rules |= dict.fromkeys(("source", "destination", "cache_dir", "data_dir"), FOLDER)
-    rules |= dict.fromkeys(("smallest", "largest", "largest_answer"), smallest)
-    rules |= {
+    smallest = 1 if data.get("log_scale") is True else 0  # there is no logarithm of 0
+    longer = data["digits"] + 1 if type(data.get("digits")) is int else 2
+    rules = {
+        **DATA_RULES,
+        **dict.fromkeys(("smallest", "largest", "largest_answer"), whole_number(smallest, 10)),
         "dataset_name": Rule(named + ", ".join(choices("dataset_args")), name, lambda value: value == name),
-        "mode": Rule("null, because only mathematics_dataset has modes", "null", lambda value: value is None),
-        "extrapolate_digits": whole_number(longest + 1 if isinstance(longest, int) else 2, 5),
-        "annotations": one_of("remove", "keep"),
-        "validation_share": number(0.1, above=0, below=1),
-        "noise": NOT_NEGATIVE,
-        "weights": Rule(
-            "one number per integer of the question", "[5,3,2]",
-            lambda v: isinstance(v, list) and bool(v) and {*map(type, v)} <= {int, float},
-        ),
-        "file": TEXT._replace(expected="the path of a CSV file, or sample", example="sample"),
-        "columns": or_null(list_of(TEXT, "[carat,cut]"), "all but the target"),
-        "significant_digits": or_null(COUNT, "as they are written"),
-    }  # fmt: skip
+        "extrapolate_digits": whole_number(longer, longer),
+    }
     if name == "mathematics_dataset":
         rules["mode"] = or_null(one_of("dataset_comparison"))
     if name == "tabular":
