@@ -18,7 +18,6 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.number_format import NumberFormat
-from ntloss import NumberVocabulary
 from ntloss.decoding import NumberQuantiles
 
 IGNORE = -100
@@ -65,9 +64,6 @@ class Approach(Protocol):
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    vocabulary: NumberVocabulary | None
-    """The number tokens in the labels, or None without number tokens (xVal, regression head)."""
-
     ill_formed: int | None
     """Number of malformed numbers that `answer` has decoded so far, or None if they cannot occur."""
 

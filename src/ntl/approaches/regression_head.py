@@ -69,7 +69,6 @@ class T5ForRegression(T5PreTrainedModel):
 class RegressionHead:
     """T5 that reads text and answers with one number; implements `ntl.approaches.Approach`."""
 
-    vocabulary = None
     ill_formed = None
     number_format = None
 

@@ -105,7 +105,6 @@ class T5ForXval(T5ForConditionalGeneration):
 class Xval:
     """T5 that reads and writes numbers as values; implements `ntl.approaches.Approach`."""
 
-    vocabulary = None
     ill_formed = None
     number_format = None
 
