@@ -11,7 +11,6 @@ from fake_approach import FakeApproach
 from published_commands import scaled_down
 from tolerances import ONE_COMPUTATION, approx, assert_close
 
-from ntl.config.settings import LossSettings
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
 from ntl.evaluation import evaluate, evaluate_tests
@@ -148,15 +147,6 @@ def test_numbers_with_different_first_tokens_are_an_error():
     approach.fit(["1", "-20"])
     with pytest.raises(UserError, match=r"starts -99 with '▁' and \+88 with '▁\+'"):
         check_readings(approach, DATA, ALL)
-
-
-@pytest.mark.parametrize("settings", [{"head": "regression"}, {"encoding": "xval"}, {"encoding": "rt"}])
-def test_approaches_without_digits_have_no_quantiles(settings):
-    approach = make(loss=LossSettings(), **settings)
-    with pytest.raises(
-        UserError, match=r"has none; expected a language model.*Pass evaluation.read=\[greedy\]"
-    ):
-        approach.quantiles(approach.model, QUESTIONS, [0.5])
 
 
 def command(tmp_path, *more):

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ntl.config.combination import check_combination
 from ntl.config.names import loss_name, objective_name
 from ntl.config.settings import READINGS, GenerationSettings, LossSettings, ModelSettings, RunSettings
 from ntl.errors import UserError
@@ -66,7 +67,7 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         read=tuple(_readings(asked)),
         interval=asked["interval"],
     )
-    _check_readings(generation, model, training)
+    check_combination(model, loss, generation.quantile_readings, bool(training.get("fsdp")))
     if training["do_only_eval"] and model.checkpoint is None:
         raise UserError(
             "training_args=eval evaluates a trained model, but model_args.model_name_or_path is null; "
@@ -96,25 +97,6 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         resume=bool(resume),
         checkpoint=Path(resume) if isinstance(resume, str) else None,
     )
-
-
-def _check_readings(
-    generation: GenerationSettings, model: ModelSettings, training: Mapping[str, Any]
-) -> None:
-    """Check that the model has quantiles if a reading needs them."""
-    if not generation.quantile_readings:
-        return
-    from ntl.approaches import no_quantiles
-
-    if model.head != "language":
-        raise no_quantiles("a regression head")
-    if model.encoding not in ("digits", "auto"):
-        raise no_quantiles(f"number_encoding={model.encoding}")
-    if training.get("fsdp"):
-        raise UserError(
-            "evaluation.read=[median] or [mean] needs the whole model in each process; expected training "
-            "without training_args.fsdp. Train with evaluation.read=[greedy], then pass training_args=eval."
-        )
 
 
 def _output_dir(config: Mapping[str, Any], loss: LossSettings, sweep: str) -> Path:
@@ -207,7 +189,6 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
     Raises:
         UserError: The shape is unknown, or two values contradict each other.
     """
-    from ntl.approaches import check_number_format
     from ntl.approaches.shapes import get_shape
 
     encoding, head = NUMBER_ENCODINGS[model_args["number_encoding"]]
@@ -221,7 +202,7 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
             f"model_args.model_name_or_path={checkpoint} is fixed; expected one of the two. Omit "
             "config_overrides, or train from scratch with model_args.model_name_or_path=null."
         )
-    settings = ModelSettings(
+    return ModelSettings(
         family=model_args["family"],
         encoding=encoding or model_args["tokenizer_type"],
         head=head,
@@ -234,8 +215,6 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
         log_scale=model_args["log_scale_embeddings"],
         seed=seed,
     )
-    check_number_format(settings)
-    return settings
 
 
 def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> LossSettings:

@@ -18,7 +18,6 @@ from transformers import Seq2SeqTrainingArguments, get_scheduler, set_seed
 from transformers.integrations import get_reporting_integration_callbacks
 
 from ntl.approaches import Approach, build_approach
-from ntl.approaches.pretrained import check_model
 from ntl.config.settings import RunSettings
 from ntl.data import TaskData, load_task
 from ntl.encodings.cache import tokenize
@@ -57,10 +56,9 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
     transformers.logging.disable_progress_bar()  # of loading and saving weights, not of training
     quiet = arguments.disable_tqdm or on_progress is not None
     (datasets.disable_progress_bar if quiet else datasets.enable_progress_bar)()
-    check_model(settings.model)  # before reading the data, which may take minutes
-    data = load_task(settings.data)
     set_seed(arguments.seed)
     approach = build_approach(settings.model, settings.loss)
+    data = load_task(settings.data)  # last, because it may take minutes
     checkpoint = None
     if not settings.only_evaluate:
         approach.fit(example.answer for example in data.train)
