@@ -5,7 +5,7 @@ import math
 import pytest
 from tolerances import approx
 
-from ntl.scores import exact_share, final_answer_scores, mean_and_error, number_scores, reference_scores
+from ntl.scores import exact_share, final_answer_scores, number_scores, reference_scores
 
 
 def test_a_close_number_is_accurate_but_not_exact():
@@ -44,14 +44,6 @@ def test_a_close_final_answer_is_not_an_exact_one():
     answers = ["so #### 1000000"] * 2 + ["without one 5"]
     scores = final_answer_scores(["#### 1,000,001", "#### 1,000,000", "#### 5"], answers, "####")
     assert scores == {"exact_final_answer": 0.5, "final_answer_accuracy": 1.0}
-
-
-def test_standard_error_is_the_sample_deviation_over_the_root_of_the_seeds():
-    mean, error = mean_and_error([1.0, 2.0, 6.0])
-    assert mean == approx(3.0)
-    assert error == approx(math.sqrt(7 / 3))  # variance 14 / 2 = 7, over 3 seeds
-    assert mean_and_error([5.0]) == (5.0, None)
-    assert mean_and_error([1.0, None]) == (None, None)
 
 
 def test_references_equal_values_computed_by_hand():

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from ntl.config.paper_keys import reading_settings
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, RunSettings
-from ntl.data import Example, fingerprint
+from ntl.data import Example, TaskData
 from ntl.training.folders import evaluated_record, new_record, place_evaluation
 from ntl.training.run_folder import RunFolder
 
-TESTS = {"validation": [Example("1 + 1", "2")]}
+TESTS = TaskData([], [], {"validation": [Example("1 + 1", "2")]})
+OTHERS = TaskData([], [], {"validation": [Example("2 + 2", "4")]})
 EVALUATION = {"beams": 4, "max_new_tokens": 8, "samples": None, "samples_during_training": 50}
 
 
@@ -57,8 +59,8 @@ def run(tmp_path):
 
 def write(settings, tests):
     folder, record = place_evaluation(settings, tests)
-    for test, examples in tests.items():
-        identity = {"model": {"steps": record.steps}, "questions": fingerprint(examples), "decoding": {}}
+    for test, questions in tests.fingerprints.items():
+        identity = {"model": {"steps": record.steps}, "questions": questions, "decoding": {}}
         folder.write_results(test, {}, [], identity)
     return folder
 
@@ -91,7 +93,7 @@ def test_an_evaluation_with_another_setting_has_a_folder_named_after_it(run, oth
 
 def test_changed_questions_under_the_same_settings_do_not_replace_the_results(run):
     settings = settings_in(run.path, evaluates=str(run))
-    folder, _ = place_evaluation(settings, {"validation": [Example("2 + 2", "4")]})
+    folder, _ = place_evaluation(settings, OTHERS)
     assert folder.path.name.startswith("questions=")
 
 
@@ -137,8 +139,7 @@ def test_readings_are_added_to_the_runs_own_evaluation_and_other_intervals_are_n
 
 def test_readings_of_changed_questions_do_not_replace_the_results(run):
     more = settings_in(run.path, evaluates=str(run), read=["median"], interval=0.9)
-    changed = {"validation": [Example("2 + 2", "4")]}
-    assert place_evaluation(more, changed)[0].path != run.path
+    assert place_evaluation(more, OTHERS)[0].path != run.path
     assert place_evaluation(more, TESTS)[0].path == run.path
 
 
@@ -146,7 +147,7 @@ def test_readings_of_changed_questions_do_not_replace_the_results(run):
 def test_other_readings_of_changed_questions_or_of_another_model_have_folders_of_their_own(
     run, tmp_path, differs
 ):
-    model, tests = run, {"validation": [Example("2 + 2", "4")]}
+    model, tests = run, OTHERS
     if differs == "model":
         other = settings_in(tmp_path / "other")
         folder_of(other).write_record(replace(new_record(other), steps=9, status="finished"))
@@ -178,13 +179,24 @@ def test_a_run_with_more_readings_has_the_results_of_an_evaluation_with_fewer(ex
     settings = settings_in(extended.path, evaluates=str(extended), **fewer)
     folder, record = place_evaluation(settings, TESTS)
     assert (folder.path, record) == (extended.path, before)
-    asked = {"model": {"steps": 7}, "questions": fingerprint(TESTS["validation"]), "decoding": {"beams": 4}}
-    assert folder.is_evaluated("validation", asked)  # so nothing is decoded, and no reading is lost
+    # So the general comparison finds the results: nothing is decoded, and no reading is lost.
+    assert reading_settings(record.config) == {"read": ("greedy", "median", "mean"), "interval": 0.9}
 
 
-def test_missing_results_are_not_written_with_fewer_readings_to_a_run_with_more(extended):
+def test_missing_results_of_a_run_are_read_like_its_others(extended):
     fewer = settings_in(extended.path, evaluates=str(extended))
-    for tests in ({"validation": [Example("2 + 2", "4")]}, {**TESTS, "test": TESTS["validation"]}):
-        assert place_evaluation(fewer, tests)[0].path.parent.name == "evaluations"
-    extended.predictions_path("validation").unlink()
-    assert place_evaluation(fewer, TESTS)[0].path.parent.name == "evaluations"
+    more = TaskData([], [], {**TESTS.tests, "test": TESTS.tests["validation"]})
+    folder, record = place_evaluation(fewer, more)
+    assert (folder.path, record) == (extended.path, extended.record())
+    assert place_evaluation(fewer, OTHERS)[0].path.parent.name == "evaluations"
+
+
+def test_an_evaluation_with_another_setting_is_not_replaced_if_the_questions_change(run):
+    few = settings_in(run.path, evaluates=str(run), samples=20)
+    first = write(few, TESTS)
+    second = write(few, OTHERS)
+    assert first.path.name == "samples=20"
+    assert second.path.name.startswith("questions=")
+    assert second.path.name.endswith(",samples=20")
+    assert place_evaluation(few, TESTS)[0].path == first.path
+    assert place_evaluation(few, OTHERS)[0].path == second.path

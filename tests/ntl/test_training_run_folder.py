@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from ntl.data.files import write_atomically
 from ntl.errors import UserError
-from ntl.training.run_folder import Prediction, RunFolder, RunRecord, find_runs, write_atomically
+from ntl.training.run_folder import Prediction, RunFolder, RunRecord, find_runs
 
 RECORD = RunRecord("vanilla_t5_ntl", "T5 + NTL-WAS", "arithmetic", 7, {"loss": {"weight": 0.3}})
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -64,6 +65,11 @@ class TaskData:
     tests: Mapping[str, Sequence[Example]]
     number_metrics: bool = True
     final_answer_marker: str | None = None
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Fingerprint of each test set."""
+        return {test: fingerprint(examples) for test, examples in self.tests.items()}
 
 
 def load_task(settings: Mapping[str, Any]) -> TaskData:

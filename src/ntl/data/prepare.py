@@ -21,9 +21,8 @@ from filelock import FileLock
 
 from ntl.config.compose import choices, compose_config
 from ntl.data import Example, check_folder, check_one_of
-from ntl.data.files import Plan
+from ntl.data.files import Plan, write_atomically
 from ntl.errors import UserError
-from ntl.training.run_folder import write_atomically
 
 HELP = """\
 usage: ntl prepare DATASET [key=value ...]

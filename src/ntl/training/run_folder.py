@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
+from ntl.config.names import format_setting
+from ntl.data.files import write_atomically
 from ntl.errors import UserError
 
 FORMAT = 1
@@ -246,37 +247,11 @@ def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
     return list(found.values())
 
 
-def format_setting(value: Any) -> str:
-    """Format a setting as the user writes it: `null`, `true`, `0.3`, `[greedy,median]`."""
-    if isinstance(value, list):
-        return f"[{','.join(map(format_setting, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _outer_run(path: Path) -> Path | None:
     """Return the run that an evaluation or a checkpoint belongs to, or None for a run itself."""
     outer = path.parent.parent if path.parent.name == EVALUATIONS else path.parent
     belongs = path.parent.name == EVALUATIONS or path.name.startswith(CHECKPOINT)
     return outer if belongs and (outer / "run.json").exists() else None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file atomically, so that readers never see it half written.
-
-    Args:
-        path: Path of the file.
-        text: Its content.
-
-    Raises:
-        OSError: The file cannot be written; an existing file is left unchanged.
-    """
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

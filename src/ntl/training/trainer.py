@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
 
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from tqdm.auto import tqdm
 from transformers import (
     PreTrainedModel,
     PrinterCallback,
     ProgressCallback,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
+    TrainerCallback,
 )
-from transformers.trainer import TRAINER_STATE_NAME
 
 from ntl.approaches import Approach
-from ntl.approaches.answer_format import FORMAT_KEYS
-from ntl.errors import UserError
-from ntl.training.callbacks import Bar, LogPrinter, ProgressReporter, RunRecorder
+from ntl.errors import UserError, describe
+from ntl.scores import describe_metrics
+from ntl.training.folders import read_state, unusable
 from ntl.training.run_folder import CHECKPOINT, Metrics, RunFolder
+
+REPORT_EVERY = 5  # updates between two progress reports
 
 
 class ApproachTrainer(Seq2SeqTrainer):
@@ -101,7 +104,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         """
         if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
             shard(self.model, self.accelerator.state.fsdp_plugin)
-        state = {} if checkpoint is None else _read_state(checkpoint)
+        state = {} if checkpoint is None else read_state(checkpoint)
         # A run that counts epochs takes the number of steps from the checkpoint.
         last = self.args.max_steps if self.args.max_steps > 0 else state.get("max_steps")
         if checkpoint is None or state["global_step"] < last:
@@ -118,7 +121,7 @@ class ApproachTrainer(Seq2SeqTrainer):
             super()._load_optimizer_and_scheduler(checkpoint)
         except (OSError, LookupError, ValueError) as error:
             # Its files are whole (see `check_checkpoint`), but another optimizer or launcher wrote them.
-            raise _unusable(checkpoint, f"the optimizer's state does not fit ({_reason(error)})") from error
+            raise unusable(checkpoint, f"the optimizer's state does not fit ({describe(error)})") from error
 
     def _save_checkpoint(self, model, trial):
         with _explain_write_errors(self.args.output_dir):
@@ -191,6 +194,75 @@ class ApproachTrainer(Seq2SeqTrainer):
         super().log(logs, start_time)
 
 
+class RunRecorder(TrainerCallback):
+    """Keeps `run.json` and the learning curve of a run's folder up to date.
+
+    Args:
+        folder: Folder of the run.
+    """
+
+    def __init__(self, folder: RunFolder):
+        self.folder = folder
+        self.seconds_before = self.started = 0.0
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Start the clock."""
+        self.started = time.monotonic()
+        if args.should_save:
+            self.seconds_before = self.folder.record().train_seconds
+
+    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
+        """Add a point to the learning curve."""
+        if args.should_save and metrics:
+            self.folder.add_to_curve({"step": state.global_step, **metrics})
+
+    def on_save(self, args, state, control, **kwargs):
+        """Record the steps and the seconds, from which a resumed run continues to count."""
+        if args.should_save:
+            seconds = round(self.seconds_before + time.monotonic() - self.started, 1)
+            record = replace(self.folder.record(), steps=state.global_step, train_seconds=seconds)
+            self.folder.write_record(record)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Record that all steps are done."""
+        self.on_save(args, state, control)
+
+
+class LogPrinter(TrainerCallback):
+    """Prints one line for each log, with the metrics that matter most."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        """Print the losses, or the metrics of an evaluation."""
+        logs = logs or {}
+        if not state.is_world_process_zero or "train_runtime" in logs:
+            return
+        if measured := {key[5:]: value for key, value in logs.items() if key.startswith("eval_")}:
+            text = f"validation: {describe_metrics(measured, 'loss')}"
+        else:
+            text = ", ".join(f"{key} {logs[key]:.4g}" for key in ("loss", "learning_rate") if key in logs)
+        tqdm.write(f"step {state.global_step}: {text}")  # above the bar, if there is one
+
+
+class Bar(LogPrinter, ProgressCallback):
+    """transformers' bar, with the lines of `LogPrinter` above it."""
+
+
+class ProgressReporter(TrainerCallback):
+    """Reports the share of the updates that are done.
+
+    Args:
+        report: Function that takes the share.
+    """
+
+    def __init__(self, report: Callable[[float], None]):
+        self.report = report
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Report, if due after this update."""
+        if state.global_step % REPORT_EVERY == 0 or state.global_step == state.max_steps:
+            self.report(state.global_step / state.max_steps)
+
+
 def shard(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:
     """Shard each layer of a model, and all remaining parameters as one group.
 
@@ -226,84 +298,6 @@ def _full_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     }
 
 
-def last_complete_checkpoint(folder: Path) -> Path | None:
-    """Return the latest complete checkpoint of a run, or None. The folder need not exist."""
-    complete: dict[int, Path] = {}
-    for path in folder.glob(f"{CHECKPOINT}*"):
-        with suppress(UserError):
-            complete[_read_state(path)["global_step"]] = path  # transformers writes this file last
-    return complete[max(complete)] if complete else None
-
-
-def _read_state(checkpoint: Path) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-        state["global_step"] + 0  # raises unless it is a number
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise _unusable(checkpoint, f"{TRAINER_STATE_NAME} cannot be read ({_reason(error)})") from None
-    return state
-
-
-def check_checkpoint(checkpoint: Path, model: PreTrainedModel) -> None:
-    """Check, before training continues from a checkpoint, that it is complete and belongs to the model.
-
-    transformers silently starts with a new optimizer, schedule or random state if their files are missing.
-
-    Args:
-        checkpoint: Folder of the checkpoint.
-        model: Model to train.
-
-    Raises:
-        UserError: A file is missing or cannot be read, or the checkpoint belongs to another model.
-    """
-    _read_state(checkpoint)
-    optimizer = () if any(checkpoint.glob("global_step*")) else ("optimizer*",)  # DeepSpeed has its own files
-    for pattern in (*optimizer, "scheduler.pt", "rng_state*.pth", "model*.safetensors"):
-        if not any(checkpoint.glob(pattern)):
-            raise _unusable(checkpoint, f"it lacks {pattern}")
-    for file in checkpoint.iterdir():
-        # `torch.save` writes zip files, whose directory stands at the end.
-        if file.suffix in (".pt", ".pth", ".bin") and not is_zipfile(file):
-            raise _unusable(checkpoint, f"{file.name} cannot be read")
-    _check_model(checkpoint, model)
-
-
-def _check_model(checkpoint: Path, model: PreTrainedModel) -> None:
-    """Check that a checkpoint fits the model, by its configuration and the shapes of its weights."""
-    try:
-        trained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")).get("ntl") or {}
-        found = {}
-        for file in checkpoint.glob("model*.safetensors"):
-            with safe_open(file, "pt") as weights:
-                found |= {key: list(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
-    except (OSError, ValueError, SafetensorError) as error:
-        raise _unusable(checkpoint, f"the model cannot be read ({_reason(error)})") from None
-    trained = {"number_format": "plain", **trained}  # earlier versions did not say so
-    wrong = f"training_args.resume_from_checkpoint={checkpoint} "
-    advice = "expected a checkpoint of the same model. Choose the model that the checkpoint was trained with."
-    compared = {"encoding", "head", "log_scale", "number_format", *FORMAT_KEYS}
-    for key in sorted(compared & {*trained, *model.config.ntl}):
-        if trained.get(key) != model.config.ntl.get(key):
-            given = model.config.ntl.get(key)
-            raise UserError(f"{wrong}was trained with {key}={trained.get(key)}, not {given}; {advice}")
-    shapes = {key: list(weight.shape) for key, weight in model.state_dict().items()}
-    for key in sorted(found):
-        if shapes.get(key) != found[key]:
-            raise UserError(f"{wrong}has {key} of shape {found[key]}, not {shapes.get(key)}; {advice}")
-
-
-def _unusable(checkpoint: Path | str, reason: str) -> UserError:
-    return UserError(
-        f"{checkpoint} is not a complete checkpoint: {reason}; expected all files that training writes. "
-        "Nothing was changed. Continue from another one with training_args.resume_from_checkpoint=<folder>, "
-        "or train from the start with training_args.overwrite_output_dir=true instead."
-    )
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
 @contextmanager
 def _explain_write_errors(folder: Path | str) -> Iterator[None]:
     """Convert the many kinds of errors that libraries raise for a full disk into a user-fixable one."""
@@ -313,7 +307,7 @@ def _explain_write_errors(folder: Path | str) -> Iterator[None]:
         raise
     except (OSError, RuntimeError, SafetensorError) as error:
         raise UserError(
-            f"{folder} cannot be written ({_reason(error)}); expected a disk with room for "
+            f"{folder} cannot be written ({describe(error)}); expected a disk with room for "
             "the model and its optimizer. Free some space, and continue from the last complete checkpoint "
             "with training_args.resume_from_checkpoint=true."
         ) from error
