@@ -46,11 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_program(
-    name: str,
-    program: Callable[[Sequence[str]], int],
-    arguments: Sequence[str],
-    usage: Callable[[], str] | None = None,
-    advice: str = "",
+    name: str, program: Callable[[Sequence[str]], int], arguments: Sequence[str], advice: str = ""
 ) -> int:
     """Run a program. If the user can fix its error, print one line instead of a traceback.
 
@@ -58,7 +54,6 @@ def run_program(
         name: Name of the program, for messages.
         program: Function from the arguments to the exit code.
         arguments: Command-line arguments.
-        usage: Returns what is printed if the arguments ask for help. None leaves that to the program.
         advice: How to continue after an interrupt or once a full disk has room.
 
     Returns:
@@ -66,11 +61,7 @@ def run_program(
         pipe was closed.
     """
     try:
-        if usage is not None and HELP_OPTIONS & {*arguments}:
-            print(usage())
-            code = 0
-        else:
-            code = program(arguments)
+        code = program(arguments)
         sys.stdout.flush()
         return code
     except UserError as error:

@@ -42,11 +42,12 @@ from ntl.training.run_folder import Metrics, Prediction, RunFolder
 from ntloss.parsing import parse_number
 
 REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
+# The first of these that a task has measures how many answers are right.
+RIGHT = ("exact_final_answer", "exact_number", "exact_match")
+ERRORS = ("mae", "log_mae")
 
 Answer = tuple[str, Distribution | None]
 """One question's text and, if a reading needs it, the distribution of its number."""
-Batches = Mapping[int, Sequence[Example]]
-"""A rank's batches by number."""
 T = TypeVar("T")
 
 
@@ -168,7 +169,10 @@ def evaluate_tests(
             yield test, known[test], False
             continue
         result = evaluate(approach, examples, data, generation, model)
-        metrics = result.metrics | _references(data, examples)
+        metrics = result.metrics
+        if data.number_metrics:
+            train = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]
+            metrics |= reference_scores(train, examples)
         if writes:
             folder.write_results(test, metrics, result.predictions, identities[test])
         yield test, metrics, True
@@ -229,6 +233,15 @@ def check_readings(approach: Approach, data: TaskData, generation: GenerationSet
         approach.quantiles(approach.model, [example.question], SPACED_LEVELS)
 
 
+def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
+    """Return the metrics that matter most, and those named in `more`, as one line."""
+    given = [name for name in metrics if metrics[name] is not None]
+    right = [name for name in RIGHT if name in given][:1]
+    errors = ["rougeL"] if right == ["exact_match"] else ERRORS  # the task compares texts, or numbers
+    shown = [name for name in (*more, *right, *errors) if name in given]
+    return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])
+
+
 @contextmanager
 def _evaluation_mode(model: nn.Module) -> Iterator[None]:
     was_training = model.training
@@ -241,8 +254,14 @@ def _evaluation_mode(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def _losses(approach: Approach, model: nn.Module, batches: Batches) -> Metrics:
-    """Compute the teacher-forced loss and its terms, as if all examples of all ranks were one batch."""
+def _losses(approach: Approach, model: nn.Module, batches: Mapping[int, Sequence[Example]]) -> Metrics:
+    """Compute the teacher-forced loss and its terms, as if all examples of all ranks were one batch.
+
+    Args:
+        approach: Approach that encodes the examples.
+        model: The model, possibly wrapped.
+        batches: This rank's batches by number.
+    """
     device = next(model.parameters()).device
     encoded, shares = {}, {}
     for number, batch in batches.items():
@@ -303,13 +322,6 @@ def _result(
         numbers = {} if read is None else {name: finite_or_none(getattr(read, name)) for name in shown}
         predictions.append(Prediction(example.question, example.answer, text, *pair, **numbers))
     return EvaluationResult(metrics, predictions)
-
-
-def _references(data: TaskData, examples: Sequence[Example]) -> Metrics:
-    if not data.number_metrics:
-        return {}
-    train = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]
-    return reference_scores(train, [e.answer for e in examples], [e.expected for e in examples])
 
 
 def _number(text: str) -> float | None:

@@ -24,7 +24,7 @@ from itertools import product
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 
-from ntl.cli import run_program
+from ntl.cli import HELP_OPTIONS, run_program
 from ntl.config.compose import compose_config, describe_config
 from ntl.config.settings import RunSettings
 
@@ -57,11 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else ["ntl-train"]
     command = shlex.join([*program, *arguments, "training_args.resume_from_checkpoint=true"])
-    advice = f"To continue from the last checkpoint: {command}"
-    return run_program("ntl-train", _train, arguments, lambda: f"{HELP}\n{describe_config(CONFIG)}", advice)
+    return run_program("ntl-train", _train, arguments, f"To continue from the last checkpoint: {command}")
 
 
 def _train(arguments: Sequence[str]) -> int:
+    if HELP_OPTIONS & {*arguments}:
+        print(HELP)
+        print(describe_config(CONFIG))
+        return 0
     overrides = [argument for argument in arguments if argument not in MULTIRUN_OPTIONS]
     runs = plan_runs(overrides, multirun=len(overrides) < len(arguments))
     from ntl.training.run import run  # imports transformers, so only once the configuration is checked

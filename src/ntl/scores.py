@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from statistics import median
 from typing import NamedTuple
 
 from ntl.config.settings import GenerationSettings
+from ntl.data import Example
 from ntloss import NumericMetrics, QuantileMetrics
 from ntloss.parsing import number_texts, parse_number
 
 SPACED = 20
 """Number of equally spaced quantiles whose mean is the mean, and whose coverage is measured."""
 SPACED_LEVELS = tuple((k + 0.5) / SPACED for k in range(SPACED))
-# The first of these that a task has measures how many answers are right.
-RIGHT = ("exact_final_answer", "exact_number", "exact_match")
-ERRORS = ("mae", "log_mae")
 
 
 class Distribution(NamedTuple):
@@ -71,15 +69,12 @@ def reading_metric(reading: str, metric: str) -> str:
     return metric if reading == "greedy" else f"{reading}_{metric}"
 
 
-def reference_scores(
-    train: Sequence[str], answers: Sequence[str], expected: Sequence[float | None]
-) -> dict[str, float | None]:
+def reference_scores(train: Sequence[str], examples: Sequence[Example]) -> dict[str, float | None]:
     """Score two references that a model's errors are compared with.
 
     Args:
         train: Training answers.
-        answers: The correct answers of a test set.
-        expected: The answers without their noise, None where that is not known.
+        examples: Examples of a test set, with the answers without their noise if these are known.
 
     Returns:
         `constant_mae` and `constant_log_mae`: the errors of always answering the median of the training
@@ -87,15 +82,16 @@ def reference_scores(
         of answering without the noise, which no model can beat; only if the noise of every answer is known.
 
     Example:
-        >>> scores = reference_scores(["1", "2", "9"], ["4", "1"], [3.0, 3.0])
+        >>> scores = reference_scores(["1", "2", "9"], [Example("a", "4", 3.0), Example("b", "1", 3.0)])
         >>> scores["constant_mae"], scores["noise_mae"]
         (1.5, 1.5)
     """
     known = [number for number in map(parse_number, train) if number is not None]
-    references = {"constant": [median(known)] * len(answers)} if known else {}
+    references = {"constant": [median(known)] * len(examples)} if known else {}
+    expected = [example.expected for example in examples]
     if None not in expected:
-        references["noise"] = list(expected)
-    true = [parse_number(answer) for answer in answers]
+        references["noise"] = expected
+    true = [parse_number(example.answer) for example in examples]
     scores = {}
     for name, predicted in references.items():
         found = NumericMetrics(metrics=["mae", "log_mae"]).update(predicted, true).compute()
@@ -242,15 +238,6 @@ def reading_scores(
 def interval_levels(interval: float) -> tuple[float, float]:
     """Return the quantiles at the ends of the interval with a share of the distribution."""
     return (1 - interval) / 2, (1 + interval) / 2
-
-
-def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
-    """Return the metrics that matter most, and those named in `more`, as one line."""
-    given = [name for name in metrics if metrics[name] is not None]
-    right = [name for name in RIGHT if name in given][:1]
-    errors = ["rougeL"] if right == ["exact_match"] else ERRORS  # the task compares texts, or numbers
-    shown = [name for name in (*more, *right, *errors) if name in given]
-    return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])
 
 
 def finite_or_none(value: float) -> float | None:

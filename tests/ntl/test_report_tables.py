@@ -272,7 +272,7 @@ def test_a_full_disk_while_drawing_leaves_no_report(tmp_path, monkeypatch, capsy
 
 def test_a_killed_report_does_not_block_the_next_one(tmp_path, monkeypatch):
     make_run(tmp_path / "runs/a", "T5", 0)
-    (tmp_path / ".unfinished-abc").mkdir()  # killed while drawing
+    (tmp_path / "out/.unfinished-abc").mkdir(parents=True)  # killed while drawing
     assert report(tmp_path) == 0
     replace_file = os.replace
 

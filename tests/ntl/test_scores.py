@@ -5,6 +5,7 @@ import math
 import pytest
 from tolerances import approx
 
+from ntl.data import Example
 from ntl.scores import exact_share, final_answer_scores, number_scores, reference_scores
 
 
@@ -47,9 +48,9 @@ def test_a_close_final_answer_is_not_an_exact_one():
 
 
 def test_references_equal_values_computed_by_hand():
-    found = reference_scores(["1", "2", "9"], ["4", "1"], [3.0, 3.0])
+    found = reference_scores(["1", "2", "9"], [Example("a", "4", 3.0), Example("b", "1", 3.0)])
     assert (found["constant_mae"], found["noise_mae"]) == (1.5, 1.5)
     # |log10(5) - log10(3)| and |log10(2) - log10(3)|
     assert found["constant_log_mae"] == approx((math.log10(5 / 3) + math.log10(3 / 2)) / 2)
-    assert set(reference_scores(["1"], ["4"], [None])) == {"constant_mae", "constant_log_mae"}
-    assert reference_scores([], ["4"], [None]) == {}
+    assert set(reference_scores(["1"], [Example("a", "4")])) == {"constant_mae", "constant_log_mae"}
+    assert reference_scores([], [Example("a", "4")]) == {}

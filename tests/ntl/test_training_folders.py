@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from ntl.config.paper_keys import reading_settings
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, RunSettings
 from ntl.data import Example, TaskData
 from ntl.training.folders import evaluated_record, new_record, place_evaluation
@@ -58,7 +57,7 @@ def run(tmp_path):
 
 
 def write(settings, tests):
-    folder, record = place_evaluation(settings, tests)
+    folder, record, _ = place_evaluation(settings, tests)
     for test, questions in tests.fingerprints.items():
         identity = {"model": {"steps": record.steps}, "questions": questions, "decoding": {}}
         folder.write_results(test, {}, [], identity)
@@ -67,7 +66,7 @@ def write(settings, tests):
 
 def test_an_evaluation_with_the_runs_settings_is_written_to_the_runs_folder(run):
     again = settings_in(run.path, evaluates=str(run), samples_during_training=7, data={"cache_dir": "x"})
-    folder, record = place_evaluation(again, TESTS)
+    folder, record, _ = place_evaluation(again, TESTS)
     assert folder.path == run.path
     assert record.steps == 7  # as after training
 
@@ -84,7 +83,7 @@ def test_an_evaluation_with_the_runs_settings_is_written_to_the_runs_folder(run)
 )
 def test_an_evaluation_with_another_setting_has_a_folder_named_after_it(run, other, name):
     settings = settings_in(run.path, evaluates=str(run), **other)
-    folder, record = place_evaluation(settings, TESTS)
+    folder, record, _ = place_evaluation(settings, TESTS)
     assert folder.path == run.path / "evaluations" / name
     assert record.config["evaluation"] == settings.config["evaluation"]
     assert record.config["dataset_args"] == settings.config["dataset_args"]
@@ -93,14 +92,14 @@ def test_an_evaluation_with_another_setting_has_a_folder_named_after_it(run, oth
 
 def test_changed_questions_under_the_same_settings_do_not_replace_the_results(run):
     settings = settings_in(run.path, evaluates=str(run))
-    folder, _ = place_evaluation(settings, OTHERS)
+    folder, *_ = place_evaluation(settings, OTHERS)
     assert folder.path.name.startswith("questions=")
 
 
 def test_evaluating_another_model_does_not_replace_the_trained_models_results(run, tmp_path):
     other = settings_in(tmp_path / "other")
     folder_of(other).write_record(replace(new_record(other), seed=5, steps=9, status="finished"))
-    folder, record = place_evaluation(settings_in(run.path, evaluates=str(folder_of(other))), TESTS)
+    folder, record, _ = place_evaluation(settings_in(run.path, evaluates=str(folder_of(other))), TESTS)
     assert folder.path.name.startswith("model=")
     assert (record.seed, record.steps) == (5, 9)
 
@@ -108,7 +107,7 @@ def test_evaluating_another_model_does_not_replace_the_trained_models_results(ru
 def test_an_unfinished_run_uses_the_settings_of_the_command_that_continues_it(tmp_path):
     started = settings_in(tmp_path / "run")
     folder_of(started).write_record(new_record(started))
-    folder, record = place_evaluation(settings_in(tmp_path / "run", beams=1), TESTS)
+    folder, record, _ = place_evaluation(settings_in(tmp_path / "run", beams=1), TESTS)
     assert (folder.path, record.config["evaluation"]["beams"]) == (tmp_path / "run", 1)
     # An evaluation alone does not finish a run, unless only that evaluation is missing.
     few = settings_in(tmp_path / "run", evaluates=str(tmp_path / "run"), samples=2)
@@ -128,12 +127,12 @@ def test_the_first_evaluation_in_a_folder_without_training_is_the_folders_own(ru
 
 def test_readings_are_added_to_the_runs_own_evaluation_and_other_intervals_are_not(run):
     more = settings_in(run.path, evaluates=str(run), read=["greedy", "median"], interval=0.9)
-    folder, record = place_evaluation(more, TESTS)
+    folder, record, _ = place_evaluation(more, TESTS)
     assert folder.path == run.path
     assert record.config["evaluation"]["read"] == ["greedy", "median"]
     run.write_record(record)
     for changes in ({"read": ["median"], "interval": 0.5}, {"read": ["mean"], "interval": 0.9}):
-        other, _ = place_evaluation(settings_in(run.path, evaluates=str(run), **changes), TESTS)
+        other, *_ = place_evaluation(settings_in(run.path, evaluates=str(run), **changes), TESTS)
         assert other.path != run.path
 
 
@@ -155,7 +154,7 @@ def test_other_readings_of_changed_questions_or_of_another_model_have_folders_of
     readings = [{"read": ["median"], "interval": share} for share in (0.9, 0.5)]
     paths = set()
     for changes in (*readings, {"read": ["greedy"], "interval": 0.9}):
-        folder, record = place_evaluation(settings_in(run.path, evaluates=str(model), **changes), tests)
+        folder, record, _ = place_evaluation(settings_in(run.path, evaluates=str(model), **changes), tests)
         assert f"{differs}=" in folder.path.name
         assert record.config["evaluation"]["read"] == changes["read"]
         paths.add(folder.path)
@@ -166,7 +165,7 @@ def test_other_readings_of_changed_questions_or_of_another_model_have_folders_of
 def extended(run):
     """Make a finished run whose numbers were read in all ways."""
     more = settings_in(run.path, evaluates=str(run), read=["greedy", "median", "mean"], interval=0.9)
-    folder, record = place_evaluation(more, TESTS)
+    folder, record, _ = place_evaluation(more, TESTS)
     folder.write_record(record)
     return folder
 
@@ -177,16 +176,16 @@ def extended(run):
 def test_a_run_with_more_readings_has_the_results_of_an_evaluation_with_fewer(extended, fewer):
     before = extended.record()
     settings = settings_in(extended.path, evaluates=str(extended), **fewer)
-    folder, record = place_evaluation(settings, TESTS)
+    folder, record, generation = place_evaluation(settings, TESTS)
     assert (folder.path, record) == (extended.path, before)
     # So the general comparison finds the results: nothing is decoded, and no reading is lost.
-    assert reading_settings(record.config) == {"read": ("greedy", "median", "mean"), "interval": 0.9}
+    assert (generation.read, generation.interval) == (("greedy", "median", "mean"), 0.9)
 
 
 def test_missing_results_of_a_run_are_read_like_its_others(extended):
     fewer = settings_in(extended.path, evaluates=str(extended))
     more = TaskData([], [], {**TESTS.tests, "test": TESTS.tests["validation"]})
-    folder, record = place_evaluation(fewer, more)
+    folder, record, _ = place_evaluation(fewer, more)
     assert (folder.path, record) == (extended.path, extended.record())
     assert place_evaluation(fewer, OTHERS)[0].path.parent.name == "evaluations"
 

@@ -186,6 +186,11 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically, see `write_atomically`."""
+    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
 class Layout(NamedTuple):
     """The files of a dataset's folder, and how to read them.
 

@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from ntl.config.compose import choices, compose_config
 from ntl.data import Example, check_folder, check_one_of
-from ntl.data.files import Plan, write_atomically
+from ntl.data.files import Plan, write_json
 from ntl.errors import UserError
 
 HELP = """\
@@ -97,7 +97,7 @@ def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
                 print(f"{dataset} is already prepared in {folder}: nothing to do.")
                 return
             counts = _write(plan, record, outputs)
-            write_atomically(record, json.dumps(_sizes(outputs) | made_from, indent=1))
+            write_json(record, _sizes(outputs) | made_from)
     except OSError as error:
         raise UserError(
             f"destination={folder} cannot be written ({error.strerror or error}); expected a folder with "

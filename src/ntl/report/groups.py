@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
+from scipy.stats import t
 
 from ntl.config.names import format_setting
 from ntl.config.paper_keys import compared_settings, effective_evaluation
@@ -132,8 +133,10 @@ def mean_and_interval(values: Sequence[float | None]) -> tuple[float | None, flo
     """
     if not values or None in values:
         return None, None
-    mean, degrees = float(np.mean(values)), len(values) - 1
-    return mean, float(stats.sem(values) * stats.t.ppf(0.975, degrees)) if degrees else None
+    mean, count = float(np.mean(values)), len(values)
+    if count == 1:
+        return mean, None
+    return mean, float(np.std(values, ddof=1) / math.sqrt(count) * t.ppf(0.975, count - 1))
 
 
 def load_datasets(folders: Sequence[Path | str], in_order: bool = False) -> tuple[list[Dataset], list[str]]:

@@ -8,16 +8,18 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ntl.cli import run_program
-from ntl.data.files import write_atomically
+from ntl.data.files import write_json
 from ntl.errors import UserError
 from ntl.report.groups import Dataset, load_datasets, other_evaluations
 from ntl.report.tables import latex_report, long_csv, markdown_report, wide_csv
 
 REPORT = "report.json"
+UNFINISHED = ".unfinished-"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,28 +66,29 @@ def report(folders: Sequence[Path], output: Path, overwrite: bool = False, in_or
     for line in left_out:
         print(f"ntl report: left out: {line}", file=sys.stderr)
     text = markdown_report(datasets, left_out)
+    is_new = not output.exists()
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the output folder, so that files can be renamed into place.
-        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=output.parent) as unfinished:
+        output.mkdir(parents=True, exist_ok=True)
+        # Inside the output folder, so that files can be renamed into place.
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=output) as unfinished:
             files = _write_files(Path(unfinished), datasets, text)
-            output.mkdir(exist_ok=True)
+            written = _describe_report(datasets, files, left_out)
             # If this is interrupted, report.json lists all files, so the report can still be replaced.
-            _write_json(output / REPORT, {"files": sorted({*before, *files})})
+            write_json(output / REPORT, {"files": sorted({*before, *files})})
             for name in files:
                 os.replace(Path(unfinished, name), output / name)
         for name in {*before} - {*files}:
             (output / name).unlink(missing_ok=True)
-        runs = [run for dataset in datasets for run in dataset.runs]
-        shown = [str(run.folder) for run in runs]
-        others = [str(evaluation) for evaluation in other_evaluations(runs)]
-        content = {"files": files, "runs": shown, "not_shown": others, "left_out": left_out}
-        _write_json(output / REPORT, content)
+        write_json(output / REPORT, written)
     except OSError as error:
         raise UserError(
             f"{output} cannot be written ({error.strerror}); expected a writable folder. Pass another "
             "--output."
         ) from None
+    finally:
+        if is_new:
+            with suppress(OSError):  # it holds a report, or could not be created
+                output.rmdir()
     print(text)
     print(f"{'Replaced' if before else 'Wrote'} {', '.join(files)} in {output}")
 
@@ -105,8 +108,17 @@ def _write_files(folder: Path, datasets: Sequence[Dataset], text: str) -> list[s
     return [*tables, *(name for dataset in datasets for name in draw_dataset(dataset, folder))]
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    write_atomically(path, json.dumps(content, indent=1) + "\n")
+def _describe_report(
+    datasets: Sequence[Dataset], files: Sequence[str], left_out: Sequence[str]
+) -> dict[str, Any]:
+    """Return the content of report.json."""
+    runs = [run for dataset in datasets for run in dataset.runs]
+    return {
+        "files": files,
+        "runs": [str(run.folder) for run in runs],
+        "not_shown": [str(evaluation) for evaluation in other_evaluations(runs)],
+        "left_out": left_out,
+    }
 
 
 def check_output(output: Path, overwrite: bool) -> list[str]:
@@ -115,7 +127,10 @@ def check_output(output: Path, overwrite: bool) -> list[str]:
     Raises:
         UserError: The folder holds other files, or a report although `overwrite` is false.
     """
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+    if not output.exists():
+        return []
+    # Temporary folders left by a killed report do not matter.
+    if output.is_dir() and all(path.name.startswith(UNFINISHED) for path in output.iterdir()):
         return []
     try:
         files = [name for name in json.loads((output / REPORT).read_text())["files"] if "/" not in name]

@@ -71,6 +71,9 @@ TEXT_COLUMNS = (
     Column("rougeL", "ROUGE-L", "max"),
 )
 
+# In the order of table.csv.
+COLUMNS = (*FINAL_ANSWER, *NUMBER_COLUMNS, *NOISE_COLUMNS, *TEXT_COLUMNS, *UNCERTAINTY_COLUMNS)
+
 
 class Table(NamedTuple):
     """A table with the lines below it.
@@ -133,7 +136,8 @@ def wide_csv(datasets: Sequence[Dataset]) -> str:
                 "seeds": len(group.runs),
             }
             for test in dataset.tests:
-                for column in (*_metric_columns(dataset, test), *_uncertainty_columns(dataset, test)):
+                found = {*_metric_columns(dataset, test), *_uncertainty_columns(dataset, test)}
+                for column in sorted(found, key=COLUMNS.index):
                     name = f"{test} {column.metric}"
                     row[name], row[f"{name} ±"] = group.mean_and_interval(test, column.metric)
             rows.append(row)

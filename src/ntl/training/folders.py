@@ -26,9 +26,10 @@ from ntl.config.paper_keys import (
     continued_settings,
     evaluated_settings,
     only_adds_readings,
+    reading_settings,
     with_evaluation_of,
 )
-from ntl.config.settings import RunSettings
+from ntl.config.settings import GenerationSettings, RunSettings
 from ntl.data import TaskData
 from ntl.errors import UserError, describe
 from ntl.training.run_folder import CHECKPOINT, RunFolder, RunRecord
@@ -191,7 +192,9 @@ def evaluated_record(settings: RunSettings) -> RunRecord:
     return replace(source, dataset=record.dataset, steps=steps, config=config, status="running")
 
 
-def place_evaluation(settings: RunSettings, data: TaskData) -> tuple[RunFolder, RunRecord]:
+def place_evaluation(
+    settings: RunSettings, data: TaskData
+) -> tuple[RunFolder, RunRecord, GenerationSettings]:
     """Choose the folder of an evaluation, so that it does not replace the results of another one.
 
     A run's own evaluation is the one at the end of its training or, in a folder where nothing was trained,
@@ -204,12 +207,19 @@ def place_evaluation(settings: RunSettings, data: TaskData) -> tuple[RunFolder, 
         data: The task, with the questions to be answered.
 
     Returns:
-        The folder of the run or a folder for this evaluation inside it, and the content of its `run.json`,
-        whose configuration says how numbers are read. Nothing is written.
+        The folder of the run or a folder for this evaluation inside it, the content of its `run.json`, and
+        how the questions are answered there: perhaps with more readings than were asked for. Nothing is
+        written.
 
     Raises:
         UserError: A file in the folder cannot be read.
     """
+    folder, record = _place(settings, data)
+    return folder, record, replace(settings.generation, **reading_settings(record.config))
+
+
+def _place(settings: RunSettings, data: TaskData) -> tuple[RunFolder, RunRecord]:
+    """Choose the folder of an evaluation and the content of its `run.json`."""
     run = RunFolder(settings.output_dir)
     if not run.holds_run():  # nothing was trained here
         return run, evaluated_record(settings)

@@ -19,13 +19,11 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from ntl.approaches import Approach, build_approach
 from ntl.approaches.pretrained import check_model
-from ntl.config.paper_keys import reading_settings
 from ntl.config.settings import RunSettings
 from ntl.data import TaskData, load_task
 from ntl.encodings.cache import tokenize
 from ntl.errors import UserError, describe
-from ntl.evaluation import check_readings, evaluate, evaluate_tests, evenly_spaced
-from ntl.scores import describe_metrics
+from ntl.evaluation import check_readings, describe_metrics, evaluate, evaluate_tests, evenly_spaced
 from ntl.training.folders import (
     check_checkpoint,
     check_folder,
@@ -180,11 +178,9 @@ def answer_tests(
     """Evaluate the validation and test sets that are not evaluated yet, and write the results."""
     parts = {"validation": data.validation, **data.tests}
     data = replace(data, tests={name: evenly_spaced(part, settings.samples) for name, part in parts.items()})
-    folder, record = place_evaluation(settings, data)
+    folder, record, generation = place_evaluation(settings, data)
     if arguments.should_save and not folder.holds_run():
         folder.write_record(record)
-    # The readings of the record, because a run may have more than are asked for.
-    generation = replace(settings.generation, **reading_settings(record.config))
     results, started = {}, time.monotonic()
     identity = {"steps": record.steps}
     for test, metrics, is_new in evaluate_tests(approach, data, generation, folder, identity, model):

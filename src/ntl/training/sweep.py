@@ -16,7 +16,7 @@ from contextlib import closing
 
 from tqdm import tqdm
 
-from ntl.cli import run_program
+from ntl.cli import HELP_OPTIONS, run_program
 from ntl.config.comparison import Comparison, load_comparison
 from ntl.config.compose import describe_config
 from ntl.config.settings import RunSettings
@@ -50,13 +50,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 if all runs are finished, 1 if one failed, otherwise see `ntl.cli.run_program`.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    return run_program(
-        "ntl compare",
-        lambda overrides: compare(load_comparison(overrides)),
-        arguments,
-        usage=lambda: f"{HELP}\n{describe_config('compare')}",
-        advice=f"To continue: {shlex.join(['ntl', 'compare', *arguments])}",
-    )
+    command = shlex.join(["ntl", "compare", *arguments])
+    return run_program("ntl compare", _compare, arguments, f"To continue: {command}")
+
+
+def _compare(arguments: Sequence[str]) -> int:
+    if HELP_OPTIONS & {*arguments}:
+        print(HELP)
+        print(describe_config("compare"))
+        return 0
+    return compare(load_comparison(arguments))
 
 
 def compare(comparison: Comparison) -> int:

@@ -31,7 +31,7 @@ from transformers import (
 
 from ntl.approaches import Approach
 from ntl.errors import UserError, describe
-from ntl.scores import describe_metrics
+from ntl.evaluation import describe_metrics
 from ntl.training.folders import read_state, unusable
 from ntl.training.run_folder import CHECKPOINT, Metrics, RunFolder
 
@@ -72,14 +72,16 @@ class ApproachTrainer(Seq2SeqTrainer):
             model=approach.model,
             data_collator=approach.collate,
             processing_class=approach.tokenizer,  # saved with every checkpoint, which so can answer questions
-            callbacks=[RunRecorder(folder)],
             **datasets,
         )
-        self.approach = approach
-        self.measure = measure
+        self.approach, self.measure, self.folder = approach, measure, folder
+        self.prints = on_progress is None and self.is_world_process_zero()
         self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
-        shown = LogPrinter() if args.disable_tqdm else Bar()
-        self.add_callback(shown if on_progress is None else ProgressReporter(on_progress))
+        if on_progress is not None:
+            self.add_callback(ProgressReporter(on_progress))
+        elif not args.disable_tqdm:
+            self.add_callback(Bar())
+        self._seconds_before = self._started = 0.0
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self._updates = 0  # since the terms were last logged
 
@@ -108,7 +110,11 @@ class ApproachTrainer(Seq2SeqTrainer):
         # A run that counts epochs takes the number of steps from the checkpoint.
         last = self.args.max_steps if self.args.max_steps > 0 else state.get("max_steps")
         if checkpoint is None or state["global_step"] < last:
+            self._started = time.monotonic()
+            if self.args.should_save:
+                self._seconds_before = self.folder.record().train_seconds
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            self._record_progress()
             return
         # The run was killed after its last step; transformers would train one step more.
         best = state["best_global_step"] if self.args.load_best_model_at_end else None
@@ -126,6 +132,14 @@ class ApproachTrainer(Seq2SeqTrainer):
     def _save_checkpoint(self, model, trial):
         with _explain_write_errors(self.args.output_dir):
             super()._save_checkpoint(model, trial)
+        self._record_progress()
+
+    def _record_progress(self):
+        """Record the steps and the seconds, from which a resumed run continues to count."""
+        if self.args.should_save:
+            seconds = round(self._seconds_before + time.monotonic() - self._started, 1)
+            record = replace(self.folder.record(), steps=self.state.global_step, train_seconds=seconds)
+            self.folder.write_record(record)
 
     def save_model(self, output_dir=None, _internal_call=False):
         """Save the full weights, which all processes gather if the model is sharded.
@@ -159,7 +173,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         return share.loss * self.accelerator.num_processes
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
-        """Evaluate the model, log the metrics, and notify the callbacks.
+        """Evaluate the model, log the metrics, add them to the learning curve, and notify the callbacks.
 
         Raises:
             UserError: The metric that selects the best model or drives the learning-rate schedule is unknown,
@@ -168,6 +182,8 @@ class ApproachTrainer(Seq2SeqTrainer):
         measured = self.measure(self.model_wrapped)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.log(metrics)
+        if self.args.should_save:
+            self.folder.add_to_curve({"step": self.state.global_step, **metrics})
         chosen = f"{metric_key_prefix}_{(self.args.metric_for_best_model or 'loss').removeprefix('eval_')}"
         if chosen not in metrics:
             raise UserError(
@@ -184,7 +200,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         return metrics
 
     def log(self, logs, start_time=None):
-        """Add the terms of the loss to the logs."""
+        """Add the terms of the loss to the logs, and print one line with what matters most."""
         if "loss" in logs and self._terms:
             for name in sorted(self._terms):
                 total = self.accelerator.reduce(self._terms[name].to(self.args.device), reduction="sum")
@@ -192,59 +208,19 @@ class ApproachTrainer(Seq2SeqTrainer):
             self._terms.clear()
             self._updates = 0
         super().log(logs, start_time)
+        if self.prints and "train_runtime" not in logs:
+            if measured := {key[5:]: value for key, value in logs.items() if key.startswith("eval_")}:
+                text = f"validation: {describe_metrics(measured, 'loss')}"
+            else:
+                text = ", ".join(f"{key} {logs[key]:.4g}" for key in ("loss", "learning_rate") if key in logs)
+            tqdm.write(f"step {self.state.global_step}: {text}")  # above the bar, if there is one
 
 
-class RunRecorder(TrainerCallback):
-    """Keeps `run.json` and the learning curve of a run's folder up to date.
+class Bar(ProgressCallback):
+    """transformers' bar. The trainer prints the logs above it."""
 
-    Args:
-        folder: Folder of the run.
-    """
-
-    def __init__(self, folder: RunFolder):
-        self.folder = folder
-        self.seconds_before = self.started = 0.0
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        """Start the clock."""
-        self.started = time.monotonic()
-        if args.should_save:
-            self.seconds_before = self.folder.record().train_seconds
-
-    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
-        """Add a point to the learning curve."""
-        if args.should_save and metrics:
-            self.folder.add_to_curve({"step": state.global_step, **metrics})
-
-    def on_save(self, args, state, control, **kwargs):
-        """Record the steps and the seconds, from which a resumed run continues to count."""
-        if args.should_save:
-            seconds = round(self.seconds_before + time.monotonic() - self.started, 1)
-            record = replace(self.folder.record(), steps=state.global_step, train_seconds=seconds)
-            self.folder.write_record(record)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        """Record that all steps are done."""
-        self.on_save(args, state, control)
-
-
-class LogPrinter(TrainerCallback):
-    """Prints one line for each log, with the metrics that matter most."""
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        """Print the losses, or the metrics of an evaluation."""
-        logs = logs or {}
-        if not state.is_world_process_zero or "train_runtime" in logs:
-            return
-        if measured := {key[5:]: value for key, value in logs.items() if key.startswith("eval_")}:
-            text = f"validation: {describe_metrics(measured, 'loss')}"
-        else:
-            text = ", ".join(f"{key} {logs[key]:.4g}" for key in ("loss", "learning_rate") if key in logs)
-        tqdm.write(f"step {state.global_step}: {text}")  # above the bar, if there is one
-
-
-class Bar(LogPrinter, ProgressCallback):
-    """transformers' bar, with the lines of `LogPrinter` above it."""
+    def on_log(self, *args, **kwargs):
+        """Print nothing."""
 
 
 class ProgressReporter(TrainerCallback):
