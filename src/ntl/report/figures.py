@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from urllib.parse import quote
 
@@ -36,7 +36,8 @@ NOISE_CURVES = {**ERROR_CURVES, **CROSS_ENTROPY}
 OTHER_TOKENS = "xVal"  # writes [NUM] for a number: its cross-entropy is of other tokens than digits
 FEWEST_SEEDS = 5  # with fewer, an interval is so wide that it hides the seeds
 FEWEST = 10  # minimum answers of a seed per bin of magnitude; fewer are too noisy
-LARGEST_MAGNITUDE = 10  # digits; the protocol clips larger numbers
+LARGEST_MAGNITUDE = 10  # digits
+LARGEST = 1e10  # larger numbers are clipped to this absolute value, as in the paper
 PLACES = ("units", "tens", "hundreds")
 # The dots show the first of these metrics that all groups have; the values are axis labels.
 SHOWN = {
@@ -70,12 +71,11 @@ def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
     return written
 
 
-def error_by_digits(predictions: Sequence[Prediction], clip: float = 1e10) -> dict[float, float]:
+def error_by_digits(predictions: Sequence[Prediction]) -> dict[float, float]:
     """Compute the mean error on the paper's log scale by the number of integer digits of the true number.
 
     Args:
         predictions: Predictions of one run; those without a number are skipped.
-        clip: Numbers are clipped to this absolute value, as in the paper.
 
     Returns:
         Maps the number of digits before the decimal point (0 for numbers between -1 and 1) to the mean of
@@ -85,8 +85,8 @@ def error_by_digits(predictions: Sequence[Prediction], clip: float = 1e10) -> di
     errors: dict[float, list[float]] = {}
     for p in predictions:
         if p.predicted is not None and p.true is not None:
-            logs = [math.copysign(math.log10(min(abs(x), clip) + 1), x) for x in (p.predicted, p.true)]
-            digits = 0 if abs(p.true) < 1 else len(f"{math.floor(min(abs(p.true), clip))}")
+            logs = [math.copysign(math.log10(min(abs(x), LARGEST) + 1), x) for x in (p.predicted, p.true)]
+            digits = 0 if abs(p.true) < 1 else len(f"{math.floor(min(abs(p.true), LARGEST))}")
             errors.setdefault(min(digits, LARGEST_MAGNITUDE), []).append(abs(logs[0] - logs[1]))
     return {digits: float(np.mean(found)) for digits, found in sorted(errors.items()) if len(found) >= FEWEST}
 
@@ -207,22 +207,19 @@ class DatasetFigures:
         """Draw predicted against true digits of the first groups, or return None without any digit."""
         answers = self.answers[test]
         shown = list(answers)[:MOST_MODELS]
-        counts = [
-            [digit_counts(list(chain.from_iterable(answers[label].values())), i) for i in range(len(PLACES))]
-            for label in shown
-        ]
-        places = [place for place in range(len(PLACES)) if any(own[place].any() for own in counts)]
+        found = {label: list(chain.from_iterable(answers[label].values())) for label in shown}
+        counts = {key: digit_counts(found[key[0]], key[1]) for key in product(shown, range(len(PLACES)))}
+        places = [place for place in range(len(PLACES)) if any(counts[own, place].any() for own in shown)]
         if not places:
             return None
         rows = len(shown)
         figure, axes = new_figure(rows * len(places), len(places), (2.7, 2.5), (0.6, 0.6))
-        for i, label in enumerate(shown):
-            for j, place in enumerate(places):
-                ax = axes[i * len(places) + j]
-                image = _confusion(ax, counts[i][place])
-                ax.set_title(f"{'' if j else label}\n{PLACES[place]}", fontsize=8)
-                ax.set_ylabel("" if j else "true digit")
-                ax.set_xlabel("predicted digit" if i == rows - 1 else "")
+        for ax, (label, place) in zip(axes, product(shown, places), strict=True):
+            image = _confusion(ax, counts[label, place])
+            is_first = place == places[0]
+            ax.set_title(f"{label if is_first else ''}\n{PLACES[place]}", fontsize=8)
+            ax.set_ylabel("true digit" if is_first else "")
+            ax.set_xlabel("predicted digit" if label == shown[-1] else "")
         figure.colorbar(
             image, ax=axes, shrink=min(1.0, 2.0 / rows), label="share of answers with that true digit"
         )

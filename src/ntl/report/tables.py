@@ -75,16 +75,8 @@ TEXT_COLUMNS = (
 COLUMNS = (*FINAL_ANSWER, *NUMBER_COLUMNS, *NOISE_COLUMNS, *TEXT_COLUMNS, *UNCERTAINTY_COLUMNS)
 
 
-class Table(NamedTuple):
-    """A table with the lines below it.
-
-    Args:
-        columns: Maps test set and heading of each column to its cells, one per group.
-        remarks: Lines of text.
-    """
-
-    columns: Columns
-    remarks: Sequence[str]
+Table = tuple[Columns, list[str]]
+"""The columns, with test sets as titles and one cell per group, and the lines below them."""
 
 
 def markdown_report(datasets: Sequence[Dataset], left_out: Sequence[str] = ()) -> str:
@@ -100,8 +92,8 @@ def markdown_report(datasets: Sequence[Dataset], left_out: Sequence[str] = ()) -
     parts = []
     for dataset in datasets:
         parts.append(f"## {dataset.name}")
-        for table in make_tables(dataset):
-            parts += [markdown_table(table.columns), *table.remarks]
+        for columns, remarks in make_tables(dataset):
+            parts += [markdown_table(columns), *remarks]
         parts += describe_evaluations(dataset)
         if missing := [test for test in dataset.tests if dataset.lacks_predictions(test)]:
             parts.append(f"No error figures, because predictions are missing: {', '.join(missing)}.")
@@ -119,9 +111,9 @@ def latex_report(datasets: Sequence[Dataset]) -> str:
     """Write all tables as LaTeX."""
     tables = ["% \\usepackage{booktabs}"]
     for dataset in datasets:
-        for table in make_tables(dataset):
-            caption = " ".join([f"{dataset.name}.", *table.remarks, _note(datasets)])
-            tables.append(latex_table(table.columns, caption))
+        for columns, remarks in make_tables(dataset):
+            caption = " ".join([f"{dataset.name}.", *remarks, _note(datasets)])
+            tables.append(latex_table(columns, caption))
     return "\n".join(tables)
 
 
@@ -216,7 +208,7 @@ def _table(
     if constant:
         same = (" ".join([*names, cells[0]]).strip() for names, cells in constant.items())
         remarks = [f"The same in all rows: {', '.join(same)}.", *remarks]
-    return Table({names: columns[names] for names in columns if names not in constant}, list(remarks))
+    return {names: columns[names] for names in columns if names not in constant}, list(remarks)
 
 
 def _is_constant(cells: Sequence[str]) -> bool:
