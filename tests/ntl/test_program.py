@@ -14,8 +14,8 @@ from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_id
 
 from ntl.evaluation import evenly_spaced
 from ntl.run_language_modeling import main
+from ntl.training.folders import last_complete_checkpoint
 from ntl.training.run_folder import RunFolder
-from ntl.training.trainer import last_complete_checkpoint
 
 ROOT = Path(__file__).parents[2]
 MODELS = [

@@ -13,9 +13,9 @@ from tolerances import ONE_COMPUTATION, approx, assert_close
 
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
-from ntl.evaluation import evaluate, evaluate_tests
-from ntl.readings import SPACED, SPACED_LEVELS, check_readings
+from ntl.evaluation import check_readings, evaluate, evaluate_tests
 from ntl.run_language_modeling import main
+from ntl.scores import SPACED, SPACED_LEVELS
 from ntl.training.run_folder import RunFolder
 from ntloss.decoding import NumberQuantiles
 
@@ -189,7 +189,7 @@ def test_results_of_other_readings_are_not_reused_and_those_without_readings_are
 
     def evaluated(generation):
         approach, _ = uniform(asked)
-        metrics = evaluate_tests(approach, data, generation, folder, {"steps": 7})["test"]
+        ((_, metrics, _),) = evaluate_tests(approach, data, generation, folder, {"steps": 7})
         return bool(approach.asked), metrics
 
     assert evaluated(GREEDY)[0]

@@ -17,11 +17,10 @@ from ntl.cli import main
 from ntl.config.comparison import load_comparison
 from ntl.errors import UserError
 from ntl.run_language_modeling import main as train
-from ntl.training.folders import new_record, remaining
+from ntl.training.folders import last_complete_checkpoint, new_record, remaining
 from ntl.training.run_folder import RunFolder
 from ntl.training.sweep import do_runs
 from ntl.training.sweep import main as compare
-from ntl.training.trainer import last_complete_checkpoint
 from ntl.training.workers import run_all
 
 

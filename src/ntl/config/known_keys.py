@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from ntl.config.names import format_setting
 from ntl.config.paper_keys import LOSS_OF_MODEL
 from ntl.config.settings import LossSettings
 from ntl.errors import UserError
-from ntl.training.run_folder import format_setting
 
 # Arguments of Seq2SeqTrainingArguments that the lab ignores.
 UNUSED_ARGUMENTS = (

@@ -64,8 +64,7 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         beams=asked["beams"],
         max_new_tokens=asked["max_new_tokens"],
         batch_size=training["per_device_eval_batch_size"],
-        read=tuple(_readings(asked)),
-        interval=asked["interval"],
+        **reading_settings(config),
     )
     check_combination(model, loss, generation.quantile_readings, bool(training.get("fsdp")))
     if training["do_only_eval"] and model.checkpoint is None:
@@ -165,15 +164,17 @@ def _readings(evaluation: Mapping[str, Any]) -> list[str]:
     return [name for name in READINGS if name == "greedy" or name in evaluation.get("read", ())]
 
 
+def reading_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `GenerationSettings` that say how numbers are read besides decoding."""
+    asked = config.get("evaluation", {})
+    return {"read": tuple(_readings(asked)), "interval": asked.get("interval", GenerationSettings.interval)}
+
+
 def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the data and the evaluation of another one."""
-    return {**config, **{key: other[key] for key in ("dataset_args", "evaluation")}}
-
-
-def with_readings_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the readings and the interval of another one."""
-    asked = {key: value for key, value in other["evaluation"].items() if key in READING_KEYS}
-    return {**config, "evaluation": {**config.get("evaluation", {}), **asked}}
+    """Return a configuration with the data and the evaluation of another one, except during training."""
+    before = config.get("evaluation", {})
+    kept = {key: before[key] for key in ("samples_during_training",) if key in before}
+    return {**config, "dataset_args": other["dataset_args"], "evaluation": {**other["evaluation"], **kept}}
 
 
 def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:

@@ -22,6 +22,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -60,6 +61,11 @@ class TaskData:
     tests: Mapping[str, Sequence[Example]]
     number_metrics: bool = True
     final_answer_marker: str | None = None
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Fingerprint of each test set."""
+        return {test: fingerprint(examples) for test, examples in self.tests.items()}
 
 
 def load_task(settings: Mapping[str, Any]) -> TaskData:

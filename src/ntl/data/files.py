@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import re
 import sys
@@ -164,6 +165,30 @@ def read_lines(path: Path) -> Iterator[str]:
             f"{path}, after line {number}: the file cannot be read ({error}). Restore it; it may be "
             "truncated."
         ) from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file atomically, so that readers never see it half written.
+
+    Args:
+        path: Path of the file.
+        text: Its content.
+
+    Raises:
+        OSError: The file cannot be written; an existing file is left unchanged.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically, see `write_atomically`."""
+    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 class Layout(NamedTuple):

@@ -22,9 +22,8 @@ from filelock import FileLock
 from ntl.cli import HELP_OPTIONS, run_program
 from ntl.config.compose import choices, compose_config
 from ntl.data import Example
-from ntl.data.files import Plan
+from ntl.data.files import Plan, write_json
 from ntl.errors import UserError
-from ntl.training.run_folder import write_atomically
 
 HELP = """\
 usage: ntl prepare DATASET [key=value ...]
@@ -95,7 +94,7 @@ def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
                 print(f"{dataset} is already prepared in {folder}: nothing to do.")
                 return
             counts = _write(plan, record, outputs)
-            write_atomically(record, json.dumps(_sizes(outputs) | made_from, indent=1))
+            write_json(record, _sizes(outputs) | made_from)
     except OSError as error:
         raise UserError(
             f"destination={folder} cannot be written ({error.strerror or error}); expected a folder with "

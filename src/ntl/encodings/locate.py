@@ -10,7 +10,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
 
-from ntl.errors import UserError
+from ntl.errors import UserError, describe
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?")
 _SECONDS = 10.0
@@ -53,7 +53,7 @@ def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> 
             HfApi().model_info(name, timeout=_SECONDS)
             return name
         except Exception as error:  # network, hub or name: the user's remedy is the same
-            reason = _first_line(error)
+            reason = describe(error)
     raise UserError(
         f"{key}={name} is not a local folder, and cannot be loaded from the hub: {reason}. Correct it, pass "
         f"a local folder, {key}=<folder>, or {instead}."
@@ -76,9 +76,5 @@ def loading(key: str, name: str | Path, expected: str) -> Iterator[None]:
         yield
     except Exception as error:  # the user's remedy is the same
         raise UserError(
-            f"{key}={name} cannot be loaded ({_first_line(error)}); expected {expected}. Correct it."
+            f"{key}={name} cannot be loaded ({describe(error)}); expected {expected}. Correct it."
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
