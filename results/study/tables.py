@@ -1,0 +1,352 @@
+"""Make every table, claim and figure of the study from its runs. `python results/study/tables.py`.
+
+Reads `results/study/runs` and writes `tables.md`, `overview.png` and `learning_curves.png` beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import matplotlib as mpl
+import numpy as np
+import yaml
+from scipy.stats import ttest_1samp
+
+from ntl.report.style import FLOOR, STYLE, add_legend, new_figure, plot_seeds, series_style
+from ntl.scores import mean_and_interval, reading_metric
+from ntl.training.run_folder import Metrics, RunFolder
+
+HERE = Path(__file__).parent
+STUDY = yaml.safe_load((HERE / "study.yaml").read_text(encoding="utf-8"))
+READINGS = ("greedy", "median", "mean")
+BASELINE = "ce"
+NAMES = {
+    "ce": "CE", "ntl_was": "CE + NTL-WAS", "ntl_mse": "CE + NTL-MSE", "crps": "CE + CRPS",
+    "regression_head": "regression head", "regression_head_log": "regression head, log scale", "xval": "xVal",
+    "ntl_was_reweigh": "CE + NTL-WAS, reweigh", "ntl_mae": "CE + NTL-MAE", "ntl_huber": "CE + NTL-Huber",
+    "gaussian": "Gaussian smoothing", "dist2": "CE + DIST2", "digit_entropy": "CE + DEL", "smmd": "CE + SMMD",
+    "ntil": "CE + NTIL", "number_level": "CE + number-level NTL", "raft": "RAFT",
+}  # fmt: skip
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its test metrics, its learning curve, its updates and its seconds of training."""
+
+    metrics: Metrics
+    curve: Sequence[Metrics]
+    steps: int
+    seconds: float
+
+    def value(self, reading: str, metric: str) -> float | None:
+        """Return a metric of a reading on the test set, or None if the run does not have it."""
+        return self.metrics.get(reading_metric(reading, metric))
+
+
+Setting = Mapping[str, Mapping[int, Run]]  # objective -> seed -> run
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The paired difference of an objective to a baseline.
+
+    Args:
+        mean: Mean difference over seeds.
+        interval: Half-width of its 95 % confidence interval.
+        share: Mean difference over the baseline's mean.
+        share_interval: Half-width of the interval of `share`.
+        p: Of the paired t-test. Not corrected.
+        won: Number of seeds with a lower error.
+        seeds: Number of pairs.
+    """
+
+    mean: float
+    interval: float
+    share: float
+    share_interval: float
+    p: float
+    won: int
+    seeds: int
+
+
+def main() -> int:
+    """Write the tables and figures, and return the exit code: 1 if study.yaml says what selection does not."""
+    settings = load_settings()
+    chosen, wrong = selection_tables()
+    parts = [
+        "<!-- Made by `python results/study/tables.py`. Do not edit. -->",
+        "# Tables of the study",
+        "Means over seeds with the half-width of their 95 % confidence intervals (Student's t). *Over CE* is the "
+        "mean difference to cross-entropy alone with the same reading and the same seeds, negative where the loss "
+        "is better; *p* is of the paired t-test, corrected by Holm's method over the losses of a table; *won* "
+        "counts the seeds with a lower error. *CE's error at* is the share of cross-entropy's training steps after "
+        "which the validation error first is that of cross-entropy at its end. *NLL* is per token.",
+        *(table(name, setting) for name, setting in settings.items()),
+        "## Claims\n\n" + "\n".join(f"- {claim}" for claim in claims(settings)),
+        "## Selected settings\n\n" + "\n\n".join(chosen),
+    ]
+    (HERE / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    with mpl.rc_context(STYLE):
+        draw_overview(settings)
+        draw_curves(settings)
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return int(bool(wrong))
+
+
+def load_settings() -> dict[str, Setting]:
+    """Load the finished runs of every task and budget, in the order of study.yaml."""
+    found = {}
+    for name, task in STUDY["settings"].items():
+        for steps in task["steps"]:
+            folder = HERE / "runs" / f"{name}-{steps}"
+            runs = {o: load_runs(folder / o, "seed*") for o in STUDY["objectives"]}
+            if BASELINE in runs and runs[BASELINE]:
+                found[f"{name}-{steps}"] = {objective: seeds for objective, seeds in runs.items() if seeds}
+    return found
+
+
+def load_runs(folder: Path, pattern: str) -> dict[int, Run]:
+    """Load the finished runs in the subfolders of a folder, by seed."""
+    runs = {}
+    for path in sorted(folder.glob(f"{pattern}/metrics.json")):
+        run = RunFolder(path.parent)
+        record = run.record()
+        if record.status == "finished":
+            tests = [test for test in run.metrics() if test != "validation"]
+            runs[record.seed] = Run(run.metrics()[tests[0]], run.curve(), record.steps, record.train_seconds)
+    return dict(sorted(runs.items()))
+
+
+def effect(
+    runs: Mapping[int, Run],
+    baseline: Mapping[int, Run],
+    reading: str = "greedy",
+    other: str | None = None,
+    metric: str = "mae",
+) -> Effect | None:
+    """Compare an objective with a baseline on the seeds that both have; None for fewer than two."""
+    pairs = [(runs[s].value(reading, metric), baseline[s].value(other or reading, metric)) for s in runs if s in baseline]
+    known = [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
+    if len(known) < 2:
+        return None
+    differences = [mine - theirs for mine, theirs in known]
+    scale = float(np.mean([theirs for _, theirs in known]))
+    mean, interval = mean_and_interval(differences)
+    p = float(ttest_1samp(differences, 0).pvalue)
+    return Effect(mean, interval, mean / scale, interval / scale, p, sum(d < 0 for d in differences), len(known))
+
+
+def holm(p: Mapping[str, float]) -> dict[str, float]:
+    """Correct p-values for their number (Holm 1979).
+
+    Example:
+        >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+        {'a': 0.03, 'c': 0.06, 'b': 0.06}
+    """
+    corrected, largest = {}, 0.0
+    for place, name in enumerate(sorted(p, key=p.__getitem__)):
+        largest = max(largest, min(1.0, (len(p) - place) * p[name]))
+        corrected[name] = largest
+    return corrected
+
+
+def table(name: str, setting: Setting) -> str:
+    """Return the table of a task and a budget, with a heading."""
+    rows = []
+    for reading in READINGS:
+        effects = {o: effect(runs, setting[BASELINE], reading) for o, runs in setting.items() if o != BASELINE}
+        known = {o: found for o, found in effects.items() if found is not None}
+        corrected = holm({o: found.p for o, found in known.items()})
+        for objective, runs in setting.items():
+            if any(run.value(reading, "mae") is not None for run in runs.values()):
+                rows.append(row(objective, reading, setting, known.get(objective), corrected))
+    first = next(iter(setting[BASELINE].values())).metrics
+    floor = first.get("noise_mae")
+    lines = [
+        f"## {name}",
+        f"Test error of always answering the median: {three(first['constant_mae'])}"
+        + (f"; of a model that knows all but the noise: {three(floor)}." if floor else "."),
+        markdown(rows),
+    ]
+    return "\n\n".join(lines)
+
+
+def row(
+    objective: str, reading: str, setting: Setting, found: Effect | None, corrected: Mapping[str, float]
+) -> Row:
+    """Return a row of a table."""
+    runs, baseline = setting[objective], setting[BASELINE]
+    is_greedy = reading == "greedy"
+    cells = {
+        "objective": NAMES[objective],
+        "reading": reading,
+        "seeds": str(len(runs)),
+        "MAE": with_interval([run.value(reading, "mae") for run in runs.values()]),
+        "exact": percent([run.value(reading, "exact_number") for run in runs.values()]),
+        "over CE": f"{found.mean:+.3g} ± {found.interval:.2g}" if found else "–",
+        "p": f"{corrected[objective]:.2g}" if found else "–",
+        "won": f"{found.won} of {found.seeds}" if found else "–",
+        "CE's error at": steps_needed(runs, baseline) if is_greedy else "",
+        "NLL": with_interval([run.metrics.get("ce") for run in runs.values()]) if is_greedy else "",
+        "CRPS": with_interval([run.metrics.get("crps") for run in runs.values()]) if is_greedy else "",
+        "90 % covers": percent([run.metrics.get("interval_coverage") for run in runs.values()])
+        if is_greedy
+        else "",
+        "time over CE": cost(runs, baseline) if is_greedy else "",
+    }
+    return cells
+
+
+def steps_needed(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> str:
+    """Return the share of the baseline's steps after which its final validation error is reached (median)."""
+    shares = []
+    for seed in runs.keys() & baseline.keys():
+        goal = baseline[seed].curve[-1]["eval_mae"]
+        reached = [point["step"] for point in runs[seed].curve if point["eval_mae"] <= goal]
+        shares.append(reached[0] / baseline[seed].steps if reached else float("inf"))
+    middle = median(shares) if shares else float("inf")
+    return "never" if middle == float("inf") else f"{100 * middle:.0f} %"
+
+
+def cost(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> str:
+    """Return the median time of training, with its evaluations, over the baseline's with the same seed."""
+    ratios = [runs[s].seconds / baseline[s].seconds for s in runs.keys() & baseline.keys()]
+    return f"{median(ratios):.2f}" if ratios else "–"
+
+
+def claims(settings: Mapping[str, Setting]) -> list[str]:
+    """Return one line for each question that the study asks, with the number of settings that answer it."""
+    asked = [
+        ("NTL-WAS has a lower greedy error than cross-entropy", "ntl_was", "greedy", BASELINE, "greedy"),
+        ("NTL-MSE has a lower greedy error than cross-entropy", "ntl_mse", "greedy", BASELINE, "greedy"),
+        ("CRPS has a lower greedy error than cross-entropy", "crps", "greedy", BASELINE, "greedy"),
+        ("NTL-WAS has a lower greedy error than NTL-MSE", "ntl_was", "greedy", "ntl_mse", "greedy"),
+        ("CRPS has a lower greedy error than NTL-WAS", "crps", "greedy", "ntl_was", "greedy"),
+        ("The regression head has a lower error than NTL-WAS, greedy", "regression_head", "greedy", "ntl_was", "greedy"),
+        ("The regression head has a lower error than CRPS by its median", "regression_head", "greedy", "crps", "median"),
+        ("Cross-entropy has a lower error by its median than greedily", BASELINE, "median", BASELINE, "greedy"),
+        ("Cross-entropy by its median has a lower error than NTL-WAS, greedy", BASELINE, "median", "ntl_was", "greedy"),
+        ("NTL-WAS has a lower error than cross-entropy, both by the median", "ntl_was", "median", BASELINE, "median"),
+        ("CRPS has a lower error than cross-entropy, both by the median", "crps", "median", BASELINE, "median"),
+    ]  # fmt: skip
+    lines = []
+    for text, one, reading, other, other_reading in asked:
+        found = {
+            name: effect(s[one], s[other], reading, other_reading)
+            for name, s in settings.items()
+            if one in s and other in s
+        }
+        known = {name: e for name, e in found.items() if e is not None}
+        lower = [name for name, e in known.items() if e.mean + e.interval < 0]
+        higher = [name for name, e in known.items() if e.mean - e.interval > 0]
+        shares = ", ".join(f"{name} {100 * e.share:+.1f} ± {100 * e.share_interval:.1f} %" for name, e in known.items())
+        lines.append(
+            f"{text}: the 95 % interval of the paired difference lies below 0 in {len(lower)} of {len(known)} "
+            f"settings, above 0 in {len(higher)} ({shares})."
+        )
+    return lines
+
+
+def selection_tables() -> tuple[list[str], list[str]]:
+    """Return the tables of the selection, and a line for each value of study.yaml that it does not support."""
+    tables, wrong = [], []
+    for name in STUDY["selection"]["settings"]:
+        task = STUDY["settings"][name]
+        folder = HERE / "runs" / f"{name}-{task['steps'][0]}" / "selection"
+        errors: dict[str, dict[str, float]] = {}
+        for path in sorted(folder.glob("*/metrics.json")):
+            objective, *chosen = path.parent.name.split(",")
+            if objective == BASELINE or f"rate={STUDY['rates'][task['family']]:g}" in chosen:
+                error = RunFolder(path.parent).metrics()["validation"]["mae"]
+                errors.setdefault(objective, {})[chosen[-1]] = error
+        for objective, found in errors.items():
+            best = min(found, key=found.__getitem__)
+            family = task["family"]
+            used = STUDY["rates"][family] if objective == BASELINE else STUDY["weights"][family].get(objective)
+            complete = len(found) == 3
+            if complete and best.partition("=")[2] != f"{used:g}":
+                wrong.append(f"{name}, {objective}: study.yaml has {used}, but the best of the selection is {best}")
+        rows = [
+            {"objective": NAMES[o], **{f"candidate {i + 1}": f"{c}: {three(e)}" for i, (c, e) in enumerate(f.items())}}
+            for o, f in errors.items()
+        ]
+        if rows:
+            tables.append(f"### {name}, validation MAE\n\n{markdown(rows)}")
+    return tables, wrong
+
+
+def draw_overview(settings: Mapping[str, Setting]) -> None:
+    """Draw the effect of each loss in each setting, for the greedy answer and the median."""
+    objectives = [o for o in STUDY["objectives"] if o != BASELINE and any(o in s for s in settings.values())]
+    figure, axes = new_figure(2, 2, (4.5, 0.8 + 0.45 * len(settings)), (0.0, 0.6))
+    for ax, reading in zip(axes, ("greedy", "median"), strict=True):
+        ax.axvline(0, **FLOOR)
+        for i, objective in enumerate(objectives):
+            look = series_style(i + 1)
+            points = []
+            for y, setting in enumerate(settings.values()):
+                found = effect(setting.get(objective, {}), setting[BASELINE], reading)
+                if found is not None:
+                    points.append((100 * found.share, y + 0.6 * (i / len(objectives) - 0.5), 100 * found.share_interval))
+            x, y_, e = zip(*points, strict=True) if points else ((), (), ())
+            ax.errorbar(x, y_, xerr=e, fmt=look.marker, color=look.colour, ms=4, lw=1, label=NAMES[objective])
+        ax.set_yticks(range(len(settings)), list(settings))
+        ax.set_ylim(len(settings) - 0.5, -0.5)
+        ax.set_xlabel("error over cross-entropy's, %")
+        ax.set_title(reading)
+    add_legend(figure, axes[0], "paired difference in MAE with its 95 % confidence interval; left of 0 is better")
+    figure.savefig(HERE / "overview.png", dpi=150)
+
+
+def draw_curves(settings: Mapping[str, Setting]) -> None:
+    """Draw the validation error during training, for each setting."""
+    figure, axes = new_figure(len(settings), 3, (3.6, 2.6), (0.0, 0.6))
+    for ax, (name, setting) in zip(axes, settings.items(), strict=True):
+        for i, objective in enumerate(STUDY["objectives"]):
+            curves = [{p["step"]: p["eval_mae"] for p in run.curve} for run in setting.get(objective, {}).values()]
+            if curves:
+                plot_seeds(ax, curves, series_style(i), NAMES[objective])
+        ax.set_yscale("log")
+        ax.set_title(name)
+        ax.set_xlabel("steps")
+    axes[0].set_ylabel("validation MAE, greedy")
+    add_legend(figure, axes[0], "lines: median over seeds, bands: all seeds")
+    figure.savefig(HERE / "learning_curves.png", dpi=150)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return a Markdown table without columns that are empty or a dash in every row."""
+    names = [name for name in rows[0] if any(row.get(name) not in ("", "–", None) for row in rows)]
+    lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def with_interval(values: Sequence[float | None]) -> str:
+    """Return the mean with its interval, or a dash if a value is missing."""
+    mean, interval = mean_and_interval(values)
+    if mean is None:
+        return "–"
+    return three(mean) + ("" if interval is None else f" ± {interval:.2g}")
+
+
+def percent(shares: Sequence[float | None]) -> str:
+    """Return the mean of shares with its interval, in per cent."""
+    mean, interval = mean_and_interval(shares)
+    if mean is None:
+        return "–"
+    return f"{100 * mean:.1f}" + ("" if interval is None else f" ± {100 * interval:.1f}") + " %"
+
+
+def three(value: float) -> str:
+    """Return a number with three significant digits, without an exponent."""
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
