@@ -5,7 +5,8 @@ Reads `results/study/runs` and writes `tables.md`, `overview.png` and `learning_
 
 from __future__ import annotations
 
-import sys
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +14,14 @@ from statistics import median
 
 import matplotlib as mpl
 import numpy as np
-import yaml
+from run import BASELINE, HERE, STUDY, selection_errors
 from scipy.stats import ttest_1samp
 
 from ntl.report.style import FLOOR, STYLE, add_legend, new_figure, plot_seeds, series_style
 from ntl.scores import mean_and_interval, reading_metric
 from ntl.training.run_folder import Metrics, RunFolder
 
-HERE = Path(__file__).parent
-STUDY = yaml.safe_load((HERE / "study.yaml").read_text(encoding="utf-8"))
 READINGS = ("greedy", "median", "mean")
-BASELINE = "ce"
 NAMES = {
     "ce": "CE", "ntl_was": "CE + NTL-WAS", "ntl_mse": "CE + NTL-MSE", "crps": "CE + CRPS",
     "regression_head": "regression head", "regression_head_log": "regression head, log scale", "xval": "xVal",
@@ -31,6 +29,30 @@ NAMES = {
     "gaussian": "Gaussian smoothing", "dist2": "CE + DIST2", "digit_entropy": "CE + DEL", "smmd": "CE + SMMD",
     "ntil": "CE + NTIL", "number_level": "CE + number-level NTL", "raft": "RAFT",
 }  # fmt: skip
+NOTE = (
+    "Means over seeds with the half-width of their 95 % confidence intervals (Student's t). *Over CE* is the mean "
+    "difference to cross-entropy alone with the same reading and the same seeds, negative where the loss is "
+    "better; *p* is of the paired t-test, corrected by Holm's method over the losses of a table; *won* counts "
+    "the seeds with a lower error. *CE's error at* is the share of cross-entropy's training steps after which "
+    "the validation error first is that of cross-entropy at its end. *NLL* is per token. *Time* is that of "
+    "training, evaluations included, over cross-entropy's, on a machine with other work."
+)
+NONE = NONE
+# Text, objective and reading, baseline and reading.
+CLAIMS = (
+    ("NTL-WAS is better than cross-entropy, both greedy", "ntl_was", "greedy", "ce", "greedy"),
+    ("NTL-MSE is better than cross-entropy, both greedy", "ntl_mse", "greedy", "ce", "greedy"),
+    ("CRPS is better than cross-entropy, both greedy", "crps", "greedy", "ce", "greedy"),
+    ("NTL-WAS is better than NTL-MSE, both greedy", "ntl_was", "greedy", "ntl_mse", "greedy"),
+    ("CRPS is better than NTL-WAS, both greedy", "crps", "greedy", "ntl_was", "greedy"),
+    ("The regression head is better than NTL-WAS, greedy", "regression_head", "greedy", "ntl_was", "greedy"),
+    ("The regression head is better than CRPS's median", "regression_head", "greedy", "crps", "median"),
+    ("Cross-entropy's median is better than its greedy answer", "ce", "median", "ce", "greedy"),
+    ("Cross-entropy's median is better than NTL-WAS, greedy", "ce", "median", "ntl_was", "greedy"),
+    ("NTL-WAS's median is better than its greedy answer", "ntl_was", "median", "ntl_was", "greedy"),
+    ("NTL-WAS is better than cross-entropy, both by the median", "ntl_was", "median", "ce", "median"),
+    ("CRPS is better than cross-entropy, both by the median", "crps", "median", "ce", "median"),
+)
 Row = dict[str, str]
 
 
@@ -74,29 +96,27 @@ class Effect:
     seeds: int
 
 
-def main() -> int:
-    """Write the tables and figures, and return the exit code: 1 if study.yaml says what selection does not."""
+def main() -> None:
+    """Write the tables and figures."""
     settings = load_settings()
-    chosen, wrong = selection_tables()
     parts = [
         "<!-- Made by `python results/study/tables.py`. Do not edit. -->",
         "# Tables of the study",
-        "Means over seeds with the half-width of their 95 % confidence intervals (Student's t). *Over CE* is the "
-        "mean difference to cross-entropy alone with the same reading and the same seeds, negative where the loss "
-        "is better; *p* is of the paired t-test, corrected by Holm's method over the losses of a table; *won* "
-        "counts the seeds with a lower error. *CE's error at* is the share of cross-entropy's training steps after "
-        "which the validation error first is that of cross-entropy at its end. *NLL* is per token.",
+        NOTE,
         *(table(name, setting) for name, setting in settings.items()),
-        "## Claims\n\n" + "\n".join(f"- {claim}" for claim in claims(settings)),
-        "## Selected settings\n\n" + "\n\n".join(chosen),
+        "## Claims",
+        "Yes or no where the 95 % confidence interval of the paired difference excludes 0; in brackets the difference in "
+        "mean absolute error over the second one's.",
+        "\n".join(f"- {claim}" for claim in claims(settings)),
+        "## Selected settings",
+        "Greedy error on validation data of one run per candidate, with a seed and data that no table above uses. "
+        "The other runs use the candidate with the least error.",
+        *selection_tables(),
     ]
     (HERE / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     with mpl.rc_context(STYLE):
         draw_overview(settings)
         draw_curves(settings)
-    for line in wrong:
-        print(line, file=sys.stderr)
-    return int(bool(wrong))
 
 
 def load_settings() -> dict[str, Setting]:
@@ -106,7 +126,7 @@ def load_settings() -> dict[str, Setting]:
         for steps in task["steps"]:
             folder = HERE / "runs" / f"{name}-{steps}"
             runs = {o: load_runs(folder / o, "seed*") for o in STUDY["objectives"]}
-            if BASELINE in runs and runs[BASELINE]:
+            if runs[BASELINE]:
                 found[f"{name}-{steps}"] = {objective: seeds for objective, seeds in runs.items() if seeds}
     return found
 
@@ -131,7 +151,11 @@ def effect(
     metric: str = "mae",
 ) -> Effect | None:
     """Compare an objective with a baseline on the seeds that both have; None for fewer than two."""
-    pairs = [(runs[s].value(reading, metric), baseline[s].value(other or reading, metric)) for s in runs if s in baseline]
+    pairs = [
+        (runs[s].value(reading, metric), baseline[s].value(other or reading, metric))
+        for s in runs
+        if s in baseline
+    ]
     known = [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
     if len(known) < 2:
         return None
@@ -139,7 +163,9 @@ def effect(
     scale = float(np.mean([theirs for _, theirs in known]))
     mean, interval = mean_and_interval(differences)
     p = float(ttest_1samp(differences, 0).pvalue)
-    return Effect(mean, interval, mean / scale, interval / scale, p, sum(d < 0 for d in differences), len(known))
+    return Effect(
+        mean, interval, mean / scale, interval / scale, p, sum(d < 0 for d in differences), len(known)
+    )
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:
@@ -160,12 +186,18 @@ def table(name: str, setting: Setting) -> str:
     """Return the table of a task and a budget, with a heading."""
     rows = []
     for reading in READINGS:
-        effects = {o: effect(runs, setting[BASELINE], reading) for o, runs in setting.items() if o != BASELINE}
+        effects = {
+            o: effect(runs, setting[BASELINE], reading) for o, runs in setting.items() if o != BASELINE
+        }
         known = {o: found for o, found in effects.items() if found is not None}
         corrected = holm({o: found.p for o, found in known.items()})
         for objective, runs in setting.items():
             if any(run.value(reading, "mae") is not None for run in runs.values()):
                 rows.append(row(objective, reading, setting, known.get(objective), corrected))
+    if errors := json.loads((HERE / "trees.json").read_text(encoding="utf-8")).get(name.rpartition("-")[0]):
+        rows.append(
+            {"objective": "gradient-boosted trees", "seeds": str(len(errors)), "MAE": with_interval(errors)}
+        )
     first = next(iter(setting[BASELINE].values())).metrics
     floor = first.get("noise_mae")
     lines = [
@@ -189,9 +221,9 @@ def row(
         "seeds": str(len(runs)),
         "MAE": with_interval([run.value(reading, "mae") for run in runs.values()]),
         "exact": percent([run.value(reading, "exact_number") for run in runs.values()]),
-        "over CE": f"{found.mean:+.3g} ± {found.interval:.2g}" if found else "–",
-        "p": f"{corrected[objective]:.2g}" if found else "–",
-        "won": f"{found.won} of {found.seeds}" if found else "–",
+        "over CE": f"{found.mean:+.3g} ± {found.interval:.2g}" if found else NONE,
+        "p": f"{corrected[objective]:.2g}" if found else NONE,
+        "won": f"{found.won} of {found.seeds}" if found else NONE,
         "CE's error at": steps_needed(runs, baseline) if is_greedy else "",
         "NLL": with_interval([run.metrics.get("ce") for run in runs.values()]) if is_greedy else "",
         "CRPS": with_interval([run.metrics.get("crps") for run in runs.values()]) if is_greedy else "",
@@ -217,68 +249,46 @@ def steps_needed(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> str:
 def cost(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> str:
     """Return the median time of training, with its evaluations, over the baseline's with the same seed."""
     ratios = [runs[s].seconds / baseline[s].seconds for s in runs.keys() & baseline.keys()]
-    return f"{median(ratios):.2f}" if ratios else "–"
+    return f"{median(ratios):.2f}" if ratios else NONE
 
 
 def claims(settings: Mapping[str, Setting]) -> list[str]:
-    """Return one line for each question that the study asks, with the number of settings that answer it."""
-    asked = [
-        ("NTL-WAS has a lower greedy error than cross-entropy", "ntl_was", "greedy", BASELINE, "greedy"),
-        ("NTL-MSE has a lower greedy error than cross-entropy", "ntl_mse", "greedy", BASELINE, "greedy"),
-        ("CRPS has a lower greedy error than cross-entropy", "crps", "greedy", BASELINE, "greedy"),
-        ("NTL-WAS has a lower greedy error than NTL-MSE", "ntl_was", "greedy", "ntl_mse", "greedy"),
-        ("CRPS has a lower greedy error than NTL-WAS", "crps", "greedy", "ntl_was", "greedy"),
-        ("The regression head has a lower error than NTL-WAS, greedy", "regression_head", "greedy", "ntl_was", "greedy"),
-        ("The regression head has a lower error than CRPS by its median", "regression_head", "greedy", "crps", "median"),
-        ("Cross-entropy has a lower error by its median than greedily", BASELINE, "median", BASELINE, "greedy"),
-        ("Cross-entropy by its median has a lower error than NTL-WAS, greedy", BASELINE, "median", "ntl_was", "greedy"),
-        ("NTL-WAS has a lower error than cross-entropy, both by the median", "ntl_was", "median", BASELINE, "median"),
-        ("CRPS has a lower error than cross-entropy, both by the median", "crps", "median", BASELINE, "median"),
-    ]  # fmt: skip
+    """Return one line for each claim, with the settings that support it and those that contradict it."""
     lines = []
-    for text, one, reading, other, other_reading in asked:
-        found = {
-            name: effect(s[one], s[other], reading, other_reading)
+    for text, one, reading, other, other_reading in CLAIMS:
+        known = {
+            name: found
             for name, s in settings.items()
-            if one in s and other in s
+            if (found := effect(s.get(one, {}), s.get(other, {}), reading, other_reading)) is not None
         }
-        known = {name: e for name, e in found.items() if e is not None}
-        lower = [name for name, e in known.items() if e.mean + e.interval < 0]
-        higher = [name for name, e in known.items() if e.mean - e.interval > 0]
-        shares = ", ".join(f"{name} {100 * e.share:+.1f} ± {100 * e.share_interval:.1f} %" for name, e in known.items())
-        lines.append(
-            f"{text}: the 95 % interval of the paired difference lies below 0 in {len(lower)} of {len(known)} "
-            f"settings, above 0 in {len(higher)} ({shares})."
+        better = sum(found.mean + found.interval < 0 for found in known.values())
+        worse = sum(found.mean - found.interval > 0 for found in known.values())
+        shares = ", ".join(
+            f"{name} {100 * found.share:+.1f} ± {100 * found.share_interval:.1f} %"
+            for name, found in known.items()
         )
+        if known:
+            lines.append(
+                f"{text}: yes in {better}, no in {worse}, undecided in {len(known) - better - worse} ({shares})."
+            )
     return lines
 
 
-def selection_tables() -> tuple[list[str], list[str]]:
-    """Return the tables of the selection, and a line for each value of study.yaml that it does not support."""
-    tables, wrong = [], []
-    for name in STUDY["selection"]["settings"]:
-        task = STUDY["settings"][name]
-        folder = HERE / "runs" / f"{name}-{task['steps'][0]}" / "selection"
-        errors: dict[str, dict[str, float]] = {}
-        for path in sorted(folder.glob("*/metrics.json")):
-            objective, *chosen = path.parent.name.split(",")
-            if objective == BASELINE or f"rate={STUDY['rates'][task['family']]:g}" in chosen:
-                error = RunFolder(path.parent).metrics()["validation"]["mae"]
-                errors.setdefault(objective, {})[chosen[-1]] = error
-        for objective, found in errors.items():
-            best = min(found, key=found.__getitem__)
-            family = task["family"]
-            used = STUDY["rates"][family] if objective == BASELINE else STUDY["weights"][family].get(objective)
-            complete = len(found) == 3
-            if complete and best.partition("=")[2] != f"{used:g}":
-                wrong.append(f"{name}, {objective}: study.yaml has {used}, but the best of the selection is {best}")
-        rows = [
-            {"objective": NAMES[o], **{f"candidate {i + 1}": f"{c}: {three(e)}" for i, (c, e) in enumerate(f.items())}}
-            for o, f in errors.items()
-        ]
+def selection_tables() -> list[str]:
+    """Return a table of the candidates' validation errors for each family of tasks."""
+    tables = []
+    for name in (part["selection"] for part in STUDY["parts"] if "selection" in part):
+        family, rows = STUDY["settings"][name]["family"], []
+        for objective in (BASELINE, *STUDY["selection"]["objectives"]):
+            errors = selection_errors(family, objective)
+            best = min(errors.values(), default=None)
+            cells = [f"{c:g}: " + (f"**{three(e)}**" if e == best else three(e)) for c, e in errors.items()]
+            if cells:
+                tried = "learning rate" if objective == BASELINE else "σ" if objective == "gaussian" else "λ"
+                rows.append({"objective": NAMES[objective], "candidate": tried, "errors": "; ".join(cells)})
         if rows:
-            tables.append(f"### {name}, validation MAE\n\n{markdown(rows)}")
-    return tables, wrong
+            tables.append(f"### {family}, on {name}\n\n{markdown(rows)}")
+    return tables
 
 
 def draw_overview(settings: Mapping[str, Setting]) -> None:
@@ -293,14 +303,18 @@ def draw_overview(settings: Mapping[str, Setting]) -> None:
             for y, setting in enumerate(settings.values()):
                 found = effect(setting.get(objective, {}), setting[BASELINE], reading)
                 if found is not None:
-                    points.append((100 * found.share, y + 0.6 * (i / len(objectives) - 0.5), 100 * found.share_interval))
+                    points.append(
+                        (100 * found.share, y + 0.6 * (i / len(objectives) - 0.5), 100 * found.share_interval)
+                    )
             x, y_, e = zip(*points, strict=True) if points else ((), (), ())
             ax.errorbar(x, y_, xerr=e, fmt=look.marker, color=look.colour, ms=4, lw=1, label=NAMES[objective])
         ax.set_yticks(range(len(settings)), list(settings))
         ax.set_ylim(len(settings) - 0.5, -0.5)
         ax.set_xlabel("error over cross-entropy's, %")
         ax.set_title(reading)
-    add_legend(figure, axes[0], "paired difference in MAE with its 95 % confidence interval; left of 0 is better")
+    add_legend(
+        figure, axes[0], "paired difference in MAE with its 95 % confidence interval; left of 0 is better"
+    )
     figure.savefig(HERE / "overview.png", dpi=150)
 
 
@@ -309,7 +323,9 @@ def draw_curves(settings: Mapping[str, Setting]) -> None:
     figure, axes = new_figure(len(settings), 3, (3.6, 2.6), (0.0, 0.6))
     for ax, (name, setting) in zip(axes, settings.items(), strict=True):
         for i, objective in enumerate(STUDY["objectives"]):
-            curves = [{p["step"]: p["eval_mae"] for p in run.curve} for run in setting.get(objective, {}).values()]
+            curves = [
+                {p["step"]: p["eval_mae"] for p in run.curve} for run in setting.get(objective, {}).values()
+            ]
             if curves:
                 plot_seeds(ax, curves, series_style(i), NAMES[objective])
         ax.set_yscale("log")
@@ -322,24 +338,27 @@ def draw_curves(settings: Mapping[str, Setting]) -> None:
 
 def markdown(rows: Sequence[Row]) -> str:
     """Return a Markdown table without columns that are empty or a dash in every row."""
-    names = [name for name in rows[0] if any(row.get(name) not in ("", "–", None) for row in rows)]
+    names = [name for name in rows[0] if any(row.get(name) not in ("", NONE, None) for row in rows)]
     lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def with_interval(values: Sequence[float | None]) -> str:
-    """Return the mean with its interval, or a dash if a value is missing."""
+    """Return the mean with its interval to two digits, or a dash if a value is missing."""
     mean, interval = mean_and_interval(values)
     if mean is None:
-        return "–"
-    return three(mean) + ("" if interval is None else f" ± {interval:.2g}")
+        return NONE
+    if not interval:
+        return three(mean)
+    places = max(0, 1 - math.floor(math.log10(interval)))
+    return f"{mean:.{places}f} ± {interval:.{places}f}"
 
 
 def percent(shares: Sequence[float | None]) -> str:
     """Return the mean of shares with its interval, in per cent."""
     mean, interval = mean_and_interval(shares)
     if mean is None:
-        return "–"
+        return NONE
     return f"{100 * mean:.1f}" + ("" if interval is None else f" ± {100 * interval:.1f}") + " %"
 
 
@@ -349,4 +368,4 @@ def three(value: float) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
