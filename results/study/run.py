@@ -1,12 +1,12 @@
 """Make the runs of the study that are missing. From the root of the project: `python results/study/run.py`.
 
-    python results/study/run.py --list            count the runs, and estimate the time of those that are missing
+    python results/study/run.py --list            count the runs, and estimate the time of the missing ones
     python results/study/run.py                   make the missing ones; Ctrl-C keeps those that are finished
     python results/study/run.py selection sums    make only those of the selection and of the task `sums`
     python results/study/run.py --jobs 1          one at a time; default: one per core, at most four
 
-`study.yaml` says which runs there are. Learning rates and weights are selected by runs on another seed and other
-data, which come first. Each run writes its configuration, metrics and learning curve to a folder below
+`study.yaml` says which runs there are. Learning rates and weights are selected by runs on another seed and
+other data, which come first. Each run writes its configuration, metrics and learning curve to a folder below
 `results/study/runs`; model weights and answers are deleted. diamonds.csv and txhousing.csv, two data sets of
 ggplot2 (plotnine ships them), belong into data/tabular.
 """

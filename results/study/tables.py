@@ -30,14 +30,15 @@ NAMES = {
     "ntil": "CE + NTIL", "number_level": "CE + number-level NTL", "raft": "RAFT",
 }  # fmt: skip
 NOTE = (
-    "Means over seeds with the half-width of their 95 % confidence intervals (Student's t). *Over CE* is the mean "
-    "difference to cross-entropy alone with the same reading and the same seeds, negative where the loss is "
-    "better; *p* is of the paired t-test, corrected by Holm's method over the losses of a table; *won* counts "
-    "the seeds with a lower error. *CE's error at* is the share of cross-entropy's training steps after which "
-    "the validation error first is that of cross-entropy at its end. *NLL* is per token. *Time* is that of "
-    "training, evaluations included, over cross-entropy's, on a machine with other work."
+    "Means over seeds with the half-width of their 95 % confidence intervals (Student's t). *Over CE* is "
+    "the mean difference to cross-entropy alone with the same reading and the same seeds, negative where "
+    "the loss is better; *p* is of the paired t-test, corrected by Holm's method over the losses of a "
+    "table; *won* counts the seeds with a lower error. *CE's error at* is the share of cross-entropy's "
+    "training steps after which the validation error first is that of cross-entropy at its end. *NLL* is "
+    "per token. *Time* is that of training, evaluations included, over cross-entropy's, on a machine with "
+    "other work."
 )
-NONE = NONE
+NONE = "–"
 # Text, objective and reading, baseline and reading.
 CLAIMS = (
     ("NTL-WAS is better than cross-entropy, both greedy", "ntl_was", "greedy", "ce", "greedy"),
@@ -105,12 +106,12 @@ def main() -> None:
         NOTE,
         *(table(name, setting) for name, setting in settings.items()),
         "## Claims",
-        "Yes or no where the 95 % confidence interval of the paired difference excludes 0; in brackets the difference in "
-        "mean absolute error over the second one's.",
+        "Yes or no where the 95 % confidence interval of the paired difference excludes 0; in brackets the "
+        "difference in mean absolute error over the second one's.",
         "\n".join(f"- {claim}" for claim in claims(settings)),
         "## Selected settings",
-        "Greedy error on validation data of one run per candidate, with a seed and data that no table above uses. "
-        "The other runs use the candidate with the least error.",
+        "Greedy error on validation data of one run per candidate, with a seed and data that no table above "
+        "uses. The other runs use the candidate with the least error.",
         *selection_tables(),
     ]
     (HERE / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -221,7 +222,7 @@ def row(
         "seeds": str(len(runs)),
         "MAE": with_interval([run.value(reading, "mae") for run in runs.values()]),
         "exact": percent([run.value(reading, "exact_number") for run in runs.values()]),
-        "over CE": f"{found.mean:+.3g} ± {found.interval:.2g}" if found else NONE,
+        "over CE": rounded(found.mean, found.interval, "+") if found else NONE,
         "p": f"{corrected[objective]:.2g}" if found else NONE,
         "won": f"{found.won} of {found.seeds}" if found else NONE,
         "CE's error at": steps_needed(runs, baseline) if is_greedy else "",
@@ -268,9 +269,8 @@ def claims(settings: Mapping[str, Setting]) -> list[str]:
             for name, found in known.items()
         )
         if known:
-            lines.append(
-                f"{text}: yes in {better}, no in {worse}, undecided in {len(known) - better - worse} ({shares})."
-            )
+            undecided = len(known) - better - worse
+            lines.append(f"{text}: yes in {better}, no in {worse}, undecided in {undecided} ({shares}).")
     return lines
 
 
@@ -348,10 +348,15 @@ def with_interval(values: Sequence[float | None]) -> str:
     mean, interval = mean_and_interval(values)
     if mean is None:
         return NONE
+    return rounded(mean, interval)
+
+
+def rounded(mean: float, interval: float | None, sign: str = "") -> str:
+    """Return a mean with its interval, rounded to two digits of the interval."""
     if not interval:
         return three(mean)
     places = max(0, 1 - math.floor(math.log10(interval)))
-    return f"{mean:.{places}f} ± {interval:.{places}f}"
+    return f"{mean:{sign}.{places}f} ± {interval:.{places}f}"
 
 
 def percent(shares: Sequence[float | None]) -> str:

@@ -1,8 +1,8 @@
 """Fit gradient-boosted trees to the tables of the study. `python results/study/trees.py`.
 
 The trees (scikit-learn's HistGradientBoostingRegressor with absolute error, otherwise its defaults) see the
-columns of the same rows of the same split, as numbers and categories instead of text. The errors of five seeds
-are written to `trees.json`, and `tables.py` puts them beside the language models.
+columns of the same rows of the same split, as numbers and categories instead of text. The errors of five
+seeds are written to `trees.json`, and `tables.py` puts them beside the language models.
 """
 
 from __future__ import annotations
