@@ -98,7 +98,9 @@ def pack(model: T5ForConditionalGeneration, tokenizer: PreTrainedTokenizerFast) 
             "maxDistance": config.relative_attention_max_distance,
             "logitScale": config.d_model**-0.5 if scaled else 1.0,
         },
-        "tokens": {t: i for t, i in tokenizer.get_vocab().items() if t in ("<pad>", "</s>", "▁", *"0123456789")},
+        "tokens": {
+            t: i for t, i in tokenizer.get_vocab().items() if t in ("<pad>", "</s>", "▁", *"0123456789")
+        },
         "tensors": tensors,
         "int8": base64.b64encode(b"".join(integers)).decode(),
         "float32": base64.b64encode(b"".join(floats)).decode(),
@@ -108,7 +110,9 @@ def pack(model: T5ForConditionalGeneration, tokenizer: PreTrainedTokenizerFast) 
 def page_weights(model: T5ForConditionalGeneration) -> dict[str, Tensor]:
     """The weights by their names in the page, each as rows; they share memory with the model's."""
     parameters = dict(model.named_parameters())  # tied ones once
-    return {page_name(name): weight.detach().reshape(-1, weight.shape[-1]) for name, weight in parameters.items()}
+    return {
+        page_name(name): weight.detach().reshape(-1, weight.shape[-1]) for name, weight in parameters.items()
+    }
 
 
 def page_name(name: str) -> str:
@@ -146,7 +150,9 @@ def unpack(packed: Mapping[str, Any]) -> T5ForConditionalGeneration:
 
 
 @torch.no_grad()
-def distributions(model: T5ForConditionalGeneration, packed: Mapping[str, Any], questions: Sequence[str]) -> Tensor:
+def distributions(
+    model: T5ForConditionalGeneration, packed: Mapping[str, Any], questions: Sequence[str]
+) -> Tensor:
     """The model's distributions over 000 to 999, masked to three digits: `[questions, 1000]`, float64."""
     tokens = packed["tokens"]
     digits = torch.tensor([tokens[str(digit)] for digit in range(10)])
@@ -206,7 +212,9 @@ def make_models(folders: Sequence[Path]) -> Path:
         probs = distributions(unpack(packed), packed, [example.question for example in test])
         models.append({"label": label, **packed, "test": score(probs, answers)})
         print(f"{label}: {models[-1]['test']}")
-    about = {key: task[key] for key in ("weights", "noise", "smallest", "largest", "largest_answer", "test_size")}
+    about = {
+        key: task[key] for key in ("weights", "noise", "smallest", "largest", "largest_answer", "test_size")
+    }
     return write_constant("models", {"task": about, "models": models})
 
 
@@ -223,7 +231,8 @@ def make_tokenizers(folders: Mapping[str, Path]) -> Path:
         ("the lab's own", "one token per character", character_tokenizer()),
     )
     return write_constant(
-        "tokenizers", [{"name": name, "about": about, **inspect(tokenizer)} for name, about, tokenizer in described]
+        "tokenizers",
+        [{"name": name, "about": about, **inspect(tokenizer)} for name, about, tokenizer in described],
     )
 
 
@@ -232,8 +241,11 @@ def inspect(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, space_prefixed=True)
     kinds = {token.token_id: "digit" if token.is_digit else "number" for token in vocabulary.tokens}
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save_pretrained(folder)
-        found = [run_inspect(folder, sentence) for sentence in SENTENCES]
+        file = (
+            Path(folder) / "tokenizer.json"
+        )  # the folder of a T5's tokenizer would lose the splitting of digits
+        tokenizer.backend_tokenizer.save(str(file))
+        found = [run_inspect(file, sentence) for sentence in SENTENCES]
     sentences = []
     for sentence, inspection in zip(SENTENCES, found, strict=True):
         ids = tokenizer(sentence, add_special_tokens=False)["input_ids"]
@@ -241,7 +253,10 @@ def inspect(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
         sentences.append(
             {
                 "text": sentence,
-                "tokens": [[p.replace("▁", " ").replace("Ġ", " "), kinds.get(i, "")] for i, p in zip(ids, pieces, strict=True)],
+                "tokens": [
+                    [p.replace("▁", " ").replace("Ġ", " "), kinds.get(i, "")]
+                    for i, p in zip(ids, pieces, strict=True)
+                ],
                 "digits": inspection["coverage"]["digits"],
                 "rows": [
                     {key: row[key] for key in ("digit_level", "space_prefixed", "seen")}
@@ -255,15 +270,15 @@ def inspect(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     return {**about, "sentences": sentences}
 
 
-def run_inspect(folder: str, sentence: str) -> dict[str, Any]:
-    """Run `ntloss inspect <folder> --text <sentence> --json`."""
-    text = Path(folder) / "sentence.txt"
+def run_inspect(file: Path, sentence: str) -> dict[str, Any]:
+    """Run `ntloss inspect <tokenizer.json> --text <sentence> --json`."""
+    text = file.with_name("sentence.txt")
     text.write_text(sentence, encoding="utf-8")
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        code = ntloss_command(["inspect", folder, "--text", str(text), "--json"])
+        code = ntloss_command(["inspect", str(file), "--text", str(text), "--json"])
     if code:
-        raise RuntimeError(f"ntloss inspect {folder} ended with exit code {code}")
+        raise RuntimeError(f"ntloss inspect {file} ended with exit code {code}")
     return json.loads(output.getvalue())
 
 
@@ -275,10 +290,14 @@ def page_files() -> Iterator[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     models = commands.add_parser("models", help="write models.js")
-    models.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="folder of a run: cross-entropy, NTL-WAS")
+    models.add_argument(
+        "runs", nargs=2, type=Path, metavar="RUN", help="folder of a run: cross-entropy, NTL-WAS"
+    )
     tokenizers = commands.add_parser("tokenizers", help="write tokenizers.js")
     tokenizers.add_argument("folders", nargs=2, metavar="NAME=FOLDER", help="t5=<folder> gpt2=<folder>")
     given = parser.parse_args(arguments)

@@ -3,7 +3,7 @@
 
 const lossPage = (() => {
   const { html, svg, byId, percent, short, radios } = drawing;
-  const SMALLEST = 0.001; // no probability is zero, as with a softmax
+  const SMALLEST = 1e-4; // no probability is zero, as with a softmax
   const UNCERTAIN = [0, 0, 0.15, 0.2, 0.3, 0.2, 0.15, 0, 0, 0];
   const TOKENS = [...losses.VALUES.map(String), "text"];
 
@@ -29,6 +29,9 @@ const lossPage = (() => {
   const spread = (shares, text = 0) => [...shares, text];
   const all = (digit, share) => losses.VALUES.map((v) => (v === digit ? share : (1 - share) / 9));
 
+  // The smallest probabilities lie above 4 on average; this evens them out.
+  const HALVES = spread([0, 0, 0, 0.48 + 2.5 * SMALLEST, 0.04, 0.48 - 2.5 * SMALLEST, 0, 0, 0, 0]);
+
   const LAMBDA = 0.3; // the library's default weight of the number term
 
   /** Label, target (null: uncertain), probabilities, loss to look at, beside cross-entropy or alone, what to notice. */
@@ -37,8 +40,8 @@ const lossPage = (() => {
       "The answer is 4, the model says 3. Remember what cross-entropy and NTL-WAS charge for it, then try 9 for 4."],
     ["Far: 9 for 4", 4, spread(all(9, 0.9)), "wasserstein", "beside",
       "Cross-entropy is the same as for 3. NTL-WAS is more than three times as large: it knows that 9 is farther away."],
-    ["Half on 3, half on 5", 4, spread([0, 0, 0, 0.5, 0, 0.5, 0, 0, 0, 0]), "expected_value", "alone",
-      "The mean of 3 and 5 is 4, so NTL-MSE is zero and has no arrows: it is blind here. NTL-WAS is not."],
+    ["Half on 3, half on 5", 4, HALVES, "expected_value", "alone",
+      "The mean of 3 and 5 is 4, so NTL-MSE is zero and has no arrows: it is blind here. NTL-WAS charges 1 and pushes 4 up."],
     ["No idea", 4, new Array(11).fill(1), "wasserstein", "alone",
       "All tokens are equally likely. The arrows of NTL-WAS push digits down the more, the farther away they are."],
     ["Mostly text", 4, spread([0, 0, 0.02, 0.06, 0.24, 0.06, 0.02, 0, 0, 0], 0.6), "wasserstein", "alone",
@@ -107,15 +110,21 @@ const lossPage = (() => {
   }
 
   /** Loss and gradient of what is trained: the chosen loss, alone or added to cross-entropy. */
-  function evaluateObjective() {
-    const chosen = losses.evaluate(state.loss, state.logits, labels());
+  function evaluateObjective(logits = state.logits) {
+    const chosen = losses.evaluate(state.loss, logits, labels());
     if (state.objective === "alone" || state.loss === "cross_entropy") return chosen;
-    const entropy = losses.evaluate("cross_entropy", state.logits, labels());
+    const entropy = losses.evaluate("cross_entropy", logits, labels());
     return {
       loss: entropy.loss + LAMBDA * chosen.loss,
       gradient: entropy.gradient.map((g, i) => g + LAMBDA * chosen.gradient[i]),
     };
   }
+
+  const largestOf = (gradient) => Math.max(...gradient.map(Math.abs));
+  const NO_IDEA = new Array(11).fill(0);
+
+  /** What a gradient is large or small beside: the larger of itself and a third of that with no idea. */
+  const scaleOf = (gradient, withNoIdea) => Math.max(largestOf(gradient), largestOf(withNoIdea) / 3, 1e-12);
 
   /** An arrow for a push, up or down; the square root keeps small ones visible. */
   function drawPush(share) {
@@ -144,13 +153,11 @@ const lossPage = (() => {
   }
 
   /** Eleven small bars, up for tokens that a step pushes up. */
-  function drawGradient(pushes) {
+  function drawGradient(pushes, scale) {
     const picture = svg("svg", { viewBox: "0 0 77 20", width: 77, height: 20 });
-    const largest = Math.max(...pushes.map(Math.abs));
     picture.append(svg("line", { x1: 0, x2: 77, y1: 10, y2: 10, class: "zero" }));
-    if (largest < 1e-4) return picture;
     pushes.forEach((push, i) => {
-      const height = 9 * Math.sqrt(Math.abs(push) / largest);
+      const height = 9 * Math.sqrt(Math.abs(push) / scale);
       const y = push > 0 ? 10 - height : 10;
       picture.append(svg("rect", { x: 7 * i + 1, y, width: 5, height, class: push > 0 ? "up" : "down" }));
     });
@@ -171,7 +178,7 @@ const lossPage = (() => {
     const now = probs();
     const label = labels();
     const pushes = evaluateObjective().gradient.map((g) => -g);
-    const largest = Math.max(...pushes.map(Math.abs));
+    const scale = scaleOf(pushes, evaluateObjective(NO_IDEA).gradient);
     bars.forEach(({ bar, fill, truth, push, value }, i) => {
       fill.style.height = percent(now[i], 2).replace(" ", "");
       truth.style.height = percent(label[i] || 0, 2).replace(" ", "");
@@ -180,12 +187,13 @@ const lossPage = (() => {
       bar.setAttribute("aria-valuenow", (100 * now[i]).toFixed(1));
       bar.setAttribute("aria-valuetext", percent(now[i], 1));
       value.textContent = (100 * now[i]).toFixed(now[i] < 0.095 ? 1 : 0);
-      push.replaceChildren(drawPush(largest < 1e-4 ? 0 : pushes[i] / largest));
+      push.replaceChildren(drawPush(pushes[i] / scale));
     });
     rows.forEach(({ row, input, value, gradient, name }) => {
       const result = losses.evaluate(name, state.logits, label);
       value.textContent = short(result.loss);
-      gradient.replaceChildren(drawGradient(result.gradient.map((g) => -g)));
+      const ownScale = scaleOf(result.gradient, losses.evaluate(name, NO_IDEA, label).gradient);
+      gradient.replaceChildren(drawGradient(result.gradient.map((g) => -g), ownScale));
       input.checked = name === state.loss;
       row.classList.toggle("chosen", input.checked);
     });
@@ -205,32 +213,35 @@ const lossPage = (() => {
   /** One step of gradient descent, at most `pace` for each logit. */
   function trainingStep(pace) {
     const { gradient } = evaluateObjective();
-    const largest = Math.max(...gradient.map(Math.abs));
-    const scale = pace.step / Math.max(largest, pace.floor);
+    const scale = pace.step / Math.max(largestOf(gradient), pace.floor);
     setProbs(losses.softmax(state.logits.map((z, i) => z - scale * gradient[i])));
   }
 
-  /** Follow the arrows for two hundred steps, or until stopped. */
+  const STEPS = 400;
+  const STEPS_PER_FRAME = 2;
+
+  /** Follow the arrows to the end, or until stopped. */
   function train() {
     if (state.timer) return stopTraining();
     const start = evaluateObjective();
     const title = LOSSES.find(([name]) => name === state.loss)[1];
-    const largest = Math.max(...start.gradient.map(Math.abs));
-    if (largest < 1e-4) {
+    const scale = scaleOf(start.gradient, evaluateObjective(NO_IDEA).gradient);
+    if (largestOf(start.gradient) < 1e-6 * scale) {
       byId("train-note").textContent = `${title} has no gradient here: nothing moves.`;
       return undefined;
     }
-    const pace = { step: 0.12, floor: 0.1 * largest };
+    const pace = { step: 0.12, floor: 0.05 * scale };
     const finish = () => {
       const end = evaluateObjective().loss;
-      byId("train-note").textContent = `After 200 steps the loss went from ${short(start.loss)} to ${short(end)}.`;
+      byId("train-note").textContent = `After ${STEPS} steps the loss went from ${short(start.loss)} to ${short(end)}.`;
       stopTraining();
     };
-    let left = 200;
+    let left = STEPS;
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     const frame = () => {
-      do trainingStep(pace);
-      while (--left > 0 && still);
+      const now = still ? left : STEPS_PER_FRAME;
+      for (let step = 0; step < now; step++) trainingStep(pace);
+      left -= now;
       update();
       if (left > 0) state.timer = requestAnimationFrame(frame);
       else finish();

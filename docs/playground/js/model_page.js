@@ -91,11 +91,11 @@
   }
 
   function makeSlider(weight, i) {
-    const slider = html("input", { type: "range", min: task.smallest, max: task.largest, step: 1, value: numbers[i] });
+    const slider = html("input", { type: "range", id: `integer-${i}`, min: task.smallest, max: task.largest, step: 1, value: numbers[i] });
     const output = html("output", {}, String(numbers[i]));
     slider.addEventListener("input", onSlide);
     const name = ["First", "Second", "Third"][i];
-    byId("question-sliders").append(html("label", {}, `${name} number, counts ${weight} times `, output, slider));
+    byId("question-sliders").append(html("label", { for: slider.id }, `${name} number, counts ${weight} times `, output, slider));
     return { slider, output };
   }
 
