@@ -1,10 +1,12 @@
 """Make the data of the interactive page: two small models, and what tokenizers do to numbers.
 
-    ntl compare model_args.number_format=padded 'objectives=[ce,ntl_was]' 'seeds=[0]' output_dir=outputs/playground
+    ntl compare model_args.number_format=padded 'objectives=[ce,ntl_was]' 'seeds=[0]' jobs=1 \\
+        output_dir=outputs/playground
     python docs/playground/make_data.py models outputs/playground/ce/seed0 outputs/playground/ntl_was/seed0
     python docs/playground/make_data.py tokenizers t5=<folder of T5's tokenizer> gpt2=<folder of GPT-2's>
 
-Both write JavaScript files that assign one constant, because pages that are opened from disk cannot load JSON.
+Both write JavaScript files that assign one constant, because pages that are opened from disk cannot load
+JSON.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ def read_constant(name: str) -> Any:
 
 
 def pack(model: T5ForConditionalGeneration, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """Describe a T5 for the page: matrices as int8 with one float32 scale per row, other weights as float32."""
+    """Describe a T5 for the page: matrices as int8 with a float32 scale per row, other weights as float32."""
     tensors, integers, floats = [], [], []
     for name, rows in page_weights(model).items():
         rounded = not name.endswith(("norm", ".bias"))

@@ -1,6 +1,7 @@
 """The cases that the page's JavaScript and the Python library agree on: `python tests/page/page_cases.py`.
 
-Writes cases.json from the library. The tests compare it with the library as it is, and with the page in a browser.
+Writes cases.json from the library. The tests compare it with the library as it is, and with the page in a
+browser.
 """
 
 from __future__ import annotations

@@ -85,6 +85,11 @@ def test_rounding_the_weights_again_changes_nothing() -> None:
     assert_close(after, before, PAGE)
 
 
+def test_a_model_that_the_page_cannot_compute_is_refused() -> None:
+    with pytest.raises(ValueError, match="no weight of a T5"):
+        make_data.page_name("encoder.block.0.layer.1.DenseReluDense.wi_0.weight")
+
+
 def test_what_the_page_says_about_the_labs_tokenizer_is_what_inspect_says() -> None:
     shown = {tokenizer["name"]: tokenizer for tokenizer in make_data.read_constant("tokenizers")}[
         "the lab's own"

@@ -30,8 +30,10 @@ TEXTS = """() => {
     };
     const found = [];
     for (const element of document.querySelectorAll("body *")) {
-        const words = [...element.childNodes].filter((n) => n.nodeType === 3).map((n) => n.data.trim()).join("");
-        if (!words || ["SCRIPT", "OPTION"].includes(element.tagName) || !element.getClientRects().length) continue;
+        const own = [...element.childNodes].filter((child) => child.nodeType === Node.TEXT_NODE);
+        const words = own.map((child) => child.data.trim()).join("");
+        if (!words || ["SCRIPT", "OPTION"].includes(element.tagName)) continue;
+        if (!element.getClientRects().length) continue;
         const style = getComputedStyle(element);
         const drawn = element.namespaceURI.endsWith("svg");
         let behind = backdrop(element);
@@ -46,12 +48,14 @@ TEXTS = """() => {
     return found;
 }"""
 
-NAMELESS = """() => [...document.querySelectorAll("button, input, select, [role=slider], [role=img], [role=radiogroup]")]
+NAMED = "button, input, select, fieldset, [role=slider], [role=img], [role=radiogroup], [role=group]"
+NAMELESS = """(named) => [...document.querySelectorAll(named)]
     .filter((e) => !(e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.textContent.trim()
         || [...(e.labels || [])].some((label) => label.textContent.trim())))
     .map((e) => e.outerHTML.slice(0, 100))"""
 
-SMALL_TARGETS = """(least) => [...document.querySelectorAll("button, select, input[type=text], .pill, .bar, .loss-row")]
+TARGETS = "button, select, input[type=text], input[type=range], .pill, .bar, .loss-row"
+SMALL_TARGETS = """([targets, least]) => [...document.querySelectorAll(targets)]
     .map((e) => [e.getBoundingClientRect(), e])
     .filter(([box]) => box.width < least || box.height < least)
     .map(([box, e]) => `${box.width} x ${box.height}: ${e.textContent}`)"""
@@ -123,7 +127,7 @@ def test_the_page_fits_a_phone(open_page: Callable[..., Any], width: int) -> Non
     page = open_page(viewport={"width": width, "height": 844}, is_mobile=True, has_touch=True)
     show_everything(page)
     assert page.evaluate("document.documentElement.scrollWidth") == width
-    assert not page.evaluate(SMALL_TARGETS, TARGET)
+    assert not page.evaluate(SMALL_TARGETS, [TARGETS, TARGET])
 
 
 def test_charts_follow_the_width_of_the_window(page: Any) -> None:
@@ -134,7 +138,7 @@ def test_charts_follow_the_width_of_the_window(page: Any) -> None:
 
 
 def test_every_control_and_picture_has_a_name(page: Any) -> None:
-    assert page.evaluate(NAMELESS) == []
+    assert page.evaluate(NAMELESS, NAMED) == []
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id)")
     assert len(ids) == len(set(ids))
 

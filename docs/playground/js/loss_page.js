@@ -34,12 +34,12 @@ const lossPage = (() => {
 
   const LAMBDA = 0.3; // the library's default weight of the number term
 
-  /** Label, target (null: uncertain), probabilities, loss to look at, beside cross-entropy or alone, what to notice. */
+  /** Label, target (null: uncertain), probabilities, loss to look at, beside cross-entropy or alone, what to notice (text, or a function of what a loss charges). */
   const PRESETS = [
     ["Near: 3 for 4", 4, spread(all(3, 0.9)), "wasserstein", "beside",
-      "The answer is 4, the model says 3. Remember what cross-entropy and NTL-WAS charge for it, then try 9 for 4."],
+      (cost) => `The answer is 4, the model says 3: cross-entropy charges ${cost("cross_entropy")}, NTL-WAS ${cost("wasserstein")}. Now try 9 for 4.`],
     ["Far: 9 for 4", 4, spread(all(9, 0.9)), "wasserstein", "beside",
-      "Cross-entropy is the same as for 3. NTL-WAS is more than three times as large: it knows that 9 is farther away."],
+      (cost) => `The model says 9: cross-entropy charges ${cost("cross_entropy")}, as for 3. NTL-WAS charges ${cost("wasserstein")}: it knows that 9 is farther away.`],
     ["Half on 3, half on 5", 4, HALVES, "expected_value", "alone",
       "The mean of 3 and 5 is 4, so NTL-MSE is zero and has no arrows: it is blind here. NTL-WAS charges 1 and pushes 4 up."],
     ["No idea", 4, new Array(11).fill(1), "wasserstein", "alone",
@@ -47,10 +47,10 @@ const lossPage = (() => {
     ["Mostly text", 4, spread([0, 0, 0.02, 0.06, 0.24, 0.06, 0.02, 0, 0, 0], 0.6), "wasserstein", "alone",
       "Number losses look at digits only and miss that 60 % is on text. So they are added to cross-entropy, which sees it."],
     ["In doubt, honest", null, spread(UNCERTAIN), "wasserstein", "alone",
-      "Here the right digit varies between 2 and 6 (dotted), and the prediction says so. Train on NTL-WAS, then on CRPS."],
+      "Here the right digit varies between 2 and 6 (dashed), and the prediction says so. Train on NTL-WAS, then on CRPS."],
     ["In doubt, too sure", null, spread(all(4, 0.99)), "crps", "alone",
       "All on the median: for NTL-WAS this is better than being honest (it over-sharpens). CRPS and cross-entropy disagree."],
-  ]; // prettier-ignore
+  ];
 
   const state = { logits: [], target: 4, loss: "wasserstein", objective: "beside", timer: 0 };
   const listeners = [];
@@ -85,7 +85,7 @@ const lossPage = (() => {
     const attributes = {
       class: "bar", role: "slider", tabindex: "0", "aria-label": index < 10 ? `Digit ${token}` : "Text",
       "aria-orientation": "vertical", "aria-valuemin": "0", "aria-valuemax": "100", "data-token": token,
-    }; // prettier-ignore
+    };
     const bar = html("div", attributes, push, value, track, html("span", { class: "name" }, token));
     const drag = (event) => {
       const box = track.getBoundingClientRect();
@@ -182,12 +182,15 @@ const lossPage = (() => {
     bars.forEach(({ bar, fill, truth, push, value }, i) => {
       fill.style.height = percent(now[i], 2).replace(" ", "");
       truth.style.height = percent(label[i] || 0, 2).replace(" ", "");
+      truth.hidden = !label[i];
       bar.classList.toggle("right", i === state.target);
       bar.classList.toggle("in-doubt", state.target === null);
       bar.setAttribute("aria-valuenow", (100 * now[i]).toFixed(1));
-      bar.setAttribute("aria-valuetext", percent(now[i], 1));
+      const share = pushes[i] / scale;
+      const direction = Math.abs(share) < 0.005 ? "not pushed" : share > 0 ? "pushed up" : "pushed down";
+      bar.setAttribute("aria-valuetext", `${percent(now[i], 1)}, ${direction}`);
       value.textContent = (100 * now[i]).toFixed(now[i] < 0.095 ? 1 : 0);
-      push.replaceChildren(drawPush(pushes[i] / scale));
+      push.replaceChildren(drawPush(share));
     });
     rows.forEach(({ row, input, value, gradient, name }) => {
       const result = losses.evaluate(name, state.logits, label);
@@ -258,7 +261,8 @@ const lossPage = (() => {
     stopTraining();
     chooseTarget(target === null ? "doubt" : String(target));
     chooseObjective(objective);
-    byId("preset-note").textContent = note;
+    const cost = (name) => short(losses.evaluate(name, state.logits, labels()).loss);
+    byId("preset-note").textContent = typeof note === "string" ? note : note(cost);
     update();
   }
 
@@ -278,7 +282,7 @@ const lossPage = (() => {
     stopTraining();
     update();
   });
-  const objectives = [["beside", `cross-entropy + ${LAMBDA} × loss`], ["alone", "the loss alone"]]; // prettier-ignore
+  const objectives = [["beside", `cross-entropy + ${LAMBDA} × loss`], ["alone", "the loss alone"]];
   const chooseObjective = radios(byId("objective"), objectives, "beside", (value) => {
     state.objective = value;
     stopTraining();

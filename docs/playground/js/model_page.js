@@ -40,7 +40,7 @@
       band: [read.low, read.high],
       beside: bestPossible(),
       span: span(),
-    }); // prettier-ignore
+    });
     const off = (x) => `${Math.abs(x - truth).toFixed(0)} off`;
     const rows = [
       ["Greedy", String(read.greedy), off(read.greedy)],
@@ -114,7 +114,7 @@
     ["Mean absolute error", "greedy", "median", "mean", "90 % interval covers", "its width"],
     loaded.map(({ label, test }) => [
       label, test.greedy.toFixed(1), test.median.toFixed(1), test.mean.toFixed(1), percent(test.coverage, 1), test.width.toFixed(0),
-    ]), // prettier-ignore
+    ]),
   );
   byId("model-table-note").textContent =
     `The weights of this page on ${task.test_size} questions that neither model was trained on, one seed. The dashed curve above is ` +

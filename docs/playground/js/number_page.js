@@ -41,10 +41,11 @@ const numberChart = (() => {
       const ticks = inside.filter((i) => i % step === 0);
       const parts = [];
       if (band) parts.push(svg("rect", { ...box(band, toX), y: top, height: base - top, class: "band" }));
-      if (range) parts.push(svg("rect", { ...box(range, toX), y: base - 4, height: 4, class: "range" }));
       parts.push(svg("path", { d: area, class: "area" }));
       if (beside) parts.push(svg("path", { d: linePath(inside.map((i) => [toX(i), toY(beside[i])])), class: "beside" }));
-      return [...parts, axis(ticks, toX, base, 6, width - 6), ...marks(lines, toX, top, base, width)];
+      parts.push(axis(ticks, toX, base, 6, width - 6));
+      if (range) parts.push(svg("rect", { ...box(range, toX), y: base, height: 4, class: "range" }));
+      return [...parts, ...marks(lines, toX, top, base, width)];
     });
   }
 
@@ -85,13 +86,13 @@ const numberChart = (() => {
       lines: [["greedy", read.greedy, "greedy"], ["median", read.median, "median"], ["mean", read.mean, "mean"]],
       band: [read.low, read.high],
       range: [start, start + size - 1],
-    }); // prettier-ignore
+    });
     const error = (number) => `expected error ${readings.expectedError(state.probs, number).toFixed(1)}`;
     const facts = [
       ["Greedy", read.greedy, error(read.greedy)],
       ["Median", read.median, error(read.median)],
       ["Mean", read.mean.toFixed(1), error(read.mean)],
-      ["90 % interval", `${read.low} to ${read.high}`, "shaded"],
+      ["90 % interval", `${read.low} to ${read.high}`, "shaded above"],
     ];
     const items = facts.map(([name, value, note]) =>
       html("div", {}, html("dt", {}, name), html("dd", {}, String(value)), html("dd", { class: "hint" }, note)),
@@ -190,7 +191,7 @@ const numberChart = (() => {
       row("Median", read.median, median),
       row("Mean", Math.round(read.mean), Math.round(mean)),
       row("Error of a sample", Math.round(spreadAround(state.probs, read.median)), Math.round(spreadAround(longer, read.median))),
-    ]); // prettier-ignore
+    ]);
     byId("extra-value").textContent = percent(state.extra, 1);
     byId("extra-note").textContent =
       state.extra === 0
@@ -217,7 +218,7 @@ const numberChart = (() => {
     });
   }
 
-  const shapes = [["bell", "one bell"], ["skewed", "skewed"], ["camps", "two camps"]]; // prettier-ignore
+  const shapes = [["bell", "one bell"], ["skewed", "skewed"], ["camps", "two camps"]];
   radios(byId("shape"), shapes, state.shape, (value) => {
     state.shape = value;
     state.steps = 1;

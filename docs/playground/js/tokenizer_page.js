@@ -49,7 +49,7 @@
   radios(byId("tokenizer"), TOKENIZERS.map(({ name }, i) => [String(i), name]), "0", (value) => {
     chosen = Number(value);
     update();
-  }); // prettier-ignore
+  });
   TOKENIZERS[0].sentences.forEach(({ text }, i) => byId("sentence").append(html("option", { value: i }, text)));
   byId("sentence").addEventListener("change", update);
   update();
