@@ -15,6 +15,24 @@ DRAGGED = 3.0  # percent; a pixel of a bar is half of one
 LEARNED_SHARE = 2.0  # percent
 
 
+# Start, stop after a few frames, and look again later; in the page, because an animation does not wait.
+STOPPED_TRAINING = """async () => {
+    const train = document.getElementById("train");
+    const share = () => Number(document.querySelector('.bar[data-token="4"]').ariaValueNow);
+    const frames = async (count) => {
+        for (let i = 0; i < count; i++) await new Promise(requestAnimationFrame);
+    };
+    const start = share();
+    train.click();
+    const during = train.textContent;
+    await frames(10);
+    train.click();
+    const stopped = share();
+    await frames(10);
+    return { start, during, stopped, later: share(), after: train.textContent };
+}"""
+
+
 def shares(page: Any) -> list[float]:
     """The probabilities that the bars announce, in percent."""
     return [float(bar.get_attribute("aria-valuenow")) for bar in page.locator(".bar").all()]
@@ -134,15 +152,9 @@ def test_training_in_doubt_ends_at_the_median_with_ntl_was_and_at_the_truth_with
 def test_training_is_animated_and_can_be_stopped(open_page: Callable[..., Any]) -> None:
     page = open_page(reduced_motion="no-preference")
     page.get_by_role("button", name="No idea").click()
-    train = page.locator("#train")
-    train.click()
-    assert train.inner_text() == "Stop"
-    page.wait_for_function("document.querySelector('.bar[data-token=\"4\"]').ariaValueNow > 12")
-    train.click()
-    stopped = shares(page)
-    page.wait_for_timeout(200)
-    assert train.inner_text() == "Train"
-    assert shares(page) == stopped
+    found = page.evaluate(STOPPED_TRAINING)
+    assert (found["during"], found["after"]) == ("Stop", "Train")
+    assert found["start"] < found["stopped"] == found["later"] < 90
 
 
 def test_the_curves_show_that_only_ntl_mse_is_flat_for_halves_on_either_side(page: Any) -> None:

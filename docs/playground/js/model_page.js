@@ -111,9 +111,9 @@
   byId("question").addEventListener("input", onType);
   fillTable(
     byId("model-table"),
-    ["Mean absolute error", "greedy", "median", "mean", "90 % interval covers", "its width"],
+    ["Mean absolute error", "greedy", "median", "mean", "interval covers", "width"],
     loaded.map(({ label, test }) => [
-      label, test.greedy.toFixed(1), test.median.toFixed(1), test.mean.toFixed(1), percent(test.coverage, 1), test.width.toFixed(0),
+      label.replace("cross-entropy + ", "+ "), test.greedy.toFixed(1), test.median.toFixed(1), test.mean.toFixed(1), percent(test.coverage, 1), test.width.toFixed(0),
     ]),
   );
   byId("model-table-note").textContent =
