@@ -94,6 +94,7 @@ def test_dragging_a_bar_takes_probability_from_the_others(page: Any) -> None:
     now = shares(page)
     assert abs(now[9] - 50) < DRAGGED
     assert abs(sum(now) - 100) < 1
+    assert page.locator("#preset-note").inner_text().startswith("Your own")
     drag(page, "text", 0.8)
     now = shares(page)
     assert abs(now[10] - 80) < DRAGGED

@@ -79,6 +79,14 @@ const drawing = (() => {
     table.replaceChildren(html("thead", {}, head), html("tbody", {}, ...rows.map((row) => tableRow(row))));
   }
 
+  /** Fill a description list from names, values and notes. */
+  function fillReadings(list, rows) {
+    const items = rows.map(([name, value, note]) =>
+      html("div", {}, html("dt", {}, name), html("dd", {}, String(value)), html("dd", { class: "hint" }, note)),
+    );
+    list.replaceChildren(...items);
+  }
+
   const percent = (p, digits = 0) => `${(100 * p).toFixed(digits)} %`;
 
   /** A number with a few significant digits, for losses of any size. */
@@ -101,5 +109,5 @@ const drawing = (() => {
     redraws.forEach((draw) => draw());
   });
 
-  return { html, svg, text, byId, show, linePath, axis, radios, fillTable, percent, short, onResize };
+  return { html, svg, text, byId, show, linePath, axis, radios, fillTable, fillReadings, percent, short, onResize };
 })();

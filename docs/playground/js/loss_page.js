@@ -34,12 +34,17 @@ const lossPage = (() => {
 
   const LAMBDA = 0.3; // the library's default weight of the number term
 
-  /** Label, target (null: uncertain), probabilities, loss to look at, beside cross-entropy or alone, what to notice (text, or a function of what a loss charges). */
+  /**
+   * Label, target (null: uncertain), probabilities, loss to look at, beside cross-entropy or alone, and what to notice:
+   * a text, or a function of what a loss charges.
+   */
   const PRESETS = [
     ["Near: 3 for 4", 4, spread(all(3, 0.9)), "wasserstein", "beside",
-      (cost) => `The answer is 4, the model says 3: cross-entropy charges ${cost("cross_entropy")}, NTL-WAS ${cost("wasserstein")}. Now try 9 for 4.`],
+      (cost) => `The answer is 4, the model says 3: cross-entropy charges ${cost("cross_entropy")}, ` +
+        `NTL-WAS ${cost("wasserstein")}. Now try 9 for 4.`],
     ["Far: 9 for 4", 4, spread(all(9, 0.9)), "wasserstein", "beside",
-      (cost) => `The model says 9: cross-entropy charges ${cost("cross_entropy")}, as for 3. NTL-WAS charges ${cost("wasserstein")}: it knows that 9 is farther away.`],
+      (cost) => `The model says 9: cross-entropy charges ${cost("cross_entropy")}, as for 3. NTL-WAS charges ` +
+        `${cost("wasserstein")}: it knows that 9 is farther away.`],
     ["Half on 3, half on 5", 4, HALVES, "expected_value", "alone",
       "The mean of 3 and 5 is 4, so NTL-MSE is zero and has no arrows: it is blind here. NTL-WAS charges 1 and pushes 4 up."],
     ["No idea", 4, new Array(11).fill(1), "wasserstein", "alone",
@@ -51,6 +56,9 @@ const lossPage = (() => {
     ["In doubt, too sure", null, spread(all(4, 0.99)), "crps", "alone",
       "All on the median: for NTL-WAS this is better than being honest (it over-sharpens). CRPS and cross-entropy disagree."],
   ];
+
+  const OWN_NOTE = "Your own prediction. Which losses notice how far away it is?";
+  const TRAIN_NOTE = "Follow the arrows, and see where this loss leads.";
 
   const state = { logits: [], target: 4, loss: "wasserstein", objective: "beside", timer: 0 };
   const listeners = [];
@@ -72,6 +80,7 @@ const lossPage = (() => {
     const others = 1 - before[index];
     setProbs(before.map((q, i) => (i === index ? p : (q * (1 - p)) / others)));
     stopTraining();
+    byId("preset-note").textContent = OWN_NOTE;
     update();
   }
 
@@ -225,13 +234,16 @@ const lossPage = (() => {
 
   /** Follow the arrows to the end, or until stopped. */
   function train() {
-    if (state.timer) return stopTraining();
+    if (state.timer) {
+      stopTraining();
+      return;
+    }
     const start = evaluateObjective();
     const title = LOSSES.find(([name]) => name === state.loss)[1];
     const scale = scaleOf(start.gradient, evaluateObjective(NO_IDEA).gradient);
     if (largestOf(start.gradient) < 1e-6 * scale) {
       byId("train-note").textContent = `${title} has no gradient here: nothing moves.`;
-      return undefined;
+      return;
     }
     const pace = { step: 0.12, floor: 0.05 * scale };
     const finish = () => {
@@ -252,7 +264,6 @@ const lossPage = (() => {
     byId("train").textContent = "Stop";
     byId("train-note").textContent = "Training …";
     state.timer = requestAnimationFrame(frame);
-    return undefined;
   }
 
   function usePreset([, target, weights, loss, objective, note]) {
@@ -262,6 +273,7 @@ const lossPage = (() => {
     chooseTarget(target === null ? "doubt" : String(target));
     chooseObjective(objective);
     const cost = (name) => short(losses.evaluate(name, state.logits, labels()).loss);
+    byId("train-note").textContent = TRAIN_NOTE;
     byId("preset-note").textContent = typeof note === "string" ? note : note(cost);
     update();
   }
@@ -291,7 +303,6 @@ const lossPage = (() => {
   usePreset(PRESETS[0]);
 
   return {
-    labels,
     probs,
     target: () => state.target,
     /** Call a function now and after every change. */

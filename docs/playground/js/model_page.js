@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { html, byId, fillTable, percent, onResize } = drawing;
+  const { html, byId, fillTable, fillReadings, percent, onResize } = drawing;
   const { task } = MODELS;
   const loaded = MODELS.models.map((file) => ({ ...file, model: t5.load(file) }));
   const cards = [];
@@ -43,15 +43,12 @@
     });
     const off = (x) => `${Math.abs(x - truth).toFixed(0)} off`;
     const rows = [
-      ["Greedy", String(read.greedy), off(read.greedy)],
-      ["Median", String(read.median), off(read.median)],
+      ["Greedy", read.greedy, off(read.greedy)],
+      ["Median", read.median, off(read.median)],
       ["Mean", read.mean.toFixed(1), off(read.mean)],
       ["90 % interval", `${read.low} to ${read.high}`, `${read.high - read.low} wide`],
     ];
-    const items = rows.map(([name, value, note]) =>
-      html("div", {}, html("dt", {}, name), html("dd", {}, value), html("dd", { class: "hint" }, note)),
-    );
-    facts.replaceChildren(...items);
+    fillReadings(facts, rows);
   }
 
   /** Fields and models from the numbers; `typed` leaves the text field as it is. */

@@ -1,61 +1,8 @@
 /** Whole numbers: a distribution over three digits, its readings, the walk to a quantile, and a digit too many. */
 "use strict";
 
-const numberChart = (() => {
-  const { svg, text, show, linePath, axis } = drawing;
-
-  /** Lines at single numbers, with their names in rows that do not overlap. */
-  function marks(lines, toX, top, base, width) {
-    return lines.flatMap(([label, value, style], row) => {
-      const x = toX(value);
-      const left = x > width * 0.6;
-      const words = { "text-anchor": left ? "end" : "start", class: `mark-name ${style}` };
-      const y = 14 + 17 * row;
-      return [
-        svg("line", { x1: x, x2: x, y1: y - 10, y2: base, class: `mark ${style}` }),
-        text(x + (left ? -6 : 6), y, `${label} ${Math.round(value)}`, words),
-      ];
-    });
-  }
-
-  /**
-   * Draw a distribution over 0 to 999.
-   *
-   * @param {HTMLElement} container
-   * @param {ArrayLike<number>} probs - `[1000]`.
-   * @param {Object} options - `label`; `lines`: name, value, class of each mark; `band`: interval; `range`: numbers to
-   *   highlight; `beside`: another distribution, as a line; `span`: numbers of the axis.
-   */
-  function draw(container, probs, { label, lines, band, range, beside, span = [0, 999] }) {
-    const top = 22 + 17 * lines.length;
-    const base = top + 120;
-    const [from, to] = span;
-    const largest = Math.max(...Array.from(probs).slice(from, to + 1), ...(beside || []));
-    show(container, base + 26, label, (width) => {
-      const toX = (number) => 6 + ((width - 12) * (number - from)) / (to - from);
-      const toY = (p) => base - (p / largest) * (base - top);
-      const inside = Array.from({ length: to - from + 1 }, (_, i) => from + i);
-      const outline = inside.map((i) => [toX(i), toY(probs[i])]);
-      const area = linePath([[toX(from), base], ...outline, [toX(to), base]]);
-      const step = to - from > 400 ? (width < 500 ? 200 : 100) : 50;
-      const ticks = inside.filter((i) => i % step === 0);
-      const parts = [];
-      if (band) parts.push(svg("rect", { ...box(band, toX), y: top, height: base - top, class: "band" }));
-      parts.push(svg("path", { d: area, class: "area" }));
-      if (beside) parts.push(svg("path", { d: linePath(inside.map((i) => [toX(i), toY(beside[i])])), class: "beside" }));
-      parts.push(axis(ticks, toX, base, 6, width - 6));
-      if (range) parts.push(svg("rect", { ...box(range, toX), y: base, height: 4, class: "range" }));
-      return [...parts, ...marks(lines, toX, top, base, width)];
-    });
-  }
-
-  const box = ([low, high], toX) => ({ x: toX(low), width: Math.max(toX(high) - toX(low), 2) });
-
-  return { draw };
-})();
-
 (() => {
-  const { html, svg, text, byId, show, radios, fillTable, percent, onResize } = drawing;
+  const { html, svg, text, byId, show, radios, fillTable, fillReadings, percent, onResize } = drawing;
   const SHAPES = {
     bell: (x, centre, spread) => Math.exp(-0.5 * ((x - centre) / spread) ** 2),
     skewed: (x, centre, spread) =>
@@ -94,10 +41,7 @@ const numberChart = (() => {
       ["Mean", read.mean.toFixed(1), error(read.mean)],
       ["90 % interval", `${read.low} to ${read.high}`, "shaded above"],
     ];
-    const items = facts.map(([name, value, note]) =>
-      html("div", {}, html("dt", {}, name), html("dd", {}, String(value)), html("dd", { class: "hint" }, note)),
-    );
-    byId("number-readings").replaceChildren(...items);
+    fillReadings(byId("number-readings"), facts);
   }
 
   // The walk.
@@ -186,11 +130,12 @@ const numberChart = (() => {
     const read = readings.readAll(state.probs);
     const median = readings.quantileOf(longer, 0.5);
     const mean = readings.mean(longer);
+    const errorOf = (probs) => Math.round(readings.expectedError(probs, read.median));
     const row = (name, masked, free) => [name, String(masked), String(free), `${(free - masked).toFixed(0)}`];
     fillTable(byId("extra-table"), ["", "3 digits", "sometimes 4", "moves by"], [
       row("Median", read.median, median),
       row("Mean", Math.round(read.mean), Math.round(mean)),
-      row("Error of a sample", Math.round(spreadAround(state.probs, read.median)), Math.round(spreadAround(longer, read.median))),
+      row("Error of a random answer", errorOf(state.probs), errorOf(longer)),
     ]);
     byId("extra-value").textContent = percent(state.extra, 1);
     byId("extra-note").textContent =
@@ -199,8 +144,6 @@ const numberChart = (() => {
         : "A few numbers that are ten times too large move the mean and the errors, hardly the median. The remedy: write all " +
           "answers with one width (007), and let the model write no other.";
   }
-
-  const spreadAround = (probs, number) => readings.expectedError(probs, number);
 
   function updateAll() {
     byId("centre-value").textContent = String(state.centre);
