@@ -214,9 +214,9 @@ def make_models(folders: Sequence[Path]) -> Path:
         probs = distributions(unpack(packed), packed, [example.question for example in test])
         models.append({"label": label, **packed, "test": score(probs, answers)})
         print(f"{label}: {models[-1]['test']}")
-    about = {
-        key: task[key] for key in ("weights", "noise", "smallest", "largest", "largest_answer", "test_size")
-    }
+    about = {key: task[key] for key in ("weights", "noise", "smallest", "largest", "test_size")}
+    medians = torch.tensor([example.expected for example in test], dtype=torch.float64)
+    about["floor"] = round((answers - medians).abs().mean().item(), 3)
     return write_constant("models", {"task": about, "models": models})
 
 

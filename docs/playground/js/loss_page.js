@@ -21,7 +21,7 @@ const lossPage = (() => {
     ["smmd", "SMMD", "A smooth distance between distributions; errors on neighbours count nearly as one."],
     ["digit_entropy", "DEL", "Binary cross-entropy of each digit's own logit, weighted with its probability."],
     ["number_level", "NumberLevel", "Relative error of the expected number, from 0 to 1."],
-    ["relative_error", "Relative error", "Relative error of the likeliest number (part of NTIL). It is zero once the likeliest digit is right."],
+    ["relative_error", "Relative error", "Relative error of the likeliest number (part of NTIL), zero once the likeliest digit is right."],
     ["magnitude", "Magnitude", "Difference in order of magnitude of the likeliest number (part of NTIL)."],
     ["ntil", "NTIL", "NTL-WAS, plus the relative error and the magnitude of the likeliest number."],
   ];

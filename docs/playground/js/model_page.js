@@ -35,7 +35,7 @@
     const read = readings.readAll(probs);
     const truth = trueMean();
     numberChart.draw(chart, probs, {
-      label: `${label}: greedy ${read.greedy}, median ${read.median}, mean ${Math.round(read.mean)}; the true mean is ${truth}`,
+      label: `${label}: greedy ${read.greedy}, median ${read.median}; the true mean is ${truth}`,
       lines: [["true", truth, "truth"], ["greedy", read.greedy, "greedy"], ["median", read.median, "median"]],
       band: [read.low, read.high],
       beside: bestPossible(),
@@ -63,7 +63,7 @@
     const strange = numbers.some((x) => x < task.smallest || x > task.largest);
     byId("question-note").textContent =
       `True mean: ${sum} = ${trueMean()}. The noise has a standard deviation of ${task.noise}.` +
-      (strange ? ` The models have only seen numbers from ${task.smallest} to ${task.largest}: this one is new to them.` : "");
+      (strange ? ` The models have only seen ${task.smallest} to ${task.largest}: this question is new to them.` : "");
     byId("question").setAttribute("aria-invalid", "false");
     loaded.forEach((each, i) => updateCard(each, cards[i], question));
   }
@@ -88,11 +88,12 @@
   }
 
   function makeSlider(weight, i) {
-    const slider = html("input", { type: "range", id: `integer-${i}`, min: task.smallest, max: task.largest, step: 1, value: numbers[i] });
+    const range = { min: task.smallest, max: task.largest, value: numbers[i] };
+    const slider = html("input", { type: "range", id: `integer-${i}`, ...range });
     const output = html("output", {}, String(numbers[i]));
     slider.addEventListener("input", onSlide);
-    const name = ["First", "Second", "Third"][i];
-    byId("question-sliders").append(html("label", { for: slider.id }, `${name} number, counts ${weight} times `, output, slider));
+    const name = `${["First", "Second", "Third"][i]} number, counts ${weight} times `;
+    byId("question-sliders").append(html("label", { for: slider.id }, name, output, slider));
     return { slider, output };
   }
 
@@ -110,12 +111,15 @@
     byId("model-table"),
     ["Mean absolute error", "greedy", "median", "mean", "interval covers", "width"],
     loaded.map(({ label, test }) => [
-      label.replace("cross-entropy + ", "+ "), test.greedy.toFixed(1), test.median.toFixed(1), test.mean.toFixed(1), percent(test.coverage, 1), test.width.toFixed(0),
+      label.replace("cross-entropy + ", "+ "),
+      ...[test.greedy, test.median, test.mean].map((error) => error.toFixed(1)),
+      percent(test.coverage, 1),
+      test.width.toFixed(0),
     ]),
   );
   byId("model-table-note").textContent =
-    `The weights of this page on ${task.test_size} questions that neither model was trained on, one seed. The dashed curve above is ` +
-    "all that can be known; no model can have an error below 20.3. Over several seeds the two are level by the median; the " +
-    "reading gains more than the loss.";
+    `These two models, with the weights of this page, on ${task.test_size} questions that they were not trained on. The noise ` +
+    `alone gives an error of ${task.floor.toFixed(1)}. Over five seeds the two are level by the median: the reading gains more ` +
+    "than the loss.";
   onResize(() => update());
 })();

@@ -103,7 +103,8 @@
     if (state.kind === "greedy") return `The likeliest ${place} digit is ${step.digit}, with ${percent(step.share, 1)}.`;
     const smaller = step.digit ? `Digits below ${step.digit} hold ${percent(step.before, 1)}` : "Nothing lies below 0";
     const last = i === 2;
-    const rest = `(${percent(step.quantile, 1)} − ${percent(step.before, 1)}) / ${percent(step.share, 1)} = ${percent(step.rest, 1)}`;
+    const [goal, before, share] = [step.quantile, step.before, step.share].map((p) => percent(p, 1));
+    const rest = `(${goal} − ${before}) / ${share} = ${percent(step.rest, 1)}`;
     return (
       `${smaller}; with ${step.digit} it is ${percent(step.before + step.share, 1)}, past the marker at ` +
       `${percent(step.quantile, 1)}. So the ${place} digit is ${step.digit}. ` +
