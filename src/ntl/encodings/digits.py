@@ -101,7 +101,7 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 
     Returns:
         The copy, with the same vocabulary. It encodes `42` as `4` and `2`, which T5 and GPT-2 already have.
-        Classes such as `T5Tokenizer` would forget the splitting when saved and loaded, so it has none of them.
+        It is a plain fast tokenizer, because `T5Tokenizer` forgets the splitting when it is saved and loaded.
 
     Raises:
         UserError: The copy does not encode the ten digits as ten tokens, or does not decode texts unchanged.
