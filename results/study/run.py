@@ -182,8 +182,8 @@ def selected(family: str, objective: str) -> float | None:
         objective: An objective of `study.yaml`.
 
     Returns:
-        The candidate with the least error on validation data, or what `study.yaml` fixes for the family. None for
-        an objective without a weight.
+        The candidate with the least error on validation data, or what `study.yaml` fixes for the family. None
+        for an objective without a weight.
 
     Raises:
         UserError: The selection is not finished.

@@ -17,8 +17,9 @@ import numpy as np
 from run import BASELINE, HERE, STUDY, selection_errors
 from scipy.stats import ttest_1samp
 
+from ntl.report.groups import mean_and_interval
 from ntl.report.style import FLOOR, STYLE, add_legend, new_figure, plot_seeds, series_style
-from ntl.scores import mean_and_interval, reading_metric
+from ntl.scores import reading_metric
 from ntl.training.run_folder import Metrics, RunFolder
 
 READINGS = ("greedy", "median", "mean")
@@ -221,7 +222,8 @@ def text_table(name: str, setting: Setting) -> str:
     rows = []
     for objective, runs in setting.items():
         cells = {"objective": NAMES[objective], "seeds": str(len(runs))}
-        for metric, title in (("ce_text", "NLL of text"), ("ce_numbers", "NLL of numbers"), ("ntl", "NTL-WAS")):
+        titles = {"ce_text": "NLL of text", "ce_numbers": "NLL of numbers", "ntl": "NTL-WAS"}
+        for metric, title in titles.items():
             found = effect(runs, setting[BASELINE], metric=metric)
             cells[title] = with_interval([run.metrics.get(metric) for run in runs.values()])
             cells[f"{title} over CE"] = rounded(found.mean, found.interval, "+") if found else NONE
@@ -333,9 +335,7 @@ def draw_overview(settings: Mapping[str, Setting]) -> None:
         ax.set_ylim(len(settings) - 0.5, -0.5)
         ax.set_xlabel("error over cross-entropy's, %")
         ax.set_title(reading)
-    add_legend(
-        figure, axes[0], "paired difference in MAE with its 95 % confidence interval; left of 0 is better"
-    )
+    add_legend(figure, "paired difference in MAE with its 95 % confidence interval; left of 0 is better")
     figure.savefig(HERE / "overview.png", dpi=150)
 
 
@@ -354,7 +354,7 @@ def draw_curves(settings: Mapping[str, Setting]) -> None:
         ax.set_title(name)
         ax.set_xlabel("steps")
     axes[0].set_ylabel("validation MAE, greedy")
-    add_legend(figure, axes[0], "lines: median over seeds, bands: all seeds")
+    add_legend(figure, "lines: median over seeds, bands: all seeds")
     figure.savefig(HERE / "learning_curves.png", dpi=150)
 
 
