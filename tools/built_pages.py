@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from latex2mathml.converter import convert
 
 # The generator loads this script of its search from the network, for pages that are opened from a folder.
-_SHIM = "https://unpkg.com/iframe-worker/shim"
+_SHIM = re.compile(r'https://[^"]*/iframe-worker/shim')
 _FORMULA = re.compile(
     r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL
 )  # \( inline \), \[ block \]
@@ -23,7 +23,7 @@ def finish(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         up = "../" * (len(page.relative_to(site).parts) - 1)
-        new = _FORMULA.sub(_mathml, text).replace(_SHIM, f"{up}assets/iframe-worker.js")
+        new = _SHIM.sub(f"{up}assets/iframe-worker.js", _FORMULA.sub(_mathml, text))
         if new != text:
             page.write_text(new, encoding="utf-8")
 

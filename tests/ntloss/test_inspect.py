@@ -314,6 +314,11 @@ class TestTheCommand:
         out = run_inspect("gpt2").replace("GPT2TokenizerFast", "GPT2Tokenizer")
         assert out in page.read_text(encoding="utf-8")
 
+    def test_the_version_is_that_of_the_package(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit, match="0"):
+            main(["--version"])
+        assert capsys.readouterr().out == f"ntloss {ntloss.__version__}\n"
+
     def test_the_import_in_the_help_works(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             main(["inspect", "--help"])
