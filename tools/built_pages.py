@@ -30,7 +30,8 @@ def finish(site: Path) -> None:
 
 def _mathml(match: re.Match[str]) -> str:
     display = "block" if match[1] == "div" else "inline"
-    return convert(html.unescape(match[2]).strip(), display=display)
+    formula = convert(html.unescape(match[2]).strip(), display=display)
+    return f'<span class="formula">{formula}</span>'
 
 
 class _Page(HTMLParser):
