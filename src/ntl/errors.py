@@ -1,4 +1,4 @@
-"""The lab's user-fixable error."""
+"""The lab's user-fixable error, and how others are quoted in it."""
 
 
 class UserError(Exception):
@@ -6,3 +6,8 @@ class UserError(Exception):
 
     The command line prints the message on one line, without a traceback, and exits with code 2.
     """
+
+
+def describe(error: Exception) -> str:
+    """Return an error's type and the first line of its message, for the message of another one."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -1,34 +1,54 @@
 """Evaluate a trained model by the paper's protocol, distributed over all processes.
 
 Questions of similar length are decoded together with beam search. The last number of each decoded text is its
-prediction. Other readings of the same model are the median and the mean of its distribution. The metrics
-cover numbers, texts and the teacher-forced loss. Each rank answers its share of the questions, and every rank
-receives all results.
+prediction. Other readings of the same model are the median and the mean of its distribution, see
+`ntloss.decoding.number_quantiles`. The metrics cover numbers, texts and the teacher-forced loss. Each rank
+answers its share of the questions, and every rank receives all results.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import gather_object
 from torch import nn
 
 from ntl.approaches import Approach
+from ntl.approaches.answer_format import PLAIN_PRECISION
 from ntl.config.settings import GenerationSettings
-from ntl.data import Example, TaskData, fingerprint
+from ntl.data import Example, TaskData
 from ntl.errors import UserError
-from ntl.readings import Distribution, read_distributions, reading_scores
-from ntl.scores import final_answer_scores, finite_or_none, number_scores, reference_scores, text_scores
+from ntl.scores import (
+    SPACED,
+    SPACED_LEVELS,
+    Distribution,
+    final_answer_scores,
+    finite_or_none,
+    interval_levels,
+    number_scores,
+    reading_scores,
+    reference_scores,
+    text_scores,
+)
 from ntl.training.run_folder import Metrics, Prediction, RunFolder
 from ntloss.parsing import parse_number
 
 REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
+# The first of these that a task has measures how many answers are right.
+RIGHT = ("exact_final_answer", "exact_number", "exact_match")
+ERRORS = ("mae", "log_mae")
+
+Answer = tuple[str, Distribution | None]
+"""One question's text and, if a reading needs it, the distribution of its number."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -42,20 +62,6 @@ class EvaluationResult:
 
     metrics: Metrics
     predictions: list[Prediction]
-
-
-class _Answer(NamedTuple):
-    """One question's text and, if a reading needs it, the distribution of its number."""
-
-    text: str
-    distribution: Distribution | None
-
-
-class _RankBatch(NamedTuple):
-    """One batch of a rank; a filler that keeps the ranks in step if `is_scored` is false."""
-
-    indices: list[int]
-    is_scored: bool
 
 
 def evaluate(
@@ -90,27 +96,31 @@ def evaluate(
         raise UserError("there are no examples to evaluate; expected at least one. Check the dataset.")
     examples = list(examples)  # may be memory-mapped: read them once
     model = approach.model if model is None else model
-    rank, world = _rank_and_world()
-    lengths = [len(example.question) for example in examples]
-    batches = _rank_batches(lengths, generation.batch_size, rank, world)
+    rank, world = PartialState().process_index, PartialState().num_processes
+    share = math.ceil(len(examples) / world)
+    batches = batches_by_length([len(e.question) for e in examples], min(generation.batch_size, share))
+    # A rank with fewer batches repeats the last one to keep in step; `_gather` counts it once.
+    rounds = math.ceil(len(batches) / world)
+    numbers = [min(number, len(batches) - 1) for number in range(rank, rounds * world, world)]
+    mine = {number: [examples[i] for i in batches[number]] for number in numbers}
+    answers: dict[int, list[Answer]] = {}
+    ill_formed: dict[int, int] = {}
     with _evaluation_mode(model):
-        losses = _losses(approach, model, examples, batches)
-        mine: dict[int, _Answer] = {}
-        ill_formed = 0
-        for batch in batches:
-            before = approach.ill_formed
-            questions = [examples[i].question for i in batch.indices]
-            answers = _answers(approach, model, questions, generation)
-            if batch.is_scored:
-                mine |= zip(batch.indices, answers, strict=True)
-                ill_formed += 0 if before is None else approach.ill_formed - before
-    answered = {i: answer for share in _gather(mine) for i, answer in share.items()}
+        losses = _losses(approach, model, mine)
+        for number, batch in mine.items():
+            before = approach.ill_formed or 0
+            answers[number] = _answers(approach, model, [e.question for e in batch], generation)
+            ill_formed[number] = (approach.ill_formed or 0) - before
+    found = _gather(answers)
+    answered = {
+        i: answer for n, batch in enumerate(batches) for i, answer in zip(batch, found[n], strict=True)
+    }
     result = _result(examples, [answered[i] for i in range(len(examples))], data, losses, generation)
     if approach.number_format is not None:
         fits = approach.number_format.fits
         result.metrics["outside_format"] = sum(not fits(example.answer) for example in examples)
     if approach.ill_formed is not None:
-        result.metrics["ill_formed"] = sum(_gather(ill_formed))
+        result.metrics["ill_formed"] = sum(_gather(ill_formed).values())
     return result
 
 
@@ -121,8 +131,7 @@ def evaluate_tests(
     folder: RunFolder,
     identity: Mapping[str, Any],
     model: nn.Module | None = None,
-    on_test: Callable[[str, Metrics, bool], None] = lambda test, metrics, is_new: None,
-) -> dict[str, Metrics]:
+) -> Iterator[tuple[str, Metrics, bool]]:
     """Evaluate every test set of a task, and write the results of each as soon as it is done.
 
     Test sets that were already evaluated with the same identity, questions and decoding are skipped.
@@ -135,40 +144,38 @@ def evaluate_tests(
         identity: JSON values that distinguish this model from others evaluated into this folder, such as its
             steps and its checkpoint.
         model: The wrapped model. Default: the approach's own.
-        on_test: Called with the name of each test set, its metrics, and whether they were computed by this
-            call.
 
-    Returns:
-        Maps each test set to its metrics, on every rank.
+    Yields:
+        The name of each test set, its metrics, and whether they are new, on every rank.
 
     Raises:
         UserError: `evaluate` fails, or the folder holds a file that cannot be read.
     """
-    rank, _ = _rank_and_world()
+    decoding: dict[str, Any] = {"beams": generation.beams, "max_new_tokens": generation.max_new_tokens}
+    if generation.quantile_readings:
+        decoding |= {"read": list(generation.read), "interval": generation.interval}
     identities = {
-        test: {
-            "model": dict(identity),
-            "questions": fingerprint(examples),
-            "decoding": _decoding(generation),
-        }
-        for test, examples in data.tests.items()
+        test: {"model": dict(identity), "questions": questions, "decoding": decoding}
+        for test, questions in data.fingerprints.items()
     }
+    writes = PartialState().is_main_process
     # Only rank 0 reads the folder: others may see it a moment later, and all ranks must do the same work.
     known: dict[str, Metrics] = {}
-    if rank == 0:
+    if writes:
         known = {t: folder.metrics()[t] for t, same in identities.items() if folder.is_evaluated(t, same)}
-    known = _gather(known)[0]
-    results: dict[str, Metrics] = {}
+    known = gather_object([known])[0]
     for test, examples in data.tests.items():
-        if test not in known:
-            result = evaluate(approach, examples, data, generation, model)
-            results[test] = {**result.metrics, **_references(data, examples)}
-            if rank == 0:
-                folder.write_results(test, results[test], result.predictions, identities[test])
-        else:
-            results[test] = known[test]
-        on_test(test, results[test], test not in known)
-    return results
+        if test in known:
+            yield test, known[test], False
+            continue
+        result = evaluate(approach, examples, data, generation, model)
+        metrics = result.metrics
+        if data.number_metrics:
+            train = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]
+            metrics |= reference_scores(train, examples)
+        if writes:
+            folder.write_results(test, metrics, result.predictions, identities[test])
+        yield test, metrics, True
 
 
 def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
@@ -201,13 +208,38 @@ def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def _rank_batches(lengths: Sequence[int], batch_size: int, rank: int, world: int) -> list[_RankBatch]:
-    """Return this rank's batches: as many as on every other rank, and of similar length."""
-    batches = batches_by_length(lengths, min(batch_size, math.ceil(len(lengths) / world)))
-    filler = batches[-1][-1:]
-    own = [_RankBatch(batch, True) for batch in batches[rank::world]]
-    rounds = math.ceil(len(batches) / world)
-    return own + [_RankBatch(filler, False)] * (rounds - len(own))
+def check_readings(approach: Approach, data: TaskData, generation: GenerationSettings) -> None:
+    """Try out, before training, whether the readings fit the model and the data.
+
+    Args:
+        approach: A fitted approach, whose model need not be trained.
+        data: Task whose questions will be answered.
+        generation: Decoding settings.
+
+    Raises:
+        UserError: A reading needs quantiles, but an answer is not a single number, or the model has none.
+    """
+    if not generation.quantile_readings:
+        return
+    example: Example | None = None
+    for example in chain(data.validation, *data.tests.values()):
+        if parse_number(example.answer, "whole") is None:
+            raise UserError(
+                f"the answer {example.answer[:80]!r} is not a single number, and "
+                f"evaluation.read=[{','.join(generation.quantile_readings)}] reads nothing else; expected "
+                "numbers such as -12.5. Choose another dataset, or pass evaluation.read=[greedy]."
+            )
+    if example is not None:
+        approach.quantiles(approach.model, [example.question], SPACED_LEVELS)
+
+
+def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
+    """Return the metrics that matter most, and those named in `more`, as one line."""
+    given = [name for name in metrics if metrics[name] is not None]
+    right = [name for name in RIGHT if name in given][:1]
+    errors = ["rougeL"] if right == ["exact_match"] else ERRORS  # the task compares texts, or numbers
+    shown = [name for name in (*more, *right, *errors) if name in given]
+    return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])
 
 
 @contextmanager
@@ -222,31 +254,28 @@ def _evaluation_mode(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def _losses(
-    approach: Approach, model: nn.Module, examples: Sequence[Example], rank_batches: Sequence[_RankBatch]
-) -> Metrics:
-    """Compute the teacher-forced loss and its terms, as if all examples of all ranks were one batch."""
+def _losses(approach: Approach, model: nn.Module, batches: Mapping[int, Sequence[Example]]) -> Metrics:
+    """Compute the teacher-forced loss and its terms, as if all examples of all ranks were one batch.
+
+    Args:
+        approach: Approach that encodes the examples.
+        model: The model, possibly wrapped.
+        batches: This rank's batches by number.
+    """
     device = next(model.parameters()).device
-    batches = []
-    for rank_batch in rank_batches:
-        chosen = [examples[i] for i in rank_batch.indices]
-        columns = approach.encode([e.question for e in chosen], [e.answer for e in chosen])
+    encoded, shares = {}, {}
+    for number, batch in batches.items():
+        columns = approach.encode([e.question for e in batch], [e.answer for e in batch])
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        batches.append(approach.collate(rows))
-    is_scored = [rank_batch.is_scored for rank_batch in rank_batches]
-    own = [approach.count(batch) for batch, scored in zip(batches, is_scored, strict=True) if scored]
-    none = torch.zeros_like(approach.count(batches[0]))  # a rank may have only fillers
-    counts = torch.stack(_gather(sum(own, none).cpu())).sum(0).to(device)
-    sums: dict[str, float] = {}
-    for batch, scored in zip(batches, is_scored, strict=True):
-        share = approach.loss(model, {k: v.to(device) for k, v in batch.items()}, counts)
-        if scored:
-            for name, value in {"loss": share.loss, **share.terms}.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
-    ranks = _gather(sums)
-    totals = {
-        name: sum(r.get(name, 0.0) for r in ranks) for name in dict.fromkeys(n for r in ranks for n in r)
-    }
+        encoded[number] = approach.collate(rows)
+    own = {number: approach.count(tensors).cpu() for number, tensors in encoded.items()}
+    counts = torch.stack(list(_gather(own).values())).sum(0).to(device)
+    for number, tensors in encoded.items():
+        share = approach.loss(model, {k: v.to(device) for k, v in tensors.items()}, counts)
+        shares[number] = {"loss": float(share.loss), **{name: float(x) for name, x in share.terms.items()}}
+    found = _gather(shares).values()
+    names = dict.fromkeys(chain.from_iterable(found))
+    totals = {name: sum(terms.get(name, 0.0) for terms in found) for name in names}
     if "ce" in totals:
         totals["perplexity"] = math.exp(totals["ce"]) if totals["ce"] < 700 else math.inf
     return {name: finite_or_none(value) for name, value in totals.items()}
@@ -254,23 +283,30 @@ def _losses(
 
 def _answers(
     approach: Approach, model: nn.Module, questions: Sequence[str], generation: GenerationSettings
-) -> list[_Answer]:
-    """Answer a batch of questions, and read the quantiles of their numbers if a reading needs them."""
+) -> list[Answer]:
+    """Answer a batch of questions, and read the distributions of their numbers if a reading needs them."""
     texts = approach.answer(model, questions, generation)
     if not generation.quantile_readings:
-        return [_Answer(text, None) for text in texts]
-    read = read_distributions(approach, model, questions, generation)
-    return [_Answer(*pair) for pair in zip(texts, read, strict=True)]
+        return [(text, None) for text in texts]
+    read = approach.quantiles(model, questions, (*SPACED_LEVELS, *interval_levels(generation.interval), 0.5))
+    wide = read.upper - read.lower > PLAIN_PRECISION * read.values.abs()
+    mean, _ = read.mean(SPACED)
+    # Sorted, because rounding may cross two quantiles.
+    spaced = read.values[:, :SPACED].sort(-1).values
+    ends, median = read.values[:, SPACED:-1].sort(-1).values, read.values[:, -1]
+    columns = (spaced, ends[:, 0], median, ends[:, 1], mean, read.mass, wide.double().mean(-1))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [(text, Distribution(*row)) for text, row in zip(texts, rows, strict=True)]
 
 
 def _result(
     examples: Sequence[Example],
-    answered: Sequence[_Answer],
+    answered: Sequence[Answer],
     data: TaskData,
     losses: Metrics,
     generation: GenerationSettings,
 ) -> EvaluationResult:
-    texts, answers = [answer.text for answer in answered], [example.answer for example in examples]
+    texts, answers = [text for text, _ in answered], [example.answer for example in examples]
     metrics: Metrics = {"count": len(examples), **losses}
     if data.number_metrics:
         metrics |= number_scores(texts, answers)
@@ -278,30 +314,14 @@ def _result(
     if data.final_answer_marker is not None:
         metrics |= final_answer_scores(texts, answers, data.final_answer_marker)
     if generation.quantile_readings:
-        read = [answer.distribution for answer in answered if answer.distribution is not None]
-        metrics |= reading_scores(read, answers, generation)
+        metrics |= reading_scores([read for _, read in answered if read is not None], answers, generation)
+    shown = ("lower", "median", "upper", *(["mean"] if "mean" in generation.read else []))
     predictions = []
-    for example, answer in zip(examples, answered, strict=True):
-        pair = [_number(side) if data.number_metrics else None for side in (answer.text, example.answer)]
-        shown = {} if answer.distribution is None else answer.distribution.fields(generation)
-        predictions.append(Prediction(example.question, example.answer, answer.text, *pair, **shown))
+    for example, (text, read) in zip(examples, answered, strict=True):
+        pair = [_number(side) if data.number_metrics else None for side in (text, example.answer)]
+        numbers = {} if read is None else {name: finite_or_none(getattr(read, name)) for name in shown}
+        predictions.append(Prediction(example.question, example.answer, text, *pair, **numbers))
     return EvaluationResult(metrics, predictions)
-
-
-def _decoding(generation: GenerationSettings) -> dict[str, Any]:
-    """Return the settings that an evaluation's results depend on."""
-    used = {"beams": generation.beams, "max_new_tokens": generation.max_new_tokens}
-    if not generation.quantile_readings:
-        return used
-    return {**used, "read": list(generation.read), "interval": generation.interval}
-
-
-def _references(data: TaskData, examples: Sequence[Example]) -> Metrics:
-    if not data.number_metrics:
-        return {}
-    train = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]
-    answers, expected = [e.answer for e in examples], [e.expected for e in examples]
-    return reference_scores(train, answers, expected)
 
 
 def _number(text: str) -> float | None:
@@ -310,16 +330,6 @@ def _number(text: str) -> float | None:
     return None if number is None else max(-sys.float_info.max, min(number, sys.float_info.max))
 
 
-def _rank_and_world() -> tuple[int, int]:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
-
-
-def _gather(item: Any) -> list[Any]:
-    """Gather one item from each rank, in rank order, on every rank."""
-    _, world = _rank_and_world()
-    items: list[Any] = [item] * world
-    if world > 1:
-        dist.all_gather_object(items, item)
-    return items
+def _gather(mine: Mapping[int, T]) -> dict[int, T]:
+    """Merge what all ranks have computed for their batches, by the batch's number, on every rank."""
+    return {number: value for share in gather_object([mine]) for number, value in share.items()}

@@ -1,4 +1,9 @@
-"""Compute metrics of answers, and means and uncertainties of metrics over seeds."""
+"""Compute metrics of answers: of numbers, of texts, and of the distributions that numbers are read from.
+
+A greedily decoded number is made digit by digit, and errors are judged by distance, for which the median and
+the mean of the model's distribution are better. The same quantiles give an interval, whose coverage says how
+well the model knows its own error.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,38 @@ import math
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from statistics import median
+from typing import NamedTuple
 
-import numpy as np
-
-from ntloss import NumericMetrics
+from ntl.config.settings import GenerationSettings
+from ntl.data import Example, format_number
+from ntloss import NumericMetrics, QuantileMetrics
 from ntloss.parsing import number_texts, parse_number
+
+SPACED = 20
+"""Number of equally spaced quantiles whose mean is the mean, and whose coverage is measured."""
+SPACED_LEVELS = tuple((k + 0.5) / SPACED for k in range(SPACED))
+
+
+class Distribution(NamedTuple):
+    """What was read out of the model's distribution for one question; NaN where it writes no number.
+
+    Args:
+        spaced: The quantiles of `SPACED_LEVELS`, ascending.
+        lower: Lower end of the interval.
+        median: The median.
+        upper: Upper end of the interval.
+        mean: The mean.
+        mass: Probability that the model writes a number, as `NumberQuantiles.mass`.
+        unresolved: Share of the quantiles that the search did not find within its rows.
+    """
+
+    spaced: Sequence[float]
+    lower: float
+    median: float
+    upper: float
+    mean: float
+    mass: float
+    unresolved: float
 
 
 def number_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float | None]:
@@ -37,15 +69,12 @@ def reading_metric(reading: str, metric: str) -> str:
     return metric if reading == "greedy" else f"{reading}_{metric}"
 
 
-def reference_scores(
-    train: Sequence[str], answers: Sequence[str], expected: Sequence[float | None]
-) -> dict[str, float | None]:
+def reference_scores(train: Sequence[str], examples: Sequence[Example]) -> dict[str, float | None]:
     """Score two references that a model's errors are compared with.
 
     Args:
         train: Training answers.
-        answers: The correct answers of a test set.
-        expected: The answers without their noise, None where that is not known.
+        examples: Examples of a test set, with the answers without their noise if these are known.
 
     Returns:
         `constant_mae` and `constant_log_mae`: the errors of always answering the median of the training
@@ -53,15 +82,16 @@ def reference_scores(
         of answering without the noise, which no model can beat; only if the noise of every answer is known.
 
     Example:
-        >>> scores = reference_scores(["1", "2", "9"], ["4", "1"], [3.0, 3.0])
+        >>> scores = reference_scores(["1", "2", "9"], [Example("a", "4", 3.0), Example("b", "1", 3.0)])
         >>> scores["constant_mae"], scores["noise_mae"]
         (1.5, 1.5)
     """
     known = [number for number in map(parse_number, train) if number is not None]
-    references = {"constant": [median(known)] * len(answers)} if known else {}
+    references = {"constant": [median(known)] * len(examples)} if known else {}
+    expected = [example.expected for example in examples]
     if None not in expected:
-        references["noise"] = list(expected)
-    true = [parse_number(answer) for answer in answers]
+        references["noise"] = expected
+    true = [parse_number(example.answer) for example in examples]
     scores = {}
     for name, predicted in references.items():
         found = NumericMetrics(metrics=["mae", "log_mae"]).update(predicted, true).compute()
@@ -168,36 +198,44 @@ def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: st
     }
 
 
-def mean_and_error(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Compute the mean over seeds and its standard error.
+def reading_scores(
+    read: Sequence[Distribution], answers: Sequence[str], generation: GenerationSettings
+) -> dict[str, float | None]:
+    """Score each reading, and the distributions that they come from.
 
     Args:
-        values: One value per seed.
+        read: The distribution of each answer.
+        answers: The correct answers, single numbers.
+        generation: Decoding settings.
 
     Returns:
-        The mean, None if any value is None, and the sample standard deviation / sqrt(seeds), None for fewer
-        than two seeds.
+        The metrics of `number_scores` for each reading, with its name in front (`median_mae`); `crps`;
+        `interval_coverage`, `interval_width` and `interval_score` of the intervals; `coverage_95`,
+        `coverage_85`, ... of the central intervals between the spaced quantiles, see
+        `ntloss.QuantileMetrics`; and the means of `mass` and `unresolved` as `number_mass` and
+        `unresolved_rate`.
     """
-    if not values or any(value is None for value in values):
-        return None, None
-    array = np.array(values, dtype=np.float64)
-    error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
-    return float(array.mean()), error
+    true = [math.nan if number is None else number for number in map(parse_number, answers)]
+    found = QuantileMetrics(SPACED_LEVELS).update([d.spaced for d in read], true).compute()
+    scores = {name: value for name, value in found.items() if name.startswith(("crps", "coverage_"))}
+    ends = [(d.lower, d.upper) for d in read]
+    of_interval = QuantileMetrics(interval_levels(generation.interval)).update(ends, true).compute()
+    names = ("interval_coverage", "interval_width", "interval_score")
+    scores |= zip(names, list(of_interval.values())[-len(names) :], strict=True)
+    metrics = {name: finite_or_none(value) for name, value in scores.items()}
+    metrics["number_mass"] = sum(d.mass for d in read) / len(read)
+    metrics["unresolved_rate"] = sum(d.unresolved for d in read) / len(read)
+    for reading in generation.quantile_readings:
+        numbers = [getattr(d, reading) for d in read]
+        texts = [format_number(number) if math.isfinite(number) else "" for number in numbers]
+        scored = number_scores(texts, answers)
+        metrics |= {reading_metric(reading, name): scored[name] for name in scored if name != "count"}
+    return metrics
 
 
-def mean_and_interval(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Compute the mean over seeds and the half-width of its 95 % confidence interval (Student's t).
-
-    Args:
-        values: One value per seed.
-
-    Returns:
-        The mean, None if any value is None, and the half-width, None for fewer than two seeds.
-    """
-    from scipy.stats import t
-
-    mean, error = mean_and_error(values)
-    return mean, None if error is None else error * float(t.ppf(0.975, len(values) - 1))
+def interval_levels(interval: float) -> tuple[float, float]:
+    """Return the quantiles at the ends of the interval with a share of the distribution."""
+    return (1 - interval) / 2, (1 + interval) / 2
 
 
 def finite_or_none(value: float) -> float | None:

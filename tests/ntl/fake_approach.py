@@ -19,7 +19,6 @@ class FakeApproach:
         self.model = nn.Linear(1, 1)
         self.model.train()
         self.tokenizer = None
-        self.vocabulary = None
         self.ill_formed = None
         self.number_format = None
         self.asked = []

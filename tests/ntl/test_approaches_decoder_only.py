@@ -127,7 +127,6 @@ def test_a_row_that_is_too_long_for_the_model_is_an_error():
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"encoding": "rt"}, "encoding=rt needs family=t5"),
         ({"config": {"model_type": "t5"}}, "is a t5; family=decoder_only"),
         (
             {"config": {"model_type": "llama", "hidden_siz": 8}},

@@ -23,7 +23,7 @@ from tolerances import HALF_PRECISION, assert_close
 from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import IGNORE, build_approach
-from ntl.approaches.shapes import SHAPES, get_shape
+from ntl.approaches.shapes import get_shape
 from ntl.config.settings import LossSettings, ModelSettings
 from ntl.errors import UserError
 from ntloss import NTLoss, criterion_names
@@ -214,8 +214,6 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_rejected(tmp_
         ),
         ({"config": {"model_type": "t5", "feed_forward_proj": "wavy"}}, {}, "wavy"),
         ({"checkpoint": "/nowhere"}, {}, "model_name_or_path=/nowhere is not a folder"),
-        ({"encoding": "roman"}, {}, "encoding='roman' is unknown; expected digits, auto, rt or xval"),
-        ({"family": "bert"}, {}, "family='bert' is unknown; expected one of t5, decoder_only"),
         ({}, {"criterion": "euclid"}, "no criterion is called 'euclid'. Expected one of crps, digit_entropy"),
         ({}, {"criterion": "wasserstein", "options": {"p": 2}}, "has no option 'p'"),
         ({}, {"criterion": "dist2", "reweigh": True}, "reweigh"),
@@ -238,7 +236,7 @@ def test_shapes_are_found_by_name_and_in_folders(tmp_path):
     assert get_shape("t5-base")["num_layers"] == 12
     make().model.save_pretrained(tmp_path)
     shape = get_shape(str(tmp_path))
-    assert {key: shape[key] for key in SHAPES["t5-tiny"]} == SHAPES["t5-tiny"]
+    assert get_shape("t5-tiny").items() <= shape.items()
     assert "vocab_size" not in shape
     build_approach(ModelSettings(config=shape), LossSettings())
     with pytest.raises(UserError, match="expected one of t5-tiny, t5-small"):

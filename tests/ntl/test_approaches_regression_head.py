@@ -5,7 +5,6 @@ import torch
 from approach_cases import (
     ANSWERS,
     GREEDY,
-    NTL,
     QUESTIONS,
     assert_split_does_not_matter,
     assert_the_same,
@@ -94,18 +93,6 @@ def test_pretrained_weights_get_a_regression_head(tmp_path):
         if key != "lm_head.weight":
             assert_identical(body[key], value)
     assert 0.5 < approach.model.head.weight.std() * 64**0.5 < 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "loss", "complaint"),
-    [
-        ({}, NTL, "loss=wasserstein needs number tokens"),
-        ({"encoding": "rt"}, CE, "encoding=rt has no regression head; expected digits or auto"),
-    ],
-)
-def test_invalid_settings_are_errors(settings, loss, complaint):
-    with pytest.raises(UserError, match=complaint):
-        make(head="regression", loss=loss, **settings)
 
 
 def test_an_answer_that_is_not_a_number_is_an_error_that_quotes_it():

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from approach_cases import (
     ANSWERS,
     GREEDY,
-    NTL,
     QUESTIONS,
     assert_split_does_not_matter,
     assert_the_same,
@@ -141,16 +140,3 @@ def test_pretrained_weights_get_a_number_head(tmp_path):
     assert 0.5 < approach.model.number_head[0].weight.std() * 64**0.5 < 2
     approach.fit([])
     gradient(approach, rows_of(approach), 6)
-
-
-@pytest.mark.parametrize(
-    ("settings", "loss", "complaint"),
-    [
-        ({}, NTL, "loss=wasserstein needs number tokens"),
-        ({"family": "decoder_only"}, CE, "family=decoder_only has no xVal; expected t5"),
-        ({}, LossSettings(label_smoothing=2), "label_smoothing is 2; expected a number from 0 to 1"),
-    ],
-)
-def test_invalid_settings_are_errors(settings, loss, complaint):
-    with pytest.raises(UserError, match=complaint):
-        make(encoding="xval", loss=loss, **settings)

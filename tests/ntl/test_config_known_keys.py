@@ -75,6 +75,10 @@ def test_an_unknown_key_is_an_error_that_suggests_the_closest_one(override, expe
         (["model_args.log_scale_embeddings=false"], "Pass model_args=rt"),
         (["model_args.model_name_or_path=some/model"], "Pass model_args.model_name_or_path=null"),
         (["dataset_args.data_seed=1"], "Pass dataset_args.data_dir=null"),
+        (
+            ["dataset_args=tabular", "dataset_args.data_seed=1", "dataset_args.split_by=carat"],
+            "Pass dataset_args.split_by=null to split at random",
+        ),
         (["+training_args.num_train_epochs=3"], "Pass training_args.max_steps=-1"),
         (["training_args.warmup_steps=10"], "lr_scheduler_type is reduce_lr_on_plateau"),
         (["+training_args.label_smoothing_factor=0.1"], "Pass loss=ce loss.label_smoothing=0.1"),
@@ -115,7 +119,20 @@ def test_every_file_of_a_group_only_has_keys_of_the_first_one(group, base):
 
 @pytest.mark.parametrize("name", choices("run_specific_config"))
 def test_a_run_specific_configuration_only_sets_keys_of_the_other_files(name):
-    assert plan_runs([f"run_specific_config@_global_={name}"])
+    (run,) = plan_runs([f"run_specific_config@_global_={name}"])
+    text = (resources.files("ntl.config") / f"run_specific_config/{name}.yaml").read_text()
+    for section, keys in OmegaConf.create(text).items():
+        assert set(keys) <= set(run.config[section])
+
+
+@pytest.mark.parametrize("dataset", choices("dataset_args"))
+def test_a_debug_run_takes_every_dataset(dataset):
+    debug = [f"dataset_args={dataset}", "run_specific_config@_global_=debug_config"]
+    (run,) = plan_runs(debug)
+    assert run.data.get("data_dir", "sample") == "sample"
+    if "data_dir" not in run.data:
+        with pytest.raises(UserError, match="data_dir is unknown"):
+            plan_runs([*debug, "dataset_args.data_dir=sample"])
 
 
 @pytest.mark.parametrize(

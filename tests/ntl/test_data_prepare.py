@@ -156,7 +156,7 @@ def test_an_interrupted_run_leaves_nothing_and_the_next_one_is_complete(
         context.setattr(mathematics_dataset, "read_pairs", interrupted)
         code, printed = prepare("mathematics_dataset")
     assert code == 130
-    assert "nothing was changed" in printed
+    assert "interrupted. Nothing was changed." in printed
     assert outputs(tmp_path / "out") == []
     assert prepare("mathematics_dataset")[0] == 0
     assert outputs(tmp_path / "out") == OUTPUTS
@@ -280,13 +280,19 @@ def test_products_are_prepared_without_a_source(prepare, tmp_path):
             "split_seed is 'x'; expected a whole number of at least 0. Pass for example split_seed=1",
         ),
         (["gsm8k", "split_seed=-1"], "split_seed is -1; expected a whole number of at least 0"),
-        (["gsm8k", "validation_share=2"], r"validation_share is 2; expected a number above 0 and below 1"),
+        (
+            ["gsm8k", "validation_share=2"],
+            r"validation_share is 2; expected a number that is above 0 and below 1",
+        ),
         (["gsm8k", "annotations=lose"], "annotations is 'lose'; expected one of: remove, keep"),
         (["gsm8k", "overwrite=yes"], "overwrite is 'yes'; expected .*true"),
         (["gsm8k", "source="], "source is ''; expected the path of a folder"),
         (["gsm8k", "source"], "'source' cannot be read; expected key=value"),
         (["gsm8k"], "source=data/grade.* is not a folder; expected one that holds train.jsonl, test.jsonl"),
-        (["mathematics_dataset", "validation_share=0"], "validation_share is 0; expected a number above 0"),
+        (
+            ["mathematics_dataset", "validation_share=0"],
+            "validation_share is 0; expected a number that is above 0",
+        ),
     ],
 )
 def test_an_error_says_what_was_given_and_what_is_expected(

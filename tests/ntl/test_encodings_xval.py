@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from conftest import shared
 from tolerances import CANCELLATION, approx, assert_close
 
 from ntl.encodings.digits import character_tokenizer, load_tokenizer, split_digits
-from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values, format_number
+from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values
 from ntl.errors import UserError
 
 
@@ -73,12 +72,6 @@ def test_adjacent_numbers_are_decoded_separately(encoding):
 def test_a_text_that_contains_the_number_token_is_an_error(encoding):
     with pytest.raises(UserError, match="plain text"):
         encoding.encode(["what is [NUM]?"])
-
-
-def test_a_float32_is_written_in_its_shortest_exact_form():
-    assert format_number(np.float32(0.1)) == "0.1"
-    assert format_number(-1e-7) == "-0.0000001"
-    assert "e" not in format_number(1e30)
 
 
 def test_the_embedding_scale_is_zero_at_the_documented_values():

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from accelerate import PartialState
 from fake_approach import FakeApproach
 from tolerances import approx, assert_close
 
@@ -152,31 +154,21 @@ def two_tests():
 
 def test_an_interrupted_evaluation_continues_with_its_current_test_set(tmp_path):
     folder, approach = RunFolder(tmp_path / "run"), approach_to()
-    seen = []
-
-    def interrupt(test, metrics, is_new):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        evaluate_tests(approach, two_tests(), DECODING, folder, {"steps": 7}, on_test=interrupt)
+    next(evaluate_tests(approach, two_tests(), DECODING, folder, {"steps": 7}))
     assert list(folder.metrics()) == ["interpolate"]
-    results = evaluate_tests(
-        approach,
-        two_tests(),
-        DECODING,
-        folder,
-        {"steps": 7},
-        on_test=lambda test, metrics, is_new: seen.append((test, is_new)),
-    )
-    assert seen == [("interpolate", False), ("extrapolate/big", True)]
-    assert results == folder.metrics()
+    results = list(evaluate_tests(approach, two_tests(), DECODING, folder, {"steps": 7}))
+    assert [(test, is_new) for test, _, is_new in results] == [
+        ("interpolate", False),
+        ("extrapolate/big", True),
+    ]
+    assert metrics_of(results) == folder.metrics()
     assert [p.text for p in folder.predictions("extrapolate/big")] == ["it is 10", "no idea"]
 
 
 @pytest.mark.parametrize("change", ["model", "questions", "beams"])
 def test_results_of_another_model_or_protocol_are_not_reused(tmp_path, change):
     folder, data, decoding, identity = RunFolder(tmp_path), two_tests(), DECODING, {"steps": 7}
-    evaluate_tests(approach_to(), data, decoding, folder, identity)
+    list(evaluate_tests(approach_to(), data, decoding, folder, identity))
     if change == "model":
         identity = {"steps": 8}
     if change == "questions":
@@ -184,15 +176,21 @@ def test_results_of_another_model_or_protocol_are_not_reused(tmp_path, change):
     if change == "beams":
         decoding = GenerationSettings(beams=1, batch_size=2)
     approach = approach_to()
-    evaluate_tests(approach, data, decoding, folder, identity)
+    list(evaluate_tests(approach, data, decoding, folder, identity))
     assert approach.asked
 
 
+def metrics_of(results):
+    return {test: metrics for test, metrics, _ in results}
+
+
 def evaluate_on_rank(rank, folder):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    PartialState(cpu=True)  # as transformers' arguments make it
     approach = approach_to()
     run = RunFolder(f"{folder}/run")
-    results = evaluate_tests(approach, two_tests(), DECODING, run, {"steps": 7})
+    results = metrics_of(evaluate_tests(approach, two_tests(), DECODING, run, {"steps": 7}))
     alone = evaluate(approach, EXAMPLES[:1], NUMBERS, DECODING).metrics
     torch.save((approach.asked, approach.losses, results, alone), f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()
@@ -208,7 +206,8 @@ def test_two_processes_give_the_same_results_as_one(tmp_path):
     assert [len(batch) for batch in other_asked] == [2, 1, 1, 1]
     assert losses == other_losses == 4
     assert results == other_results
-    expected = evaluate_tests(approach_to(), two_tests(), DECODING, RunFolder(tmp_path / "one"), {})
+    one = RunFolder(tmp_path / "one")
+    expected = metrics_of(evaluate_tests(approach_to(), two_tests(), DECODING, one, {}))
     assert_close(results, expected)
     assert alone == other_alone == evaluate(approach_to(), EXAMPLES[:1], NUMBERS, DECODING).metrics
     written = RunFolder(tmp_path / "run")

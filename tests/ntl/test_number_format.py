@@ -314,15 +314,6 @@ def test_a_model_saved_before_there_were_formats_writes_plain_numbers(tmp_path):
         build_approach(ModelSettings(checkpoint=str(tmp_path), number_format="padded"), NTL)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"encoding": "rt"}, {"encoding": "xval"}, {"head": "regression"}, {"number_format": "roman"}],
-)
-def test_an_approach_that_does_not_write_numbers_as_text_has_no_padded_format(settings):
-    with pytest.raises(UserError, match=r"model_args.number_format(=padded needs| is 'roman')"):
-        make(**{"number_format": "padded", **settings})
-
-
 def test_plain_and_padded_labels_are_cached_separately(tmp_path):
     examples = [Example(question, answer) for question, answer in zip(QUESTIONS, ANSWERS, strict=True)]
     lengths = []

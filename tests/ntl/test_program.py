@@ -14,8 +14,8 @@ from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_id
 
 from ntl.evaluation import evenly_spaced
 from ntl.run_language_modeling import main
+from ntl.training.folders import last_complete_checkpoint
 from ntl.training.run_folder import RunFolder
-from ntl.training.trainer import last_complete_checkpoint
 
 ROOT = Path(__file__).parents[2]
 MODELS = [
@@ -257,7 +257,11 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
         (["training_args.lr_scheduler_type=cosin"], "cosin"),
         (["dataset_args.data_dir=nowhere"], "nowhere"),
         (["model_args.config_name=t5-gigantic"], "t5-tiny"),
-        (["model_args=xval", "loss=ntl_was"], "xVal"),
+        (
+            ["model_args=xval", "loss=ntl_was", "dataset_args.data_dir=nowhere"],
+            "number_encoding=xval writes none",
+        ),
+        (["loss=ntl_was", "loss.options={p: 2}", "dataset_args.data_dir=nowhere"], "has no option 'p'"),
         (["model_args=vanilla_t5_regression_head", "dataset_args=multirc"], "number"),
     ],
 )

@@ -11,12 +11,11 @@ from fake_approach import FakeApproach
 from published_commands import scaled_down
 from tolerances import ONE_COMPUTATION, approx, assert_close
 
-from ntl.config.settings import LossSettings
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
-from ntl.evaluation import evaluate, evaluate_tests
-from ntl.readings import SPACED, SPACED_LEVELS, check_readings
+from ntl.evaluation import check_readings, evaluate, evaluate_tests
 from ntl.run_language_modeling import main
+from ntl.scores import SPACED, SPACED_LEVELS
 from ntl.training.run_folder import RunFolder
 from ntloss.decoding import NumberQuantiles
 
@@ -150,15 +149,6 @@ def test_numbers_with_different_first_tokens_are_an_error():
         check_readings(approach, DATA, ALL)
 
 
-@pytest.mark.parametrize("settings", [{"head": "regression"}, {"encoding": "xval"}, {"encoding": "rt"}])
-def test_approaches_without_digits_have_no_quantiles(settings):
-    approach = make(loss=LossSettings(), **settings)
-    with pytest.raises(
-        UserError, match=r"has none; expected a language model.*Pass evaluation.read=\[greedy\]"
-    ):
-        approach.quantiles(approach.model, QUESTIONS, [0.5])
-
-
 def command(tmp_path, *more):
     return [*scaled_down(tmp_path), "model_args=vanilla_t5", "evaluation.read=[greedy,median,mean]", *more]
 
@@ -199,7 +189,7 @@ def test_results_of_other_readings_are_not_reused_and_those_without_readings_are
 
     def evaluated(generation):
         approach, _ = uniform(asked)
-        metrics = evaluate_tests(approach, data, generation, folder, {"steps": 7})["test"]
+        ((_, metrics, _),) = evaluate_tests(approach, data, generation, folder, {"steps": 7})
         return bool(approach.asked), metrics
 
     assert evaluated(GREEDY)[0]

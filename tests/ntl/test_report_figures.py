@@ -97,6 +97,20 @@ def test_all_figures_are_drawn_for_few_and_for_many_objectives(tmp_path, objecti
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_titles_name_the_first_seed_that_was_evaluated_on_the_test_set(tmp_path):
+    for seed in (0, 1):
+        folder = RunFolder(tmp_path / f"{seed}")
+        folder.write_record(RunRecord("m", "T5", "noisy_regression", seed, {}, status="finished"))
+        folder.write_results("validation", {"accuracy": 0.5}, predict(4.0, 4.0, 12), {})
+    metrics = {"accuracy": 0.5, "mae": 4.0, "noise_mae": 2.0}
+    read = [p._replace(lower=1.0, median=4.0, upper=9.0) for p in predict(5.0, 4.0, 12)]
+    folder.write_results("test", metrics, read, {})
+    (dataset,), _ = load_datasets([tmp_path])
+    figures = DatasetFigures(dataset).draw()
+    assert figures["overview"].axes[2].get_title() == "T5 (seed 1)"
+    assert figures["intervals_test"].axes[0].get_title() == "T5 (seed 1)"
+
+
 def test_runs_without_learning_curves_have_no_learning_curve_figure(tmp_path):
     folder = RunFolder(tmp_path / "run")
     folder.write_record(RunRecord("m", "T5", "rjokes", 0, {}, status="finished"))

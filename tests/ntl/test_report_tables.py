@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,9 @@ from tolerances import approx
 
 from ntl.cli import main
 from ntl.report.formats import latex_table
-from ntl.report.groups import load_datasets
+from ntl.report.groups import load_datasets, mean_and_interval
 from ntl.report.style import styles
 from ntl.report.uncertainty import draw_calibration, draw_intervals
-from ntl.scores import mean_and_interval
 from ntl.training.run_folder import Prediction, RunFolder, RunRecord
 
 PUBLISHED = Path(__file__).parents[2] / "results/miniature/runs"
@@ -121,6 +121,7 @@ def test_the_confidence_interval_uses_students_t(tmp_path):
     mean, width = mean_and_interval([1.0, 3.0])
     assert (mean, width) == (2.0, approx(12.7062047))
     assert mean_and_interval([1.0]) == (1.0, None)
+    assert mean_and_interval([1.0, 2.0, 6.0]) == (3.0, approx(4.3026527 * math.sqrt(7 / 3)))
     assert mean_and_interval([1.0, None]) == (None, None)
 
 
@@ -339,9 +340,12 @@ def test_a_folder_with_other_files_is_never_written_to(tmp_path, capsys):
 
 
 def test_latex_tables_escape_names_and_rules_span_their_columns():
-    columns = [("", "objective"), ("arithmetic__mul", "MAE"), ("arithmetic__mul", "R²")]
-    rows = [["T5 + λ_1 & 50 %", "**0.5 ± n/a**", "a\\b^2"]]
-    text = latex_table(columns, rows, "On $ and #")
+    columns = {
+        ("", "objective"): ["T5 + λ_1 & 50 %"],
+        ("arithmetic__mul", "MAE"): ["**0.5 ± n/a**"],
+        ("arithmetic__mul", "R²"): ["a\\b^2"],
+    }
+    text = latex_table(columns, "On $ and #")
     assert r" & \multicolumn{2}{c}{arithmetic\_\_mul} \\" in text
     assert r"\cmidrule(lr){2-3}" in text
     assert (
@@ -399,12 +403,13 @@ def test_figures_of_uncertainty_show_the_runs_that_were_read(tmp_path):
     (ax,) = draw_calibration(groups, ["test"], looks).axes
     assert [line.get_label() for line in ax.lines] == ["calibrated", "T5"]
     assert list(ax.lines[1].get_xdata()) == list(ax.lines[1].get_ydata()) == approx([0.05, 0.55, 0.95])
-    runs = [[run.folder.predictions("test") for run in group.runs] for group in groups]
-    (ax,) = draw_intervals(groups, "test", runs, looks).axes
+    answers = {group.label: group.predictions("test") for group in groups}
+    (ax,) = draw_intervals("test", answers, looks).axes
     assert ax.get_title() == "T5 (seed 0)"
     covered, missed = (len(bars.get_segments()) for bars in ax.collections[:2])
     assert (covered, missed) == (20, 0)
     # Without readings there is nothing to draw.
     others = [group for group in groups if group.label != "T5"]
     assert draw_calibration(others, ["test"], looks) is None
-    assert draw_intervals(others, "test", runs[1:], looks) is None
+    del answers["T5"]
+    assert draw_intervals("test", answers, looks) is None

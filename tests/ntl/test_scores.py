@@ -5,7 +5,8 @@ import math
 import pytest
 from tolerances import approx
 
-from ntl.scores import exact_share, final_answer_scores, mean_and_error, number_scores, reference_scores
+from ntl.data import Example
+from ntl.scores import exact_share, final_answer_scores, number_scores, reference_scores
 
 
 def test_a_close_number_is_accurate_but_not_exact():
@@ -46,18 +47,10 @@ def test_a_close_final_answer_is_not_an_exact_one():
     assert scores == {"exact_final_answer": 0.5, "final_answer_accuracy": 1.0}
 
 
-def test_standard_error_is_the_sample_deviation_over_the_root_of_the_seeds():
-    mean, error = mean_and_error([1.0, 2.0, 6.0])
-    assert mean == approx(3.0)
-    assert error == approx(math.sqrt(7 / 3))  # variance 14 / 2 = 7, over 3 seeds
-    assert mean_and_error([5.0]) == (5.0, None)
-    assert mean_and_error([1.0, None]) == (None, None)
-
-
 def test_references_equal_values_computed_by_hand():
-    found = reference_scores(["1", "2", "9"], ["4", "1"], [3.0, 3.0])
+    found = reference_scores(["1", "2", "9"], [Example("a", "4", 3.0), Example("b", "1", 3.0)])
     assert (found["constant_mae"], found["noise_mae"]) == (1.5, 1.5)
     # |log10(5) - log10(3)| and |log10(2) - log10(3)|
     assert found["constant_log_mae"] == approx((math.log10(5 / 3) + math.log10(3 / 2)) / 2)
-    assert set(reference_scores(["1"], ["4"], [None])) == {"constant_mae", "constant_log_mae"}
-    assert reference_scores([], ["4"], [None]) == {}
+    assert set(reference_scores(["1"], [Example("a", "4")])) == {"constant_mae", "constant_log_mae"}
+    assert reference_scores([], [Example("a", "4")]) == {}

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, RunSettings
-from ntl.data import Example, fingerprint
+from ntl.data import Example, TaskData
 from ntl.training.folders import evaluated_record, new_record, place_evaluation
 from ntl.training.run_folder import RunFolder
 
-TESTS = {"validation": [Example("1 + 1", "2")]}
+TESTS = TaskData([], [], {"validation": [Example("1 + 1", "2")]})
+OTHERS = TaskData([], [], {"validation": [Example("2 + 2", "4")]})
 EVALUATION = {"beams": 4, "max_new_tokens": 8, "samples": None, "samples_during_training": 50}
 
 
@@ -56,16 +57,16 @@ def run(tmp_path):
 
 
 def write(settings, tests):
-    folder, record = place_evaluation(settings, tests)
-    for test, examples in tests.items():
-        identity = {"model": {"steps": record.steps}, "questions": fingerprint(examples), "decoding": {}}
+    folder, record, _ = place_evaluation(settings, tests)
+    for test, questions in tests.fingerprints.items():
+        identity = {"model": {"steps": record.steps}, "questions": questions, "decoding": {}}
         folder.write_results(test, {}, [], identity)
     return folder
 
 
 def test_an_evaluation_with_the_runs_settings_is_written_to_the_runs_folder(run):
     again = settings_in(run.path, evaluates=str(run), samples_during_training=7, data={"cache_dir": "x"})
-    folder, record = place_evaluation(again, TESTS)
+    folder, record, _ = place_evaluation(again, TESTS)
     assert folder.path == run.path
     assert record.steps == 7  # as after training
 
@@ -82,7 +83,7 @@ def test_an_evaluation_with_the_runs_settings_is_written_to_the_runs_folder(run)
 )
 def test_an_evaluation_with_another_setting_has_a_folder_named_after_it(run, other, name):
     settings = settings_in(run.path, evaluates=str(run), **other)
-    folder, record = place_evaluation(settings, TESTS)
+    folder, record, _ = place_evaluation(settings, TESTS)
     assert folder.path == run.path / "evaluations" / name
     assert record.config["evaluation"] == settings.config["evaluation"]
     assert record.config["dataset_args"] == settings.config["dataset_args"]
@@ -91,14 +92,14 @@ def test_an_evaluation_with_another_setting_has_a_folder_named_after_it(run, oth
 
 def test_changed_questions_under_the_same_settings_do_not_replace_the_results(run):
     settings = settings_in(run.path, evaluates=str(run))
-    folder, _ = place_evaluation(settings, {"validation": [Example("2 + 2", "4")]})
+    folder, *_ = place_evaluation(settings, OTHERS)
     assert folder.path.name.startswith("questions=")
 
 
 def test_evaluating_another_model_does_not_replace_the_trained_models_results(run, tmp_path):
     other = settings_in(tmp_path / "other")
     folder_of(other).write_record(replace(new_record(other), seed=5, steps=9, status="finished"))
-    folder, record = place_evaluation(settings_in(run.path, evaluates=str(folder_of(other))), TESTS)
+    folder, record, _ = place_evaluation(settings_in(run.path, evaluates=str(folder_of(other))), TESTS)
     assert folder.path.name.startswith("model=")
     assert (record.seed, record.steps) == (5, 9)
 
@@ -106,7 +107,7 @@ def test_evaluating_another_model_does_not_replace_the_trained_models_results(ru
 def test_an_unfinished_run_uses_the_settings_of_the_command_that_continues_it(tmp_path):
     started = settings_in(tmp_path / "run")
     folder_of(started).write_record(new_record(started))
-    folder, record = place_evaluation(settings_in(tmp_path / "run", beams=1), TESTS)
+    folder, record, _ = place_evaluation(settings_in(tmp_path / "run", beams=1), TESTS)
     assert (folder.path, record.config["evaluation"]["beams"]) == (tmp_path / "run", 1)
     # An evaluation alone does not finish a run, unless only that evaluation is missing.
     few = settings_in(tmp_path / "run", evaluates=str(tmp_path / "run"), samples=2)
@@ -126,19 +127,18 @@ def test_the_first_evaluation_in_a_folder_without_training_is_the_folders_own(ru
 
 def test_readings_are_added_to_the_runs_own_evaluation_and_other_intervals_are_not(run):
     more = settings_in(run.path, evaluates=str(run), read=["greedy", "median"], interval=0.9)
-    folder, record = place_evaluation(more, TESTS)
+    folder, record, _ = place_evaluation(more, TESTS)
     assert folder.path == run.path
     assert record.config["evaluation"]["read"] == ["greedy", "median"]
     run.write_record(record)
     for changes in ({"read": ["median"], "interval": 0.5}, {"read": ["mean"], "interval": 0.9}):
-        other, _ = place_evaluation(settings_in(run.path, evaluates=str(run), **changes), TESTS)
+        other, *_ = place_evaluation(settings_in(run.path, evaluates=str(run), **changes), TESTS)
         assert other.path != run.path
 
 
 def test_readings_of_changed_questions_do_not_replace_the_results(run):
     more = settings_in(run.path, evaluates=str(run), read=["median"], interval=0.9)
-    changed = {"validation": [Example("2 + 2", "4")]}
-    assert place_evaluation(more, changed)[0].path != run.path
+    assert place_evaluation(more, OTHERS)[0].path != run.path
     assert place_evaluation(more, TESTS)[0].path == run.path
 
 
@@ -146,7 +146,7 @@ def test_readings_of_changed_questions_do_not_replace_the_results(run):
 def test_other_readings_of_changed_questions_or_of_another_model_have_folders_of_their_own(
     run, tmp_path, differs
 ):
-    model, tests = run, {"validation": [Example("2 + 2", "4")]}
+    model, tests = run, OTHERS
     if differs == "model":
         other = settings_in(tmp_path / "other")
         folder_of(other).write_record(replace(new_record(other), steps=9, status="finished"))
@@ -154,7 +154,7 @@ def test_other_readings_of_changed_questions_or_of_another_model_have_folders_of
     readings = [{"read": ["median"], "interval": share} for share in (0.9, 0.5)]
     paths = set()
     for changes in (*readings, {"read": ["greedy"], "interval": 0.9}):
-        folder, record = place_evaluation(settings_in(run.path, evaluates=str(model), **changes), tests)
+        folder, record, _ = place_evaluation(settings_in(run.path, evaluates=str(model), **changes), tests)
         assert f"{differs}=" in folder.path.name
         assert record.config["evaluation"]["read"] == changes["read"]
         paths.add(folder.path)
@@ -165,7 +165,7 @@ def test_other_readings_of_changed_questions_or_of_another_model_have_folders_of
 def extended(run):
     """Make a finished run whose numbers were read in all ways."""
     more = settings_in(run.path, evaluates=str(run), read=["greedy", "median", "mean"], interval=0.9)
-    folder, record = place_evaluation(more, TESTS)
+    folder, record, _ = place_evaluation(more, TESTS)
     folder.write_record(record)
     return folder
 
@@ -176,15 +176,26 @@ def extended(run):
 def test_a_run_with_more_readings_has_the_results_of_an_evaluation_with_fewer(extended, fewer):
     before = extended.record()
     settings = settings_in(extended.path, evaluates=str(extended), **fewer)
-    folder, record = place_evaluation(settings, TESTS)
+    folder, record, generation = place_evaluation(settings, TESTS)
     assert (folder.path, record) == (extended.path, before)
-    asked = {"model": {"steps": 7}, "questions": fingerprint(TESTS["validation"]), "decoding": {"beams": 4}}
-    assert folder.is_evaluated("validation", asked)  # so nothing is decoded, and no reading is lost
+    # So the general comparison finds the results: nothing is decoded, and no reading is lost.
+    assert (generation.read, generation.interval) == (("greedy", "median", "mean"), 0.9)
 
 
-def test_missing_results_are_not_written_with_fewer_readings_to_a_run_with_more(extended):
+def test_missing_results_of_a_run_are_read_like_its_others(extended):
     fewer = settings_in(extended.path, evaluates=str(extended))
-    for tests in ({"validation": [Example("2 + 2", "4")]}, {**TESTS, "test": TESTS["validation"]}):
-        assert place_evaluation(fewer, tests)[0].path.parent.name == "evaluations"
-    extended.predictions_path("validation").unlink()
-    assert place_evaluation(fewer, TESTS)[0].path.parent.name == "evaluations"
+    more = TaskData([], [], {**TESTS.tests, "test": TESTS.tests["validation"]})
+    folder, record, _ = place_evaluation(fewer, more)
+    assert (folder.path, record) == (extended.path, extended.record())
+    assert place_evaluation(fewer, OTHERS)[0].path.parent.name == "evaluations"
+
+
+def test_an_evaluation_with_another_setting_is_not_replaced_if_the_questions_change(run):
+    few = settings_in(run.path, evaluates=str(run), samples=20)
+    first = write(few, TESTS)
+    second = write(few, OTHERS)
+    assert first.path.name == "samples=20"
+    assert second.path.name.startswith("questions=")
+    assert second.path.name.endswith(",samples=20")
+    assert place_evaluation(few, TESTS)[0].path == first.path
+    assert place_evaluation(few, OTHERS)[0].path == second.path

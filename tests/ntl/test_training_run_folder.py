@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from ntl.data.files import write_atomically
 from ntl.errors import UserError
-from ntl.training.run_folder import Prediction, RunFolder, RunRecord, find_runs, write_atomically
+from ntl.training.run_folder import Prediction, RunFolder, RunRecord, find_runs
 
 RECORD = RunRecord("vanilla_t5_ntl", "T5 + NTL-WAS", "arithmetic", 7, {"loss": {"weight": 0.3}})
 
@@ -41,7 +42,7 @@ def test_an_evaluation_that_is_killed_while_writing_does_not_count_as_finished(t
             raise KeyboardInterrupt
         write_atomically(path, text)
 
-    monkeypatch.setattr("ntl.training.run_folder.write_atomically", write_or_die)
+    monkeypatch.setattr("ntl.data.files.write_atomically", write_or_die)
     with pytest.raises(KeyboardInterrupt):
         folder.write_results("one", {"mae": 2.0}, [Prediction("q", "1", "1", 1.0, 1.0)], {"steps": 5})
     assert not folder.is_evaluated("one", {"steps": 5})

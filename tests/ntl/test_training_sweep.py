@@ -17,11 +17,10 @@ from ntl.cli import main
 from ntl.config.comparison import load_comparison
 from ntl.errors import UserError
 from ntl.run_language_modeling import main as train
-from ntl.training.folders import new_record, remaining
+from ntl.training.folders import last_complete_checkpoint, new_record, remaining
 from ntl.training.run_folder import RunFolder
 from ntl.training.sweep import do_runs
 from ntl.training.sweep import main as compare
-from ntl.training.trainer import last_complete_checkpoint
 from ntl.training.workers import run_all
 
 
@@ -157,6 +156,8 @@ def test_an_unreadable_run_is_an_error_that_names_it_and_it_is_kept(tiny, capsys
         ["objectives=[ce,'loss=ntl_was dataset_args=arithmetic dataset_args.data_dir=nowhere']"],
         ["model_args.tokenizer_name_or_path=/nowhere"],
         ["model_args.config_overrides={colour: red}"],
+        ["model_args.config_overrides={feed_forward_proj: nonsense}"],
+        ["objectives=[ce,'loss=ntl_was loss.options={p: 2}']"],
     ],
 )
 def test_an_invalid_setting_is_a_one_line_error_with_code_2_and_nothing_is_written(tiny, overrides, capsys):
@@ -175,11 +176,11 @@ def test_an_output_folder_that_is_a_file_is_an_error(tiny, capsys):
 
 
 def test_a_failed_run_is_shown_and_the_exit_code_is_not_zero(tiny, capsys):
-    wrong = "model_args.config_overrides={feed_forward_proj: nonsense}"
-    assert compare([*tiny[:-1], wrong, "objectives=[ce]", tiny[-1]]) == 1
+    wild = ["training_args.learning_rate=1e30", "training_args.max_grad_norm=0"]
+    assert compare([*tiny, *wild, "objectives=[ce]"]) == 1
     printed = capsys.readouterr().out
     assert "ce, seed 0 FAILED" in printed
-    assert "nonsense" in printed
+    assert "eval_loss is not finite" in printed
     assert finished(tiny) == []
 
 

@@ -14,18 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from ntl.config.settings import (
-    FAMILIES,
-    NUMBER_FORMATS,
-    GenerationSettings,
-    LossSettings,
-    ModelSettings,
-)
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.encodings.number_format import NumberFormat
-from ntl.errors import UserError
-from ntloss import NumberVocabulary
 from ntloss.decoding import NumberQuantiles
 
 IGNORE = -100
@@ -33,6 +25,21 @@ CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for ModelSet
 
 Row = Mapping[str, Any]
 Batch = Mapping[str, Tensor]
+
+
+class ModelSource(NamedTuple):
+    """What a model is built from; see `ntl.approaches.pretrained.load_source`.
+
+    Args:
+        settings: Model settings; `seed` initialises new weights.
+        tokenizer: Tokenizer, to which encodings add their tokens. It splits digits, unless the encoding uses
+            it unchanged.
+        checkpoint: Configuration of the checkpoint, or None for a model from scratch.
+    """
+
+    settings: ModelSettings
+    tokenizer: PreTrainedTokenizerFast
+    checkpoint: PreTrainedConfig | None
 
 
 class Share(NamedTuple):
@@ -57,14 +64,19 @@ class Approach(Protocol):
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    vocabulary: NumberVocabulary | None
-    """The number tokens in the labels, or None without number tokens (xVal, regression head)."""
-
     ill_formed: int | None
     """Number of malformed numbers that `answer` has decoded so far, or None if they cannot occur."""
 
     number_format: NumberFormat | None
     """Format of padded answers, or None for plain ones."""
+
+    def __init__(self, source: ModelSource, loss: LossSettings):
+        """Build the model.
+
+        Raises:
+            UserError: The tokenizer or the checkpoint does not fit, or a value of the architecture or of the
+                loss is invalid.
+        """
 
     def fit(self, answers: Iterable[str]) -> None:
         """Compute what depends on the training answers: statistics that standardise, or the number format.
@@ -105,8 +117,10 @@ class Approach(Protocol):
     ) -> NumberQuantiles:
         """Read quantiles of the number that answers each question out of the model, without decoding.
 
+        Only approaches that write numbers in digits have this method.
+
         Raises:
-            UserError: The approach has no quantiles, or they cannot be read from this model.
+            UserError: Quantiles cannot be read from this model.
         """
 
 
@@ -115,59 +129,24 @@ def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
 
     Args:
         model: Model settings.
-        loss: Loss settings.
+        loss: Loss settings, which fit the model (see `ntl.config.combination`).
 
     Returns:
         The approach.
 
     Raises:
-        UserError: A checkpoint or a tokenizer cannot be loaded or does not fit, or the approach does not
-            support the loss.
+        UserError: A checkpoint or a tokenizer cannot be loaded or does not fit, or a value of the
+            architecture or of the loss is invalid.
     """
-    check_number_format(model)
     # Imported here, because these modules import this one, and to load only the approach that is needed.
+    from ntl.approaches.pretrained import load_source
+
     if model.head == "regression":
-        from ntl.approaches.regression_head import build
+        from ntl.approaches.regression_head import RegressionHead as Kind
     elif model.encoding == "xval":
-        from ntl.approaches.xval import build
+        from ntl.approaches.xval import Xval as Kind
     elif model.family == "decoder_only":
-        from ntl.approaches.decoder_only import build
-    elif model.family == "t5":
-        from ntl.approaches.language_model import build
+        from ntl.approaches.decoder_only import DecoderOnly as Kind
     else:
-        raise UserError(f"family={model.family!r} is unknown; expected one of {', '.join(FAMILIES)}.")
-    return build(model, loss)
-
-
-def no_quantiles(name: str) -> UserError:
-    """Make the error of an approach that does not write numbers in digits.
-
-    Args:
-        name: The approach, for the message.
-    """
-    return UserError(
-        f"evaluation.read=[median] or [mean] needs the distribution of a number that a model writes in "
-        f"digits, and {name} has none; expected a language model with number_encoding=none. Pass "
-        "evaluation.read=[greedy]."
-    )
-
-
-def check_number_format(model: ModelSettings) -> None:
-    """Check that the number format is known, and that the approach writes numbers as text.
-
-    Raises:
-        UserError: The format is unknown, or the approach cannot use it.
-    """
-    if model.number_format not in NUMBER_FORMATS:
-        raise UserError(
-            f"model_args.number_format is {model.number_format!r}; expected one of: "
-            f"{', '.join(NUMBER_FORMATS)}. Correct it."
-        )
-    if model.number_format == "plain":
-        return
-    if model.head != "language" or model.encoding not in ("digits", "auto"):
-        name = "a regression head" if model.head != "language" else f"number_encoding={model.encoding}"
-        raise UserError(
-            f"model_args.number_format={model.number_format} needs a model that writes numbers as text, and "
-            f"{name} does not; expected number_encoding=none. Omit model_args.number_format."
-        )
+        from ntl.approaches.language_model import LanguageModel as Kind
+    return Kind(load_source(model), loss)

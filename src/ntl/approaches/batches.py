@@ -1,4 +1,4 @@
-"""Helpers for approaches: pad rows into batches, and generate with a model that may be wrapped."""
+"""Helpers for approaches: padded batches, models that may be wrapped, and plain cross-entropy."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.fsdp import (
-    FSDPModule,
-    FullyShardedDataParallel,
-    register_fsdp_forward_method,
-)
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from transformers import PreTrainedModel
 
-from ntl.config.settings import GenerationSettings
-from ntl.encodings.format_mask import FormatMask
-from ntl.errors import UserError
-from ntloss import NumberVocabulary
-from ntloss.decoding import NumberQuantiles, number_quantiles
+from ntl.approaches import IGNORE
 
 
 def pad(
@@ -85,84 +78,20 @@ def generation_mode(unwrapped: PreTrainedModel, model: nn.Module) -> Iterator[Pr
             unwrapped.train(was_training)
 
 
-def generate(
-    unwrapped: PreTrainedModel,
-    model: nn.Module,
-    questions: dict[str, Tensor],
-    generation: GenerationSettings,
-    mask: FormatMask | None = None,
-) -> Tensor:
-    """Generate token ids with beam search.
-
-    Args:
-        unwrapped: The unwrapped model.
-        model: The same model, possibly wrapped for data parallelism.
-        questions: `input_ids` and `attention_mask`.
-        generation: Decoding settings.
-        mask: Tokens that answers may have. Such answers end by themselves, after at most `mask.longest`
-            tokens. Default: any token, up to `generation.max_new_tokens`.
-
-    Returns:
-        Token ids of the answers, `[rows, seq]`, without the start token or the prompt, on the CPU.
-    """
-    # Every forward pass gathers sharded parameters, so all ranks must run equally many.
-    sharded = _is_sharded(unwrapped)
-    if sharded and "generate" not in vars(unwrapped):
-        # `generate` calls the encoder directly, bypassing the hook that gathers the embeddings.
-        register_fsdp_forward_method(unwrapped, "generate")
-    prompt = 1 if unwrapped.config.is_encoder_decoder else questions["input_ids"].shape[1]
-    options: dict[str, Any] = {"max_new_tokens": generation.max_new_tokens}
-    if mask is not None:
-        options = {"max_new_tokens": mask.longest, "logits_processor": [mask.processor(prompt)]}
-    with generation_mode(unwrapped, model):
-        tokens = unwrapped.generate(
-            **{key: value.to(unwrapped.device) for key, value in questions.items()},
-            **options,
-            num_beams=generation.beams,
-            do_sample=False,
-            synced_gpus=sharded,
-        )
-    return tokens[:, prompt:].cpu()
-
-
-def read_quantiles(
-    unwrapped: PreTrainedModel,
-    model: nn.Module,
-    questions: dict[str, Tensor],
-    vocabulary: NumberVocabulary,
-    levels: Sequence[float],
-    **options: Any,
-) -> NumberQuantiles:
-    """Read quantiles of the next number with `ntloss.decoding.number_quantiles`.
-
-    Args:
-        unwrapped: The unwrapped model.
-        model: The same model, possibly wrapped for data parallelism.
-        questions: `input_ids` and `attention_mask`.
-        vocabulary: The number tokens.
-        levels: Levels of the quantiles.
-        **options: More arguments of `number_quantiles`.
-
-    Returns:
-        The quantiles, on the model's device.
-
-    Raises:
-        UserError: The model is sharded, or does not fit the options.
-    """
-    if _is_sharded(unwrapped):  # the search of each rank takes another number of forward passes
-        raise UserError(
-            "quantiles need the whole model in each process, and this one is sharded. Pass "
-            "evaluation.read=[greedy]."
-        )
-    with generation_mode(unwrapped, model):
-        inputs = {key: value.to(unwrapped.device) for key, value in questions.items()}
-        try:
-            return number_quantiles(unwrapped, inputs, vocabulary, levels, **options)
-        except (ValueError, TypeError) as error:
-            raise UserError(
-                f"quantiles cannot be read from this model: {error} Or pass evaluation.read=[greedy]."
-            ) from error
-
-
-def _is_sharded(unwrapped: PreTrainedModel) -> bool:
+def is_sharded(unwrapped: PreTrainedModel) -> bool:
+    """Return whether each process holds only a part of a model."""
     return isinstance(unwrapped, FSDPModule) and torch.distributed.get_world_size() > 1
+
+
+def plain_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum the cross-entropy over all labels, for perplexity and comparable learning curves.
+
+    Args:
+        logits: Logits `[batch, seq, vocab]`.
+        labels: Labels `[batch, seq]`.
+
+    Returns:
+        A scalar, float32.
+    """
+    rows, targets = logits.flatten(0, 1).float(), labels.flatten()
+    return F.cross_entropy(rows, targets, ignore_index=IGNORE, reduction="sum")

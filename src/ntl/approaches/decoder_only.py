@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from ntl.approaches import Batch
-from ntl.approaches.language_model import LanguageModel, number_tokens
-from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
-from ntl.config.settings import LossSettings, ModelSettings
-from ntl.encodings.digits import TextEncoding, split_digits
+from ntl.approaches import Batch, ModelSource
+from ntl.approaches.language_model import LanguageModel
+from ntl.config.settings import LossSettings
+from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
-from ntloss import NumberVocabulary
 
 
 class DecoderOnly(LanguageModel):
@@ -26,34 +22,29 @@ class DecoderOnly(LanguageModel):
     A row consists of the question, a separator, the answer and the end token. The separator is a line break
     or, if the tokenizer has none, its end token. Rows are padded on the left, so that all answers are at the
     end and logits are computed only there.
-
-    Args:
-        model: Any causal language model of transformers.
-        tokenizer: A tokenizer with an end token and a padding token.
-        vocabulary: The number tokens.
-        loss: Loss settings.
-
-    Raises:
-        UserError: The criterion or one of its options is invalid.
     """
 
     pads_left = True
+    model_class = AutoModelForCausalLM
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        vocabulary: NumberVocabulary,
-        loss: LossSettings,
-    ):
+    def __init__(self, source: ModelSource, loss: LossSettings):
+        tokenizer = source.tokenizer
+        if tokenizer.eos_token_id is None:
+            raise UserError(
+                "the tokenizer has no end token; expected one, because answers would never end. Use another "
+                "tokenizer."
+            )
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token  # padding is always masked
+        super().__init__(source, loss)
+        self.model.generation_config.pad_token_id = tokenizer.pad_token_id
         self._text = TextEncoding(tokenizer)
-        super().__init__(model, tokenizer, self._text, vocabulary, loss)
-        parameters = inspect.signature(model.forward).parameters
+        parameters = inspect.signature(self.model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._keeps_logits = "logits_to_keep" in parameters
         self._prefix = _prefix_ids(tokenizer)
         self._separator = _separator_ids(self._text)
-        self._longest = getattr(model.config, "max_position_embeddings", None)
+        self._longest = getattr(self.model.config, "max_position_embeddings", None)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` of the whole row and `labels` of its end; see `Approach.encode`."""
@@ -85,28 +76,6 @@ class DecoderOnly(LanguageModel):
 
     def _plain(self, texts: Sequence[str]) -> list[list[int]]:
         return self._text.encode(texts, special_tokens=False)
-
-
-def build(model: ModelSettings, loss: LossSettings) -> DecoderOnly:
-    """Build the approach from the settings; see `build_approach`."""
-    if model.encoding not in ("digits", "auto"):
-        raise UserError(f"encoding={model.encoding} needs family=t5; decoder_only expects digits or auto.")
-    model_types = list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    checkpoint = read_config(model, model_types)
-    tokenizer = copy.deepcopy(load_model_tokenizer(model))
-    if tokenizer.eos_token_id is None:
-        raise UserError(
-            "the tokenizer has no end token; expected one, because answers would never end. Use another "
-            "tokenizer."
-        )
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token  # padding is always masked
-    if model.encoding == "digits":
-        tokenizer = split_digits(tokenizer)
-    causal = build_model(AutoModelForCausalLM, model, tokenizer, checkpoint, model_types)
-    causal.generation_config.pad_token_id = tokenizer.pad_token_id
-    vocabulary = number_tokens(tokenizer, model.encoding == "digits", causal.config.vocab_size)
-    return DecoderOnly(causal, tokenizer, vocabulary, loss)
 
 
 def _prefix_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:

@@ -9,20 +9,20 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from torch.distributed.fsdp import register_fsdp_forward_method
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share, no_quantiles
+from ntl.approaches import IGNORE, Batch, ModelSource, Row, Share
 from ntl.approaches.answer_format import AnswerFormat
-from ntl.approaches.batches import generate, pad, pad_questions, read_quantiles
-from ntl.approaches.objective import LanguageObjective
-from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
-from ntl.encodings.digits import TextEncoding, check_special_tokens, split_digits
+from ntl.approaches.batches import generation_mode, is_sharded, pad, pad_questions, plain_cross_entropy
+from ntl.approaches.pretrained import build_model
+from ntl.config.settings import GenerationSettings, LossSettings
+from ntl.encodings.digits import TextEncoding
 from ntl.encodings.number_format import NumberFormat
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
-from ntloss import NumberTokensLeftOut, NumberVocabulary
-from ntloss.decoding import NumberQuantiles
+from ntloss import NTLCrossEntropyLoss, NumberTokensLeftOut, NumberVocabulary, get_criterion
+from ntloss.decoding import NumberQuantiles, number_quantiles
 
 
 class PlacedEmbedding(nn.Embedding):
@@ -88,33 +88,29 @@ class T5WithPlaces(T5ForConditionalGeneration):
 class LanguageModel:
     """T5 that reads and writes text; implements `ntl.approaches.Approach`.
 
-    Args:
-        model: A model whose embeddings fit the encoding.
-        tokenizer: The tokenizer of the encoding.
-        encoding: The encoding of numbers.
-        vocabulary: The number tokens.
-        loss: Loss settings.
-
-    Raises:
-        UserError: The criterion or one of its options is invalid.
+    The loss is cross-entropy plus a weighted number token loss, both computed in one pass over the logits.
+    Without a criterion, NTL-WAS is reported but not minimised (its weight is 0).
     """
 
     pads_left = False
+    model_class: Any = T5ForConditionalGeneration
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        encoding: TextEncoding | RegressionTransformerEncoding,
-        vocabulary: NumberVocabulary,
-        loss: LossSettings,
-    ):
-        self.model = model
-        self.tokenizer = tokenizer
-        self.encoding = encoding
-        self.vocabulary = vocabulary
-        self.objective = LanguageObjective(vocabulary, loss)
-        self.answers = AnswerFormat(model, tokenizer)
+    def __init__(self, source: ModelSource, loss: LossSettings):
+        self.tokenizer = source.tokenizer
+        self.encoding: TextEncoding | RegressionTransformerEncoding
+        if source.settings.encoding == "rt":
+            self.encoding = placed = RegressionTransformerEncoding(self.tokenizer)
+            self.model = build_model(T5WithPlaces, source, first_id=placed.first_id)
+            size = self.model.config.vocab_size
+            self.vocabulary = NumberVocabulary.from_mapping(placed.digits_of_ids, size)
+        else:
+            self.encoding = TextEncoding(self.tokenizer)
+            self.model = build_model(self.model_class, source)
+            digits = source.settings.encoding == "digits"
+            self.vocabulary = _number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
+        self.objective = _objective(self.vocabulary, loss)
+        self._smooths = loss.label_smoothing > 0 or (loss.criterion is not None and loss.mode == "replace")
+        self.answers = AnswerFormat(self.model, self.tokenizer)
 
     @property
     def number_format(self) -> NumberFormat | None:
@@ -142,11 +138,18 @@ class LanguageModel:
 
     def count(self, batch: Batch) -> Tensor:
         """Count labels and number labels; see `Approach.count`."""
-        return self.objective.count(batch["labels"])
+        return torch.stack(self.objective.normalizers(batch["labels"])).double()
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute the share, with the terms `ce` and `ntl`; see `Approach.loss`."""
-        return self.objective.share(self.logits(model, batch), batch["labels"], counts)
+        """Compute the share, with the terms `ce` and `ntl` (unweighted); see `Approach.loss`.
+
+        In evaluation, `ce` is always the plain cross-entropy of all labels, without smoothing or replacement.
+        """
+        logits, labels, (items, numbers) = self.logits(model, batch), batch["labels"], counts.unbind()
+        loss, ce, ntl = self.objective(logits, labels, num_items_in_batch=items, num_numbers_in_batch=numbers)
+        if self._smooths and not torch.is_grad_enabled():
+            ce = plain_cross_entropy(logits, labels) / items.clamp(min=1).to(ce.dtype)
+        return Share(loss, {"ce": ce, "ntl": ntl})
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """Compute teacher-forced logits at the positions of `labels`, `[batch, seq, vocab]`."""
@@ -167,68 +170,55 @@ class LanguageModel:
         if not questions:
             return []
         batch = self._pad(self.prompts(questions))
-        tokens = generate(self.model, model, batch, generation, self.answers.mask())
-        return self.answers.read(self.encoding.decode(tokens.tolist()))
+        # Every forward pass gathers sharded parameters, so all ranks must run equally many.
+        sharded = is_sharded(self.model)
+        if sharded and "generate" not in vars(self.model):
+            # `generate` calls the encoder directly, bypassing the hook that gathers the embeddings.
+            register_fsdp_forward_method(self.model, "generate")
+        prompt = 1 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
+        options: dict[str, Any] = {"max_new_tokens": generation.max_new_tokens}
+        if (mask := self.answers.mask()) is not None:  # such answers end by themselves
+            options = {"max_new_tokens": mask.longest, "logits_processor": [mask.processor(prompt)]}
+        with generation_mode(self.model, model):
+            tokens = self.model.generate(
+                **{key: value.to(self.model.device) for key, value in batch.items()},
+                **options,
+                num_beams=generation.beams,
+                do_sample=False,
+                synced_gpus=sharded,
+            )
+        return self.answers.read(self.encoding.decode(tokens[:, prompt:].tolist()))
 
     def quantiles(
         self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
     ) -> NumberQuantiles:
-        """Walk or search the digits for quantiles; see `Approach.quantiles`."""
-        if not isinstance(self.encoding, TextEncoding):
-            raise no_quantiles("number_encoding=rt")
+        """Walk or search the digits for quantiles; see `Approach.quantiles`.
+
+        Raises:
+            UserError: The model is sharded, or does not fit the number format.
+        """
+        if is_sharded(self.model):  # the search of each rank takes another number of forward passes
+            raise UserError(
+                "quantiles need the whole model in each process, and this one is sharded. Pass "
+                "evaluation.read=[greedy]."
+            )
         options = self.answers.quantile_options()
         batch = self._pad(self.prompts(questions))
-        return read_quantiles(self.model, model, batch, self.vocabulary, levels, **options)
+        inputs = {key: value.to(self.model.device) for key, value in batch.items()}
+        with generation_mode(self.model, model):
+            try:
+                return number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
+            except (ValueError, TypeError) as error:
+                raise UserError(
+                    f"quantiles cannot be read from this model: {error} Or pass evaluation.read=[greedy]."
+                ) from error
 
     def _pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         return pad_questions(rows, self.tokenizer.pad_token_id, self.pads_left)
 
 
-def build(model: ModelSettings, loss: LossSettings) -> LanguageModel:
-    """Build the approach from the settings; see `build_approach`."""
-    checkpoint = read_config(model, ["t5"])
-    tokenizer = load_model_tokenizer(model)
-    check_special_tokens(tokenizer)
-    if model.encoding == "rt":
-        return _build_regression_transformer(model, loss, tokenizer, checkpoint)
-    if model.encoding not in ("digits", "auto"):
-        raise UserError(f"encoding={model.encoding!r} is unknown; expected digits, auto, rt or xval.")
-    if model.encoding == "digits":
-        tokenizer = split_digits(tokenizer)
-    t5 = build_model(T5ForConditionalGeneration, model, tokenizer, checkpoint, ["t5"])
-    vocabulary = number_tokens(tokenizer, model.encoding == "digits", t5.config.vocab_size)
-    return LanguageModel(t5, tokenizer, TextEncoding(tokenizer), vocabulary, loss)
-
-
-def _build_regression_transformer(
-    model: ModelSettings, loss: LossSettings, tokenizer: PreTrainedTokenizerFast, checkpoint: Any
-) -> LanguageModel:
-    encoding = RegressionTransformerEncoding(split_digits(tokenizer))
-    t5 = build_model(T5WithPlaces, model, encoding.tokenizer, checkpoint, ["t5"], first_id=encoding.first_id)
-    if t5.config.ntl["first_id"] != encoding.first_id:
-        raise UserError(
-            f"{CHECKPOINT_KEY}={model.checkpoint} has its number tokens at {t5.config.ntl['first_id']}, the "
-            f"tokenizer at {encoding.first_id}; expected the tokenizer that the model was trained with. Omit "
-            "model_args.tokenizer_name_or_path."
-        )
-    vocabulary = NumberVocabulary.from_mapping(encoding.digits_of_ids, t5.config.vocab_size)
-    return LanguageModel(t5, encoding.tokenizer, encoding, vocabulary, loss)
-
-
-def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:
-    """Find the number tokens that a tokenizer writes.
-
-    Args:
-        tokenizer: Any tokenizer.
-        digits: Whether it encodes each digit as one token. Otherwise every token that is a number counts.
-        vocab_size: Vocabulary size of the model.
-
-    Returns:
-        The number tokens.
-
-    Raises:
-        UserError: The tokenizer has no number tokens.
-    """
+def _number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:
+    """Find the number tokens that a tokenizer writes: digits or, if it does not split them, all numbers."""
     try:
         with warnings.catch_warnings():
             # A tokenizer that splits digits never writes the omitted tokens, such as `▁4` and `42`.
@@ -238,3 +228,21 @@ def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: 
             )
     except ValueError as error:
         raise UserError(f"the tokenizer cannot be used with numbers: {error}") from error
+
+
+def _objective(vocabulary: NumberVocabulary, loss: LossSettings) -> NTLCrossEntropyLoss:
+    if loss.criterion is None:
+        loss = LossSettings("wasserstein", weight=0.0, label_smoothing=loss.label_smoothing)
+    try:
+        return NTLCrossEntropyLoss(
+            vocabulary,
+            get_criterion(loss.criterion, **loss.options),
+            loss.weight,
+            loss.reweigh,
+            mode=loss.mode,
+            ignore_index=IGNORE,
+            label_smoothing=loss.label_smoothing,
+            return_terms=True,
+        )
+    except (ValueError, TypeError) as error:
+        raise UserError(f"the loss settings are invalid: {error}") from error

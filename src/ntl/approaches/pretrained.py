@@ -11,57 +11,62 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from ntl.approaches import CHECKPOINT_KEY
+from ntl.approaches import CHECKPOINT_KEY, ModelSource
 from ntl.config.compose import check_section
 from ntl.config.settings import ModelSettings
-from ntl.encodings.digits import load_tokenizer, split_digits
-from ntl.encodings.locate import WEIGHTS, locate
+from ntl.encodings.digits import check_special_tokens, load_tokenizer, split_digits
+from ntl.encodings.locate import WEIGHTS, loading, locate
 from ntl.errors import UserError
 
 _SCRATCH = (
     "model_args.model_name_or_path=null trains from scratch, with a configuration that ships with the lab"
 )
+_FILES = "a folder with config.json and model.safetensors"
 # Arguments that transformers reads although `to_dict()` may omit them.
 _ALWAYS_KNOWN = ("tie_word_embeddings", "rope_theta", "rope_scaling")
 
 
-def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrainedConfig | None:
-    """Read and check the configuration of the checkpoint, before its weights are loaded.
+def load_source(settings: ModelSettings) -> ModelSource:
+    """Load what a model is built from, except for its weights.
+
+    The tokenizer is that of the settings; by default, the checkpoint's or the one that ships with the lab.
 
     Args:
         settings: Model settings.
-        model_types: Architectures that the approach supports.
 
     Returns:
-        The configuration, or None for a model from scratch.
+        Settings, tokenizer and configuration of the checkpoint.
 
     Raises:
-        UserError: The checkpoint cannot be loaded, or was trained with another approach.
+        UserError: The checkpoint cannot be loaded, or was trained with another approach; or the tokenizer
+            cannot be loaded, or does not fit the approach.
     """
-    if settings.checkpoint is None:
-        return None
-    folder = locate(settings.checkpoint, CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
-    try:
+    checkpoint = _read_config(settings) if settings.checkpoint is not None else None
+    if settings.tokenizer is None and settings.checkpoint is not None:
+        tokenizer = load_tokenizer(settings.checkpoint, CHECKPOINT_KEY)
+    else:
+        tokenizer = load_tokenizer(settings.tokenizer, "model_args.tokenizer_name_or_path")
+    if settings.family == "t5":
+        check_special_tokens(tokenizer)
+    if settings.encoding != "auto":
+        tokenizer = split_digits(tokenizer)
+    return ModelSource(settings, tokenizer, checkpoint)
+
+
+def _read_config(settings: ModelSettings) -> PreTrainedConfig:
+    """Read and check the configuration of the checkpoint, before its weights are loaded."""
+    folder = locate(str(settings.checkpoint), CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
+    with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
         config = AutoConfig.from_pretrained(folder)
-    except Exception as error:  # transformers raises many types; the user's remedy is the same
-        raise UserError(
-            f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a "
-            "folder with config.json and model.safetensors. Correct it."
-        ) from error
-    _check_type(config.model_type, settings, model_types)
+    _check_type(config.model_type, settings)
     trained = getattr(config, "ntl", None)
     if trained is not None:
         # Models of earlier versions do not say that they write plain numbers.
         config.ntl = trained = {"number_format": "plain", **trained}
-        asked = describe(settings)
+        asked = _describe(settings)
         wrong = [key for key in asked if trained.get(key) != asked[key]]
         if wrong:
             key = wrong[0]
@@ -72,43 +77,20 @@ def read_config(settings: ModelSettings, model_types: Sequence[str]) -> PreTrain
     return config
 
 
-def check_model(settings: ModelSettings) -> None:
-    """Check a model's checkpoint and tokenizer quickly, without reading weights or data.
-
-    Args:
-        settings: Model settings.
-
-    Raises:
-        UserError: The checkpoint or the tokenizer cannot be loaded or does not fit the approach, or the
-            tokenizer cannot split digits although the encoding needs it.
-    """
-    types = ["t5"] if settings.family == "t5" else list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    if read_config(settings, types) is None:
-        _check_architecture(settings, types)
-    tokenizer = load_model_tokenizer(settings)
-    if settings.encoding != "auto":
-        split_digits(tokenizer)
-
-
-def scratch_config(
-    settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, model_types: Sequence[str]
-) -> PreTrainedConfig:
-    """Make the configuration of a model from scratch.
-
-    Args:
-        settings: Model settings, whose `config` holds the architecture.
-        tokenizer: Tokenizer that sets the vocabulary size and the special tokens.
-        model_types: Architectures that the approach supports.
-
-    Returns:
-        The configuration.
-
-    Raises:
-        UserError: The architecture is unknown, not supported by the approach, or does not take an argument.
-    """
-    _check_architecture(settings, model_types)
+def _scratch_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+    """Make the configuration of a model from scratch, whose vocabulary is the tokenizer's."""
     arguments = dict(settings.config)
-    model_type = arguments.pop("model_type")
+    model_type = arguments.pop("model_type", None)
+    if model_type is None:
+        raise UserError(
+            "a model from scratch needs an architecture; expected its arguments with model_type. Pass a "
+            "shape (such as model_args.config_name=t5-tiny) or a checkpoint."
+        )
+    _check_type(model_type, settings)
+    config_class = type(AutoConfig.for_model(model_type))
+    # transformers would silently accept unknown arguments, and build another model than requested.
+    known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
+    check_section("model_args.config_overrides", arguments, sorted(known))
     tokens = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -118,31 +100,12 @@ def scratch_config(
     if model_type == "t5":
         tokens |= {"decoder_start_token_id": tokenizer.pad_token_id}
     try:
-        return type(AutoConfig.for_model(model_type))(**arguments, **tokens)
+        return config_class(**arguments, **tokens)
     except Exception as error:  # strict configurations raise their own types
         raise UserError(f"{model_type} cannot be built from {arguments}: {error}. Correct it.") from error
 
 
-def known_arguments(model_type: str) -> list[str]:
-    """Return the sorted names of an architecture's arguments."""
-    config_class = type(AutoConfig.for_model(model_type))
-    return sorted({*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN})
-
-
-def _check_architecture(settings: ModelSettings, model_types: Sequence[str]) -> None:
-    model_type = settings.config.get("model_type")
-    if model_type is None:
-        raise UserError(
-            "a model from scratch needs an architecture; expected its arguments with model_type. Pass a "
-            "shape (such as model_args.config_name=t5-tiny) or a checkpoint."
-        )
-    _check_type(model_type, settings, model_types)
-    given = [key for key in settings.config if key != "model_type"]
-    # transformers would silently accept unknown arguments, and build another model than requested.
-    check_section("model_args.config_overrides", given, known_arguments(model_type))
-
-
-def describe(settings: ModelSettings) -> dict[str, Any]:
+def _describe(settings: ModelSettings) -> dict[str, Any]:
     """Return the part of `config.ntl` that follows from the settings."""
     described: dict[str, Any] = {
         "encoding": settings.encoding,
@@ -157,36 +120,16 @@ def describe(settings: ModelSettings) -> dict[str, Any]:
     return described
 
 
-def load_model_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerFast:
-    """Load the tokenizer in the settings; by default, the checkpoint's or the one that ships with the lab.
-
-    Raises:
-        UserError: The tokenizer cannot be loaded.
-    """
-    if settings.tokenizer is None and settings.checkpoint is not None:
-        return load_tokenizer(settings.checkpoint, CHECKPOINT_KEY)
-    return load_tokenizer(settings.tokenizer, "model_args.tokenizer_name_or_path")
-
-
 def build_model(
-    model_class: Any,
-    settings: ModelSettings,
-    tokenizer: PreTrainedTokenizerFast,
-    checkpoint: PreTrainedConfig | None,
-    model_types: Sequence[str],
-    new: Sequence[str] = (),
-    **described: Any,
+    model_class: Any, source: ModelSource, new: Sequence[str] = (), **described: Any
 ) -> PreTrainedModel:
     """Build a model from scratch, or load it from a checkpoint.
 
     Args:
         model_class: A class with transformers' interface.
-        settings: Model settings; `seed` initialises new weights.
-        tokenizer: Tokenizer with all tokens of the encoding. The embeddings are enlarged to fit them.
-        checkpoint: Configuration from `read_config`.
-        model_types: Architectures that the approach supports.
+        source: What it is built from. Embeddings of pretrained models are enlarged to fit its tokenizer.
         new: Prefixes of the names of weights that a pretrained model may lack.
-        **described: Additional entries of `config.ntl`.
+        **described: Additional entries of `config.ntl`: ids of tokens, and None for what training adds.
 
     Returns:
         The model in float32, on the CPU and in training mode.
@@ -194,22 +137,25 @@ def build_model(
     Raises:
         UserError: The configuration is invalid, or the weights or the tokenizer do not fit.
     """
+    settings, tokenizer, checkpoint = source
     torch.manual_seed(settings.seed)
     if checkpoint is None:
-        config = scratch_config(settings, tokenizer, model_types)
-        config.ntl = describe(settings) | described
+        config = _scratch_config(settings, tokenizer)
+        config.ntl = _describe(settings) | described
         return _from_config(model_class, config)
     pretrained = getattr(checkpoint, "ntl", None) is None
     if pretrained:
-        checkpoint.ntl = describe(settings) | described
+        checkpoint.ntl = _describe(settings) | described
     model = _load(model_class, settings, checkpoint, tuple(new) if pretrained else ())
-    if len(tokenizer) > model.config.vocab_size:
-        if not pretrained:
-            raise UserError(
-                f"{CHECKPOINT_KEY}={settings.checkpoint} has {model.config.vocab_size} tokens, the tokenizer "
-                f"{len(tokenizer)}; expected both from the same run. Omit model_args.tokenizer_name_or_path."
-            )
+    if pretrained and len(tokenizer) > model.config.vocab_size:
         model.resize_token_embeddings(len(tokenizer))
+    ids = {key: value for key, value in described.items() if value is not None}
+    if len(tokenizer) > model.config.vocab_size or not ids.items() <= model.config.ntl.items():
+        raise UserError(
+            f"{CHECKPOINT_KEY}={settings.checkpoint} has {model.config.vocab_size} tokens, the tokenizer "
+            f"{len(tokenizer)}; expected both from the same run, with the same ids. Omit "
+            "model_args.tokenizer_name_or_path."
+        )
     return model.train()
 
 
@@ -228,18 +174,12 @@ def _from_config(model_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
 def _load(
     model_class: Any, settings: ModelSettings, config: PreTrainedConfig, new: tuple[str, ...]
 ) -> PreTrainedModel:
-    folder = locate(str(settings.checkpoint), CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
-    try:
-        model, loading = model_class.from_pretrained(
-            folder, config=config, dtype=torch.float32, output_loading_info=True
+    with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
+        model, found = model_class.from_pretrained(
+            config.name_or_path, config=config, dtype=torch.float32, output_loading_info=True
         )
-    except Exception as error:  # transformers raises many types; the user's remedy is the same
-        raise UserError(
-            f"{CHECKPOINT_KEY}={settings.checkpoint} cannot be loaded ({_first_line(error)}); expected a "
-            "folder with config.json and model.safetensors. Correct it."
-        ) from error
-    missing = [key for key in loading["missing_keys"] if not key.startswith(new or ("\0",))]
-    missing += [key[0] if isinstance(key, tuple) else key for key in loading["mismatched_keys"]]
+    missing = [key for key in found["missing_keys"] if not key.startswith(new or ("\0",))]
+    missing += [key[0] if isinstance(key, tuple) else key for key in found["mismatched_keys"]]
     if missing:
         raise UserError(
             f"{CHECKPOINT_KEY}={settings.checkpoint} does not fit the model: it lacks {len(missing)} "
@@ -248,15 +188,12 @@ def _load(
     return model
 
 
-def _check_type(model_type: str, settings: ModelSettings, model_types: Sequence[str]) -> None:
-    if model_type not in model_types:
-        few = len(model_types) < 9
-        shown = ", ".join(model_types) if few else "a decoder-only architecture (llama, mamba, ...)"
+def _check_type(model_type: str, settings: ModelSettings) -> None:
+    types, shown = ["t5"], "t5"
+    if settings.family != "t5":
+        types, shown = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "a decoder-only architecture (llama, mamba, ...)"
+    if model_type not in types:
         raise UserError(
-            f"{settings.checkpoint or 'the configuration'} is a {model_type}; family={settings.family} with "
-            f"encoding={settings.encoding} and head={settings.head} expects {shown}. Choose another model."
+            f"{settings.checkpoint or 'the configuration'} is a {model_type}; family={settings.family} "
+            f"expects {shown}. Choose another model."
         )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

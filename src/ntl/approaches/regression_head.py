@@ -8,24 +8,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import (
-    PreTrainedTokenizerFast,
-    T5Config,
-    T5ForConditionalGeneration,
-    T5Model,
-    T5PreTrainedModel,
-)
-from transformers import initialization as init
+from transformers import T5Config, T5ForConditionalGeneration, T5Model, T5PreTrainedModel
 
-from ntl.approaches import Batch, Row, Share, no_quantiles
+from ntl.approaches import Batch, ModelSource, Row, Share
 from ntl.approaches.batches import generation_mode, pad_questions
-from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
-from ntl.approaches.standardise import NO_STATISTICS, fit, restore, standardise
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
-from ntl.encodings.digits import TextEncoding, check_special_tokens, split_digits
-from ntl.encodings.xval import format_number
+from ntl.approaches.pretrained import build_model
+from ntl.approaches.standardise import NO_STATISTICS, fit, init_weights, restore, standardise
+from ntl.config.settings import GenerationSettings, LossSettings
+from ntl.data import format_number
+from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
-from ntloss.decoding import NumberQuantiles
 from ntloss.parsing import parse_number
 
 
@@ -45,11 +37,7 @@ class T5ForRegression(T5PreTrainedModel):
         self.head = nn.Linear(config.d_model, 1)
         self.post_init()
 
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, nn.Linear) and module.bias is not None:  # the head: T5's layers have no bias
-            # transformers' default for T5 is far too large for numbers of mean 0 and standard deviation 1.
-            init.normal_(module.weight, std=module.in_features**-0.5)
+    _init_weights = init_weights
 
     @classmethod
     def from_config(cls, config: T5Config) -> T5ForRegression:
@@ -79,21 +67,15 @@ class T5ForRegression(T5PreTrainedModel):
 
 
 class RegressionHead:
-    """T5 that reads text and answers with one number; implements `ntl.approaches.Approach`.
+    """T5 that reads text and answers with one number; implements `ntl.approaches.Approach`."""
 
-    Args:
-        model: A model with one output.
-        tokenizer: Tokenizer of the questions.
-    """
-
-    vocabulary = None
     ill_formed = None
     number_format = None
 
-    def __init__(self, model: T5ForRegression, tokenizer: PreTrainedTokenizerFast):
-        self.model = model
-        self.tokenizer = tokenizer
-        self.encoding = TextEncoding(tokenizer)
+    def __init__(self, source: ModelSource, loss: LossSettings):
+        self.model = build_model(T5ForRegression, source, new=["head."], **NO_STATISTICS)
+        self.tokenizer = source.tokenizer
+        self.encoding = TextEncoding(self.tokenizer)
 
     def fit(self, answers: Iterable[str]) -> None:
         """Compute the statistics of the training answers; see `Approach.fit`.
@@ -140,30 +122,6 @@ class RegressionHead:
             predicted = unwrapped(**{key: value.to(unwrapped.device) for key, value in batch.items()})
             numbers = restore(predicted, unwrapped.config)
         return [format_number(number) for number in numbers.cpu().numpy()]
-
-    def quantiles(
-        self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
-    ) -> NumberQuantiles:
-        """Raise the error that there are none; see `Approach.quantiles`."""
-        raise no_quantiles("a regression head")
-
-
-def build(model: ModelSettings, loss: LossSettings) -> RegressionHead:
-    """Build the approach from the settings; see `build_approach`."""
-    if loss.criterion is not None:
-        raise UserError(
-            f"loss={loss.criterion} needs number tokens, and a regression head writes none; expected no "
-            "criterion. Omit the number token loss."
-        )
-    if model.encoding not in ("digits", "auto"):
-        raise UserError(f"encoding={model.encoding} has no regression head; expected digits or auto.")
-    checkpoint = read_config(model, ["t5"])
-    tokenizer = load_model_tokenizer(model)
-    check_special_tokens(tokenizer)
-    if model.encoding == "digits":
-        tokenizer = split_digits(tokenizer)
-    t5 = build_model(T5ForRegression, model, tokenizer, checkpoint, ["t5"], new=["head."], **NO_STATISTICS)
-    return RegressionHead(t5, tokenizer)
 
 
 def _number(answer: str) -> float:

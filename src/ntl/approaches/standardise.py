@@ -1,4 +1,4 @@
-"""Standardise the numbers that a head predicts by the training answers, optionally on a log scale.
+"""What number heads share: initial weights, and answers standardised by those for training.
 
 The statistics are stored in `config.ntl`, so that they are saved with the model.
 """
@@ -6,16 +6,26 @@ The statistics are stored in `config.ntl`, so that they are saved with the model
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedConfig
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, T5PreTrainedModel
+from transformers import initialization as init
 
 from ntl.encodings.xval import LARGEST
 from ntl.errors import UserError
 
-NO_STATISTICS = {"answer_mean": None, "answer_deviation": None}
+NO_STATISTICS: dict[str, Any] = {"answer_mean": None, "answer_deviation": None}
 """Entries of `config.ntl` before training."""
+
+
+def init_weights(model: T5PreTrainedModel, module: nn.Module) -> None:
+    """Initialize a module of a T5 with a number head, in place of `_init_weights`."""
+    T5PreTrainedModel._init_weights(model, module)
+    if isinstance(module, nn.Linear) and module.bias is not None:  # the head: T5's layers have no bias
+        # transformers' default for T5 is far too large for numbers of mean 0 and standard deviation 1.
+        init.normal_(module.weight, std=module.in_features**-0.5)
 
 
 def fit(config: PreTrainedConfig, answers: Sequence[float]) -> None:

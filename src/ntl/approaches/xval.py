@@ -9,19 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from transformers import Cache, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
-from transformers import initialization as init
+from transformers import Cache, T5Config, T5ForConditionalGeneration
 
-from ntl.approaches import CHECKPOINT_KEY, IGNORE, Batch, Row, Share, no_quantiles
-from ntl.approaches.batches import generation_mode, pad, pad_questions
-from ntl.approaches.objective import plain_cross_entropy
-from ntl.approaches.pretrained import build_model, load_model_tokenizer, read_config
-from ntl.approaches.standardise import NO_STATISTICS, fit, restore, standardise
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
-from ntl.encodings.digits import check_special_tokens, split_digits
+from ntl.approaches import IGNORE, Batch, ModelSource, Row, Share
+from ntl.approaches.batches import generation_mode, pad, pad_questions, plain_cross_entropy
+from ntl.approaches.pretrained import build_model
+from ntl.approaches.standardise import NO_STATISTICS, fit, init_weights, restore, standardise
+from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values
-from ntl.errors import UserError
-from ntloss.decoding import NumberQuantiles
 
 
 class XvalOutput(NamedTuple):
@@ -54,11 +49,7 @@ class T5ForXval(T5ForConditionalGeneration):
         )
         self.post_init()
 
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, nn.Linear) and module.bias is not None:  # the head: T5's layers have no bias
-            # transformers' default for T5 is far too large for numbers of mean 0 and standard deviation 1.
-            init.normal_(module.weight, std=module.in_features**-0.5)
+    _init_weights = init_weights
 
     def forward(
         self,
@@ -112,23 +103,17 @@ class T5ForXval(T5ForConditionalGeneration):
 
 
 class Xval:
-    """T5 that reads and writes numbers as values; implements `ntl.approaches.Approach`.
+    """T5 that reads and writes numbers as values; implements `ntl.approaches.Approach`."""
 
-    Args:
-        model: A model with a number head.
-        encoding: The encoding with `[NUM]`.
-        label_smoothing: Label smoothing of cross-entropy.
-    """
-
-    vocabulary = None
     ill_formed = None
     number_format = None
 
-    def __init__(self, model: T5ForXval, encoding: XvalEncoding, label_smoothing: float):
-        self.model = model
-        self.encoding = encoding
-        self.tokenizer: PreTrainedTokenizerFast = encoding.tokenizer
-        self.label_smoothing = label_smoothing
+    def __init__(self, source: ModelSource, loss: LossSettings):
+        self.tokenizer = source.tokenizer
+        self.encoding = XvalEncoding(self.tokenizer)
+        own = {"number_id": self.encoding.number_id, **NO_STATISTICS}
+        self.model = build_model(T5ForXval, source, new=["number_head."], **own)
+        self.label_smoothing = loss.label_smoothing
 
     def fit(self, answers: Iterable[str]) -> None:
         """Compute the statistics of the numbers in the training answers; see `Approach.fit`."""
@@ -198,12 +183,6 @@ class Xval:
             )
         return self.encoding.decode(rows.tolist(), values.cpu().numpy())
 
-    def quantiles(
-        self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
-    ) -> NumberQuantiles:
-        """Raise the error that there are none; see `Approach.quantiles`."""
-        raise no_quantiles("number_encoding=xval")
-
     def _questions(
         self, ids: Sequence[Sequence[int]], numbers: Sequence[Sequence[float]]
     ) -> dict[str, Tensor]:
@@ -248,37 +227,3 @@ def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: in
             "past_key_values": output.past_key_values,
         }
     return torch.cat(tokens, 1), torch.cat(values, 1)
-
-
-def build(model: ModelSettings, loss: LossSettings) -> Xval:
-    """Build the approach from the settings; see `build_approach`."""
-    if loss.criterion is not None:
-        raise UserError(
-            f"loss={loss.criterion} needs number tokens of several values, and xVal has only [NUM]; expected "
-            "no criterion. Omit the number token loss."
-        )
-    if not 0 <= loss.label_smoothing <= 1:
-        raise UserError(f"label_smoothing is {loss.label_smoothing}; expected a number from 0 to 1.")
-    if model.family != "t5":
-        raise UserError(f"family={model.family} has no xVal; expected t5.")
-    checkpoint = read_config(model, ["t5"])
-    tokenizer = load_model_tokenizer(model)
-    check_special_tokens(tokenizer)
-    encoding = XvalEncoding(split_digits(tokenizer))
-    t5 = build_model(
-        T5ForXval,
-        model,
-        encoding.tokenizer,
-        checkpoint,
-        ["t5"],
-        new=["number_head."],
-        number_id=encoding.number_id,
-        **NO_STATISTICS,
-    )
-    if t5.config.ntl["number_id"] != encoding.number_id:
-        raise UserError(
-            f"{CHECKPOINT_KEY}={model.checkpoint} has [NUM] at {t5.config.ntl['number_id']}, the "
-            f"tokenizer at {encoding.number_id}; expected both from the same run. Omit "
-            "model_args.tokenizer_name_or_path."
-        )
-    return Xval(t5, encoding, loss.label_smoothing)

@@ -55,6 +55,7 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_explain(error, program)) from None
     files = _files(root, tuple(groups))
+    _drop_unused(config, files, overrides)
     _check_keys(config, files)
     check_values(config, files)
     return config
@@ -87,6 +88,14 @@ def _compose(root: str, overrides: Sequence[str]) -> dict[str, Any]:
 def _files(root: str, groups: tuple[str, ...]) -> dict[str, Any]:
     """Return the content of the chosen files, without those that only change or remove keys of others."""
     return _compose(root, [o for o in groups if "@" not in o and o[0] != "~"])
+
+
+def _drop_unused(config: dict[str, Any], files: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Drop the keys of `dataset_args` that a run-specific file sets and the dataset lacks: `data_dir`."""
+    typed = {".".join(re.split("[.=]", override.lstrip("+"))[:2]) for override in overrides}
+    for key in {*config.get("dataset_args", ())} - {*files.get("dataset_args", ())}:
+        if f"dataset_args.{key}" not in typed:
+            del config["dataset_args"][key]
 
 
 def _check_keys(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:

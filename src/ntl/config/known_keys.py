@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from ntl.config.names import format_setting
 from ntl.config.paper_keys import LOSS_OF_MODEL
 from ntl.config.settings import LossSettings
 from ntl.errors import UserError
-from ntl.training.run_folder import format_setting
 
 # Arguments of Seq2SeqTrainingArguments that the lab ignores.
 UNUSED_ARGUMENTS = (
@@ -83,6 +83,8 @@ CONDITIONS = (
               lambda v: v is None, "model_args.model_name_or_path=null to train from scratch"),
     Condition("dataset_args", GENERATOR, "dataset_args.data_dir",
               lambda v: v is None, "dataset_args.data_dir=null to generate questions"),
+    Condition("dataset_args", ("data_seed",), "dataset_args.split_by",
+              lambda v: v is None, "dataset_args.split_by=null to split at random"),
     Condition("evaluation", ("interval",), "evaluation.read",
               lambda v: v != ["greedy"], "evaluation.read=[greedy,median]"),
     Condition("training_args", ("num_train_epochs",), "training_args.max_steps",

@@ -46,8 +46,13 @@ def check_values(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:
         UserError: A value is invalid. The message says what was given, what is expected, and an example.
     """
     rules = _rules()
+    if "dataset_args" in config:
+        of_data = _data_rules(config["dataset_args"], files["dataset_args"]["dataset_name"])
+        rules = {**rules, **{f"dataset_args.{key}": rule for key, rule in of_data.items()}}
+    else:  # `ntl prepare`, which has no sections
+        rules = {**rules, **_data_rules(config)}
     if "training_args" in config:
-        rules = {**rules, **_training_rules(), "dataset_args.dataset_name": _name_of_file(files)}
+        rules = {**rules, **_training_rules()}
     sections = {f"{name}.": content for name, content in files.items() if isinstance(content, Mapping)}
     for section, defaults in {"": files, **sections}.items():
         for name, value in (config[section[:-1]] if section else config).items():
@@ -106,11 +111,13 @@ BOOLEAN = Rule("true or false", "true", lambda value: isinstance(value, bool))
 COUNT = whole_number(1, 8)
 SEED = whole_number(0, 1, 2**32 - 1)
 NOT_NEGATIVE = number(0.1, least=0)
+TEXT = Rule("a text", "text", lambda value: isinstance(value, str) and value != "")
+FOLDER = TEXT._replace(expected="the path of a folder", example="some/folder")
 
 
 @cache
 def _rules() -> dict[str, Rule]:
-    """Map keys to rules. Approaches, datasets and transformers check the other values."""
+    """Map keys to rules. Approaches and transformers check the other values."""
     objectives = [*choices("loss"), *choices("model_args")]
     objective = Rule(
         f"overrides such as 'loss=ntl_was loss.weight=0.8', or one of: {', '.join(objectives)}", "ce",
@@ -120,7 +127,7 @@ def _rules() -> dict[str, Rule]:
         "objectives": list_of(objective, "[ce,ntl_was]"),
         "seeds": list_of(SEED, "[0,1,2]"),
         "jobs": or_null(COUNT, "one per core"),
-        "output_dir": Rule("a folder", "some/folder", lambda v: isinstance(v, str) and v != ""),
+        "output_dir": FOLDER,
         "model_args.family": one_of(*FAMILIES),
         "model_args.number_encoding": one_of(*NUMBER_ENCODINGS),
         "model_args.tokenizer_type": one_of(*TOKENIZER_TYPES),
@@ -145,11 +152,52 @@ def _rules() -> dict[str, Rule]:
     }
 
 
-def _name_of_file(files: Mapping[str, Any]) -> Rule:
-    """Return the rule of a dataset's name, with which its other keys belong together."""
-    name, names = files["dataset_args"]["dataset_name"], ", ".join(choices("dataset_args"))
-    expected = f"{name}, as in its file; dataset_args=NAME chooses another one of: {names}"
-    return Rule(expected, name, lambda value: value == name)
+_SIZES = (
+    "train_per_difficulty", "validation_per_difficulty", "train_per_module", "validation_per_module",
+    "test_per_module", "digits", "train_size", "validation_size", "test_size",
+)  # fmt: skip
+# Settings of datasets, for training and for `ntl prepare`.
+DATA_RULES = {
+    **dict.fromkeys(_SIZES, COUNT),
+    **dict.fromkeys(("data_seed", "split_seed"), whole_number(0, 1)),
+    **dict.fromkeys(("source", "destination", "cache_dir", "data_dir"), FOLDER),
+    "mode": Rule("null, because only mathematics_dataset has modes", "null", lambda value: value is None),
+    "annotations": one_of("remove", "keep"),
+    "validation_share": number(0.1, above=0, below=1),
+    "noise": NOT_NEGATIVE,
+    "weights": Rule(
+        "one number per integer of the question", "[5,3,2]",
+        lambda v: isinstance(v, list) and bool(v) and {*map(type, v)} <= {int, float},
+    ),
+    "file": TEXT._replace(expected="the path of a CSV file, or sample", example="sample"),
+    "columns": or_null(list_of(TEXT, "[carat,cut]"), "all but the target"),
+    "significant_digits": or_null(COUNT, "as they are written"),
+}  # fmt: skip
+
+
+def _data_rules(data: Mapping[str, Any], name: str = "") -> dict[str, Rule]:
+    """Map the settings of a dataset to rules, some of which depend on the dataset or on other settings.
+
+    Args:
+        data: Settings of one dataset, for training or for `ntl prepare`.
+        name: The dataset's name in its file, with which its other settings belong together.
+    """
+    named = f"{name}, as in its file; dataset_args=NAME chooses another one of: "
+    smallest = 1 if data.get("log_scale") is True else 0  # there is no logarithm of 0
+    longer = data["digits"] + 1 if type(data.get("digits")) is int else 2
+    rules = {
+        **DATA_RULES,
+        **dict.fromkeys(("smallest", "largest", "largest_answer"), whole_number(smallest, 10)),
+        "dataset_name": Rule(named + ", ".join(choices("dataset_args")), name, lambda value: value == name),
+        "extrapolate_digits": whole_number(longer, longer),
+    }
+    if name == "mathematics_dataset":
+        rules["mode"] = or_null(one_of("dataset_comparison"))
+    if name == "tabular":
+        rules["train_size"] = or_null(COUNT, "all rows that are left")
+    if "data_seed" in data or data.get("hub"):
+        rules["data_dir"] = or_null(FOLDER)
+    return rules
 
 
 @cache

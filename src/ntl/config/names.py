@@ -1,4 +1,4 @@
-"""Name models and losses in tables, figures and folders."""
+"""Name models, losses and settings in tables, figures and folders."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ def objective_name(model: ModelSettings, loss: LossSettings) -> str:
 def loss_name(loss: LossSettings) -> str:
     """Return the criterion's name in tables, such as `NTL-WAS` or `SMMD`; "" without a criterion."""
     return _criterion_name(loss.criterion, loss.options) if loss.criterion is not None else ""
+
+
+def format_setting(value: Any) -> str:
+    """Format a setting as the user writes it: `null`, `true`, `0.3`, `[greedy,median]`."""
+    if isinstance(value, list):
+        return f"[{','.join(map(format_setting, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _criterion_name(criterion: str, options: Mapping[str, Any]) -> str:

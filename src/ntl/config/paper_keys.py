@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ntl.config.combination import check_combination
 from ntl.config.names import loss_name, objective_name
 from ntl.config.settings import READINGS, GenerationSettings, LossSettings, ModelSettings, RunSettings
 from ntl.errors import UserError
@@ -63,10 +64,9 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         beams=asked["beams"],
         max_new_tokens=asked["max_new_tokens"],
         batch_size=training["per_device_eval_batch_size"],
-        read=tuple(_readings(asked)),
-        interval=asked["interval"],
+        **reading_settings(config),
     )
-    _check_readings(generation, model, training)
+    check_combination(model, loss, generation.quantile_readings, bool(training.get("fsdp")))
     if training["do_only_eval"] and model.checkpoint is None:
         raise UserError(
             "training_args=eval evaluates a trained model, but model_args.model_name_or_path is null; "
@@ -96,25 +96,6 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         resume=bool(resume),
         checkpoint=Path(resume) if isinstance(resume, str) else None,
     )
-
-
-def _check_readings(
-    generation: GenerationSettings, model: ModelSettings, training: Mapping[str, Any]
-) -> None:
-    """Check that the model has quantiles if a reading needs them."""
-    if not generation.quantile_readings:
-        return
-    from ntl.approaches import no_quantiles
-
-    if model.head != "language":
-        raise no_quantiles("a regression head")
-    if model.encoding not in ("digits", "auto"):
-        raise no_quantiles(f"number_encoding={model.encoding}")
-    if training.get("fsdp"):
-        raise UserError(
-            "evaluation.read=[median] or [mean] needs the whole model in each process; expected training "
-            "without training_args.fsdp. Train with evaluation.read=[greedy], then pass training_args=eval."
-        )
 
 
 def _output_dir(config: Mapping[str, Any], loss: LossSettings, sweep: str) -> Path:
@@ -183,15 +164,17 @@ def _readings(evaluation: Mapping[str, Any]) -> list[str]:
     return [name for name in READINGS if name == "greedy" or name in evaluation.get("read", ())]
 
 
+def reading_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `GenerationSettings` that say how numbers are read besides decoding."""
+    asked = config.get("evaluation", {})
+    return {"read": tuple(_readings(asked)), "interval": asked.get("interval", GenerationSettings.interval)}
+
+
 def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the data and the evaluation of another one."""
-    return {**config, **{key: other[key] for key in ("dataset_args", "evaluation")}}
-
-
-def with_readings_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the readings and the interval of another one."""
-    asked = {key: value for key, value in other["evaluation"].items() if key in READING_KEYS}
-    return {**config, "evaluation": {**config.get("evaluation", {}), **asked}}
+    """Return a configuration with the data and the evaluation of another one, except during training."""
+    before = config.get("evaluation", {})
+    kept = {key: before[key] for key in ("samples_during_training",) if key in before}
+    return {**config, "dataset_args": other["dataset_args"], "evaluation": {**other["evaluation"], **kept}}
 
 
 def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
@@ -207,7 +190,6 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
     Raises:
         UserError: The shape is unknown, or two values contradict each other.
     """
-    from ntl.approaches import check_number_format
     from ntl.approaches.shapes import get_shape
 
     encoding, head = NUMBER_ENCODINGS[model_args["number_encoding"]]
@@ -221,7 +203,7 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
             f"model_args.model_name_or_path={checkpoint} is fixed; expected one of the two. Omit "
             "config_overrides, or train from scratch with model_args.model_name_or_path=null."
         )
-    settings = ModelSettings(
+    return ModelSettings(
         family=model_args["family"],
         encoding=encoding or model_args["tokenizer_type"],
         head=head,
@@ -234,8 +216,6 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
         log_scale=model_args["log_scale_embeddings"],
         seed=seed,
     )
-    check_number_format(settings)
-    return settings
 
 
 def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> LossSettings:

@@ -2,8 +2,9 @@
 
 A dataset is a module with a function `load(settings) -> TaskData`. `settings` is the section `dataset_args`
 of the configuration, with an additional `name`. The same settings give the same examples in every process.
-A module may also define `plan(settings) -> files.Plan`, for `ntl prepare` with `config/prepare/<name>.yaml`,
-and `MODES`, the valid values of the setting `mode`. Invalid settings and files raise a UserError.
+A module may also define `plan(settings) -> files.Plan`, for `ntl prepare` with `config/prepare/<name>.yaml`.
+`ntl.config.known_values` checks the values of single settings. Invalid files, and settings that do not fit
+them or each other, raise a UserError.
 
     gsm8k                grade-school problems with their solutions
     mathematics_dataset  the thirteen modules of the DeepMind mathematics dataset that the paper trained on
@@ -20,14 +21,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
 from importlib import import_module
-from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any, NamedTuple
-
-from ntl.errors import UserError
-
-TASKS = sorted(module.name for module in iter_modules([str(Path(__file__).parent / "tasks")]))
 
 
 class Example(NamedTuple):
@@ -65,6 +62,11 @@ class TaskData:
     number_metrics: bool = True
     final_answer_marker: str | None = None
 
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Fingerprint of each test set."""
+        return {test: fingerprint(examples) for test, examples in self.tests.items()}
+
 
 def load_task(settings: Mapping[str, Any]) -> TaskData:
     """Load the examples of a task.
@@ -76,13 +78,9 @@ def load_task(settings: Mapping[str, Any]) -> TaskData:
         The examples.
 
     Raises:
-        UserError: The settings or the files are invalid.
+        UserError: The files are invalid, or the settings do not fit them or each other.
     """
-    check_one_of(settings, "name", TASKS)
-    task = import_module(f"ntl.data.tasks.{settings['name']}")
-    if "mode" in settings:
-        check_one_of(settings, "mode", getattr(task, "MODES", (None,)))
-    data: TaskData = task.load(settings)
+    data: TaskData = import_module(f"ntl.data.tasks.{settings['name']}").load(settings)
     return data
 
 
@@ -101,35 +99,19 @@ def fingerprint(examples: Iterable[Example]) -> str:
     return digest.hexdigest()
 
 
-def setting_key(settings: Mapping[str, Any], name: str) -> str:
-    """Return a setting's full key: in `dataset_args` or, for `ntl prepare`, without a section."""
-    return f"dataset_args.{name}" if "name" in settings else name
+def format_number(number: float | Decimal) -> str:
+    """Write a number in the shortest form that is exact in its precision, without an exponent.
 
+    Args:
+        number: A finite number. A numpy float32 is written with the precision of float32.
 
-def invalid_setting(settings: Mapping[str, Any], name: str, expected: str, example: Any) -> UserError:
-    """Return the error for an invalid setting, which says what was given and what is expected."""
-    key = setting_key(settings, name)
-    return UserError(f"{key} is {settings[name]!r}; expected {expected}. Pass for example {key}={example}.")
+    Returns:
+        The text, without trailing zeros after the decimal point.
 
-
-def check_at_least(settings: Mapping[str, Any], least: Mapping[str, int]) -> None:
-    """Check that settings are whole numbers of at least the given minimum of each."""
-    for name, smallest in least.items():
-        value = settings[name]
-        if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-            expected = f"a whole number of at least {smallest}"
-            raise invalid_setting(settings, name, expected, max(smallest, 1))
-
-
-def check_one_of(settings: Mapping[str, Any], name: str, choices: Sequence[Any]) -> None:
-    """Check that a setting is one of several choices."""
-    if settings[name] not in choices:
-        words = ["null" if choice is None else str(choice).lower() for choice in choices]
-        raise invalid_setting(settings, name, f"one of: {', '.join(words)}", words[0])
-
-
-def check_folder(settings: Mapping[str, Any], name: str) -> Path:
-    """Return the path in a setting, after checking that it is one."""
-    if not isinstance(settings[name], str) or not settings[name]:
-        raise invalid_setting(settings, name, "the path of a folder", "folder")
-    return Path(settings[name]).expanduser()
+    Example:
+        >>> format_number(42.0), format_number(-0.1), format_number(1e20), format_number(Decimal("2.50"))
+        ('42', '-0.1', '100000000000000000000', '2.5')
+    """
+    text = format(Decimal(str(number)), "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text

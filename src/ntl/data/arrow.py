@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow as pa
 from datasets import Dataset
 from filelock import FileLock
 
-from ntl.data import Example, check_folder
+from ntl.data import Example
 from ntl.errors import UserError
 
 FORMAT = 2  # version of the cache's format and of the readers; changing it invalidates all caches
@@ -76,23 +77,37 @@ def read_cached(
     Raises:
         UserError: The folder cannot be written, or `read` raises one.
     """
-    folder = check_folder(settings, "cache_dir")
+    folder = Path(settings["cache_dir"]).expanduser()
     depends_on = {key: value for key, value in settings.items() if key not in INDEPENDENT}
-    key = hashlib.sha256(json.dumps([FORMAT, source, depends_on], sort_keys=True).encode()).hexdigest()[:24]
-    path = folder / f"{key}.arrow"
+    path = folder / f"{cache_key([FORMAT, source, depends_on])}.arrow"
     # An existing file is complete, so it needs no lock and may be read-only.
     if not path.exists():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(path.with_suffix(".lock")):
-                if not path.exists():
-                    _write(path, iter(read()))
-        except OSError as error:
-            raise UserError(
-                f"cache_dir={folder} cannot be written ({error.strerror or error}); expected a folder with "
-                "room for a copy of the data. Pass for example dataset_args.cache_dir=some/folder."
-            ) from None
+        with writing(folder), FileLock(path.with_suffix(".lock")):
+            if not path.exists():
+                _write(path, iter(read()))
     return ArrowExamples(path)
+
+
+def cache_key(identity: Any) -> str:
+    """Hash the JSON values that identify cached data."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Make the folder of a cache, and report errors of writing to it.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UserError(
+            f"dataset_args.cache_dir={folder} cannot be written ({error.strerror or error}); expected a "
+            "folder with room for a copy of the data. Pass for example dataset_args.cache_dir=some/folder."
+        ) from None
 
 
 def _write(path: Path, examples: Iterator[Example]) -> None:

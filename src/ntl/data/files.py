@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import re
 import sys
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ntl.data import Example, TaskData, check_at_least, check_folder, invalid_setting, setting_key
+from ntl.data import Example, TaskData
 from ntl.errors import UserError
 
 LARGE_FILE = 50_000_000  # bytes above which reading a file is announced
@@ -166,6 +167,30 @@ def read_lines(path: Path) -> Iterator[str]:
         ) from None
 
 
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file atomically, so that readers never see it half written.
+
+    Args:
+        path: Path of the file.
+        text: Its content.
+
+    Raises:
+        OSError: The file cannot be written; an existing file is left unchanged.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically, see `write_atomically`."""
+    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
 class Layout(NamedTuple):
     """The files of a dataset's folder, and how to read them.
 
@@ -194,18 +219,6 @@ class Layout(NamedTuple):
         return [example for example in examples if (self.group(example) in chosen) == (split == "validation")]
 
 
-def check_split_settings(settings: Mapping[str, Any]) -> None:
-    """Check `validation_share` (a number above 0 and below 1) and `split_seed`.
-
-    Raises:
-        UserError: A setting is out of range.
-    """
-    check_at_least(settings, {"split_seed": 0})
-    share = settings["validation_share"]
-    if not isinstance(share, float) or not 0 < share < 1:
-        raise invalid_setting(settings, "validation_share", "a number above 0 and below 1", 0.1)
-
-
 def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> TaskData:
     """Load a dataset from `data_dir`, memory-mapped. `sample` is the sample that ships with the lab.
 
@@ -222,11 +235,11 @@ def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> TaskDa
     # Imported here because importing datasets takes a second, which only programs that read files should pay.
     from ntl.data.arrow import read_cached
 
-    name = settings["name"]
+    name, folder = settings["name"], Path(settings["data_dir"]).expanduser()
     if settings["data_dir"] == "sample":
-        settings = {**settings, "data_dir": str(Path(__file__).parent / "sample" / name)}
-    folder, layout = find_layout(
-        settings, "data_dir", layouts,
+        folder = Path(__file__).parent / "sample" / name
+    layout = find_layout(
+        "dataset_args.data_dir", folder, layouts,
         f"Make them with `ntl prepare {name}` (see `ntl prepare --help`), or pass another folder; "
         "dataset_args.data_dir=sample selects the small sample that ships with the lab.",
     )  # fmt: skip
@@ -246,31 +259,27 @@ def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> TaskDa
     return TaskData(parts.pop("train"), parts.pop("validation"), parts)
 
 
-def find_layout(
-    settings: Mapping[str, Any], name: str, layouts: Sequence[Layout], advice: str
-) -> tuple[Path, Layout]:
+def find_layout(key: str, folder: Path, layouts: Sequence[Layout], advice: str) -> Layout:
     """Choose the layout of a folder by the names of its files.
 
     Args:
-        settings: Settings of the dataset.
-        name: The setting that names the folder.
+        key: The user's name for the setting that names the folder.
+        folder: The folder.
         layouts: Layouts that the folder may have.
         advice: What to do, for the error message.
 
     Returns:
-        The folder and the first complete layout.
+        The first complete layout.
 
     Raises:
         UserError: No layout is complete. The message lists the missing files and those in the folder.
     """
-    folder = check_folder(settings, name)
     missing = [
         [file for file in layout.files.values() if not (folder / file).is_file()] for layout in layouts
     ]
     for layout, absent in zip(layouts, missing, strict=True):
         if not absent:
-            return folder, layout
-    key = setting_key(settings, name)
+            return layout
     expected = "; or ".join(_join(layout.files.values(), 6) for layout in layouts)
     if not folder.is_dir():
         raise UserError(f"{key}={folder} is not a folder; expected one that holds {expected}. {advice}")
@@ -302,8 +311,8 @@ class Plan(NamedTuple):
 
 def plan_files(settings: Mapping[str, Any], layouts: Sequence[Layout], files: Mapping[str, str]) -> Plan:
     """Plan the `files` of a dataset whose splits are read from the folder `source`, as by `load_files`."""
-    advice = "Pass source=FOLDER, the folder of the official files."
-    folder, layout = find_layout(settings, "source", layouts, advice)
+    folder = Path(settings["source"]).expanduser()
+    layout = find_layout("source", folder, layouts, "Pass source=FOLDER, the folder of the official files.")
 
     def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
         for split, file in layout.files.items():

@@ -8,7 +8,7 @@ from typing import Any
 
 from ntl.data import TaskData
 from ntl.data.files import FormatError, Layout
-from ntl.errors import UserError
+from ntl.errors import UserError, describe
 
 
 def load_hub(settings: Mapping[str, Any], subset: str, layout: Layout) -> TaskData:
@@ -35,9 +35,9 @@ def load_hub(settings: Mapping[str, Any], subset: str, layout: Layout) -> TaskDa
         try:
             rows = load_dataset(name, subset, split=theirs)
         except (OSError, ValueError, RuntimeError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(
-                f"dataset_args.hub={name}: the split {theirs!r} cannot be loaded from the hub ({reason}); "
+                f"dataset_args.hub={name}: the split {theirs!r} cannot be loaded from the hub "
+                f"({describe(error)}); "
                 "expected a connection, or a copy in the hub's cache. To use a local folder, "
                 "pass dataset_args.hub=null dataset_args.data_dir=folder."
             ) from None

@@ -19,11 +19,11 @@ from typing import Any
 
 from filelock import FileLock
 
+from ntl.cli import HELP_OPTIONS, run_program
 from ntl.config.compose import choices, compose_config
-from ntl.data import Example, check_folder, check_one_of
-from ntl.data.files import Plan
+from ntl.data import Example
+from ntl.data.files import Plan, write_json
 from ntl.errors import UserError
-from ntl.training.run_folder import write_atomically
 
 HELP = """\
 usage: ntl prepare DATASET [key=value ...]
@@ -47,29 +47,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The dataset, then key=value. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit code: 0 for success, 2 for a user-fixable error, 130 if interrupted.
+        The exit code, see `ntl.cli.run_program`.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if not arguments or {"-h", "--help"} & set(arguments):
+    return run_program("ntl prepare", _prepare, arguments, "Nothing was changed.")
+
+
+def _prepare(arguments: Sequence[str]) -> int:
+    if not arguments or HELP_OPTIONS & {*arguments}:
         print(HELP)
         for name in choices("prepare"):
             file = resources.files("ntl.config") / "prepare" / f"{name}.yaml"
             _, _, text = file.read_text(encoding="utf-8").partition("\n")  # omits Hydra's directive
             print(f"--- {name}\n{text}")
         return 0
-    try:
-        dataset, *overrides = arguments
-        if dataset not in choices("prepare"):
-            known = ", ".join(choices("prepare"))
-            raise UserError(f"the dataset {dataset!r} is unknown; expected one of: {known}.")
-        prepare(dataset, compose_config(f"prepare/{dataset}", overrides, "ntl prepare"))
-        return 0
-    except UserError as error:
-        print(f"ntl prepare: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("ntl prepare: interrupted; nothing was changed", file=sys.stderr)
-        return 130
+    dataset, *overrides = arguments
+    if dataset not in choices("prepare"):
+        known = ", ".join(choices("prepare"))
+        raise UserError(f"the dataset {dataset!r} is unknown; expected one of: {known}.")
+    prepare(dataset, compose_config(f"prepare/{dataset}", overrides, "ntl prepare"))
+    return 0
 
 
 def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
@@ -83,8 +80,7 @@ def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
         UserError: A source file is missing or malformed, the destination cannot be written, or it holds files
             made in another way. No existing file is changed.
     """
-    check_one_of(settings, "overwrite", (False, True))
-    folder = check_folder(settings, "destination")
+    folder = Path(settings["destination"]).expanduser()
     plan: Plan = import_module(f"ntl.data.tasks.{dataset}").plan(settings)
     outputs = {name: folder / name for name in plan.files.values()}
     record = folder / f".{dataset}.prepared.json"
@@ -98,7 +94,7 @@ def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
                 print(f"{dataset} is already prepared in {folder}: nothing to do.")
                 return
             counts = _write(plan, record, outputs)
-            write_atomically(record, json.dumps(_sizes(outputs) | made_from, indent=1))
+            write_json(record, _sizes(outputs) | made_from)
     except OSError as error:
         raise UserError(
             f"destination={folder} cannot be written ({error.strerror or error}); expected a folder with "

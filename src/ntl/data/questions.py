@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Set
 from decimal import ROUND_HALF_UP, Context, Decimal
 
-from ntl.data import Example
+from ntl.data import Example, format_number
 
 Maker = Callable[[random.Random, int], tuple[str, Decimal | int]]
 
@@ -36,19 +36,7 @@ def questions(
             question = None
             while question is None or question in exclude:
                 question, answer = MAKERS[module.removesuffix("_big")](rng, SIZES[split])
-            yield Example(question, format_decimal(answer))
-
-
-def format_decimal(number: Decimal | int) -> str:
-    """Format a number without an exponent and without trailing zeros after the decimal point.
-
-    Example:
-        >>> format_decimal(Decimal("2.50")), format_decimal(Decimal("-1E+3")), format_decimal(Decimal("-0.0"))
-        ('2.5', '-1000', '0')
-    """
-    text = format(Decimal(number), "f")
-    text = text.rstrip("0").rstrip(".") if "." in text else text
-    return "0" if text == "-0" else text
+            yield Example(question, format_number(answer))
 
 
 def draw_expression(integers: int, largest: int, rng: random.Random) -> tuple[str, int]:
@@ -123,7 +111,7 @@ def _add_or_sub(rng: random.Random, size: int) -> tuple[str, Decimal]:
     sentence, sign = rng.choice(
         (("What is {} plus {}?", 1), ("Add {} and {}.", 1), ("What is {} minus {}?", -1), ("{} - {}", -1))
     )
-    return sentence.format(format_decimal(a), format_decimal(b)), a + sign * b
+    return sentence.format(format_number(a), format_number(b)), a + sign * b
 
 
 def _add_sub_multiple(rng: random.Random, size: int) -> tuple[str, int]:
@@ -139,7 +127,7 @@ def _add_sub_multiple_longer(rng: random.Random, size: int) -> tuple[str, int]:
 def _mul(rng: random.Random, size: int) -> tuple[str, Decimal]:
     a, b = _decimal(rng, size), _decimal(rng, size)
     sentence = rng.choice(("What is {} times {}?", "{} * {}", "Multiply {} and {}.", "Work out {} * {}."))
-    return sentence.format(format_decimal(a), format_decimal(b)), EXACT.multiply(a, b)
+    return sentence.format(format_number(a), format_number(b)), EXACT.multiply(a, b)
 
 
 def _mul_div_multiple(rng: random.Random, size: int) -> tuple[str, int]:
@@ -174,10 +162,10 @@ def _place_value(rng: random.Random, size: int) -> tuple[str, int]:
 def _round_number(rng: random.Random, size: int) -> tuple[str, Decimal]:
     if rng.random() < 0.5:
         value, places = Decimal(rng.randint(-size * 10**4, size * 10**4)).scaleb(-5), rng.randint(1, 3)
-        sentence = f"Round {format_decimal(value)} to {PLACES[places - 1]}."
+        sentence = f"Round {format_number(value)} to {PLACES[places - 1]}."
     else:
         value, places = Decimal(rng.randint(-size * 10**3, size * 10**3)).scaleb(-1), -rng.randint(0, 3)
-        sentence = f"What is {format_decimal(value)} rounded to the nearest {NEAREST[-places]}?"
+        sentence = f"What is {format_number(value)} rounded to the nearest {NEAREST[-places]}?"
     return sentence, value.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP)
 
 

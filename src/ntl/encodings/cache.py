@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +12,7 @@ from datasets import Dataset
 from ntl.approaches import Approach
 from ntl.config.settings import ModelSettings
 from ntl.data import Example, fingerprint
-from ntl.errors import UserError
+from ntl.data.arrow import cache_key, writing
 
 FORMAT = 1  # version of the cache's format; changing it invalidates all caches
 BATCH = 1000
@@ -48,14 +46,7 @@ def tokenize(
         # Encoding rejects rows that are too long for the model.
         "longest": getattr(approach.model.config, "max_position_embeddings", None),
     }
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
-    try:
-        cache_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"dataset_args.cache_dir={cache_dir} cannot be written ({error.strerror}); expected a folder "
-            "with room for a copy of the data. Pass another one."
-        ) from None
+    key = cache_key(identity)
     texts = getattr(examples, "dataset", None)
     if texts is None:
         texts = Dataset.from_dict(
@@ -68,12 +59,13 @@ def tokenize(
         return {**columns, "length": [max(map(len, row)) for row in zip(*ids, strict=True)]}
 
     # `datasets` writes to a temporary file and renames it, so an interrupted run leaves no partial cache.
-    return texts.map(
-        encode,
-        batched=True,
-        batch_size=BATCH,
-        remove_columns=texts.column_names,
-        cache_file_name=str(cache_dir / f"{key}.arrow"),
-        new_fingerprint=key,
-        desc="tokenize",
-    )
+    with writing(cache_dir):
+        return texts.map(
+            encode,
+            batched=True,
+            batch_size=BATCH,
+            remove_columns=texts.column_names,
+            cache_file_name=str(cache_dir / f"{key}.arrow"),
+            new_fingerprint=key,
+            desc="tokenize",
+        )

@@ -14,7 +14,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ntl.encodings.locate import TOKENIZERS, locate
+from ntl.encodings.locate import TOKENIZERS, loading, locate
 from ntl.errors import UserError
 
 # Numbers in all positions that occur in the tasks: at the start, at the end, after a sign, bracket or point.
@@ -82,13 +82,8 @@ def load_tokenizer(name: str | Path | None, key: str = "tokenizer") -> PreTraine
             f"{key}={name} holds no tokenizer; expected one of the files {', '.join(TOKENIZERS)}. Correct "
             "it, or name another folder for the tokenizer."
         )
-    try:
+    with loading(key, name, "a folder with tokenizer.json or spiece.model"):
         tokenizer = AutoTokenizer.from_pretrained(found)
-    except Exception as error:  # transformers raises many types; the user's remedy is the same
-        raise UserError(
-            f"{key}={name} cannot be loaded ({(str(error).splitlines() or [type(error).__name__])[0]}); "
-            "expected a folder with tokenizer.json or spiece.model. Correct it, or omit it."
-        ) from error
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
             f"{key}={name} is a {type(tokenizer).__name__}; expected a fast one (with a tokenizer.json), "

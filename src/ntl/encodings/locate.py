@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from huggingface_hub import HfApi, constants, try_to_load_from_cache
 
-from ntl.errors import UserError
+from ntl.errors import UserError, describe
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[\w.-]+)?")
 _SECONDS = 10.0
@@ -51,8 +53,28 @@ def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> 
             HfApi().model_info(name, timeout=_SECONDS)
             return name
         except Exception as error:  # network, hub or name: the user's remedy is the same
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = describe(error)
     raise UserError(
         f"{key}={name} is not a local folder, and cannot be loaded from the hub: {reason}. Correct it, pass "
         f"a local folder, {key}=<folder>, or {instead}."
     )
+
+
+@contextmanager
+def loading(key: str, name: str | Path, expected: str) -> Iterator[None]:
+    """Turn the errors of loading a model or a tokenizer, of many types, into one.
+
+    Args:
+        key: The user's name for the setting.
+        name: Its value.
+        expected: What the value should be, used in the error message.
+
+    Raises:
+        UserError: The body raised any exception.
+    """
+    try:
+        yield
+    except Exception as error:  # the user's remedy is the same
+        raise UserError(
+            f"{key}={name} cannot be loaded ({describe(error)}); expected {expected}. Correct it."
+        ) from error

@@ -1,7 +1,7 @@
 """Numbers of one length: leading zeros, a sign and decimals, so that digits of one place are at one position.
 
 In a format of three digits with a sign and one decimal, 7 is written `+007.0` and -12.5 is written `-012.5`.
-All operations are on text, so no digit is rounded.
+Numbers are decimals, so no digit is rounded.
 """
 
 from __future__ import annotations
@@ -10,24 +10,12 @@ import re
 import string
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from decimal import Decimal
 
+from ntl.data import format_number
 from ntl.errors import UserError
 
-_NUMBER = re.compile(r"([+-]?)([0-9]+)(?:\.([0-9]+))?")
-
-
-class _Number(NamedTuple):
-    """The digits of a number, without leading zeros before the point and trailing zeros after it."""
-
-    is_negative: bool
-    whole: str
-    decimals: str
-
-    @property
-    def text(self) -> str:
-        sign, point = "-" if self.is_negative else "", "." if self.decimals else ""
-        return f"{sign}{self.whole or '0'}{point}{self.decimals}"
+_NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -75,20 +63,19 @@ class NumberFormat:
         signed = False
         for answer in answers:
             number = _parse(answer)
-            signed |= number.is_negative
-            if largest is None or len(number.whole) > len(largest.whole):
+            signed |= number < 0
+            if largest is None or _digits(number)[0] > _digits(largest)[0]:
                 largest = number
-            if finest is None or len(number.decimals) > len(finest.decimals):
+            if finest is None or _digits(number)[1] > _digits(finest)[1]:
                 finest = number
         if largest is None or finest is None:
             raise UserError(
                 "number_format=padded is taken from the training answers, and there are none; expected at "
                 "least one. Check the dataset."
             )
-        width = max(len(largest.whole), 1) if width is None else width
-        found = cls(width, len(finest.decimals) if places is None else places, signed)
+        found = cls(width or _digits(largest)[0], _digits(finest)[1] if places is None else places, signed)
         for number in (largest, finest):
-            found.write(number.text)
+            found.write(format_number(number))
         return found
 
     @property
@@ -135,9 +122,7 @@ class NumberFormat:
                 "model_args.number_width or model_args.number_places, null to take them from the training "
                 "answers, or model_args.number_format=plain."
             )
-        sign = ("-" if number.is_negative else "+") if self.signed else ""
-        point = "." if self.places else ""
-        return f"{sign}{number.whole.zfill(self.width)}{point}{number.decimals.ljust(self.places, '0')}"
+        return f"{number:{'+' if self.signed else ''}0{self.length}.{self.places}f}"
 
     def fits(self, answer: str) -> bool:
         """Return whether an answer is a single number that this format can write."""
@@ -160,31 +145,36 @@ class NumberFormat:
             raise ValueError(
                 f"{text[:80]!r} is not in the number format; expected a text like {self!r} writes"
             )
-        return _parse(text).text
+        return format_number(_parse(text))
 
-    def _misfit(self, number: _Number) -> str | None:
+    def _misfit(self, number: Decimal) -> str | None:
         """Return why a number does not fit, or None if it fits."""
-        if len(number.whole) > self.width:
-            return f"it has {len(number.whole)} digits before the point; expected at most {self.width}"
-        if len(number.decimals) > self.places:
-            return f"it has {len(number.decimals)} digits after the point; expected at most {self.places}"
-        if number.is_negative and not self.signed:
+        width, places = _digits(number)
+        if width > self.width:
+            return f"it has {width} digits before the point; expected at most {self.width}"
+        if places > self.places:
+            return f"it has {places} digits after the point; expected at most {self.places}"
+        if number < 0 and not self.signed:
             return "it is negative; expected no negative number, because no training answer is one"
         return None
 
 
-def _parse(answer: str) -> _Number:
+def _parse(answer: str) -> Decimal:
     """Parse a number in plain text.
 
     Raises:
         UserError: The answer is not a single number.
     """
-    match = _NUMBER.fullmatch(answer.strip())
-    if match is None:
+    if _NUMBER.fullmatch(answer.strip()) is None:
         raise UserError(
             f"the answer {answer[:80]!r} is not a single number such as -12.5; number_format=padded writes "
             "nothing else. Pass model_args.number_format=plain, or choose a dataset whose answers are single "
             "numbers."
         )
-    whole, decimals = match[2].lstrip("0"), (match[3] or "").rstrip("0")
-    return _Number(match[1] == "-" and bool(whole or decimals), whole, decimals)
+    return Decimal(answer.strip()) or Decimal(0)  # one zero, without a sign
+
+
+def _digits(number: Decimal) -> tuple[int, int]:
+    """Return how many digits a number needs before the point, at least one, and after it."""
+    whole, _, decimals = f"{number.copy_abs():f}".partition(".")
+    return len(whole), len(decimals.rstrip("0"))

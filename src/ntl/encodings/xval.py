@@ -16,11 +16,11 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from ntl.data import format_number
 from ntl.encodings.spelling import Marked, Speller
 
 NUM = "[NUM]"
@@ -126,22 +126,6 @@ def find_values(text: str) -> list[float]:
         [5.0, 3.0, 2.5, -2.0]
     """
     return [value for number in _NUMBER.findall(text) if math.isfinite(value := float(number))]
-
-
-def format_number(value: float) -> str:
-    """Write a number in the shortest form that is exact in its precision, without an exponent.
-
-    Args:
-        value: A finite number. A numpy float32 is written with the precision of float32.
-
-    Returns:
-        The text.
-
-    Example:
-        >>> format_number(42.0), format_number(-0.1), format_number(1e20)
-        ('42', '-0.1', '100000000000000000000')
-    """
-    return np.format_float_positional(value, trim="-")
 
 
 def embedding_scale(values: Tensor, log_scale: bool) -> Tensor:

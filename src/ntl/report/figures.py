@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain, product
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,8 +16,8 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from ntl.report.groups import Dataset
-from ntl.report.style import FLOOR, LINES_NOTE, STYLE, add_legend, new_figure, plot_seeds, styles
-from ntl.report.uncertainty import draw_calibration, draw_intervals
+from ntl.report.style import FLOOR, LINES_NOTE, STYLE, add_legend, margins, new_figure, plot_seeds, styles
+from ntl.report.uncertainty import MOST_MODELS, draw_calibration, draw_intervals
 from ntl.training.run_folder import Prediction
 
 # Maps keys of a learning curve's points to the title and the y-axis label.
@@ -34,9 +35,9 @@ ERROR_CURVES = {
 NOISE_CURVES = {**ERROR_CURVES, **CROSS_ENTROPY}
 OTHER_TOKENS = "xVal"  # writes [NUM] for a number: its cross-entropy is of other tokens than digits
 FEWEST_SEEDS = 5  # with fewer, an interval is so wide that it hides the seeds
-MOST_MODELS = 4  # in a figure of digit confusion
 FEWEST = 10  # minimum answers of a seed per bin of magnitude; fewer are too noisy
-LARGEST_MAGNITUDE = 10  # digits; the protocol clips larger numbers
+LARGEST_MAGNITUDE = 10  # digits
+LARGEST = 1e10  # larger numbers are clipped to this absolute value, as in the paper
 PLACES = ("units", "tens", "hundreds")
 # The dots show the first of these metrics that all groups have; the values are axis labels.
 SHOWN = {
@@ -70,12 +71,11 @@ def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
     return written
 
 
-def error_by_digits(predictions: Sequence[Prediction], clip: float = 1e10) -> dict[float, float]:
+def error_by_digits(predictions: Sequence[Prediction]) -> dict[float, float]:
     """Compute the mean error on the paper's log scale by the number of integer digits of the true number.
 
     Args:
         predictions: Predictions of one run; those without a number are skipped.
-        clip: Numbers are clipped to this absolute value, as in the paper.
 
     Returns:
         Maps the number of digits before the decimal point (0 for numbers between -1 and 1) to the mean of
@@ -85,8 +85,8 @@ def error_by_digits(predictions: Sequence[Prediction], clip: float = 1e10) -> di
     errors: dict[float, list[float]] = {}
     for p in predictions:
         if p.predicted is not None and p.true is not None:
-            logs = [math.copysign(math.log10(min(abs(x), clip) + 1), x) for x in (p.predicted, p.true)]
-            digits = 0 if abs(p.true) < 1 else len(f"{math.floor(min(abs(p.true), clip))}")
+            logs = [math.copysign(math.log10(min(abs(x), LARGEST) + 1), x) for x in (p.predicted, p.true)]
+            digits = 0 if abs(p.true) < 1 else len(f"{math.floor(min(abs(p.true), LARGEST))}")
             errors.setdefault(min(digits, LARGEST_MAGNITUDE), []).append(abs(logs[0] - logs[1]))
     return {digits: float(np.mean(found)) for digits, found in sorted(errors.items()) if len(found) >= FEWEST}
 
@@ -131,12 +131,9 @@ class DatasetFigures:
         self.looks = styles([group.label for group in self.groups])
         self.room_for_legend = (0.0, 0.4 + 0.18 * len(self.groups))
         self.curves = [[run.folder.curve() for run in group.runs] for group in self.groups]
-        # Predictions of each group's runs, by test set. A group may lack a test set.
+        # Predictions by test set, label and seed.
         self.answers = {
-            test: [
-                [run.folder.predictions(test) for run in group.runs if test in run.metrics]
-                for group in self.groups
-            ]
+            test: {g.label: found for g in self.groups if (found := g.predictions(test))}
             for test in dataset.tests
             if dataset.reference(test, "accuracy") is not None and not dataset.lacks_predictions(test)
         }
@@ -151,7 +148,7 @@ class DatasetFigures:
         tests = [test for test in self.answers if test != "validation"]
         figures["calibration"] = draw_calibration(self.groups, tests, self.looks)
         for test in tests:
-            figures[f"intervals_{test}"] = draw_intervals(self.groups, test, self.answers[test], self.looks)
+            figures[f"intervals_{test}"] = draw_intervals(test, self.answers[test], self.looks)
         if noisy := [test for test in tests if self.dataset.has_noise(test)]:
             figures["overview"] = self.overview(noisy[0])
         return {name: figure for name, figure in figures.items() if figure is not None}
@@ -186,7 +183,7 @@ class DatasetFigures:
             ax.set(title=panels[key][0], ylabel=panels[key][1])
             if key in ERROR_CURVES:
                 self._scale_errors(ax, "validation")
-        add_legend(figure, axes[0], f"validation; {LINES_NOTE}")
+        add_legend(figure, f"validation; {LINES_NOTE}")
         return figure
 
     def error_by_magnitude(self) -> Figure:
@@ -194,49 +191,46 @@ class DatasetFigures:
         figure, axes = new_figure(len(self.answers), COLUMNS, (4.2, 3.0), self.room_for_legend)
         for ax, (test, answers) in zip(axes, self.answers.items(), strict=True):
             digits: set[float] = set()
-            for group, runs in zip(self.groups, answers, strict=True):
-                points = [error_by_digits(predictions) for predictions in runs]
-                plot_seeds(ax, points, self.looks[group.label], group.label)
+            for label, seeds in answers.items():
+                points = [error_by_digits(predictions) for predictions in seeds.values()]
+                plot_seeds(ax, points, self.looks[label], label)
                 digits.update(*points)
             ax.set_xticks(sorted(digits))
             ax.margins(x=0.05 if len(digits) > 1 else 1)
             ax.set_ylim(bottom=0)
             ax.set(title=test, xlabel="integer digits of the true number (0: below 1)")
             ax.set_ylabel("mean error, log10")
-        add_legend(figure, axes[0], f"{LINES_NOTE}; from {FEWEST} answers per point")
+        add_legend(figure, f"{LINES_NOTE}; from {FEWEST} answers per point")
         return figure
 
     def digit_confusion(self, test: str) -> Figure | None:
         """Draw predicted against true digits of the first groups, or return None without any digit."""
-        answered = [pair for pair in zip(self.groups, self.answers[test], strict=True) if pair[1]]
-        shown = answered[:MOST_MODELS]
-        counts = [
-            [digit_counts([p for run in runs for p in run], place) for place in range(len(PLACES))]
-            for _, runs in shown
-        ]
-        places = [place for place in range(len(PLACES)) if any(own[place].any() for own in counts)]
+        answers = self.answers[test]
+        shown = list(answers)[:MOST_MODELS]
+        found = {label: list(chain.from_iterable(answers[label].values())) for label in shown}
+        counts = {key: digit_counts(found[key[0]], key[1]) for key in product(shown, range(len(PLACES)))}
+        places = [place for place in range(len(PLACES)) if any(counts[own, place].any() for own in shown)]
         if not places:
             return None
         rows = len(shown)
         figure, axes = new_figure(rows * len(places), len(places), (2.7, 2.5), (0.6, 0.6))
-        for i, (group, _) in enumerate(shown):
-            for j, place in enumerate(places):
-                ax = axes[i * len(places) + j]
-                image = _confusion(ax, counts[i][place])
-                ax.set_title(f"{'' if j else group.label}\n{PLACES[place]}", fontsize=8)
-                ax.set_ylabel("" if j else "true digit")
-                ax.set_xlabel("predicted digit" if i == rows - 1 else "")
+        for ax, (label, place) in zip(axes, product(shown, places), strict=True):
+            image = _confusion(ax, counts[label, place])
+            is_first = place == places[0]
+            ax.set_title(f"{label if is_first else ''}\n{PLACES[place]}", fontsize=8)
+            ax.set_ylabel("true digit" if is_first else "")
+            ax.set_xlabel("predicted digit" if label == shown[-1] else "")
         figure.colorbar(
             image, ax=axes, shrink=min(1.0, 2.0 / rows), label="share of answers with that true digit"
         )
-        some = f"; the first {rows} of {len(answered)} rows" if rows < len(answered) else ""
+        some = f"; the first {rows} of {len(answers)} rows" if rows < len(answers) else ""
         figure.suptitle(f"{test}: all seeds together{some}", fontsize=9)
         return figure
 
     def overview(self, test: str) -> Figure:
         """Draw errors during training, the error of each seed, and predicted against true numbers."""
-        answered = [pair for pair in zip(self.groups, self.answers[test], strict=True) if pair[1]][:2]
-        widths = [1.25, 1.35, *[1.0] * len(answered)]
+        shown = list(self.answers[test].items())[:2]
+        widths = [1.25, 1.35, *[1.0] * len(shown)]
         figure, axes = new_figure(len(widths), len(widths), (3.3, 3.3), widths=widths)
         self._curves(axes[0], "eval_mae")
         self._scale_errors(axes[0], test)
@@ -249,9 +243,10 @@ class DatasetFigures:
         if max(m.get("mae") or 0.0 for m in self.dataset.metrics(test)) > 30 * floor:
             axes[1].set_xscale("log")  # a model that is hardly trained would compress the rest
         axes[1].set_title(f"{test} MAE (dots: seeds)")
-        for ax, (group, runs) in zip(axes[2:], answered, strict=True):
-            _scatter(ax, runs[0], self.looks[group.label].colour)
-            ax.set_title(f"{group.label} (seed {group.runs[0].record.seed})")
+        for ax, (label, seeds) in zip(axes[2:], shown, strict=True):
+            seed, predictions = next(iter(seeds.items()))
+            _scatter(ax, predictions, self.looks[label].colour)
+            ax.set_title(f"{label} (seed {seed})")
         axes[2].set_ylabel("predicted")
         return figure
 
@@ -304,8 +299,7 @@ def _scatter(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
     """Plot predicted against true numbers."""
     pairs = [(p.true, math.nan if p.predicted is None else p.predicted) for p in predictions]
     true, predicted = np.array(pairs, dtype=float).T
-    margin = 0.06 * (true.max() - true.min()) or 1.0
-    limits = (true.min() - margin, true.max() + margin)
+    limits = margins(true, 0.06)
     ax.plot(limits, limits, **FLOOR)
     # Numbers far outside are drawn at the edge, so that they neither vanish nor compress the rest.
     ax.scatter(true, predicted.clip(*limits), s=7, color=colour, alpha=0.4, lw=0)

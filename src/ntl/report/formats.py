@@ -1,10 +1,8 @@
-"""Write tables as Markdown, CSV and LaTeX."""
+"""Write tables as Markdown and LaTeX."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 _LATEX = str.maketrans(
@@ -24,46 +22,32 @@ _LATEX = str.maketrans(
     }
 )
 
-Rows = Sequence[Sequence[str]]
+Columns = Mapping[tuple[str, str], Sequence[str]]
+"""Maps the title and the heading of each column to its cells; a title may be empty."""
 
 
-def markdown_table(headings: Sequence[str], rows: Rows) -> str:
+def markdown_table(columns: Columns) -> str:
     """Write a table as Markdown, with the first column left-aligned and the others right-aligned.
 
     Args:
-        headings: One heading per column.
-        rows: Rows of cells; any `|` in a cell is escaped.
+        columns: The columns; any `|` in a cell is escaped.
 
     Returns:
         The table, without a trailing line feed.
     """
+    headings = [" ".join(names).strip() for names in columns]
     lines = ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
-    lines += ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
+    for row in zip(*columns.values(), strict=True):
+        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |")
     return "\n".join(lines)
 
 
-def csv_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Write a table as CSV.
-
-    Args:
-        headings: One heading per column.
-        rows: Rows of cells; None gives an empty cell.
-
-    Returns:
-        The content of the file.
-    """
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([headings, *rows])
-    return text.getvalue()
-
-
-def latex_table(columns: Sequence[tuple[str, str]], rows: Rows, caption: str) -> str:
+def latex_table(columns: Columns, caption: str) -> str:
     r"""Write a table as LaTeX with the booktabs package.
 
     Args:
-        columns: Title and heading of each column. Neighbours with one title share it, above their headings;
-            columns without one have an empty title.
-        rows: Rows of cells as plain text; a cell enclosed in `**` is bold.
+        columns: The columns. Neighbours with one title share it, above their headings. Cells are plain text,
+            and bold if enclosed in `**`.
         caption: Caption as plain text.
 
     Returns:
@@ -88,7 +72,7 @@ def latex_table(columns: Sequence[tuple[str, str]], rows: Rows, caption: str) ->
         " ".join(rules),
         " & ".join(escape_latex(heading) for _, heading in columns) + r" \\",
         r"\midrule",
-        *(" & ".join(map(_latex_cell, row)) + r" \\" for row in rows),
+        *(" & ".join(map(_latex_cell, row)) + r" \\" for row in zip(*columns.values(), strict=True)),
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table*}",

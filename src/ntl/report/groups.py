@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from scipy.stats import t
+
+from ntl.config.names import format_setting
 from ntl.config.paper_keys import compared_settings, effective_evaluation
 from ntl.config.settings import READINGS
 from ntl.errors import UserError
-from ntl.scores import mean_and_interval, reading_metric
+from ntl.scores import reading_metric
 from ntl.training.run_folder import (
     CHECKPOINT,
     EVALUATIONS,
     Metrics,
+    Prediction,
     RunFolder,
     RunRecord,
     find_runs,
-    format_setting,
 )
 
 MODEL_ORDER = ("T5", "RT", "xVal")
@@ -58,8 +63,12 @@ class Group:
         name = reading_metric(self.reading, metric)
         return {run.record.seed: run.metrics.get(test, {}).get(name) for run in self.runs}
 
+    def predictions(self, test: str) -> dict[int, list[Prediction]]:
+        """Map each seed to its predictions on a test set, without runs that were not evaluated on it."""
+        return {run.record.seed: run.folder.predictions(test) for run in self.runs if test in run.metrics}
+
     def mean_and_interval(self, test: str, metric: str) -> tuple[float | None, float | None]:
-        """Return the mean over seeds and its confidence interval, see `scores.mean_and_interval`."""
+        """Return the mean over seeds and its confidence interval, see `mean_and_interval`."""
         return mean_and_interval(list(self.values(test, metric).values()))
 
     def differences(self, baseline: Group, test: str, metric: str) -> list[float]:
@@ -111,6 +120,23 @@ class Dataset:
         """Return whether some runs lack a test set's predictions, as do those published as metrics only."""
         folders = [run.folder for run in self.runs if test in run.metrics]
         return not all(folder.predictions_path(test).exists() for folder in folders)
+
+
+def mean_and_interval(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Compute the mean over seeds and the half-width of its 95 % confidence interval (Student's t).
+
+    Args:
+        values: One value per seed.
+
+    Returns:
+        The mean, None if any value is None, and the half-width, None for fewer than two seeds.
+    """
+    if not values or None in values:
+        return None, None
+    mean, count = float(np.mean(values)), len(values)
+    if count == 1:
+        return mean, None
+    return mean, float(np.std(values, ddof=1) / math.sqrt(count) * t.ppf(0.975, count - 1))
 
 
 def load_datasets(folders: Sequence[Path | str], in_order: bool = False) -> tuple[list[Dataset], list[str]]:

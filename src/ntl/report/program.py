@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ntl.cli import run_program
+from ntl.data.files import write_json
 from ntl.errors import UserError
 from ntl.report.groups import Dataset, load_datasets, other_evaluations
 from ntl.report.tables import latex_report, long_csv, markdown_report, wide_csv
-from ntl.training.run_folder import write_atomically
 
 REPORT = "report.json"
 UNFINISHED = ".unfinished-"
@@ -28,8 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Arguments after `ntl report`. Default: `sys.argv[1:]`.
 
     Returns:
-        The exit code: 0 for success, 2 for a user-fixable error.
+        The exit code, see `ntl.cli.run_program`.
     """
+    return run_program("ntl report", _report, list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _report(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="ntl report",
         description="Collect finished runs into tables over seeds (Markdown, CSV, LaTeX) and figures.",
@@ -39,12 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--output", type=Path, default=Path("outputs/report"), help="output folder (default: %(default)s)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing report")
-    given = parser.parse_args(arguments)
-    try:
-        report(given.folders, given.output, given.overwrite)
-    except UserError as error:
-        print(f"ntl report: {error}", file=sys.stderr)
-        return 2
+    report(**vars(parser.parse_args(arguments)))
     return 0
 
 
@@ -71,8 +71,15 @@ def report(folders: Sequence[Path], output: Path, overwrite: bool = False, in_or
         output.mkdir(parents=True, exist_ok=True)
         # Inside the output folder, so that files can be renamed into place.
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=output) as unfinished:
-            files = _write_report(Path(unfinished), datasets, text, left_out)
-            _replace(output, before, Path(unfinished), files)
+            files = _write_files(Path(unfinished), datasets, text)
+            written = _describe_report(datasets, files, left_out)
+            # If this is interrupted, report.json lists all files, so the report can still be replaced.
+            write_json(output / REPORT, {"files": sorted({*before, *files})})
+            for name in files:
+                os.replace(Path(unfinished, name), output / name)
+        for name in {*before} - {*files}:
+            (output / name).unlink(missing_ok=True)
+        write_json(output / REPORT, written)
     except OSError as error:
         raise UserError(
             f"{output} cannot be written ({error.strerror}); expected a writable folder. Pass another "
@@ -80,14 +87,14 @@ def report(folders: Sequence[Path], output: Path, overwrite: bool = False, in_or
         ) from None
     finally:
         if is_new:
-            with contextlib.suppress(OSError):  # it holds a report, or could not be created
+            with suppress(OSError):  # it holds a report, or could not be created
                 output.rmdir()
     print(text)
     print(f"{'Replaced' if before else 'Wrote'} {', '.join(files)} in {output}")
 
 
-def _write_report(folder: Path, datasets: Sequence[Dataset], text: str, left_out: Sequence[str]) -> list[str]:
-    """Write the report, including report.json, and return the names of its other files."""
+def _write_files(folder: Path, datasets: Sequence[Dataset], text: str) -> list[str]:
+    """Write the tables and figures of a report, and return their names."""
     from ntl.report.figures import draw_dataset
 
     tables = {
@@ -98,33 +105,20 @@ def _write_report(folder: Path, datasets: Sequence[Dataset], text: str, left_out
     }
     for name, content in tables.items():
         (folder / name).write_text(content, encoding="utf-8")
-    files = [*tables, *(name for dataset in datasets for name in draw_dataset(dataset, folder))]
+    return [*tables, *(name for dataset in datasets for name in draw_dataset(dataset, folder))]
+
+
+def _describe_report(
+    datasets: Sequence[Dataset], files: Sequence[str], left_out: Sequence[str]
+) -> dict[str, Any]:
+    """Return the content of report.json."""
     runs = [run for dataset in datasets for run in dataset.runs]
-    _write_json(
-        folder / REPORT,
-        {
-            "files": files,
-            "runs": [str(run.folder) for run in runs],
-            "not_shown": [str(evaluation) for evaluation in other_evaluations(runs)],
-            "left_out": left_out,
-        },
-    )
-    return files
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    write_atomically(path, json.dumps(content, indent=1) + "\n")
-
-
-def _replace(output: Path, before: Sequence[str], finished: Path, files: Sequence[str]) -> None:
-    """Move a finished report into place, and delete the files that only the old report had."""
-    # If this is interrupted, report.json lists all files, so the report can still be replaced.
-    _write_json(output / REPORT, {"files": sorted({*before, *files})})
-    for name in files:
-        os.replace(finished / name, output / name)
-    for name in {*before} - {*files}:
-        (output / name).unlink(missing_ok=True)
-    os.replace(finished / REPORT, output / REPORT)
+    return {
+        "files": files,
+        "runs": [str(run.folder) for run in runs],
+        "not_shown": [str(evaluation) for evaluation in other_evaluations(runs)],
+        "left_out": left_out,
+    }
 
 
 def check_output(output: Path, overwrite: bool) -> list[str]:

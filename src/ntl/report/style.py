@@ -125,9 +125,17 @@ def plot_seeds(ax: Axes, seeds: Sequence[Mapping[float, float]], look: SeriesSty
         ax.fill_between(xs, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.1, lw=0)
 
 
-def add_legend(figure: Figure, ax: Axes, title: str) -> None:
-    """Add a legend with the series of one panel below the figure."""
-    handles, labels = ax.get_legend_handles_labels()
+def add_legend(figure: Figure, title: str) -> None:
+    """Add a legend with the series of all panels below the figure."""
+    pairs = [zip(*ax.get_legend_handles_labels(), strict=True) for ax in figure.axes]
+    handles = {label: handle for panel in pairs for handle, label in panel}
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=2, fontsize=8, title=title, title_fontsize=8
-    )
+        handles.values(), handles, loc="outside lower center", ncols=2, fontsize=8, title=title,
+        title_fontsize=8,
+    )  # fmt: skip
+
+
+def margins(values: np.ndarray, share: float) -> tuple[float, float]:
+    """Return the limits of an axis that leaves a share of the values' range free at both ends."""
+    margin = share * np.ptp(values) or 1.0
+    return values.min() - margin, values.max() + margin

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ntl.report.formats import csv_table, latex_table, markdown_table
-from ntl.report.groups import Dataset, describe_evaluations, split_readings
-from ntl.scores import mean_and_interval
+import pandas as pd
+
+from ntl.report.formats import Columns, latex_table, markdown_table
+from ntl.report.groups import Dataset, describe_evaluations, mean_and_interval, split_readings
 
 NOT_AVAILABLE = "n/a"
 TESTS_PER_TABLE = 2
@@ -70,41 +71,12 @@ TEXT_COLUMNS = (
     Column("rougeL", "ROUGE-L", "max"),
 )
 
-
-class Cells(NamedTuple):
-    """A column of a table with its cells, one per group.
-
-    Args:
-        test: Test set, which is the column's title; empty for none.
-        heading: Heading.
-        cells: Cells as plain text; bold ones are enclosed in `**`.
-    """
-
-    test: str
-    heading: str
-    cells: Sequence[str]
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether several rows all have the same value; intervals are not compared."""
-        return len(self.cells) > 1 and len({cell.strip("*").partition(" ± ")[0] for cell in self.cells}) == 1
+# In the order of table.csv.
+COLUMNS = (*FINAL_ANSWER, *NUMBER_COLUMNS, *NOISE_COLUMNS, *TEXT_COLUMNS, *UNCERTAINTY_COLUMNS)
 
 
-class Table(NamedTuple):
-    """A table with the lines below it.
-
-    Args:
-        columns: The columns, the first of which names the rows.
-        remarks: Lines of text.
-    """
-
-    columns: Sequence[Cells]
-    remarks: Sequence[str]
-
-    @property
-    def rows(self) -> list[tuple[str, ...]]:
-        """The cells, row by row."""
-        return list(zip(*(column.cells for column in self.columns), strict=True))
+Table = tuple[Columns, list[str]]
+"""The columns, with test sets as titles and one cell per group, and the lines below them."""
 
 
 def markdown_report(datasets: Sequence[Dataset], left_out: Sequence[str] = ()) -> str:
@@ -120,9 +92,8 @@ def markdown_report(datasets: Sequence[Dataset], left_out: Sequence[str] = ()) -
     parts = []
     for dataset in datasets:
         parts.append(f"## {dataset.name}")
-        for table in make_tables(dataset):
-            headings = [f"{column.test} {column.heading}".strip() for column in table.columns]
-            parts += [markdown_table(headings, table.rows), *table.remarks]
+        for columns, remarks in make_tables(dataset):
+            parts += [markdown_table(columns), *remarks]
         parts += describe_evaluations(dataset)
         if missing := [test for test in dataset.tests if dataset.lacks_predictions(test)]:
             parts.append(f"No error figures, because predictions are missing: {', '.join(missing)}.")
@@ -140,51 +111,44 @@ def latex_report(datasets: Sequence[Dataset]) -> str:
     """Write all tables as LaTeX."""
     tables = ["% \\usepackage{booktabs}"]
     for dataset in datasets:
-        for table in make_tables(dataset):
-            columns = [(column.test, column.heading) for column in table.columns]
-            caption = " ".join([f"{dataset.name}.", *table.remarks, _note(datasets)])
-            tables.append(latex_table(columns, table.rows, caption))
+        for columns, remarks in make_tables(dataset):
+            caption = " ".join([f"{dataset.name}.", *remarks, _note(datasets)])
+            tables.append(latex_table(columns, caption))
     return "\n".join(tables)
 
 
 def wide_csv(datasets: Sequence[Dataset]) -> str:
     """Write one CSV row per dataset and objective, unrounded."""
-    columns = [
-        (test, column)
-        for test in dict.fromkeys(test for dataset in datasets for test in dataset.tests)
-        for column in dict.fromkeys(
-            (*FINAL_ANSWER, *NUMBER_COLUMNS, *NOISE_COLUMNS, *TEXT_COLUMNS, *UNCERTAINTY_COLUMNS)
-        )
-        if any(
-            column in (*_metric_columns(dataset, test), *_uncertainty_columns(dataset, test))
-            for dataset in datasets
-        )
-    ]
-    headings = ["dataset", "objective", "seeds"]
-    for test, column in columns:
-        headings += [f"{test} {column.metric}", f"{test} {column.metric} ±"]
-    rows: list[list[object]] = []
+    rows = []
     for dataset in datasets:
         for group in split_readings(dataset).groups:
-            pairs = [group.mean_and_interval(test, column.metric) for test, column in columns]
-            rows.append(
-                [dataset.name, group.label, len(group.runs), *(cell for pair in pairs for cell in pair)]
-            )
-    return csv_table(headings, rows)
+            row: dict[str, object] = {
+                "dataset": dataset.name,
+                "objective": group.label,
+                "seeds": len(group.runs),
+            }
+            for test in dataset.tests:
+                found = {*_metric_columns(dataset, test), *_uncertainty_columns(dataset, test)}
+                for column in sorted(found, key=COLUMNS.index):
+                    name = f"{test} {column.metric}"
+                    row[name], row[f"{name} ±"] = group.mean_and_interval(test, column.metric)
+            rows.append(row)
+    return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
 
 
 def long_csv(datasets: Sequence[Dataset]) -> str:
     """Write one CSV row per metric of each run."""
-    headings = ["dataset", "objective", "seed", "test", "metric", "value"]
     rows = [
-        [dataset.name, group.label, run.record.seed, test, metric, value]
+        (dataset.name, group.label, run.record.seed, test, metric, value)
         for dataset in datasets
         for group in dataset.groups
         for run in group.runs
         for test, metrics in run.metrics.items()
         for metric, value in metrics.items()
     ]
-    return csv_table(headings, rows)
+    headings = ["dataset", "objective", "seed", "test", "metric", "value"]
+    # As objects, because numbers of one type would write counts as 20.0.
+    return pd.DataFrame(rows, columns=headings, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def make_tables(dataset: Dataset) -> list[Table]:
@@ -230,19 +194,26 @@ def _table(
 ) -> Table:
     """Make one table. Columns that are the same in all rows become a remark."""
     groups = dataset.groups
-    columns = [Cells("", "seeds", [str(len(group.runs)) for group in groups])]
+    columns = {
+        ("", "objective"): [group.label for group in groups],
+        ("", "seeds"): [str(len(group.runs)) for group in groups],
+    }
     for test in tests:
         for column in columns_of(dataset, test):
-            cells = Cells(test, column.heading, _mean_cells(dataset, test, column))
-            columns.append(cells)
-            if column in (MAE, LOG_MAE) and len(groups) > 1 and not cells.is_constant:
+            columns[test, column.heading] = cells = _mean_cells(dataset, test, column)
+            if column in (MAE, LOG_MAE) and len(groups) > 1 and not _is_constant(cells):
                 heading = f"{column.heading} vs {groups[0].label}"
-                columns.append(Cells(test, heading, _difference_cells(dataset, test, column)))
-    same = [f"{c.test} {c.heading} {c.cells[0]}".strip() for c in columns if c.is_constant]
-    constant = [f"The same in all rows: {', '.join(same)}."] if same else []
-    names = Cells("", "objective", [group.label for group in groups])
-    shown = [names, *(column for column in columns if not column.is_constant)]
-    return Table(shown, [*constant, *remarks])
+                columns[test, heading] = _difference_cells(dataset, test, column)
+    constant = {names: cells for names, cells in columns.items() if _is_constant(cells)}
+    if constant:
+        same = (" ".join([*names, cells[0]]).strip() for names, cells in constant.items())
+        remarks = [f"The same in all rows: {', '.join(same)}.", *remarks]
+    return {names: columns[names] for names in columns if names not in constant}, list(remarks)
+
+
+def _is_constant(cells: Sequence[str]) -> bool:
+    """Return whether several rows all have the same value; intervals are not compared."""
+    return len(cells) > 1 and len({cell.strip("*").partition(" ± ")[0] for cell in cells}) == 1
 
 
 def _metric_columns(dataset: Dataset, test: str) -> list[Column]:

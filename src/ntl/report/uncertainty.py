@@ -9,11 +9,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ntl.report.groups import Group
-from ntl.report.style import FLOOR, LINES_NOTE, VERMILION, SeriesStyle, add_legend, new_figure, plot_seeds
+from ntl.report.style import (
+    FLOOR,
+    LINES_NOTE,
+    VERMILION,
+    SeriesStyle,
+    add_legend,
+    margins,
+    new_figure,
+    plot_seeds,
+)
 from ntl.training.run_folder import Prediction
 
 COVERAGE = "coverage_"  # prefix of metrics, followed by the promised percentage
-MOST_MODELS = 4  # in a figure of intervals
+MOST_MODELS = 4  # in a figure with a panel or more for each
 MOST_INTERVALS = 80  # of a model; more are too dense to see
 COLUMNS = 2
 
@@ -43,36 +52,34 @@ def draw_calibration(
                 plot_seeds(ax, curves, looks[group.label], group.label)
         ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title=test)
         ax.set(xlabel="share of the model's distribution in the interval", ylabel="share of answers covered")
-    add_legend(figure, axes[0], LINES_NOTE)
+    add_legend(figure, LINES_NOTE)
     return figure
 
 
 def draw_intervals(
-    groups: Sequence[Group],
     test: str,
-    runs: Sequence[Sequence[Sequence[Prediction]]],
+    answers: Mapping[str, Mapping[int, Sequence[Prediction]]],
     looks: Mapping[str, SeriesStyle],
 ) -> Figure | None:
     """Draw intervals and medians of each model's first seed, sorted by the true number.
 
     Args:
-        groups: Groups of one dataset.
         test: Name of the test set.
-        runs: Predictions of each group's runs.
-        looks: Style of each group, by its label.
+        answers: Predictions by label and seed.
+        looks: Style of each label.
 
     Returns:
         The figure, or None if no quantiles were read.
     """
-    firsts = [(group, own[0]) for group, own in zip(groups, runs, strict=True) if own]
-    read = [(group, [p for p in first if p.lower is not None]) for group, first in firsts]
-    shown = [(group, predictions) for group, predictions in read if predictions][:MOST_MODELS]
+    firsts = [(label, *next(iter(seeds.items()))) for label, seeds in answers.items()]
+    read = [(label, seed, [p for p in own if p.lower is not None]) for label, seed, own in firsts]
+    shown = [row for row in read if row[2]][:MOST_MODELS]
     if not shown:
         return None
     figure, axes = new_figure(len(shown), COLUMNS, (5.2, 3.0), (0.0, 0.3))
-    for ax, (group, predictions) in zip(axes, shown, strict=True):
-        _intervals(ax, predictions, looks[group.label].colour)
-        ax.set_title(f"{group.label} (seed {group.runs[0].record.seed})")
+    for ax, (label, seed, predictions) in zip(axes, shown, strict=True):
+        _intervals(ax, predictions, looks[label].colour)
+        ax.set_title(f"{label} (seed {seed})")
     figure.supxlabel(
         f"{test}: at most {MOST_INTERVALS} questions, sorted by the true number (line). Bars: intervals, red "
         "where they miss it; dots: medians.",
@@ -101,8 +108,7 @@ def _intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None
     chosen = [ordered[i * len(ordered) // count] for i in range(count)]
     columns = ([getattr(p, name) for p in chosen] for name in ("true", "lower", "median", "upper"))
     true, lower, median, upper = (np.array(column, dtype=float) for column in columns)
-    margin = 0.25 * (true.max() - true.min()) or 1.0
-    limits = (true.min() - margin, true.max() + margin)
+    limits = margins(true, 0.25)
     at, missed = np.arange(count), (true < lower) | (true > upper)
     for where, shade, alpha in ((~missed, colour, 0.5), (missed, VERMILION, 1.0)):
         # Ends far outside are drawn at the edge, so that they do not compress the rest.

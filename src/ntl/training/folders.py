@@ -1,33 +1,38 @@
-"""Check, open and choose the folders that a run and its evaluations are written to."""
+"""Check, open and choose the folders of a run, of its checkpoints and of its evaluations."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel
 from transformers.trainer import TRAINER_STATE_NAME
 
 import ntloss
 from ntl.approaches import Approach
+from ntl.approaches.answer_format import FORMAT_KEYS
 from ntl.config.paper_keys import (
     READING_KEYS,
     continued_settings,
     evaluated_settings,
     only_adds_readings,
+    reading_settings,
     with_evaluation_of,
-    with_readings_of,
 )
-from ntl.config.settings import RunSettings
-from ntl.data import Example, fingerprint
-from ntl.errors import UserError
+from ntl.config.settings import GenerationSettings, RunSettings
+from ntl.data import TaskData
+from ntl.errors import UserError, describe
 from ntl.training.run_folder import CHECKPOINT, RunFolder, RunRecord
-from ntl.training.trainer import last_complete_checkpoint
 
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
 
@@ -75,7 +80,7 @@ def _check_held_run(settings: RunSettings, record: RunRecord, name: str) -> None
                 "with those. Pass another training_args.output_dir."
             )
     elif settings.resume:
-        for key, (before, now) in _differing_training(settings, record).items():
+        for key, (before, now) in _differing(continued_settings, settings, record).items():
             raise UserError(
                 f"{name} holds a run with {key}={before}, but {key}={now} is given; expected the "
                 "configuration that the run was started with. Correct it, or choose another "
@@ -107,14 +112,14 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
     folder = RunFolder(settings.output_dir)
     if folder.holds_run():
         record = folder.record()
-        differing = _differing_training(settings, record)
+        differing = _differing(continued_settings, settings, record)
         if record.status == "finished" and not differing:
             if only_adds_readings(settings.config, record.config):
                 return None
             if only_adds_readings(record.config, settings.config):
                 model = replace(settings.model, checkpoint=str(folder))
                 return replace(settings, only_evaluate=True, model=model)
-            differing = _differing_evaluation(settings, record)
+            differing = _differing(evaluated_settings, settings, record)
         if differing and not overwrite:
             key, (there, here) = next(iter(differing.items()))
             raise UserError(
@@ -127,17 +132,11 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
     return settings
 
 
-def _differing_training(settings: RunSettings, record: RunRecord) -> dict[str, tuple[Any, Any]]:
-    """Return the settings, there and here, that make a run another one than that of a record."""
-    return _differing(continued_settings(record.config), continued_settings(settings.config))
-
-
-def _differing_evaluation(settings: RunSettings, record: RunRecord) -> dict[str, tuple[Any, Any]]:
-    """Return the settings, there and here, that make an evaluation another one than that of a record."""
-    return _differing(evaluated_settings(record.config), evaluated_settings(settings.config))
-
-
-def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _differing(
+    view: Callable[[Mapping[str, Any]], Mapping[str, Any]], settings: RunSettings, record: RunRecord
+) -> dict[str, tuple[Any, Any]]:
+    """Return the settings of a record and those given, by key, where a view of the configurations differs."""
+    there, here = view(record.config), view(settings.config)
     pairs = {key: (there.get(key), here.get(key)) for key in sorted({*there, *here})}
     return {key: (one, other) for key, (one, other) in pairs.items() if one != other}
 
@@ -194,65 +193,60 @@ def evaluated_record(settings: RunSettings) -> RunRecord:
 
 
 def place_evaluation(
-    settings: RunSettings, tests: Mapping[str, Sequence[Example]]
-) -> tuple[RunFolder, RunRecord]:
+    settings: RunSettings, data: TaskData
+) -> tuple[RunFolder, RunRecord, GenerationSettings]:
     """Choose the folder of an evaluation, so that it does not replace the results of another one.
 
     A run's own evaluation is the one at the end of its training or, in a folder where nothing was trained,
     the first one. An evaluation with the same settings, or with more readings, is written to the same folder.
-    If it only has fewer readings, the run's own results contain it, and they are kept. An evaluation with
-    another model, other decoding settings or other questions gets a folder named after the differences.
+    If it only has fewer readings, the run's own evaluation contains it. An evaluation with another model,
+    other decoding settings or other questions gets a folder named after the differences.
 
     Args:
         settings: Settings of a run.
-        tests: Maps each test set to the questions to be answered.
+        data: The task, with the questions to be answered.
 
     Returns:
-        The folder of the run or a folder for this evaluation inside it, and the content of its `run.json`.
-        Nothing is written.
+        The folder of the run or a folder for this evaluation inside it, the content of its `run.json`, and
+        how the questions are answered there: perhaps with more readings than were asked for. Nothing is
+        written.
 
     Raises:
         UserError: A file in the folder cannot be read.
     """
+    folder, record = _place(settings, data)
+    return folder, record, replace(settings.generation, **reading_settings(record.config))
+
+
+def _place(settings: RunSettings, data: TaskData) -> tuple[RunFolder, RunRecord]:
+    """Choose the folder of an evaluation and the content of its `run.json`."""
     run = RunFolder(settings.output_dir)
     if not run.holds_run():  # nothing was trained here
         return run, evaluated_record(settings)
     record = run.record()
+    extended = replace(record, config=with_evaluation_of(record.config, settings.config))
     if not settings.only_evaluate and record.status != "finished":
-        return run, replace(record, config=with_evaluation_of(record.config, settings.config))
-    questions = {test: fingerprint(examples) for test, examples in tests.items()}
+        return run, extended
     differences = _differences(settings, record)
     if differences.keys() <= READING_KEYS:
-        differences |= _other_questions(run, questions)
+        differences |= _other_questions(run, data)
     if differences.keys() <= READING_KEYS:
+        if only_adds_readings(settings.config, record.config):
+            return run, record
         if only_adds_readings(record.config, settings.config):
-            return run, replace(record, config=with_readings_of(record.config, settings.config))
-        extended = _ExtendedRun(run.path)
-        if only_adds_readings(settings.config, record.config) and extended.is_complete(record, questions):
-            return extended, record
+            return run, extended
     if "model" in differences:
         record = evaluated_record(settings)
     config = with_evaluation_of(record.config, settings.config)
-    return run.evaluation(differences), replace(record, config=config, status="running")
-
-
-class _ExtendedRun(RunFolder):
-    """The folder of a run whose own evaluation has more readings than one that is asked for."""
-
-    def is_evaluated(self, test: str, identity: Mapping[str, Any]) -> bool:
-        """Return whether the run's own evaluation answered these questions; its readings may be more."""
-        own = self._identities().get(test, {})
-        return super().is_evaluated(test, {**own, "questions": identity["questions"]})
-
-    def is_complete(self, record: RunRecord, questions: Mapping[str, str]) -> bool:
-        """Return whether the results of all test sets, by the fingerprints of their questions, are there."""
-        answered = (self.is_evaluated(test, {"questions": given}) for test, given in questions.items())
-        return record.status == "finished" and all(answered)
+    folder = run.evaluation(differences)
+    # The questions may have changed since an evaluation with these differences.
+    folder = run.evaluation(differences | _other_questions(folder, data))
+    return folder, replace(record, config=config, status="running")
 
 
 def _differences(settings: RunSettings, record: RunRecord) -> dict[str, Any]:
     """Return the settings of an evaluation that differ from those of a record."""
-    differences = {key: here for key, (_, here) in _differing_evaluation(settings, record).items()}
+    differences = {key: here for key, (_, here) in _differing(evaluated_settings, settings, record).items()}
     if settings.only_evaluate:
         own = (settings.output_dir, Path(str(record.config.get("evaluated"))))
         if Path(str(settings.model.checkpoint)).resolve() not in [path.resolve() for path in own]:
@@ -260,8 +254,84 @@ def _differences(settings: RunSettings, record: RunRecord) -> dict[str, Any]:
     return differences
 
 
-def _other_questions(run: RunFolder, questions: Mapping[str, str]) -> dict[str, Any]:
-    """Return a setting that identifies the questions if they changed although the settings did not."""
-    if all(run.questions(test) in (None, given) for test, given in questions.items()):
+def _other_questions(folder: RunFolder, data: TaskData) -> dict[str, Any]:
+    """Return a setting that identifies the questions if a folder holds answers to others."""
+    if all(folder.questions(test) in (None, given) for test, given in data.fingerprints.items()):
         return {}
-    return {"questions": hashlib.sha256("".join(questions.values()).encode()).hexdigest()[:8]}
+    return {"questions": hashlib.sha256("".join(data.fingerprints.values()).encode()).hexdigest()[:8]}
+
+
+def last_complete_checkpoint(folder: Path) -> Path | None:
+    """Return the latest complete checkpoint of a run, or None. The folder need not exist."""
+    complete: dict[int, Path] = {}
+    for path in folder.glob(f"{CHECKPOINT}*"):
+        with suppress(UserError):
+            complete[read_state(path)["global_step"]] = path  # transformers writes this file last
+    return complete[max(complete)] if complete else None
+
+
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """Read the trainer's state of a checkpoint, with its `global_step`."""
+    try:
+        state: dict[str, Any] = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        state["global_step"] + 0  # raises unless it is a number
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise unusable(checkpoint, f"{TRAINER_STATE_NAME} cannot be read ({describe(error)})") from None
+    return state
+
+
+def check_checkpoint(checkpoint: Path, model: PreTrainedModel) -> None:
+    """Check, before training continues from a checkpoint, that it is complete and belongs to the model.
+
+    transformers silently starts with a new optimizer, schedule or random state if their files are missing.
+
+    Args:
+        checkpoint: Folder of the checkpoint.
+        model: Model to train.
+
+    Raises:
+        UserError: A file is missing or cannot be read, or the checkpoint belongs to another model.
+    """
+    read_state(checkpoint)
+    optimizer = () if any(checkpoint.glob("global_step*")) else ("optimizer*",)  # DeepSpeed has its own files
+    for pattern in (*optimizer, "scheduler.pt", "rng_state*.pth", "model*.safetensors"):
+        if not any(checkpoint.glob(pattern)):
+            raise unusable(checkpoint, f"it lacks {pattern}")
+    for file in checkpoint.iterdir():
+        # `torch.save` writes zip files, whose directory stands at the end.
+        if file.suffix in (".pt", ".pth", ".bin") and not is_zipfile(file):
+            raise unusable(checkpoint, f"{file.name} cannot be read")
+    _check_model(checkpoint, model)
+
+
+def _check_model(checkpoint: Path, model: PreTrainedModel) -> None:
+    """Check that a checkpoint fits the model, by its configuration and the shapes of its weights."""
+    try:
+        trained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")).get("ntl") or {}
+        found = {}
+        for file in checkpoint.glob("model*.safetensors"):
+            with safe_open(file, "pt") as weights:
+                found |= {key: list(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
+    except (OSError, ValueError, SafetensorError) as error:
+        raise unusable(checkpoint, f"the model cannot be read ({describe(error)})") from None
+    trained = {"number_format": "plain", **trained}  # earlier versions did not say so
+    wrong = f"training_args.resume_from_checkpoint={checkpoint} "
+    advice = "expected a checkpoint of the same model. Choose the model that the checkpoint was trained with."
+    compared = {"encoding", "head", "log_scale", "number_format", *FORMAT_KEYS}
+    for key in sorted(compared & {*trained, *model.config.ntl}):
+        if trained.get(key) != model.config.ntl.get(key):
+            given = model.config.ntl.get(key)
+            raise UserError(f"{wrong}was trained with {key}={trained.get(key)}, not {given}; {advice}")
+    shapes = {key: list(weight.shape) for key, weight in model.state_dict().items()}
+    for key in sorted(found):
+        if shapes.get(key) != found[key]:
+            raise UserError(f"{wrong}has {key} of shape {found[key]}, not {shapes.get(key)}; {advice}")
+
+
+def unusable(checkpoint: Path | str, reason: str) -> UserError:
+    """Make the error of a checkpoint that training cannot continue from."""
+    return UserError(
+        f"{checkpoint} is not a complete checkpoint: {reason}; expected all files that training writes. "
+        "Nothing was changed. Continue from another one with training_args.resume_from_checkpoint=<folder>, "
+        "or train from the start with training_args.overwrite_output_dir=true instead."
+    )

@@ -18,21 +18,20 @@ from transformers import Seq2SeqTrainingArguments, get_scheduler, set_seed
 from transformers.integrations import get_reporting_integration_callbacks
 
 from ntl.approaches import Approach, build_approach
-from ntl.approaches.pretrained import check_model
 from ntl.config.settings import RunSettings
 from ntl.data import TaskData, load_task
 from ntl.encodings.cache import tokenize
-from ntl.errors import UserError
-from ntl.evaluation import evaluate, evaluate_tests, evenly_spaced
-from ntl.readings import check_readings
-from ntl.training.callbacks import describe_metrics
-from ntl.training.folders import check_folder, open_folder, place_evaluation
-from ntl.training.run_folder import Metrics, RunFolder
-from ntl.training.trainer import (
-    ApproachTrainer,
+from ntl.errors import UserError, describe
+from ntl.evaluation import check_readings, describe_metrics, evaluate, evaluate_tests, evenly_spaced
+from ntl.training.folders import (
     check_checkpoint,
+    check_folder,
     last_complete_checkpoint,
+    open_folder,
+    place_evaluation,
 )
+from ntl.training.run_folder import Metrics, RunFolder
+from ntl.training.trainer import ApproachTrainer
 
 PLATEAU = {"factor": 0.5, "patience": 5}  # options of the published reduce_lr_on_plateau schedule
 
@@ -57,10 +56,9 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
     transformers.logging.disable_progress_bar()  # of loading and saving weights, not of training
     quiet = arguments.disable_tqdm or on_progress is not None
     (datasets.disable_progress_bar if quiet else datasets.enable_progress_bar)()
-    check_model(settings.model)  # before reading the data, which may take minutes
-    data = load_task(settings.data)
     set_seed(arguments.seed)
     approach = build_approach(settings.model, settings.loss)
+    data = load_task(settings.data)  # last, because it may take minutes
     checkpoint = None
     if not settings.only_evaluate:
         approach.fit(example.answer for example in data.train)
@@ -105,9 +103,8 @@ def training_arguments(settings: RunSettings) -> Seq2SeqTrainingArguments:
         arguments = Seq2SeqTrainingArguments(**given)
         _try_arguments(arguments)
     except Exception as error:  # transformers raises many types
-        reason = (str(error).splitlines() or [""])[0]
         raise UserError(
-            f"training_args cannot be used ({type(error).__name__}: {reason}). Its keys are those of "
+            f"training_args cannot be used ({describe(error)}). Its keys are those of "
             "transformers' Seq2SeqTrainingArguments; correct or omit the one that the message names."
         ) from None
     return arguments
@@ -178,20 +175,16 @@ def answer_tests(
 ) -> dict[str, Metrics]:
     """Evaluate the validation and test sets that are not evaluated yet, and write the results."""
     parts = {"validation": data.validation, **data.tests}
-    tests = {name: evenly_spaced(part, settings.samples) for name, part in parts.items()}
-    folder, record = place_evaluation(settings, tests)
+    data = replace(data, tests={name: evenly_spaced(part, settings.samples) for name, part in parts.items()})
+    folder, record, generation = place_evaluation(settings, data)
     if arguments.should_save and not folder.holds_run():
         folder.write_record(record)
-    started = time.monotonic()
-
-    def show(test: str, metrics: Metrics, is_new: bool) -> None:
-        nonlocal started
+    results, started = {}, time.monotonic()
+    identity = {"steps": record.steps}
+    for test, metrics, is_new in evaluate_tests(approach, data, generation, folder, identity, model):
         took = f"{time.monotonic() - started:.1f} s" if is_new else "answered before"
         say(f"{test}: {describe_metrics(metrics)}, {took}")
-        started = time.monotonic()
-
-    data, identity = replace(data, tests=tests), {"steps": record.steps}
-    results = evaluate_tests(approach, data, settings.generation, folder, identity, model, show)
+        results[test], started = metrics, time.monotonic()
     if arguments.should_save:
         folder.write_record(replace(record, status="finished"))
     say(f"Metrics and predictions are in {folder}")

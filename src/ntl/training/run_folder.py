@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
+from ntl.config.names import format_setting
+from ntl.data.files import write_atomically, write_json
 from ntl.errors import UserError
 
 FORMAT = 1
@@ -148,7 +149,7 @@ class RunFolder:
     def write_record(self, record: RunRecord) -> None:
         """Write `run.json`, replacing an earlier one. The folder is created if necessary."""
         self.path.mkdir(parents=True, exist_ok=True)
-        _write_json(self.record_path, {"format": FORMAT, **asdict(record)})
+        write_json(self.record_path, {"format": FORMAT, **asdict(record)})
 
     def metrics(self) -> dict[str, Metrics]:
         """Read the metrics by test set; empty before the first evaluation."""
@@ -185,10 +186,10 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         known = self._identities()
         # This order ensures that results are never taken for complete if the run is killed in between.
-        _write_json(self.evaluation_path, {name: known[name] for name in known if name != test})
+        write_json(self.evaluation_path, {name: known[name] for name in known if name != test})
         _write_lines(self.predictions_path(test), (p.row() for p in predictions))
-        _write_json(self.metrics_path, {**self.metrics(), test: dict(metrics)})
-        _write_json(self.evaluation_path, {**known, test: dict(identity)})
+        write_json(self.metrics_path, {**self.metrics(), test: dict(metrics)})
+        write_json(self.evaluation_path, {**known, test: dict(identity)})
 
     def predictions(self, test: str) -> list[Prediction]:
         """Read the predictions of one test set, in its order."""
@@ -246,41 +247,11 @@ def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
     return list(found.values())
 
 
-def format_setting(value: Any) -> str:
-    """Format a setting as the user writes it: `null`, `true`, `0.3`, `[greedy,median]`."""
-    if isinstance(value, list):
-        return f"[{','.join(map(format_setting, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _outer_run(path: Path) -> Path | None:
     """Return the run that an evaluation or a checkpoint belongs to, or None for a run itself."""
     outer = path.parent.parent if path.parent.name == EVALUATIONS else path.parent
     belongs = path.parent.name == EVALUATIONS or path.name.startswith(CHECKPOINT)
     return outer if belongs and (outer / "run.json").exists() else None
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file atomically, so that readers never see it half written.
-
-    Args:
-        path: Path of the file.
-        text: Its content.
-
-    Raises:
-        OSError: The file cannot be written; an existing file is left unchanged.
-    """
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomically(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

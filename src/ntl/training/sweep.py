@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from tqdm import tqdm
 
@@ -107,16 +108,16 @@ def compare(comparison: Comparison) -> int:
 
 
 def check_data(runs: Collection[RunSettings]) -> None:
-    """Load the tokenizers and the data of all runs, so that their errors precede the first run.
+    """Build the models and load the data of all runs, so that their errors precede the first run.
 
     Raises:
-        UserError: A tokenizer or a dataset cannot be loaded.
+        UserError: A model cannot be built, or a dataset cannot be loaded.
     """
-    from ntl.approaches.pretrained import check_model
+    from ntl.approaches import build_approach
     from ntl.data import load_task
 
-    for settings in runs:
-        check_model(settings.model)
+    for run in {repr((replace(run.model, seed=0), run.loss)): run for run in runs}.values():
+        build_approach(run.model, run.loss)
     for settings in {repr(settings.data): settings for settings in runs}.values():
         data = load_task(settings.data)
         tests = ", ".join(f"{len(examples)} {name}" for name, examples in data.tests.items())

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
 
 import torch
 import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from tqdm.auto import tqdm
 from transformers import (
     PreTrainedModel,
     PrinterCallback,
     ProgressCallback,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
+    TrainerCallback,
 )
-from transformers.trainer import TRAINER_STATE_NAME
 
 from ntl.approaches import Approach
-from ntl.approaches.answer_format import FORMAT_KEYS
-from ntl.errors import UserError
-from ntl.training.callbacks import Bar, LogPrinter, ProgressReporter, RunRecorder
+from ntl.errors import UserError, describe
+from ntl.evaluation import describe_metrics
+from ntl.training.folders import read_state, unusable
 from ntl.training.run_folder import CHECKPOINT, Metrics, RunFolder
+
+REPORT_EVERY = 5  # updates between two progress reports
 
 
 class ApproachTrainer(Seq2SeqTrainer):
@@ -69,14 +72,16 @@ class ApproachTrainer(Seq2SeqTrainer):
             model=approach.model,
             data_collator=approach.collate,
             processing_class=approach.tokenizer,  # saved with every checkpoint, which so can answer questions
-            callbacks=[RunRecorder(folder)],
             **datasets,
         )
-        self.approach = approach
-        self.measure = measure
+        self.approach, self.measure, self.folder = approach, measure, folder
+        self.prints = on_progress is None and self.is_world_process_zero()
         self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
-        shown = LogPrinter() if args.disable_tqdm else Bar()
-        self.add_callback(shown if on_progress is None else ProgressReporter(on_progress))
+        if on_progress is not None:
+            self.add_callback(ProgressReporter(on_progress))
+        elif not args.disable_tqdm:
+            self.add_callback(Bar())
+        self._seconds_before = self._started = 0.0
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self._updates = 0  # since the terms were last logged
 
@@ -101,11 +106,15 @@ class ApproachTrainer(Seq2SeqTrainer):
         """
         if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
             shard(self.model, self.accelerator.state.fsdp_plugin)
-        state = {} if checkpoint is None else _read_state(checkpoint)
+        state = {} if checkpoint is None else read_state(checkpoint)
         # A run that counts epochs takes the number of steps from the checkpoint.
         last = self.args.max_steps if self.args.max_steps > 0 else state.get("max_steps")
         if checkpoint is None or state["global_step"] < last:
+            self._started = time.monotonic()
+            if self.args.should_save:
+                self._seconds_before = self.folder.record().train_seconds
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            self._record_progress()
             return
         # The run was killed after its last step; transformers would train one step more.
         best = state["best_global_step"] if self.args.load_best_model_at_end else None
@@ -118,11 +127,19 @@ class ApproachTrainer(Seq2SeqTrainer):
             super()._load_optimizer_and_scheduler(checkpoint)
         except (OSError, LookupError, ValueError) as error:
             # Its files are whole (see `check_checkpoint`), but another optimizer or launcher wrote them.
-            raise _unusable(checkpoint, f"the optimizer's state does not fit ({_reason(error)})") from error
+            raise unusable(checkpoint, f"the optimizer's state does not fit ({describe(error)})") from error
 
     def _save_checkpoint(self, model, trial):
         with _explain_write_errors(self.args.output_dir):
             super()._save_checkpoint(model, trial)
+        self._record_progress()
+
+    def _record_progress(self):
+        """Record the steps and the seconds, from which a resumed run continues to count."""
+        if self.args.should_save:
+            seconds = round(self._seconds_before + time.monotonic() - self._started, 1)
+            record = replace(self.folder.record(), steps=self.state.global_step, train_seconds=seconds)
+            self.folder.write_record(record)
 
     def save_model(self, output_dir=None, _internal_call=False):
         """Save the full weights, which all processes gather if the model is sharded.
@@ -156,7 +173,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         return share.loss * self.accelerator.num_processes
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
-        """Evaluate the model, log the metrics, and notify the callbacks.
+        """Evaluate the model, log the metrics, add them to the learning curve, and notify the callbacks.
 
         Raises:
             UserError: The metric that selects the best model or drives the learning-rate schedule is unknown,
@@ -165,6 +182,8 @@ class ApproachTrainer(Seq2SeqTrainer):
         measured = self.measure(self.model_wrapped)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.log(metrics)
+        if self.args.should_save:
+            self.folder.add_to_curve({"step": self.state.global_step, **metrics})
         chosen = f"{metric_key_prefix}_{(self.args.metric_for_best_model or 'loss').removeprefix('eval_')}"
         if chosen not in metrics:
             raise UserError(
@@ -181,7 +200,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         return metrics
 
     def log(self, logs, start_time=None):
-        """Add the terms of the loss to the logs."""
+        """Add the terms of the loss to the logs, and print one line with what matters most."""
         if "loss" in logs and self._terms:
             for name in sorted(self._terms):
                 total = self.accelerator.reduce(self._terms[name].to(self.args.device), reduction="sum")
@@ -189,6 +208,35 @@ class ApproachTrainer(Seq2SeqTrainer):
             self._terms.clear()
             self._updates = 0
         super().log(logs, start_time)
+        if self.prints and "train_runtime" not in logs:
+            if measured := {key[5:]: value for key, value in logs.items() if key.startswith("eval_")}:
+                text = f"validation: {describe_metrics(measured, 'loss')}"
+            else:
+                text = ", ".join(f"{key} {logs[key]:.4g}" for key in ("loss", "learning_rate") if key in logs)
+            tqdm.write(f"step {self.state.global_step}: {text}")  # above the bar, if there is one
+
+
+class Bar(ProgressCallback):
+    """transformers' bar. The trainer prints the logs above it."""
+
+    def on_log(self, *args, **kwargs):
+        """Print nothing."""
+
+
+class ProgressReporter(TrainerCallback):
+    """Reports the share of the updates that are done.
+
+    Args:
+        report: Function that takes the share.
+    """
+
+    def __init__(self, report: Callable[[float], None]):
+        self.report = report
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Report, if due after this update."""
+        if state.global_step % REPORT_EVERY == 0 or state.global_step == state.max_steps:
+            self.report(state.global_step / state.max_steps)
 
 
 def shard(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:
@@ -226,84 +274,6 @@ def _full_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     }
 
 
-def last_complete_checkpoint(folder: Path) -> Path | None:
-    """Return the latest complete checkpoint of a run, or None. The folder need not exist."""
-    complete: dict[int, Path] = {}
-    for path in folder.glob(f"{CHECKPOINT}*"):
-        with suppress(UserError):
-            complete[_read_state(path)["global_step"]] = path  # transformers writes this file last
-    return complete[max(complete)] if complete else None
-
-
-def _read_state(checkpoint: Path) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-        state["global_step"] + 0  # raises unless it is a number
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise _unusable(checkpoint, f"{TRAINER_STATE_NAME} cannot be read ({_reason(error)})") from None
-    return state
-
-
-def check_checkpoint(checkpoint: Path, model: PreTrainedModel) -> None:
-    """Check, before training continues from a checkpoint, that it is complete and belongs to the model.
-
-    transformers silently starts with a new optimizer, schedule or random state if their files are missing.
-
-    Args:
-        checkpoint: Folder of the checkpoint.
-        model: Model to train.
-
-    Raises:
-        UserError: A file is missing or cannot be read, or the checkpoint belongs to another model.
-    """
-    _read_state(checkpoint)
-    optimizer = () if any(checkpoint.glob("global_step*")) else ("optimizer*",)  # DeepSpeed has its own files
-    for pattern in (*optimizer, "scheduler.pt", "rng_state*.pth", "model*.safetensors"):
-        if not any(checkpoint.glob(pattern)):
-            raise _unusable(checkpoint, f"it lacks {pattern}")
-    for file in checkpoint.iterdir():
-        # `torch.save` writes zip files, whose directory stands at the end.
-        if file.suffix in (".pt", ".pth", ".bin") and not is_zipfile(file):
-            raise _unusable(checkpoint, f"{file.name} cannot be read")
-    _check_model(checkpoint, model)
-
-
-def _check_model(checkpoint: Path, model: PreTrainedModel) -> None:
-    """Check that a checkpoint fits the model, by its configuration and the shapes of its weights."""
-    try:
-        trained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")).get("ntl") or {}
-        found = {}
-        for file in checkpoint.glob("model*.safetensors"):
-            with safe_open(file, "pt") as weights:
-                found |= {key: list(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
-    except (OSError, ValueError, SafetensorError) as error:
-        raise _unusable(checkpoint, f"the model cannot be read ({_reason(error)})") from None
-    trained = {"number_format": "plain", **trained}  # earlier versions did not say so
-    wrong = f"training_args.resume_from_checkpoint={checkpoint} "
-    advice = "expected a checkpoint of the same model. Choose the model that the checkpoint was trained with."
-    compared = {"encoding", "head", "log_scale", "number_format", *FORMAT_KEYS}
-    for key in sorted(compared & {*trained, *model.config.ntl}):
-        if trained.get(key) != model.config.ntl.get(key):
-            given = model.config.ntl.get(key)
-            raise UserError(f"{wrong}was trained with {key}={trained.get(key)}, not {given}; {advice}")
-    shapes = {key: list(weight.shape) for key, weight in model.state_dict().items()}
-    for key in sorted(found):
-        if shapes.get(key) != found[key]:
-            raise UserError(f"{wrong}has {key} of shape {found[key]}, not {shapes.get(key)}; {advice}")
-
-
-def _unusable(checkpoint: Path | str, reason: str) -> UserError:
-    return UserError(
-        f"{checkpoint} is not a complete checkpoint: {reason}; expected all files that training writes. "
-        "Nothing was changed. Continue from another one with training_args.resume_from_checkpoint=<folder>, "
-        "or train from the start with training_args.overwrite_output_dir=true instead."
-    )
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
 @contextmanager
 def _explain_write_errors(folder: Path | str) -> Iterator[None]:
     """Convert the many kinds of errors that libraries raise for a full disk into a user-fixable one."""
@@ -313,7 +283,7 @@ def _explain_write_errors(folder: Path | str) -> Iterator[None]:
         raise
     except (OSError, RuntimeError, SafetensorError) as error:
         raise UserError(
-            f"{folder} cannot be written ({_reason(error)}); expected a disk with room for "
+            f"{folder} cannot be written ({describe(error)}); expected a disk with room for "
             "the model and its optimizer. Free some space, and continue from the last complete checkpoint "
             "with training_args.resume_from_checkpoint=true."
         ) from error

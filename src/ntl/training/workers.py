@@ -97,7 +97,7 @@ def _work(settings: RunSettings, connection: Connection) -> None:
     try:
         import torch
 
-        from ntl.training.callbacks import describe_metrics
+        from ntl.evaluation import describe_metrics
         from ntl.training.run import run
 
         torch.set_num_threads(1)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ntl.data import Example, TaskData, check_at_least
+from ntl.data import Example, TaskData
 from ntl.data.files import Layout, Plan, load_files, read_pairs
 from ntl.data.questions import TEMPLATES, draw_expression
 from ntl.data.tasks.mathematics_dataset import DIFFICULTIES, find_archive
@@ -52,8 +52,6 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         test. Generated training, validation and test sets have no expression in common. Training expressions
         may repeat, as in the official files.
     """
-    sizes = ("train_per_difficulty", "validation_per_difficulty", "test_size")
-    check_at_least(settings, dict.fromkeys(sizes, 1) | {"data_seed": 0})
     if settings["data_dir"] is not None:
         return load_files(settings, [PREPARED])
     rng = random.Random(settings["data_seed"])
@@ -86,7 +84,6 @@ def plan(settings: Mapping[str, Any]) -> Plan:
     Args:
         settings: `source`, `train_per_difficulty`, `validation_per_difficulty`, `split_seed`.
     """
-    check_at_least(settings, {"train_per_difficulty": 1, "validation_per_difficulty": 1, "split_seed": 0})
     archive = find_archive(
         settings, ("arithmetic__add_sub_multiple",), ("arithmetic__add_sub_multiple_longer",)
     )

@@ -9,22 +9,13 @@ Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems", 2021.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ntl.data import Example, TaskData, check_one_of
-from ntl.data.files import (
-    FormatError,
-    Layout,
-    Plan,
-    check_split_settings,
-    get_value,
-    load_files,
-    plan_files,
-    read_records,
-)
+from ntl.data import Example, TaskData
+from ntl.data.files import FormatError, Layout, Plan, get_value, load_files, plan_files, read_records
 from ntl.data.hub import load_hub
 
 MARKER = "####"
@@ -52,7 +43,7 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         Training, validation and test problems. With official files, the validation problems are drawn from
         the training file.
     """
-    convert = _converter(settings)
+    convert = partial(problem, annotations=settings["annotations"])
     if settings["hub"] is not None:
         on_hub = Layout(ON_HUB, lambda rows: (example for row in rows for example in convert(row)))
         data = load_hub(settings, "main", on_hub)
@@ -64,15 +55,8 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 
 def plan(settings: Mapping[str, Any]) -> Plan:
     """Plan the files of `ntl prepare gsm8k`, from the official files in `source`."""
-    official = Layout(OFFICIAL, partial(read_records, convert=_converter(settings)))
-    return plan_files(settings, [official], PREPARED)
-
-
-def _converter(settings: Mapping[str, Any]) -> Callable[[Any], list[Example]]:
-    """Check the settings, and return `problem` with them."""
-    check_split_settings(settings)
-    check_one_of(settings, "annotations", ("remove", "keep"))
-    return partial(problem, annotations=settings["annotations"])
+    convert = partial(problem, annotations=settings["annotations"])
+    return plan_files(settings, [Layout(OFFICIAL, partial(read_records, convert=convert))], PREPARED)
 
 
 def problem(record: Any, annotations: str = "remove") -> list[Example]:

@@ -16,15 +16,7 @@ from itertools import groupby
 from typing import Any
 
 from ntl.data import Example, TaskData
-from ntl.data.files import (
-    Layout,
-    Plan,
-    check_split_settings,
-    get_value,
-    load_files,
-    plan_files,
-    read_records,
-)
+from ntl.data.files import Layout, Plan, get_value, load_files, plan_files, read_records
 from ntl.data.hub import load_hub
 
 BETWEEN = "\n\nQuestion: "
@@ -41,7 +33,6 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     Returns:
         The questions, whose answers are not compared as numbers.
     """
-    check_split_settings(settings)
     if settings["hub"] is not None:
         data = load_hub(settings, "multirc", ON_HUB)
     else:
@@ -51,7 +42,6 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 
 def plan(settings: Mapping[str, Any]) -> Plan:
     """Plan the files of `ntl prepare multirc`, from SuperGLUE's files in `source`."""
-    check_split_settings(settings)
     return plan_files(settings, [OFFICIAL], PREPARED.files)
 
 

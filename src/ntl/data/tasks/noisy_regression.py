@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ntl.data import Example, TaskData, check_at_least, check_one_of, invalid_setting
+from ntl.data import Example, TaskData
 from ntl.errors import UserError
 
 
@@ -30,16 +30,7 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         Training, validation and one test set. No test or validation question is in the training set.
         `Example.expected` is the answer's median, which minimises the mean absolute error.
     """
-    lowest = 1 if settings["log_scale"] is True else 0  # there is no logarithm of 0
-    least = {"smallest": lowest, "largest": lowest, "largest_answer": lowest, "data_seed": 0}
-    check_at_least(settings, dict.fromkeys(("train_size", "validation_size", "test_size"), 1) | least)
-    noise, weights = settings["noise"], settings["weights"]
-    if isinstance(noise, bool) or not isinstance(noise, int | float) or noise < 0:
-        raise invalid_setting(settings, "noise", "a number of at least 0", 25.0)
-    if not isinstance(weights, list) or not weights or not {*map(type, weights)} <= {int, float}:
-        raise invalid_setting(settings, "weights", "one number per integer of the question", "[5,3,2]")
-    check_one_of(settings, "log_scale", [False, True])
-    low, high = settings["smallest"], settings["largest"]
+    low, high, weights = settings["smallest"], settings["largest"], settings["weights"]
     held_out = settings["validation_size"] + settings["test_size"]
     questions = (high - low + 1) ** len(weights) if high > low else 0
     if questions < 4 * held_out:

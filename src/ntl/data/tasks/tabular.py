@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ntl.data import Example, TaskData, check_at_least, invalid_setting
+from ntl.data import Example, TaskData, format_number
 from ntl.errors import UserError
 
 SAMPLE = Path(__file__).parents[1] / "sample" / "tabular" / "diamonds.csv"
@@ -40,19 +41,8 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         UserError: The file cannot be read, a column is missing, a target is not a finite number, or there are
             too few rows.
     """
-    check_at_least(settings, {"validation_size": 1, "test_size": 1, "data_seed": 0})
-    for name in ("train_size", "significant_digits"):
-        if settings[name] is not None:
-            check_at_least(settings, {name: 1})
-    table = _read(settings)
-    target = settings["target"]
-    columns = settings["columns"]
-    if columns is None:
-        columns = [name for name in table.columns if name != target]
-    elif not isinstance(columns, list) or not columns:
-        raise invalid_setting(
-            settings, "columns", "null (all but the target) or a list of columns", "[carat,cut]"
-        )
+    table, target = _read(settings["file"]), settings["target"]
+    columns = settings["columns"] or [name for name in table.columns if name != target]
     _check_columns(table, columns, settings)
     table = table[table[target].notna()]
     _check_rows(table, settings)
@@ -69,14 +59,10 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     return TaskData(train[-(settings["train_size"] or len(train)) :], validation, {"test": test})
 
 
-def _read(settings: Mapping[str, Any]) -> pd.DataFrame:
-    file = settings["file"]
-    if not isinstance(file, str) or not file:
-        raise invalid_setting(settings, "file", "the path of a CSV file, or sample", "sample")
+def _read(file: str) -> pd.DataFrame:
+    path = SAMPLE if file == "sample" else Path(file).expanduser()
     try:
-        return pd.read_csv(
-            SAMPLE if file == "sample" else Path(file).expanduser(), dtype=str, skipinitialspace=True
-        )
+        return pd.read_csv(path, dtype=str, skipinitialspace=True)
     except (OSError, ValueError) as error:  # pandas' parser errors and UnicodeDecodeError are ValueErrors
         raise UserError(
             f"dataset_args.file={file} cannot be read ({error}); expected a CSV file in UTF-8 with a header. "
@@ -155,8 +141,7 @@ def _round(number: float, digits: int) -> str:
     if number == 0 or not math.isfinite(number):
         return "0" if number == 0 else str(number)
     places = digits - 1 - math.floor(math.log10(abs(number)))
-    text = f"{round(number, places):.{max(places, 0)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return format_number(Decimal(f"{round(number, places):.{max(places, 0)}f}"))
 
 
 def _answer(text: str) -> str:
@@ -167,4 +152,4 @@ def _answer(text: str) -> str:
         ('1.50', '1000', '0.5', '5')
     """
     plain = re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text.strip())
-    return plain[0] if plain else np.format_float_positional(float(text), trim="-")
+    return plain[0] if plain else format_number(float(text))

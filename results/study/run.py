@@ -1,0 +1,262 @@
+"""Make the runs of the study that are missing. From the root of the project: `python results/study/run.py`.
+
+    python results/study/run.py --list            count the runs, and estimate the time of the missing ones
+    python results/study/run.py                   make the missing ones; Ctrl-C keeps those that are finished
+    python results/study/run.py selection sums    make only those of the selection and of the task `sums`
+    python results/study/run.py --jobs 1          one at a time; default: one per core, at most four
+
+`study.yaml` says which runs there are. Learning rates and weights are selected by runs on another seed and
+other data, which come first. Each run writes its configuration, metrics and learning curve to a folder below
+`results/study/runs`; model weights and answers are deleted. diamonds.csv and txhousing.csv, two data sets of
+ggplot2 (plotnine ships them), belong into data/tabular.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import date
+from itertools import groupby, product
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from ntl.config.comparison import KEYS
+from ntl.config.compose import compose_config
+from ntl.config.paper_keys import read_settings
+from ntl.config.settings import RunSettings
+from ntl.errors import UserError
+from ntl.training.folders import remaining
+from ntl.training.run_folder import RunFolder
+from ntl.training.sweep import default_jobs, do_runs
+
+HERE = Path(__file__).parent
+STUDY = yaml.safe_load((HERE / "study.yaml").read_text(encoding="utf-8"))
+RUNS = HERE / "runs"
+KEPT = {"run.json", "metrics.json", "learning_curve.jsonl", "made.json"}
+UNKNOWN_SECONDS = 0.06  # per update, before any run is finished
+BASELINE = "ce"
+
+
+class Run(NamedTuple):
+    """One run of the study.
+
+    Args:
+        setting: A task of `study.yaml`.
+        budget: 0 for the smaller number of steps, 1 for the larger.
+        objective: An objective of `study.yaml`.
+        seed: Seed of the run.
+        candidate: What a run of the selection tries: the learning rate for cross-entropy, the weight for a
+            loss. None: the selected one.
+    """
+
+    setting: str
+    budget: int
+    objective: str
+    seed: int
+    candidate: float | None = None
+
+    def __str__(self) -> str:
+        tried = "" if self.candidate is None else f", tries {self.candidate:g}"
+        return f"{self.setting}, {self.steps} steps, {self.objective}, seed {self.seed}{tried}"
+
+    @property
+    def steps(self) -> int:
+        """Number of updates."""
+        return STUDY["settings"][self.setting]["steps"][self.budget]
+
+    @property
+    def folder(self) -> Path:
+        """The folder that it is written to."""
+        own = f"{self.objective}/seed{self.seed}"
+        if self.candidate is not None:
+            own = f"selection/{self.objective}={self.candidate:g}"
+        return RUNS / f"{self.setting}-{self.steps}" / own
+
+    def is_finished(self) -> bool:
+        """Return whether its results are there."""
+        folder = RunFolder(self.folder)
+        return folder.holds_run() and folder.record().status == "finished"
+
+    def settings(self) -> RunSettings:
+        """Compose its settings.
+
+        Raises:
+            UserError: The runs that select its learning rate or weight are not finished.
+        """
+        task, selects = STUDY["settings"][self.setting], self.candidate is not None
+        rate = (
+            self.candidate if selects and self.objective == BASELINE else selected(task["family"], BASELINE)
+        )
+        weight = self.candidate if selects else selected(task["family"], self.objective)
+        overrides = [
+            *words(STUDY["common"]),
+            *words(task["overrides"]),
+            *words(STUDY["objectives"][self.objective].replace("WEIGHT", str(weight))),
+            f"training_args.max_steps={self.steps}",
+            f"training_args.eval_steps={self.steps // 8}",
+            f"training_args.learning_rate={rate}",
+            f"dataset_args.data_seed={self.seed if selects else 0}",
+        ]
+        config = compose_config("compare", overrides, "results/study/run.py")
+        sections = {key: value for key, value in config.items() if key not in KEYS}
+        sections["training_args"] |= {"seed": self.seed, "output_dir": os.path.relpath(self.folder)}
+        return read_settings(sections)
+
+
+def main() -> int:
+    """Make the missing runs, and return the exit code: 1 if one failed, 2 if nothing could be started."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("only", nargs="*", help="selection, or tasks of study.yaml; default: everything")
+    parser.add_argument(
+        "--jobs", type=int, default=default_jobs(), help="runs at a time; default: %(default)s"
+    )
+    parser.add_argument("--list", action="store_true", help="only print what would be done")
+    given = parser.parse_args()
+    if unknown := [name for name in given.only if name not in ("selection", *STUDY["settings"])]:
+        parser.error(f"{unknown[0]} is no task; expected selection or some of {', '.join(STUDY['settings'])}")
+    wanted = {run: place for place, part in enumerate(parts()) for run in part if is_asked(run, given.only)}
+    missing = [run for run in wanted if not run.is_finished()]
+    print(f"{len(wanted)} runs, {len(missing)} of them missing: {estimate(missing, given.jobs)}")
+    if given.list:
+        for _, group in groupby(wanted, wanted.__getitem__):
+            runs = list(group)
+            print(f"  {runs[0]} to {runs[-1]}: {sum(run in missing for run in runs)} of {len(runs)} missing")
+        return 0
+    done = 0
+    try:
+        for _, group in groupby(missing, wanted.__getitem__):
+            settings = {str(run): run.settings() for run in group}
+            for name in do_runs({name: remaining(s, False) for name, s in settings.items()}, given.jobs):
+                finish(settings[name])
+                done += 1
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"Interrupted; {done} runs were added. The same command continues.", file=sys.stderr)
+    return int(done < len(missing))
+
+
+def parts() -> Iterator[list[Run]]:
+    """Yield the parts of the study in order. Each may need the selection that precedes it."""
+    choice = STUDY["selection"]
+    for part in STUDY["parts"]:
+        if "selection" in part:
+            place = part["selection"], 0
+            yield [Run(*place, BASELINE, choice["seed"], rate) for rate in choice["rates"]]
+            yield [Run(*place, o, choice["seed"], c) for o in choice["objectives"] for c in weights(o)]
+        else:
+            seeds, objectives = range(part["seeds"]), STUDY["groups"][part["objectives"]]
+            axes = product(seeds, part["settings"], part["budgets"], objectives)
+            yield [Run(setting, budget, objective, seed) for seed, setting, budget, objective in axes]
+
+
+def is_asked(run: Run, only: Sequence[str]) -> bool:
+    """Return whether a run is among those that the command names."""
+    return not only or ("selection" if run.candidate is not None else run.setting) in only
+
+
+def weights(objective: str) -> list[float]:
+    """Return the weights of an objective among which one is selected."""
+    return STUDY["selection"]["sigmas" if objective == "gaussian" else "weights"]
+
+
+def selected(family: str, objective: str) -> float | None:
+    """Return the selected weight of an objective, or the selected learning rate of cross-entropy.
+
+    Args:
+        family: A family of tasks.
+        objective: An objective of `study.yaml`.
+
+    Returns:
+        The candidate with the least error on validation data. None for an objective without a weight.
+
+    Raises:
+        UserError: The selection is not finished.
+    """
+    if objective != BASELINE and "WEIGHT" not in STUDY["objectives"][objective]:
+        return None
+    errors = selection_errors(family, objective)
+    expected = STUDY["selection"]["rates"] if objective == BASELINE else weights(objective)
+    if [*errors] != expected:
+        raise UserError(
+            f"the runs that select the setting of {objective} for {family} are not finished: there are "
+            f"{[*errors]} of {expected}. Run `python results/study/run.py selection` first."
+        )
+    return min(errors, key=errors.__getitem__)
+
+
+def selection_errors(family: str, objective: str) -> dict[float, float]:
+    """Map each candidate of the selection whose run is finished to its greedy error on validation data."""
+    candidates = STUDY["selection"]["rates"] if objective == BASELINE else weights(objective)
+    places = [part["selection"] for part in STUDY["parts"] if "selection" in part]
+    setting = next(name for name in places if STUDY["settings"][name]["family"] == family)
+    runs = [Run(setting, 0, objective, STUDY["selection"]["seed"], candidate) for candidate in candidates]
+    return {
+        run.candidate: RunFolder(run.folder).metrics()["validation"]["mae"]
+        for run in runs
+        if run.is_finished()
+    }
+
+
+def words(text: str) -> list[str]:
+    """Split overrides at the spaces between them."""
+    return re.split(r"\s+(?=[\w.]+=)", text.strip()) if text.strip() else []
+
+
+def estimate(missing: Sequence[Run], jobs: int) -> str:
+    """Estimate the time of the missing runs from the median time per update of the finished ones."""
+    records = [RunFolder(path.parent).record() for path in RUNS.rglob("run.json")]
+    known = [r.train_seconds / r.steps for r in records if r.status == "finished" and r.steps]
+    seconds = statistics.median(known) if known else UNKNOWN_SECONDS
+    return f"about {sum(run.steps for run in missing) * seconds / jobs / 3600:.1f} hours, {jobs} at a time"
+
+
+def finish(settings: RunSettings) -> None:
+    """Record which machine and code made a run, and delete what is not kept."""
+    folder = settings.output_dir
+    own = {k: v for k, v in settings.config.items() if k != "evaluation"}
+    made = {
+        "date": date.today().isoformat(),
+        "machine": f"{cpu()}, {os.cpu_count()} cores",
+        "commit": git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain", "src") else ""),
+        "configuration": hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16],
+    }
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in KEPT:
+            path.unlink()
+    (folder / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+
+
+def cpu() -> str:
+    """Return the name of the processor."""
+    if sys.platform == "linux":
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        if found:
+            return found[1]
+    return platform.processor() or platform.machine()
+
+
+def git(*arguments: str) -> str:
+    """Return the output of a git command in this folder."""
+    command = ["git", "-C", str(HERE.parents[1]), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,376 @@
+"""Make every table, claim and figure of the study from its runs. `python results/study/tables.py`.
+
+Reads `results/study/runs` and writes `tables.md`, `overview.png` and `learning_curves.png` beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import matplotlib as mpl
+import numpy as np
+from run import BASELINE, HERE, STUDY, selection_errors
+from scipy.stats import ttest_1samp
+
+from ntl.report.style import FLOOR, STYLE, add_legend, new_figure, plot_seeds, series_style
+from ntl.scores import mean_and_interval, reading_metric
+from ntl.training.run_folder import Metrics, RunFolder
+
+READINGS = ("greedy", "median", "mean")
+NAMES = {
+    "ce": "CE", "ntl_was": "CE + NTL-WAS", "ntl_mse": "CE + NTL-MSE", "crps": "CE + CRPS",
+    "regression_head": "regression head", "regression_head_log": "regression head, log scale", "xval": "xVal",
+    "ntl_was_reweigh": "CE + NTL-WAS, reweigh", "ntl_mae": "CE + NTL-MAE", "ntl_huber": "CE + NTL-Huber",
+    "gaussian": "Gaussian smoothing", "dist2": "CE + DIST2", "digit_entropy": "CE + DEL", "smmd": "CE + SMMD",
+    "ntil": "CE + NTIL", "number_level": "CE + number-level NTL", "raft": "RAFT",
+}  # fmt: skip
+NOTE = (
+    "Means over seeds with the half-width of their 95 % confidence intervals (Student's t). *Over CE* is "
+    "the mean difference to cross-entropy alone with the same reading and the same seeds, negative where "
+    "the loss is better; *p* is of the paired t-test, corrected by Holm's method over the losses of a "
+    "table; *won* counts the seeds with a lower error. *CE's error at* is the share of cross-entropy's "
+    "training steps after which the validation error first is that of cross-entropy at its end. *NLL* is "
+    "per token. *Time* is that of training, evaluations included, over cross-entropy's, on a machine with "
+    "other work."
+)
+NONE = "–"
+# Text, objective and reading, baseline and reading.
+CLAIMS = (
+    ("NTL-WAS is better than cross-entropy, both greedy", "ntl_was", "greedy", "ce", "greedy"),
+    ("NTL-MSE is better than cross-entropy, both greedy", "ntl_mse", "greedy", "ce", "greedy"),
+    ("CRPS is better than cross-entropy, both greedy", "crps", "greedy", "ce", "greedy"),
+    ("NTL-WAS is better than NTL-MSE, both greedy", "ntl_was", "greedy", "ntl_mse", "greedy"),
+    ("CRPS is better than NTL-WAS, both greedy", "crps", "greedy", "ntl_was", "greedy"),
+    ("The regression head is better than NTL-WAS, greedy", "regression_head", "greedy", "ntl_was", "greedy"),
+    ("The regression head is better than CRPS's median", "regression_head", "greedy", "crps", "median"),
+    ("Cross-entropy's median is better than its greedy answer", "ce", "median", "ce", "greedy"),
+    ("Cross-entropy's median is better than NTL-WAS, greedy", "ce", "median", "ntl_was", "greedy"),
+    ("NTL-WAS's median is better than its greedy answer", "ntl_was", "median", "ntl_was", "greedy"),
+    ("NTL-WAS is better than cross-entropy, both by the median", "ntl_was", "median", "ce", "median"),
+    ("CRPS is better than cross-entropy, both by the median", "crps", "median", "ce", "median"),
+)
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its test metrics, its learning curve, its updates and its seconds of training."""
+
+    metrics: Metrics
+    curve: Sequence[Metrics]
+    steps: int
+    seconds: float
+
+    def value(self, reading: str, metric: str) -> float | None:
+        """Return a metric of a reading on the test set, or None if the run does not have it."""
+        return self.metrics.get(reading_metric(reading, metric))
+
+
+Setting = Mapping[str, Mapping[int, Run]]  # objective -> seed -> run
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The paired difference of an objective to a baseline.
+
+    Args:
+        mean: Mean difference over seeds.
+        interval: Half-width of its 95 % confidence interval.
+        share: Mean difference over the baseline's mean.
+        share_interval: Half-width of the interval of `share`.
+        p: Of the paired t-test. Not corrected.
+        won: Number of seeds with a lower error.
+        seeds: Number of pairs.
+    """
+
+    mean: float
+    interval: float
+    share: float
+    share_interval: float
+    p: float
+    won: int
+    seeds: int
+
+
+def main() -> None:
+    """Write the tables and figures."""
+    settings = load_settings()
+    parts = [
+        "<!-- Made by `python results/study/tables.py`. Do not edit. -->",
+        "# Tables of the study",
+        NOTE,
+        *(table(name, setting) for name, setting in settings.items()),
+        "## Claims",
+        "Yes or no where the 95 % confidence interval of the paired difference excludes 0; in brackets the "
+        "difference in mean absolute error over the second one's.",
+        "\n".join(f"- {claim}" for claim in claims(settings)),
+        "## Selected settings",
+        "Greedy error on validation data of one run per candidate, with a seed and data that no table above "
+        "uses. The other runs use the candidate with the least error.",
+        *selection_tables(),
+    ]
+    (HERE / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    with mpl.rc_context(STYLE):
+        draw_overview(settings)
+        draw_curves(settings)
+
+
+def load_settings() -> dict[str, Setting]:
+    """Load the finished runs of every task and budget, in the order of study.yaml."""
+    found = {}
+    for name, task in STUDY["settings"].items():
+        for steps in task["steps"]:
+            folder = HERE / "runs" / f"{name}-{steps}"
+            runs = {o: load_runs(folder / o, "seed*") for o in STUDY["objectives"]}
+            if runs[BASELINE]:
+                found[f"{name}-{steps}"] = {objective: seeds for objective, seeds in runs.items() if seeds}
+    return found
+
+
+def load_runs(folder: Path, pattern: str) -> dict[int, Run]:
+    """Load the finished runs in the subfolders of a folder, by seed."""
+    runs = {}
+    for path in sorted(folder.glob(f"{pattern}/metrics.json")):
+        run = RunFolder(path.parent)
+        record = run.record()
+        if record.status == "finished":
+            tests = [test for test in run.metrics() if test != "validation"]
+            runs[record.seed] = Run(run.metrics()[tests[0]], run.curve(), record.steps, record.train_seconds)
+    return dict(sorted(runs.items()))
+
+
+def effect(
+    runs: Mapping[int, Run],
+    baseline: Mapping[int, Run],
+    reading: str = "greedy",
+    other: str | None = None,
+    metric: str = "mae",
+) -> Effect | None:
+    """Compare an objective with a baseline on the seeds that both have; None for fewer than two."""
+    pairs = [
+        (runs[s].value(reading, metric), baseline[s].value(other or reading, metric))
+        for s in runs
+        if s in baseline
+    ]
+    known = [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
+    if len(known) < 2:
+        return None
+    differences = [mine - theirs for mine, theirs in known]
+    scale = float(np.mean([theirs for _, theirs in known]))
+    mean, interval = mean_and_interval(differences)
+    p = float(ttest_1samp(differences, 0).pvalue)
+    return Effect(
+        mean, interval, mean / scale, interval / scale, p, sum(d < 0 for d in differences), len(known)
+    )
+
+
+def holm(p: Mapping[str, float]) -> dict[str, float]:
+    """Correct p-values for their number (Holm 1979).
+
+    Example:
+        >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+        {'a': 0.03, 'c': 0.06, 'b': 0.06}
+    """
+    corrected, largest = {}, 0.0
+    for place, name in enumerate(sorted(p, key=p.__getitem__)):
+        largest = max(largest, min(1.0, (len(p) - place) * p[name]))
+        corrected[name] = largest
+    return corrected
+
+
+def table(name: str, setting: Setting) -> str:
+    """Return the table of a task and a budget, with a heading."""
+    rows = []
+    for reading in READINGS:
+        effects = {
+            o: effect(runs, setting[BASELINE], reading) for o, runs in setting.items() if o != BASELINE
+        }
+        known = {o: found for o, found in effects.items() if found is not None}
+        corrected = holm({o: found.p for o, found in known.items()})
+        for objective, runs in setting.items():
+            if any(run.value(reading, "mae") is not None for run in runs.values()):
+                rows.append(row(objective, reading, setting, known.get(objective), corrected))
+    if errors := json.loads((HERE / "trees.json").read_text(encoding="utf-8")).get(name.rpartition("-")[0]):
+        rows.append(
+            {"objective": "gradient-boosted trees", "seeds": str(len(errors)), "MAE": with_interval(errors)}
+        )
+    first = next(iter(setting[BASELINE].values())).metrics
+    floor = first.get("noise_mae")
+    lines = [
+        f"## {name}",
+        f"Test error of always answering the median: {three(first['constant_mae'])}"
+        + (f"; of a model that knows all but the noise: {three(floor)}." if floor else "."),
+        markdown(rows),
+    ]
+    return "\n\n".join(lines)
+
+
+def row(
+    objective: str, reading: str, setting: Setting, found: Effect | None, corrected: Mapping[str, float]
+) -> Row:
+    """Return a row of a table."""
+    runs, baseline = setting[objective], setting[BASELINE]
+    is_greedy = reading == "greedy"
+    cells = {
+        "objective": NAMES[objective],
+        "reading": reading,
+        "seeds": str(len(runs)),
+        "MAE": with_interval([run.value(reading, "mae") for run in runs.values()]),
+        "exact": percent([run.value(reading, "exact_number") for run in runs.values()]),
+        "over CE": rounded(found.mean, found.interval, "+") if found else NONE,
+        "p": f"{corrected[objective]:.2g}" if found else NONE,
+        "won": f"{found.won} of {found.seeds}" if found else NONE,
+        "CE's error at": steps_needed(runs, baseline) if is_greedy else "",
+        "NLL": with_interval([run.metrics.get("ce") for run in runs.values()]) if is_greedy else "",
+        "CRPS": with_interval([run.metrics.get("crps") for run in runs.values()]) if is_greedy else "",
+        "90 % covers": percent([run.metrics.get("interval_coverage") for run in runs.values()])
+        if is_greedy
+        else "",
+        "time over CE": cost(runs, baseline) if is_greedy else "",
+    }
+    return cells
+
+
+def steps_needed(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> str:
+    """Return the share of the baseline's steps after which its final validation error is reached (median)."""
+    shares = []
+    for seed in runs.keys() & baseline.keys():
+        goal = baseline[seed].curve[-1]["eval_mae"]
+        reached = [point["step"] for point in runs[seed].curve if point["eval_mae"] <= goal]
+        shares.append(reached[0] / baseline[seed].steps if reached else float("inf"))
+    middle = median(shares) if shares else float("inf")
+    return "never" if middle == float("inf") else f"{100 * middle:.0f} %"
+
+
+def cost(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> str:
+    """Return the median time of training, with its evaluations, over the baseline's with the same seed."""
+    ratios = [runs[s].seconds / baseline[s].seconds for s in runs.keys() & baseline.keys()]
+    return f"{median(ratios):.2f}" if ratios else NONE
+
+
+def claims(settings: Mapping[str, Setting]) -> list[str]:
+    """Return one line for each claim, with the settings that support it and those that contradict it."""
+    lines = []
+    for text, one, reading, other, other_reading in CLAIMS:
+        known = {
+            name: found
+            for name, s in settings.items()
+            if (found := effect(s.get(one, {}), s.get(other, {}), reading, other_reading)) is not None
+        }
+        better = sum(found.mean + found.interval < 0 for found in known.values())
+        worse = sum(found.mean - found.interval > 0 for found in known.values())
+        shares = ", ".join(
+            f"{name} {100 * found.share:+.1f} ± {100 * found.share_interval:.1f} %"
+            for name, found in known.items()
+        )
+        if known:
+            undecided = len(known) - better - worse
+            lines.append(f"{text}: yes in {better}, no in {worse}, undecided in {undecided} ({shares}).")
+    return lines
+
+
+def selection_tables() -> list[str]:
+    """Return a table of the candidates' validation errors for each family of tasks."""
+    tables = []
+    for name in (part["selection"] for part in STUDY["parts"] if "selection" in part):
+        family, rows = STUDY["settings"][name]["family"], []
+        for objective in (BASELINE, *STUDY["selection"]["objectives"]):
+            errors = selection_errors(family, objective)
+            best = min(errors.values(), default=None)
+            cells = [f"{c:g}: " + (f"**{three(e)}**" if e == best else three(e)) for c, e in errors.items()]
+            if cells:
+                tried = "learning rate" if objective == BASELINE else "σ" if objective == "gaussian" else "λ"
+                rows.append({"objective": NAMES[objective], "candidate": tried, "errors": "; ".join(cells)})
+        if rows:
+            tables.append(f"### {family}, on {name}\n\n{markdown(rows)}")
+    return tables
+
+
+def draw_overview(settings: Mapping[str, Setting]) -> None:
+    """Draw the effect of each loss in each setting, for the greedy answer and the median."""
+    objectives = [o for o in STUDY["objectives"] if o != BASELINE and any(o in s for s in settings.values())]
+    figure, axes = new_figure(2, 2, (4.5, 0.8 + 0.45 * len(settings)), (0.0, 0.6))
+    for ax, reading in zip(axes, ("greedy", "median"), strict=True):
+        ax.axvline(0, **FLOOR)
+        for i, objective in enumerate(objectives):
+            look = series_style(i + 1)
+            points = []
+            for y, setting in enumerate(settings.values()):
+                found = effect(setting.get(objective, {}), setting[BASELINE], reading)
+                if found is not None:
+                    points.append(
+                        (100 * found.share, y + 0.6 * (i / len(objectives) - 0.5), 100 * found.share_interval)
+                    )
+            x, y_, e = zip(*points, strict=True) if points else ((), (), ())
+            ax.errorbar(x, y_, xerr=e, fmt=look.marker, color=look.colour, ms=4, lw=1, label=NAMES[objective])
+        ax.set_yticks(range(len(settings)), list(settings))
+        ax.set_ylim(len(settings) - 0.5, -0.5)
+        ax.set_xlabel("error over cross-entropy's, %")
+        ax.set_title(reading)
+    add_legend(
+        figure, axes[0], "paired difference in MAE with its 95 % confidence interval; left of 0 is better"
+    )
+    figure.savefig(HERE / "overview.png", dpi=150)
+
+
+def draw_curves(settings: Mapping[str, Setting]) -> None:
+    """Draw the validation error during training, for each setting."""
+    figure, axes = new_figure(len(settings), 3, (3.6, 2.6), (0.0, 0.6))
+    for ax, (name, setting) in zip(axes, settings.items(), strict=True):
+        for i, objective in enumerate(STUDY["objectives"]):
+            curves = [
+                {p["step"]: p["eval_mae"] for p in run.curve} for run in setting.get(objective, {}).values()
+            ]
+            if curves:
+                plot_seeds(ax, curves, series_style(i), NAMES[objective])
+        ax.set_yscale("log")
+        ax.set_title(name)
+        ax.set_xlabel("steps")
+    axes[0].set_ylabel("validation MAE, greedy")
+    add_legend(figure, axes[0], "lines: median over seeds, bands: all seeds")
+    figure.savefig(HERE / "learning_curves.png", dpi=150)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return a Markdown table without columns that are empty or a dash in every row."""
+    names = [name for name in rows[0] if any(row.get(name) not in ("", NONE, None) for row in rows)]
+    lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def with_interval(values: Sequence[float | None]) -> str:
+    """Return the mean with its interval to two digits, or a dash if a value is missing."""
+    mean, interval = mean_and_interval(values)
+    if mean is None:
+        return NONE
+    return rounded(mean, interval)
+
+
+def rounded(mean: float, interval: float | None, sign: str = "") -> str:
+    """Return a mean with its interval, rounded to two digits of the interval."""
+    if not interval:
+        return three(mean)
+    places = max(0, 1 - math.floor(math.log10(interval)))
+    return f"{mean:{sign}.{places}f} ± {interval:.{places}f}"
+
+
+def percent(shares: Sequence[float | None]) -> str:
+    """Return the mean of shares with its interval, in per cent."""
+    mean, interval = mean_and_interval(shares)
+    if mean is None:
+        return NONE
+    return f"{100 * mean:.1f}" + ("" if interval is None else f" ± {100 * interval:.1f}") + " %"
+
+
+def three(value: float) -> str:
+    """Return a number with three significant digits, without an exponent."""
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+if __name__ == "__main__":
+    main()

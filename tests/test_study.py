@@ -1,0 +1,130 @@
+"""The programs of results/study: which runs are made, what is selected, and what the tables say."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+ROOT = Path(__file__).parents[1]
+STUDY = ROOT / "results" / "study"
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """A copy of the study's programs without its runs."""
+    for path in STUDY.iterdir():
+        if path.suffix in (".py", ".yaml", ".json"):
+            shutil.copy(path, tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("run", "tables", "trees"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import run
+    import tables
+
+    yield tmp_path, run, tables
+    for name in ("run", "tables", "trees"):
+        sys.modules.pop(name, None)
+
+
+def write_run(folder, seed, mae, curve=(), status="finished", **metrics):
+    """Write the files of a finished run with the given test error."""
+    folder.mkdir(parents=True)
+    record = json.loads((ROOT / "results/readings/runs/ce/seed0/run.json").read_text())
+    content = {**record, "seed": seed, "status": status, "steps": 800, "train_seconds": 10.0}
+    (folder / "run.json").write_text(json.dumps(content))
+    metrics = {"mae": mae, "constant_mae": 100.0, "noise_mae": 20.0, **metrics}
+    (folder / "metrics.json").write_text(json.dumps({"validation": metrics, "test": metrics}))
+    points = [{"step": step, "eval_mae": error} for step, error in curve] or [{"step": 800, "eval_mae": mae}]
+    (folder / "learning_curve.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+
+
+def test_every_run_has_a_folder_of_its_own(study):
+    _, run, _ = study
+    runs = {one for part in run.parts() for one in part}
+    assert len({one.folder for one in runs}) == len(runs)
+
+
+def test_the_parts_need_only_what_earlier_parts_select(study, monkeypatch):
+    _, run, _ = study
+    done = set()
+    monkeypatch.setattr(run.Run, "is_finished", lambda self: self in done)
+    monkeypatch.setattr(run.RunFolder, "metrics", lambda self: {"validation": {"mae": 1.0}})
+    for part in run.parts():
+        for one in part:
+            assert one.settings().seed == one.seed
+        done |= set(part)
+
+
+def test_the_candidate_with_the_least_validation_error_is_selected(study):
+    folder, run, _ = study
+    for rate, error in zip(run.STUDY["selection"]["rates"], (30.0, 21.0, 90.0), strict=True):
+        write_run(run.Run("sums", 0, "ce", 1000, rate).folder, 1000, error)
+    for weight, error in zip(run.weights("ntl_was"), (22.0, 23.0, 21.5), strict=True):
+        write_run(run.Run("sums", 0, "ntl_was", 1000, weight).folder, 1000, error)
+    rate, weight = run.STUDY["selection"]["rates"][1], run.weights("ntl_was")[2]
+    assert run.selected("sums", "ce") == rate
+    settings = run.Run("sums_noisy", 1, "ntl_was", 3).settings()
+    assert settings.loss.weight == weight
+    assert settings.trainer["learning_rate"] == rate
+    assert (settings.seed, settings.data["noise"], settings.data["data_seed"]) == (3, 80, 0)
+    assert (folder / settings.output_dir).resolve() == run.Run("sums_noisy", 1, "ntl_was", 3).folder.resolve()
+
+
+def test_a_run_whose_selection_is_not_finished_is_an_error_that_says_what_to_run(study):
+    _, run, _ = study
+    with pytest.raises(run.UserError, match=r"run.py selection"):
+        run.Run("sums", 0, "ntl_was", 0).settings()
+
+
+def test_all_settings_and_objectives_of_the_study_compose(study, monkeypatch):
+    _, run, _ = study
+    monkeypatch.setattr(run, "selected", lambda family, objective: 0.5)
+    for setting in run.STUDY["settings"]:
+        assert run.Run(setting, 0, "ce", 0).settings().trainer["max_steps"]
+    for objective in run.STUDY["objectives"]:
+        assert run.Run("sums", 0, objective, 0).settings().objective
+
+
+def test_tables_show_paired_differences_and_the_steps_that_a_loss_needs(study):
+    folder, _, tables = study
+    for seed, (ce, was) in enumerate([(24.0, 22.0), (25.0, 23.5), (23.0, 22.0)]):
+        curve = [(400, 40.0), (800, ce)]
+        write_run(folder / f"runs/sums-800/ce/seed{seed}", seed, ce, curve, median_mae=ce - 3 - seed)
+        early = [(400, 20.0), (800, was)]
+        write_run(folder / f"runs/sums-800/ntl_was/seed{seed}", seed, was, early, median_mae=ce - 3 - seed)
+    write_run(folder / "runs/sums-800/ntl_was/seed9", 9, 1.0, status="running")
+    tables.main()
+    text = (folder / "tables.md").read_text()
+    assert "-1.5 ± 1.2" in text  # 2, 1.5, 1: mean 1.5, standard error 0.289, t 4.30
+    assert "3 of 3" in text
+    assert "| 50 % |" in text
+    assert "Cross-entropy's median is better than its greedy answer: yes in 1" in text
+    assert (folder / "overview.png").stat().st_size > 10_000
+
+
+def test_holm_multiplies_the_smallest_p_by_the_number_of_tests_and_never_decreases(study):
+    _, _, tables = study
+    corrected = tables.holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    assert [round(corrected[name], 10) for name in "acb"] == [0.03, 0.06, 0.06]
+    assert tables.holm({"a": 0.9, "b": 0.8}) == {"b": 1.0, "a": 1.0}
+
+
+def test_the_tables_in_the_repository_are_those_of_its_runs(study):
+    folder, _, tables = study
+    if not (STUDY / "tables.md").exists():
+        pytest.skip("no run of the study is finished")
+    shutil.copytree(STUDY / "runs", folder / "runs", dirs_exist_ok=True)
+    tables.main()
+    assert (folder / "tables.md").read_text() == (STUDY / "tables.md").read_text()
+
+
+def test_the_program_lists_what_is_missing(study):
+    folder, _, _ = study
+    command = [sys.executable, str(folder / "run.py"), "--list", "selection"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    assert "of them missing" in done.stdout
