@@ -54,6 +54,8 @@ HALF_PRECISION_GRADIENT = 2.0**-3
 LEARNED = 0.1
 # A distribution function of numbers, which adds up probabilities of tokens after several passes of a model.
 DISTRIBUTION = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2.0**-4}
+# The interactive page's JavaScript and Python, both in float64; also its file of cases.
+PAGE = 1e-5
 # A kernel that multiplies in TF32.
 TF32 = 1e-3
 

@@ -106,7 +106,7 @@ class Run(NamedTuple):
             f"training_args.max_steps={self.steps}",
             f"training_args.eval_steps={self.steps // 8}",
             f"training_args.learning_rate={rate}",
-            f"dataset_args.data_seed={self.seed if selects else 0}",
+            *([f"dataset_args.data_seed={self.seed}"] if selects else []),
         ]
         config = compose_config("compare", overrides, "results/study/run.py")
         sections = {key: value for key, value in config.items() if key not in KEYS}
@@ -182,13 +182,16 @@ def selected(family: str, objective: str) -> float | None:
         objective: An objective of `study.yaml`.
 
     Returns:
-        The candidate with the least error on validation data. None for an objective without a weight.
+        The candidate with the least error on validation data, or what `study.yaml` fixes for the family. None for
+        an objective without a weight.
 
     Raises:
         UserError: The selection is not finished.
     """
     if objective != BASELINE and "WEIGHT" not in STUDY["objectives"][objective]:
         return None
+    if fixed := STUDY["fixed"].get(family):
+        return fixed["rate" if objective == BASELINE else "weight"]
     errors = selection_errors(family, objective)
     expected = STUDY["selection"]["rates"] if objective == BASELINE else weights(objective)
     if [*errors] != expected:

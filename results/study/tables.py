@@ -104,7 +104,8 @@ def main() -> None:
         "<!-- Made by `python results/study/tables.py`. Do not edit. -->",
         "# Tables of the study",
         NOTE,
-        *(table(name, setting) for name, setting in settings.items()),
+        *(table(name, setting) for name, setting in settings.items() if not is_text(name)),
+        *(text_table(name, setting) for name, setting in settings.items() if is_text(name)),
         "## Claims",
         "Yes or no where the 95 % confidence interval of the paired difference excludes 0; in brackets the "
         "difference in mean absolute error over the second one's.",
@@ -210,6 +211,24 @@ def table(name: str, setting: Setting) -> str:
     return "\n\n".join(lines)
 
 
+def is_text(name: str) -> bool:
+    """Return whether a task and budget are of the family whose answers are texts with numbers in them."""
+    return STUDY["settings"][name.rpartition("-")[0]]["family"] == "text"
+
+
+def text_table(name: str, setting: Setting) -> str:
+    """Return the table of a task whose answers are texts: the loss on text and on numbers, with a heading."""
+    rows = []
+    for objective, runs in setting.items():
+        cells = {"objective": NAMES[objective], "seeds": str(len(runs))}
+        for metric, title in (("ce_text", "NLL of text"), ("ce_numbers", "NLL of numbers"), ("ntl", "NTL-WAS")):
+            found = effect(runs, setting[BASELINE], metric=metric)
+            cells[title] = with_interval([run.metrics.get(metric) for run in runs.values()])
+            cells[f"{title} over CE"] = rounded(found.mean, found.interval, "+") if found else NONE
+        rows.append(cells)
+    return f"## {name}\n\nPer token of the test set's solutions, teacher-forced.\n\n{markdown(rows)}"
+
+
 def row(
     objective: str, reading: str, setting: Setting, found: Effect | None, corrected: Mapping[str, float]
 ) -> Row:
@@ -260,7 +279,8 @@ def claims(settings: Mapping[str, Setting]) -> list[str]:
         known = {
             name: found
             for name, s in settings.items()
-            if (found := effect(s.get(one, {}), s.get(other, {}), reading, other_reading)) is not None
+            if not is_text(name)
+            and (found := effect(s.get(one, {}), s.get(other, {}), reading, other_reading)) is not None
         }
         better = sum(found.mean + found.interval < 0 for found in known.values())
         worse = sum(found.mean - found.interval > 0 for found in known.values())
@@ -294,6 +314,7 @@ def selection_tables() -> list[str]:
 def draw_overview(settings: Mapping[str, Setting]) -> None:
     """Draw the effect of each loss in each setting, for the greedy answer and the median."""
     objectives = [o for o in STUDY["objectives"] if o != BASELINE and any(o in s for s in settings.values())]
+    settings = {name: setting for name, setting in settings.items() if not is_text(name)}
     figure, axes = new_figure(2, 2, (4.5, 0.8 + 0.45 * len(settings)), (0.0, 0.6))
     for ax, reading in zip(axes, ("greedy", "median"), strict=True):
         ax.axvline(0, **FLOOR)
@@ -320,6 +341,7 @@ def draw_overview(settings: Mapping[str, Setting]) -> None:
 
 def draw_curves(settings: Mapping[str, Setting]) -> None:
     """Draw the validation error during training, for each setting."""
+    settings = {name: setting for name, setting in settings.items() if not is_text(name)}
     figure, axes = new_figure(len(settings), 3, (3.6, 2.6), (0.0, 0.6))
     for ax, (name, setting) in zip(axes, settings.items(), strict=True):
         for i, objective in enumerate(STUDY["objectives"]):

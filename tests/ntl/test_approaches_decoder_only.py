@@ -85,7 +85,7 @@ def test_only_the_answer_contributes_to_the_loss(shape):
     share = approach.loss(approach.model, batch, counts)
     ntl = NTLoss(approach.vocabulary, reweigh=False)(logits, labels)
     assert_close(share.loss, F.cross_entropy(logits, labels) + 0.3 * ntl)
-    assert counts.tolist() == [20, 12]
+    assert counts.tolist() == [20, 12, 12]
 
 
 def test_a_batch_without_labels_gives_a_zero_loss_with_a_graph():

@@ -62,7 +62,7 @@ def test_the_loss_is_mean_cross_entropy_plus_weighted_mean_number_loss():
     assert_close(share.loss, ce + 0.3 * ntl)
     assert_close(share.terms, {"ce": ce.detach(), "ntl": ntl.detach()})
     # "2 15 1.5 -15 0 9801": 12 digits, a sign and a point, and 6 end tokens.
-    assert counts.tolist() == [20, 12]
+    assert counts.tolist() == [20, 12, 12]
 
 
 def test_cross_entropy_alone_reports_the_number_term_and_does_not_minimise_it():
@@ -89,7 +89,30 @@ def test_evaluation_reports_plain_cross_entropy_for_every_loss(loss):
         expected = plain.loss(plain.model, batch, counts)
         found = approach.loss(approach.model, batch, counts)
     assert found.loss != expected.loss
-    assert_close(found.terms["ce"], expected.terms["ce"])
+    for name in ("ce", "ce_numbers", "ce_text"):
+        assert_close(found.terms[name], expected.terms[name])
+
+
+def test_evaluation_reports_the_cross_entropy_of_number_tokens_and_of_text():
+    approach = make()
+    batch = approach.collate(rows_of(approach, ["a", "b"], ["yes 12", "no 7"]))
+    with torch.no_grad():
+        logits, labels = approach.logits(approach.model, batch).flatten(0, 1), batch["labels"].flatten()
+        found = approach.loss(approach.model, batch, approach.count(batch)).terms
+    each = torch.nn.functional.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="none")
+    is_number = torch.tensor([label in approach.vocabulary.token_ids for label in labels.tolist()])
+    assert is_number.sum() == 3
+    assert_close(found["ce_numbers"].float(), each[is_number].mean())
+    assert_close(found["ce_text"].float(), each[~is_number & (labels != IGNORE)].mean())
+
+
+def test_cross_entropy_of_number_tokens_is_undefined_without_them():
+    approach = make()
+    batch = approach.collate(rows_of(approach, ["a"], ["yes"]))
+    with torch.no_grad():
+        found = approach.loss(approach.model, batch, approach.count(batch)).terms
+    assert found["ce_numbers"].isnan()
+    assert found["ce_text"] == found["ce"]
 
 
 def test_logits_computed_without_labels_equal_those_with_labels():

@@ -5,7 +5,7 @@ import string
 import pytest
 from conftest import shared
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Tokenizer
 
 from ntl.encodings.digits import character_tokenizer, check_special_tokens, load_tokenizer, split_digits
 from ntl.errors import UserError
@@ -30,6 +30,24 @@ def test_the_shipped_tokenizer_follows_t5s_conventions():
     assert [tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id] == [0, 1, 2]
     assert tokenizer("4 é")["input_ids"][-2:] == [2, 1]
     assert NumberVocabulary.from_tokenizer(tokenizer).coverage(TEXTS).share == 1.0
+
+
+def test_a_saved_tokenizer_still_splits_digits_when_transformers_loads_it(tmp_path):
+    characters = [
+        "<pad>",
+        "</s>",
+        "<unk>",
+        "\u2581",
+        *string.printable[:95].replace(" ", ""),
+        "\u258120",
+        "19",
+    ]
+    whole = T5Tokenizer(vocab=[(piece, -float(len(piece) == 1)) for piece in characters], extra_ids=2)
+    split_digits(whole).save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert "\u258120" in whole.tokenize("and 2019")
+    assert digit_tokens(loaded, "and 2019") == ["2", "0", "1", "9"]
+    assert loaded.special_tokens_map == whole.special_tokens_map
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -109,7 +109,7 @@ class LanguageModel:
             digits = source.settings.encoding == "digits"
             self.vocabulary = _number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
         self.objective = _objective(self.vocabulary, loss)
-        self._smooths = loss.label_smoothing > 0 or (loss.criterion is not None and loss.mode == "replace")
+        self._number_ids = torch.tensor(self.vocabulary.token_ids)
         self.answers = AnswerFormat(self.model, self.tokenizer)
 
     @property
@@ -137,19 +137,32 @@ class LanguageModel:
         return {**self._pad([row["input_ids"] for row in rows]), "labels": labels}
 
     def count(self, batch: Batch) -> Tensor:
-        """Count labels and number labels; see `Approach.count`."""
-        return torch.stack(self.objective.normalizers(batch["labels"])).double()
+        """Count labels, what the number term is averaged over, and number tokens; see `Approach.count`."""
+        counts = *self.objective.normalizers(batch["labels"]), self._is_number(batch["labels"]).sum()
+        return torch.stack(counts).double()
+
+    def _is_number(self, labels: Tensor) -> Tensor:
+        return torch.isin(labels, self._number_ids.to(labels.device))
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
         """Compute the share, with the terms `ce` and `ntl` (unweighted); see `Approach.loss`.
 
-        In evaluation, `ce` is always the plain cross-entropy of all labels, without smoothing or replacement.
+        In evaluation, `ce` is the plain cross-entropy of all labels, without smoothing or replacement;
+        `ce_numbers` is that of number tokens, and `ce_text` that of all others.
         """
-        logits, labels, (items, numbers) = self.logits(model, batch), batch["labels"], counts.unbind()
+        logits, labels, (items, numbers, tokens) = self.logits(model, batch), batch["labels"], counts.unbind()
         loss, ce, ntl = self.objective(logits, labels, num_items_in_batch=items, num_numbers_in_batch=numbers)
-        if self._smooths and not torch.is_grad_enabled():
-            ce = plain_cross_entropy(logits, labels) / items.clamp(min=1).to(ce.dtype)
-        return Share(loss, {"ce": ce, "ntl": ntl})
+        if torch.is_grad_enabled():
+            return Share(loss, {"ce": ce, "ntl": ntl})
+        is_number = self._is_number(labels)
+        on_numbers = plain_cross_entropy(logits, labels.where(is_number, IGNORE))
+        on_text = plain_cross_entropy(logits, labels.where(~is_number, IGNORE))
+        means = {
+            "ce": (on_numbers + on_text) / items.clamp(min=1),
+            "ce_numbers": on_numbers / tokens,  # NaN without numbers
+            "ce_text": on_text / (items - tokens),
+        }
+        return Share(loss, {**means, "ntl": ntl})
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """Compute teacher-forced logits at the positions of `labels`, `[batch, seq, vocab]`."""

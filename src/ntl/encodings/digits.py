@@ -101,18 +101,22 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 
     Returns:
         The copy, with the same vocabulary. It encodes `42` as `4` and `2`, which T5 and GPT-2 already have.
+        It is a plain fast tokenizer, because `T5Tokenizer` forgets the splitting when it is saved and loaded.
 
     Raises:
         UserError: The copy does not encode the ten digits as ten tokens, or does not decode texts unchanged.
     """
-    tokenizer = copy.deepcopy(tokenizer)
-    backend = tokenizer.backend_tokenizer
+    backend = copy.deepcopy(tokenizer.backend_tokenizer)
     # ASCII only, and last: a byte-level tokenizer represents bytes of other scripts by characters such as ².
     digits = pre_tokenizers.Split(Regex("[0-9]"), "isolated")
     before = [backend.pre_tokenizer] if backend.pre_tokenizer is not None else []
     backend.pre_tokenizer = pre_tokenizers.Sequence([*before, digits])
-    _check_digits(tokenizer)
-    return tokenizer
+    copied = {
+        name: getattr(tokenizer, name) for name in ("model_max_length", "padding_side", "truncation_side")
+    }
+    split = PreTrainedTokenizerFast(tokenizer_object=backend, **copied, **tokenizer.special_tokens_map)
+    _check_digits(split)
+    return split
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:

@@ -1,0 +1,149 @@
+/** The two figures beside the loss playground: moving the bars, and cost by where the probability lies. */
+"use strict";
+
+(() => {
+  const { svg, text, byId, show, linePath, axis, radios, onResize } = drawing;
+  const SURE = 0.99;
+
+  // The work of moving the bars.
+
+  /** An arc from a digit to the right one, as thick as the probability that it carries. */
+  function arc(from, to, base, share) {
+    const height = Math.min(26 + 0.34 * Math.abs(to - from), 120);
+    const path = `M${from} ${base} C${from} ${base - height}, ${to} ${base - height}, ${to} ${base}`;
+    return svg("path", { d: path, class: "arc", "stroke-width": Math.max(12 * share, 0.75) });
+  }
+
+  function drawSchematic(width) {
+    const shares = losses.softmax(lossPage.probs().slice(0, 10).map(Math.log));
+    const target = lossPage.target();
+    const slot = width / 10;
+    const centre = (digit) => slot * (digit + 0.5);
+    const base = 200;
+    const parts = [svg("line", { x1: 0, x2: width, y1: base, y2: base, class: "rule" })];
+    shares.forEach((share, digit) => {
+      const height = 100 * share;
+      const kind = digit === target ? "block right" : "block";
+      parts.push(
+        svg("rect", { x: centre(digit) - slot * 0.32, width: slot * 0.64, y: base - height, height, class: kind }),
+        text(centre(digit), base + 18, String(digit), { "text-anchor": "middle", class: digit === target ? "strong" : "" }),
+      );
+      if (target === null) return;
+      const distance = Math.abs(digit - target);
+      const cost = { "text-anchor": "middle", class: "muted" };
+      parts.push(text(centre(digit), base + 38, distance === 0 ? "free" : `×${distance}`, cost));
+      if (digit !== target && share > 0.004) parts.unshift(arc(centre(digit), centre(target), base - height, share));
+    });
+    return parts;
+  }
+
+  function describeSchematic() {
+    const shares = losses.softmax(lossPage.probs().slice(0, 10).map(Math.log));
+    const target = lossPage.target();
+    if (target === null) return "With labels in doubt there is no single digit to move to: choose a right digit above.";
+    const parts = shares
+      .map((share, digit) => ({ share, distance: Math.abs(digit - target) }))
+      .filter(({ share, distance }) => distance > 0 && share >= 0.015)
+      .map(({ share, distance }) => `${share.toFixed(2)}·${distance}`);
+    const total = shares.reduce((sum, share, digit) => sum + share * Math.abs(digit - target), 0);
+    const terms = parts.length ? `${parts.join(" + ")}${parts.length < 9 ? " + …" : ""} = ` : "";
+    return `Carry every bar to ${target}; each costs its height times the way: ${terms}${total.toFixed(2)}.`;
+  }
+
+  function updateSchematic() {
+    const label = "Arcs from the predicted digits to the right one; each costs its probability times the distance";
+    show(byId("schematic"), 246, label, drawSchematic);
+    byId("schematic-note").textContent = describeSchematic();
+  }
+
+  // Cost by where the probability lies.
+
+  const CURVES = [
+    ["cross_entropy", "Cross-entropy", "curve-a"],
+    ["expected_value", "NTL-MSE", "curve-b"],
+    ["wasserstein", "NTL-WAS", "curve-c"],
+    ["crps", "CRPS", "curve-d"],
+  ];
+  let kind = "one";
+
+  /** Probabilities with nearly all on some digits, equally. */
+  function concentrated(digits) {
+    const rest = (1 - SURE) / (10 - digits.length);
+    return losses.VALUES.map((v) => (digits.includes(v) ? SURE / digits.length : rest));
+  }
+
+  /** Where the probability lies, at each place of the horizontal axis. */
+  function places(target) {
+    if (kind === "one") return losses.VALUES.map((v) => ({ x: v, digits: [v] }));
+    const reach = Math.min(target, 9 - target);
+    return Array.from({ length: reach + 1 }, (_, d) => ({ x: d, digits: d ? [target - d, target + d] : [target] }));
+  }
+
+  function curves(target) {
+    const label = losses.VALUES.map((v) => (v === target ? 1 : 0));
+    return CURVES.map(([name, title, style]) => {
+      const points = places(target).map(({ x, digits }) => {
+        const logits = [...concentrated(digits), 1e-4].map(Math.log);
+        return { x, loss: losses.evaluate(name, logits, label).loss };
+      });
+      return { title, style, points };
+    });
+  }
+
+  function drawSweep(width) {
+    const target = lossPage.target() ?? 4;
+    const lines = curves(target);
+    const xs = lines[0].points.map(({ x }) => x);
+    const [left, right, top, base] = [12, width - 12, 56, 206];
+    const toX = (x) => left + ((right - left) * (x - xs[0])) / Math.max(xs[xs.length - 1] - xs[0], 1);
+    // Each curve by its largest value with all probability on one digit, so that both views have one scale.
+    const parts = [axis(xs, toX, base, left, right)];
+    const keys = width < 620 ? 2 : 4;
+    lines.forEach(({ title, style, points }, i) => {
+      const largest = largestOf(CURVES[i][0], target);
+      const path = linePath(points.map(({ x, loss }) => [toX(x), base - ((base - top) * loss) / largest]));
+      const [x, y] = [left + ((right - left) / keys) * (i % keys), 14 + 20 * Math.floor(i / keys)];
+      parts.push(
+        svg("path", { d: path, class: `curve ${style}` }),
+        svg("line", { x1: x, x2: x + 22, y1: y, y2: y, class: `curve ${style}` }),
+        text(x + 28, y + 4, title),
+      );
+    });
+    return parts;
+  }
+
+  function largestOf(name, target) {
+    const label = losses.VALUES.map((v) => (v === target ? 1 : 0));
+    const all = losses.VALUES.map((v) => losses.evaluate(name, [...concentrated([v]), 1e-4].map(Math.log), label).loss);
+    return Math.max(...all);
+  }
+
+  const NOTES = {
+    one: (target) =>
+      `Nearly all probability on one digit, the answer is ${target}. Cross-entropy is flat: every wrong digit costs the same. ` +
+      "CRPS and NTL-WAS agree on a sure guess. Each curve is divided by its largest value.",
+    both: (target) =>
+      `Half below and half above ${target}, at a distance. NTL-MSE stays at zero, however far apart they are; the others do not.`,
+  };
+
+  function updateSweep() {
+    const target = lossPage.target() ?? 4;
+    show(byId("sweep"), 236, "Four losses against the digit that the probability is on", drawSweep);
+    byId("sweep-note").textContent = NOTES[kind](target);
+  }
+
+  const kinds = [
+    ["one", "on one digit"],
+    ["both", "half on either side"],
+  ];
+  radios(byId("sweep-kind"), kinds, kind, (value) => {
+    kind = value;
+    updateSweep();
+  });
+  lossPage.onUpdate(updateSchematic);
+  lossPage.onUpdate(updateSweep);
+  onResize(() => {
+    updateSchematic();
+    updateSweep();
+  });
+})();

@@ -1,0 +1,184 @@
+/** Whole numbers: a distribution over three digits, its readings, the walk to a quantile, and a digit too many. */
+"use strict";
+
+(() => {
+  const { html, svg, text, byId, show, radios, fillTable, fillReadings, percent, onResize } = drawing;
+  const SHAPES = {
+    bell: (x, centre, spread) => Math.exp(-0.5 * ((x - centre) / spread) ** 2),
+    skewed: (x, centre, spread) =>
+      Math.exp(-0.5 * ((x - centre) / (x < centre ? spread * 0.4 : spread * 2.2)) ** 2),
+    camps: (x, centre, spread) =>
+      0.45 * Math.exp(-0.5 * ((x - centre + 160) / (0.6 * spread)) ** 2) +
+      0.55 * Math.exp(-0.5 * ((x - centre - 60) / (1.4 * spread)) ** 2) / 1.4,
+  };
+  const WALKS = { low: ["the 5 % quantile", 0.05], median: ["the median", 0.5], high: ["the 95 % quantile", 0.95] };
+  const state = { shape: "camps", centre: 405, spread: 40, kind: "median", steps: 1, extra: 0.02, probs: [] };
+
+  function makeProbs() {
+    const weight = SHAPES[state.shape];
+    state.probs = readings.normalize(
+      Array.from({ length: readings.NUMBERS }, (_, x) => weight(x, state.centre, state.spread) + 1e-9),
+    );
+  }
+
+  // The distribution.
+
+  function updateChart() {
+    const read = readings.readAll(state.probs);
+    const found = walkDigits().slice(0, state.steps);
+    const size = 10 ** (3 - found.length);
+    const start = readings.toNumber(found) * size;
+    numberChart.draw(byId("number-chart"), state.probs, {
+      label: `Distribution over 0 to 999; greedy ${read.greedy}, median ${read.median}, mean ${Math.round(read.mean)}`,
+      lines: [["greedy", read.greedy, "greedy"], ["median", read.median, "median"], ["mean", read.mean, "mean"]],
+      band: [read.low, read.high],
+      range: [start, start + size - 1],
+    });
+    const error = (number) => `expected error ${readings.expectedError(state.probs, number).toFixed(1)}`;
+    const facts = [
+      ["Greedy", read.greedy, error(read.greedy)],
+      ["Median", read.median, error(read.median)],
+      ["Mean", read.mean.toFixed(1), error(read.mean)],
+      ["90 % interval", `${read.low} to ${read.high}`, "shaded above"],
+    ];
+    fillReadings(byId("number-readings"), facts);
+  }
+
+  // The walk.
+
+  /** Steps of what is followed; for greedy decoding without quantiles. */
+  function walkSteps() {
+    if (state.kind !== "greedy") return readings.quantileWalk(state.probs, WALKS[state.kind][1]);
+    const digits = readings.greedyDigits(state.probs);
+    return digits.map((digit, i) => {
+      const probs = readings.nextDigit(state.probs, digits.slice(0, i));
+      const before = probs.slice(0, digit).reduce((a, b) => a + b, 0);
+      return { digit, before, share: probs[digit], probs };
+    });
+  }
+
+  const walkDigits = () => walkSteps().map((step) => step.digit);
+
+  /** One level: a bar split by the next digit, with a marker at what remains of the quantile. */
+  function drawLevel(step, y, width, prefix) {
+    let start = 0;
+    const parts = step.probs.flatMap((share, digit) => {
+      const [x, size] = [start * width, share * width];
+      start += share;
+      const box = { x, y, width: Math.max(size - 1, 0), height: 34 };
+      const name = text(x + size / 2, y + 22, String(digit), { "text-anchor": "middle", class: "digit" });
+      const kind = `segment${digit === step.digit ? " chosen" : ""}`;
+      return [svg("rect", { ...box, class: kind }), ...(size > 12 ? [name] : [])];
+    });
+    const before = prefix.length ? `after ${prefix.join("")}` : "first digit";
+    parts.unshift(text(0, y - 9, before, { class: "muted" }));
+    if (step.quantile === undefined) return parts;
+    const x = Math.min(Math.max(step.quantile * width, 1), width - 1);
+    const anchor = x > width - 40 ? "end" : x < 110 ? "start" : "middle";
+    const shift = anchor === "start" ? Math.max(x, 84) : x;
+    parts.push(
+      svg("path", { d: `M${x} ${y - 3} V${y + 38}`, class: "needle" }),
+      text(shift, y - 9, percent(step.quantile, 1), { "text-anchor": anchor, class: "strong" }),
+    );
+    return parts;
+  }
+
+  function drawWalk(width) {
+    const steps = walkSteps();
+    const digits = steps.map((step) => step.digit);
+    return steps.slice(0, state.steps).flatMap((step, i) => {
+      const y = 26 + 84 * i;
+      const parts = drawLevel(step, y, width, digits.slice(0, i));
+      if (i + 1 < state.steps) {
+        const [left, right] = [step.before * width, (step.before + step.share) * width];
+        const wedge = `M${left} ${y + 34} L${right} ${y + 34} L${width} ${y + 84} L0 ${y + 84} Z`;
+        parts.unshift(svg("path", { d: wedge, class: "wedge" }));
+      }
+      return parts;
+    });
+  }
+
+  function explain(step, i, digits) {
+    const place = ["first", "second", "third"][i];
+    if (state.kind === "greedy") return `The likeliest ${place} digit is ${step.digit}, with ${percent(step.share, 1)}.`;
+    const smaller = step.digit ? `Digits below ${step.digit} hold ${percent(step.before, 1)}` : "Nothing lies below 0";
+    const last = i === 2;
+    const [goal, before, share] = [step.quantile, step.before, step.share].map((p) => percent(p, 1));
+    const rest = `(${goal} − ${before}) / ${share} = ${percent(step.rest, 1)}`;
+    return (
+      `${smaller}; with ${step.digit} it is ${percent(step.before + step.share, 1)}, past the marker at ` +
+      `${percent(step.quantile, 1)}. So the ${place} digit is ${step.digit}. ` +
+      (last
+        ? `The number is ${digits.join("")}.`
+        : `Among numbers that begin with ${digits.slice(0, i + 1).join("")}, the marker is at ${rest}.`)
+    );
+  }
+
+  function updateWalk() {
+    const steps = walkSteps();
+    const digits = steps.map((step) => step.digit);
+    const label = `The digits ${digits.slice(0, state.steps).join(", ")}, found one after the other`;
+    show(byId("walk-chart"), 84 * state.steps - 8, label, drawWalk);
+    const items = steps.slice(0, state.steps).map((step, i) => html("li", {}, explain(step, i, digits)));
+    byId("walk-steps").replaceChildren(...items);
+    byId("walk-next").textContent = state.steps < 3 ? "Next digit" : "Start again";
+  }
+
+  // A digit too many.
+
+  function updateExtra() {
+    const longer = readings.withExtraDigit(state.probs, state.extra);
+    const read = readings.readAll(state.probs);
+    const median = readings.quantileOf(longer, 0.5);
+    const mean = readings.mean(longer);
+    const errorOf = (probs) => Math.round(readings.expectedError(probs, read.median));
+    const row = (name, masked, free) => [name, String(masked), String(free), `${(free - masked).toFixed(0)}`];
+    fillTable(byId("extra-table"), ["", "3 digits", "sometimes 4", "moves by"], [
+      row("Median", read.median, median),
+      row("Mean", Math.round(read.mean), Math.round(mean)),
+      row("Error of a random answer", errorOf(state.probs), errorOf(longer)),
+    ]);
+    byId("extra-value").textContent = percent(state.extra, 1);
+    byId("extra-note").textContent =
+      state.extra === 0
+        ? "Without it both columns are the same."
+        : "A few numbers that are ten times too large move the mean and the errors, hardly the median. The remedy: write all " +
+          "answers with one width (007), and let the model write no other.";
+  }
+
+  function updateAll() {
+    byId("centre-value").textContent = String(state.centre);
+    byId("spread-value").textContent = String(state.spread);
+    makeProbs();
+    updateChart();
+    updateWalk();
+    updateExtra();
+  }
+
+  function onSlider(id, key, factor = 1) {
+    byId(id).addEventListener("input", (event) => {
+      state[key] = Number(event.target.value) * factor;
+      updateAll();
+    });
+  }
+
+  const shapes = [["bell", "one bell"], ["skewed", "skewed"], ["camps", "two camps"]];
+  radios(byId("shape"), shapes, state.shape, (value) => {
+    state.shape = value;
+    state.steps = 1;
+    updateAll();
+  });
+  const walks = [["greedy", "greedy"], ...Object.entries(WALKS).map(([key, [name]]) => [key, name])];
+  radios(byId("walk-kind"), walks, state.kind, (value) => {
+    Object.assign(state, { kind: value, steps: 1 });
+    updateAll();
+  });
+  byId("walk-next").addEventListener("click", () => {
+    state.steps = state.steps < 3 ? state.steps + 1 : 1;
+    updateAll();
+  });
+  onSlider("centre", "centre");
+  onSlider("spread", "spread");
+  onSlider("extra", "extra", 0.01);
+  onResize(updateAll);
+})();

@@ -1,0 +1,71 @@
+"""The page in a real browser: fixtures for the tests that need Chromium, which skip where there is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from page_cases import PLAYGROUND
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PAGE = (PLAYGROUND / "index.html").as_uri()
+
+
+def find_chromium() -> str | None:
+    """Path of an installed Chromium, or of the one that the environment variable CHROMIUM names."""
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    path = find_chromium()
+    if path is None:
+        pytest.skip(f"no Chromium: none of {', '.join(NAMES)} is on the PATH, and CHROMIUM is not set")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as started:
+        # Containers run as root and have little shared memory.
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
+        chromium = started.chromium.launch(executable_path=path, args=arguments)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Open the page with options of a browser context; afterwards, nothing may have gone wrong in it."""
+    problems: list[str] = []
+    contexts = []
+
+    def check(message: Any) -> None:
+        if message.type in ("error", "warning"):
+            problems.append(message.text)
+
+    def open_it(**options: Any) -> Any:
+        contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", check)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("requestfailed", lambda request: problems.append(f"{request.url} failed"))
+        page.on("request", lambda request: _check_local(request.url, problems))
+        page.goto(PAGE)
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+    assert not problems
+
+
+def _check_local(url: str, problems: list[str]) -> None:
+    if not url.startswith(("file:", "data:")):
+        problems.append(f"{url} is not a local file")
+
+
+@pytest.fixture
+def page(open_page: Callable[..., Any]) -> Any:
+    """The page on a desktop, without animations."""
+    return open_page(reduced_motion="reduce")

@@ -1,0 +1,190 @@
+"""The cases that the page's JavaScript and the Python library agree on: `python tests/page/page_cases.py`.
+
+Writes cases.json from the library. The tests compare it with the library as it is, and with the page in a
+browser.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+FOLDER = Path(__file__).parent
+PLAYGROUND = FOLDER.parents[1] / "docs" / "playground"
+sys.path.insert(0, str(PLAYGROUND))
+
+import make_data  # noqa: E402
+
+from ntloss import NumberTokenLoss, NumberVocabulary, get_criterion  # noqa: E402
+from ntloss.decoding import QuantileLogitsProcessor, number_quantiles  # noqa: E402
+
+CASES = FOLDER / "cases.json"
+# The page's losses: criterion and options of the library. Cross-entropy is PyTorch's.
+LOSSES: dict[str, tuple[str, dict[str, Any]] | None] = {
+    "cross_entropy": None,
+    "wasserstein": ("wasserstein", {}),
+    "crps": ("crps", {}),
+    "expected_value": ("expected_value", {}),
+    "expected_value_absolute": ("expected_value", {"loss": "absolute"}),
+    "expected_value_vocabulary": ("expected_value", {"over": "vocabulary"}),
+    "gaussian_cross_entropy": ("gaussian_cross_entropy", {}),
+    "smoothed_wasserstein": ("smoothed_wasserstein", {}),
+    "dist2": ("dist2", {}),
+    "smmd": ("smmd", {}),
+    "digit_entropy": ("digit_entropy", {}),
+    "number_level": ("number_level", {}),
+    "relative_error": ("relative_error", {}),
+    "magnitude": ("magnitude", {}),
+    "ntil": ("ntil", {}),
+}
+LEFT_OUT = {"per_number", "place_weighted", "weighted_sum"}
+TEXT = 10
+DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=11)
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+QUESTIONS = (
+    "12 70 45",
+    "10 10 10",
+    "99 99 99",
+    "50 33 78",
+    "27 91 14",
+    "88 12 64",
+    "41 59 30",
+    "73 20 97",
+    "7 5 120",
+)
+
+
+def loss_inputs() -> list[tuple[list[float], list[float]]]:
+    """Logits `[11]` and labels `[10]`: random ones, sure and unsure, and labels in doubt."""
+    rng = random.Random(0)
+    inputs = []
+    for i in range(14):
+        scale = (0.3, 1.0, 3.0, 8.0)[i % 4]
+        logits = [round(rng.gauss(0, scale), 4) for _ in range(11)]
+        labels = [0.0] * 10
+        labels[(0, 9, 4, *rng.sample(range(10), 8), 1, 3, 7)[i]] = 1.0
+        if i >= 12:
+            shares = [rng.random() for _ in range(10)]
+            labels = [share / sum(shares) for share in shares]
+        inputs.append((logits, labels))
+    return inputs
+
+
+def of_loss(name: str, logits: list[float], labels: list[float]) -> dict[str, Any]:
+    """Loss and gradient by the logits, averaged over the labels."""
+    z = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
+    given = LOSSES[name]
+    if given is None:
+        each = F.cross_entropy(z.expand(10, -1), torch.arange(10), reduction="none")
+    else:
+        criterion = get_criterion(given[0], **given[1])
+        # Each label is a row of its own, so that a whole number has one digit.
+        loss = NumberTokenLoss(DIGITS, criterion)
+        each = loss(z.expand(10, 1, -1), torch.arange(10)[:, None], reduction="none")[:, 0]
+    total = (each * torch.tensor(labels, dtype=torch.float64)).sum()
+    (gradient,) = torch.autograd.grad(total, z)
+    return {"loss": total.item(), "gradient": gradient.tolist()}
+
+
+def loss_cases() -> list[dict[str, Any]]:
+    """Every loss on every input."""
+    return [
+        {"name": name, "logits": logits, "labels": labels, **of_loss(name, logits, labels)}
+        for logits, labels in loss_inputs()
+        for name in LOSSES
+    ]
+
+
+def distribution_of(bumps: list[list[float]]) -> Tensor:
+    """A distribution over 0 to 999 `[1000]`: bells, each of a weight, a centre and a spread."""
+    x = torch.arange(1000, dtype=torch.float64)
+    weights = sum(weight * torch.exp(-0.5 * ((x - centre) / spread) ** 2) for weight, centre, spread in bumps)
+    weights = torch.as_tensor(weights) + 1e-9
+    return weights / weights.sum()
+
+
+def of_distribution(probs: Tensor) -> dict[str, Any]:
+    """Readings of a distribution; the quantiles by the library's processor, fed digit by digit."""
+    tree = probs.reshape(10, 10, 10)
+    read = {name: value.item() for name, value in make_data.read_distributions(probs[None]).items()}
+    return {
+        "greedy": read["greedy"],
+        "mean": read["mean"],
+        "quantiles": [walk_down(tree, q) for q in QUANTILES],
+    }
+
+
+def walk_down(tree: Tensor, quantile: float) -> int:
+    """The quantile that `QuantileLogitsProcessor` writes."""
+    start, end = 10, 11
+    vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+    process = QuantileLogitsProcessor(vocabulary, quantile, digits=3, prompt_length=1, eos_token_id=end)
+    written = [start]
+    for _ in range(3):
+        masses = tree[tuple(written[1:])].reshape(10, -1).sum(-1)
+        scores = torch.full((1, 12), -math.inf, dtype=torch.float64)
+        scores[0, :10] = masses.log()
+        written.append(int(process(torch.tensor([written]), scores).argmax()))
+    return int("".join(map(str, written[1:])))
+
+
+def reading_cases() -> list[dict[str, Any]]:
+    """Random distributions of one to three bells."""
+    rng = random.Random(1)
+    cases = []
+    for i in range(40):
+        bumps = [[rng.random(), rng.uniform(0, 999), rng.uniform(2, 150)] for _ in range(1 + i % 3)]
+        cases.append({"bumps": bumps, **of_distribution(distribution_of(bumps))})
+    return cases
+
+
+def of_model(packed: dict[str, Any], question: str) -> dict[str, Any]:
+    """What the library reads out of one of the page's models, with the rounded weights."""
+    model, tokens = make_data.unpack(packed), packed["tokens"]
+    probs = make_data.distributions(model, packed, [question])
+    size = model.config.vocab_size
+    vocabulary = NumberVocabulary.from_mapping({tokens[str(d)]: d for d in range(10)}, vocab_size=size)
+    ids = make_data.encode_question(packed, question)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    found = number_quantiles(model, inputs, vocabulary, QUANTILES, digits=3)
+    read = make_data.read_distributions(probs)
+    return {
+        "greedy": read["greedy"].item(),
+        "mean": read["mean"].item(),
+        "quantiles": found.values[0].tolist(),
+        "first_digit": probs.reshape(10, 100).sum(-1).tolist(),
+        "cumulated": probs[0].cumsum(-1)[49::50].tolist(),
+    }
+
+
+def model_cases() -> list[dict[str, Any]]:
+    """Both models on all questions."""
+    models = make_data.read_constant("models")["models"]
+    return [
+        {"model": i, "question": question, **of_model(packed, question)}
+        for i, packed in enumerate(models)
+        for question in QUESTIONS
+    ]
+
+
+def make_cases() -> dict[str, list[dict[str, Any]]]:
+    """All cases by kind."""
+    return {"losses": loss_cases(), "readings": reading_cases(), "models": model_cases()}
+
+
+if __name__ == "__main__":
+    cases = make_cases()
+    lines = [
+        f'"{kind}": [\n' + ",\n".join(json.dumps(case) for case in rows) + "\n]"
+        for kind, rows in cases.items()
+    ]
+    CASES.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    print(f"{sum(map(len, cases.values()))} cases, {CASES.stat().st_size:,} bytes")

@@ -1,0 +1,252 @@
+"""The page answers to clicks, drags, touches and the keyboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import make_data
+import page_cases
+import torch
+from tolerances import LEARNED, approx
+
+DRAGGED = 3.0  # percent; a pixel of a bar is half of one
+LEARNED_SHARE = 2.0  # percent
+
+
+# Start, stop after a few frames, and look again later; in the page, because an animation does not wait.
+STOPPED_TRAINING = """async () => {
+    const train = document.getElementById("train");
+    const share = () => Number(document.querySelector('.bar[data-token="4"]').ariaValueNow);
+    const frames = async (count) => {
+        for (let i = 0; i < count; i++) await new Promise(requestAnimationFrame);
+    };
+    const start = share();
+    train.click();
+    const during = train.textContent;
+    await frames(10);
+    train.click();
+    const stopped = share();
+    await frames(10);
+    return { start, during, stopped, later: share(), after: train.textContent };
+}"""
+
+
+def shares(page: Any) -> list[float]:
+    """The probabilities that the bars announce, in percent."""
+    return [float(bar.get_attribute("aria-valuenow")) for bar in page.locator(".bar").all()]
+
+
+def cost(page: Any, name: str) -> float:
+    """The value of a loss in the table."""
+    return float(page.locator(f'[data-loss="{name}"]').inner_text())
+
+
+def bar(page: Any, token: str) -> Any:
+    return page.locator(f'.bar[data-token="{token}"]')
+
+
+def drag(page: Any, token: str, share: float) -> None:
+    """Drag a bar with the mouse, from its foot to a share of its height."""
+    bar(page, token).scroll_into_view_if_needed()
+    track = bar(page, token).locator(".track").bounding_box()
+    x, bottom = track["x"] + track["width"] / 2, track["y"] + track["height"]
+    page.mouse.move(x, bottom - 2)
+    page.mouse.down()
+    page.mouse.move(x, bottom - 0.5 * share * track["height"])
+    page.mouse.move(x, bottom - share * track["height"])
+    page.mouse.up()
+
+
+def pick(page: Any, group: str, label: str) -> None:
+    page.locator(f"#{group} .pill", has_text=re.compile(f"^{re.escape(label)}$")).click()
+
+
+def slide(page: Any, selector: str, value: float) -> None:
+    """Move a native slider, as a drag does."""
+    page.locator(selector).fill(str(value))
+
+
+def test_cross_entropy_is_the_same_for_near_and_far_and_ntl_was_is_not(page: Any) -> None:
+    page.get_by_role("button", name="Near: 3 for 4").click()
+    near = cost(page, "cross_entropy"), cost(page, "wasserstein")
+    page.get_by_role("button", name="Far: 9 for 4").click()
+    far = cost(page, "cross_entropy"), cost(page, "wasserstein")
+    assert near[0] == far[0]
+    assert far[1] > 3 * near[1]
+
+
+def test_ntl_mse_is_blind_between_3_and_5(page: Any) -> None:
+    page.get_by_role("button", name="Half on 3, half on 5").click()
+    assert cost(page, "expected_value") == 0
+    assert cost(page, "wasserstein") > 0.9
+    assert page.locator("#bars .push path").count() == 0
+    page.get_by_role("button", name="Train").click()
+    assert "nothing moves" in page.locator("#train-note").inner_text()
+    page.locator(".loss-row", has_text="NTL-WAS").first.click()
+    assert bar(page, "4").locator("path.up").count() == 1
+    assert page.locator("#bars path.down").count() >= 2
+
+
+def test_dragging_a_bar_takes_probability_from_the_others(page: Any) -> None:
+    drag(page, "9", 0.5)
+    now = shares(page)
+    assert abs(now[9] - 50) < DRAGGED
+    assert abs(sum(now) - 100) < 1
+    assert page.locator("#preset-note").inner_text().startswith("Your own")
+    drag(page, "text", 0.8)
+    now = shares(page)
+    assert abs(now[10] - 80) < DRAGGED
+    assert now[9] < 15
+
+
+def test_bars_answer_to_touch(open_page: Callable[..., Any]) -> None:
+    page = open_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    track = bar(page, "7").locator(".track")
+    track.scroll_into_view_if_needed()
+    box = track.bounding_box()
+    page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + 0.4 * box["height"])
+    assert abs(shares(page)[7] - 60) < DRAGGED
+
+
+def test_bars_answer_to_the_keyboard(page: Any) -> None:
+    seven = bar(page, "7")
+    seven.focus()
+    start = shares(page)[7]
+    for key, change in (("ArrowUp", 1), ("PageUp", 10), ("ArrowDown", -1)):
+        before = shares(page)[7]
+        page.keyboard.press(key)
+        assert abs(shares(page)[7] - before - change) < 0.3
+    page.keyboard.press("End")
+    assert shares(page)[7] > 95
+    page.keyboard.press("Home")
+    assert shares(page)[7] < min(start, 1)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.dataset.token") == "8"
+
+
+def test_the_keyboard_chooses_the_right_digit_and_the_loss(page: Any) -> None:
+    page.locator('#target input[value="4"]').focus()
+    page.keyboard.press("ArrowRight")
+    assert "right" in bar(page, "5").get_attribute("class").split()
+    assert page.locator("#schematic-note").inner_text().startswith("Carry every bar to 5")
+    page.locator('#loss-table input[value="wasserstein"]').focus()
+    page.keyboard.press("ArrowDown")
+    assert page.locator("#loss-about").inner_text().startswith("CRPS")
+    assert page.locator("#now strong").inner_text() == page.locator('[data-loss="crps"]').inner_text()
+
+
+def test_training_in_doubt_ends_at_the_median_with_ntl_was_and_at_the_truth_with_crps(page: Any) -> None:
+    page.get_by_role("button", name="In doubt, honest").click()
+    train = page.locator("#train")
+    train.click()
+    page.wait_for_function("document.getElementById('train-note').textContent.startsWith('After')")
+    assert shares(page)[4] > 85
+    page.locator(".loss-row", has_text="CRPS").click()
+    train.click()
+    page.wait_for_function("document.querySelector('.bar[data-token=\"4\"]').ariaValueNow < 40")
+    differences = [found - true for found, true in zip(shares(page)[2:7], (15, 20, 30, 20, 15), strict=True)]
+    assert max(map(abs, differences)) < LEARNED_SHARE
+
+
+def test_training_is_animated_and_can_be_stopped(open_page: Callable[..., Any]) -> None:
+    page = open_page(reduced_motion="no-preference")
+    page.get_by_role("button", name="No idea").click()
+    found = page.evaluate(STOPPED_TRAINING)
+    assert (found["during"], found["after"]) == ("Stop", "Train")
+    assert found["start"] < found["stopped"] == found["later"] < 90
+
+
+def test_the_curves_show_that_only_ntl_mse_is_flat_for_halves_on_either_side(page: Any) -> None:
+    def heights(style: str) -> list[float]:
+        path = page.locator(f"#sweep path.{style}").get_attribute("d")
+        return [float(y) for y in re.findall(r"[ML]\S+ (\S+?)(?=L|$)", path)]
+
+    flat = heights("curve-a")
+    assert len(flat) == 10
+    assert flat[0] == flat[1] == flat[9] < flat[4]
+    pick(page, "sweep-kind", "half on either side")
+    assert max(heights("curve-b")) - min(heights("curve-b")) < 1
+    assert all(max(heights(style)) - min(heights(style)) > 10 for style in ("curve-a", "curve-c", "curve-d"))
+
+
+def test_the_walk_finds_the_median_digit_by_digit(page: Any) -> None:
+    median = page.locator("#number-readings dd").nth(2).inner_text()
+    steps = page.locator("#walk-steps li")
+    for count in (1, 2, 3):
+        assert steps.count() == count
+        page.locator("#walk-next").click() if count < 3 else None
+    assert steps.nth(2).inner_text().endswith(f"The number is {median}.")
+    page.locator("#walk-next").click()
+    assert steps.count() == 1
+    pick(page, "walk-kind", "greedy")
+    assert "likeliest first digit" in steps.first.inner_text()
+
+
+def test_the_sliders_move_the_distribution(page: Any) -> None:
+    pick(page, "shape", "one bell")
+    slide(page, "#centre", 700)
+    slide(page, "#spread", 10)
+    values = page.locator("#number-readings dd:not(.hint)").all_inner_texts()
+    assert values[1:3] == ["700", "700.0"]
+    assert values[3] == "684 to 716"
+
+
+def test_a_digit_too_many_moves_the_mean_and_not_the_median(page: Any) -> None:
+    moved = page.locator("#extra-table tbody td:last-child")
+    slide(page, "#extra", 5)
+    median, mean, error = (float(text) for text in moved.all_inner_texts())
+    assert median < 30 < 100 < mean
+    assert error > 100
+    slide(page, "#extra", 0)
+    assert moved.all_inner_texts() == ["0", "0", "0"]
+
+
+def test_a_typed_question_gets_the_answers_of_python(page: Any) -> None:
+    page.locator("#question").fill("41 59 30")
+    assert "5·41 + 3·59 + 2·30 = 442" in page.locator("#question-note").inner_text()
+    assert page.locator("#question-sliders output").all_inner_texts() == ["41", "59", "30"]
+    for i, packed in enumerate(make_data.read_constant("models")["models"]):
+        expected = page_cases.of_model(packed, "41 59 30")
+        card = page.locator("#model-cards .card").nth(i)
+        greedy, median, mean, interval = card.locator("dd:not(.hint)").all_inner_texts()
+        low, _, middle, _, high = expected["quantiles"]
+        assert (float(greedy), float(median)) == (expected["greedy"], middle)
+        assert interval == f"{low:.0f} to {high:.0f}"
+        assert float(mean) == approx(expected["mean"], dtype=torch.float32, tolerance=LEARNED)
+
+
+def test_sliders_ask_the_models_too(page: Any) -> None:
+    slide(page, "#question-sliders input >> nth=1", 20)
+    page.wait_for_function("document.getElementById('question').value === '12 20 45'")
+    assert "= 210." in page.locator("#question-note").inner_text()
+    page.locator("#question-sliders input").nth(1).focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.getElementById('question').value === '12 21 45'")
+
+
+def test_a_question_that_is_none_is_refused_in_words(page: Any) -> None:
+    field = page.locator("#question")
+    field.fill("twelve 70")
+    assert field.get_attribute("aria-invalid") == "true"
+    assert "three whole numbers" in page.locator("#question-note").inner_text()
+    field.fill("7 5 120")
+    assert field.get_attribute("aria-invalid") == "false"
+    assert "new to them" in page.locator("#question-note").inner_text()
+
+
+def test_tokenizers_show_what_they_see(page: Any) -> None:
+    def recommended() -> str:
+        return page.locator("#coverage tr", has_text="recommended").inner_text()
+
+    assert "0 of 9" in page.locator("#coverage tbody tr").first.inner_text()
+    assert "9 of 9" in recommended()
+    assert page.locator("#tokens .number").count() == 4
+    pick(page, "tokenizer", "T5, digits split")
+    assert page.locator("#tokens .digit").count() == 9
+    assert "digit_level=True" in page.locator("#recommendation").inner_text()
+    page.locator("#sentence").select_option(label="Version 2.10 of 3 May needs 16GB.")
+    assert (
+        page.locator("#tokens").inner_text().replace("·", " ").strip() == "Version 2.10 of 3 May needs 16GB."
+    )

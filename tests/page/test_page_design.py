@@ -1,0 +1,167 @@
+"""The page is small, stands alone, fits a phone, and can be read and operated by everybody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import make_data
+import page_cases
+import pytest
+
+PHONES = (390, 320)
+SCHEMES = ("light", "dark")
+# WCAG 2.2 AA: contrast of text, of large text, and the size of a target in pixels.
+CONTRAST, CONTRAST_OF_LARGE_TEXT, TARGET = 4.5, 3.0, 24
+
+# Text with its colour and what is behind it, both as RGB with opacity resolved.
+TEXTS = """() => {
+    const rgba = (text) => {
+        const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+        return { rgb: [r, g, b], a };
+    };
+    const over = (top, a, under) => top.map((c, i) => a * c + (1 - a) * under[i]);
+    const backdrop = (element) => {
+        if (!element) return [255, 255, 255];
+        const style = getComputedStyle(element);
+        const { rgb, a } = rgba(style.backgroundColor);
+        return over(rgb, style.backgroundColor === "transparent" ? 0 : a, backdrop(element.parentElement));
+    };
+    const found = [];
+    for (const element of document.querySelectorAll("body *")) {
+        const own = [...element.childNodes].filter((child) => child.nodeType === Node.TEXT_NODE);
+        const words = own.map((child) => child.data.trim()).join("");
+        if (!words || ["SCRIPT", "OPTION"].includes(element.tagName)) continue;
+        if (!element.getClientRects().length) continue;
+        const style = getComputedStyle(element);
+        const drawn = element.namespaceURI.endsWith("svg");
+        let behind = backdrop(element);
+        const box = element.previousElementSibling;
+        if (element.classList.contains("digit") && box?.tagName === "rect")
+            behind = over(rgba(getComputedStyle(box).fill).rgb, 1, behind);
+        const colour = rgba(drawn ? style.fill : style.color);
+        const size = parseFloat(style.fontSize);
+        const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
+        found.push({ words: words.slice(0, 40), colour: over(colour.rgb, colour.a, behind), behind, large });
+    }
+    return found;
+}"""
+
+NAMED = "button, input, select, fieldset, [role=slider], [role=img], [role=radiogroup], [role=group]"
+NAMELESS = """(named) => [...document.querySelectorAll(named)]
+    .filter((e) => !(e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.textContent.trim()
+        || [...(e.labels || [])].some((label) => label.textContent.trim())))
+    .map((e) => e.outerHTML.slice(0, 100))"""
+
+TARGETS = "button, select, input[type=text], input[type=range], .pill, .bar, .loss-row"
+SMALL_TARGETS = """([targets, least]) => [...document.querySelectorAll(targets)]
+    .map((e) => [e.getBoundingClientRect(), e])
+    .filter(([box]) => box.width < least || box.height < least)
+    .map(([box, e]) => `${box.width} x ${box.height}: ${e.textContent}`)"""
+
+
+FOCUSED = """(() => {
+    const { id, name, className } = document.activeElement;
+    return id || name || className;
+})()"""
+
+
+def luminance(rgb: list[float]) -> float:
+    """Relative luminance as WCAG defines it."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: list[float], other: list[float]) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def show_everything(page: Any) -> None:
+    """States of the page that have colours of their own."""
+    page.get_by_role("button", name="In doubt, honest").click()
+    page.locator("#walk-next").click()
+    page.locator("#walk-next").click()
+    page.locator("#sentence").select_option(index=3)
+
+
+def test_the_page_is_below_a_megabyte_and_needs_nothing_else() -> None:
+    files = list(make_data.page_files())
+    assert sum(path.stat().st_size for path in files) <= make_data.PAGE_BUDGET
+    page = (page_cases.PLAYGROUND / "index.html").read_text(encoding="utf-8")
+    linked = re.findall(r'(?:src|href)="([^"#]+)"', page)
+    used = {name for name in linked if not name.startswith("data:")}
+    assert used == {str(path.relative_to(page_cases.PLAYGROUND)) for path in files} - {"index.html"}
+    assert "type=module" not in page
+
+
+def test_text_of_every_colour_is_told_apart_from_black_and_white() -> None:
+    assert contrast([0, 0, 0], [255, 255, 255]) == 21
+    assert contrast([118, 118, 118], [255, 255, 255]) > CONTRAST > contrast([120, 120, 120], [255, 255, 255])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_text_has_enough_contrast(open_page: Callable[..., Any], scheme: str) -> None:
+    page = open_page(color_scheme=scheme, reduced_motion="reduce")
+    show_everything(page)
+    texts = page.evaluate(TEXTS)
+    assert len(texts) > 200
+    poor = [
+        (each["words"], round(contrast(each["colour"], each["behind"]), 2))
+        for each in texts
+        if contrast(each["colour"], each["behind"]) < (CONTRAST_OF_LARGE_TEXT if each["large"] else CONTRAST)
+    ]
+    assert not poor
+
+
+def test_dark_and_light_differ(open_page: Callable[..., Any]) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    light, dark = (open_page(color_scheme=scheme).evaluate(background) for scheme in SCHEMES)
+    assert luminance([float(c) for c in re.findall(r"\d+", dark)]) < 0.05
+    assert luminance([float(c) for c in re.findall(r"\d+", light)]) > 0.8
+
+
+@pytest.mark.parametrize("width", PHONES)
+def test_the_page_fits_a_phone(open_page: Callable[..., Any], width: int) -> None:
+    page = open_page(viewport={"width": width, "height": 844}, is_mobile=True, has_touch=True)
+    show_everything(page)
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert not page.evaluate(SMALL_TARGETS, [TARGETS, TARGET])
+
+
+def test_charts_follow_the_width_of_the_window(page: Any) -> None:
+    wide = page.locator("#number-chart svg").bounding_box()["width"]
+    page.set_viewport_size({"width": 600, "height": 900})
+    page.wait_for_function(f"document.querySelector('#number-chart svg').clientWidth < {wide}")
+    assert page.evaluate("document.documentElement.scrollWidth") == 600
+
+
+def test_every_control_and_picture_has_a_name(page: Any) -> None:
+    assert page.evaluate(NAMELESS, NAMED) == []
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id)")
+    assert len(ids) == len(set(ids))
+
+
+def test_the_keyboard_reaches_every_control_and_focus_is_visible(page: Any) -> None:
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate(FOCUSED))
+    assert {
+        "pill",
+        "bar",
+        "target",
+        "objective",
+        "train",
+        "loss",
+        "sweep-kind",
+        "shape",
+        "centre",
+        "spread",
+    } <= reached
+    assert {"walk-kind", "walk-next", "extra", "question", "tokenizer", "sentence"} <= reached
+    page.locator("#walk-next").focus()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
