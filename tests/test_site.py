@@ -23,6 +23,17 @@ def test_every_public_name_has_a_docstring(build_site: ModuleType) -> None:
     assert build_site.reference.undocumented() == []
 
 
+def test_the_reference_has_every_module_with_public_names(build_site: ModuleType) -> None:
+    modules = build_site.reference.MODULES
+    for file in (ROOT / "src" / "ntloss").rglob("__init__.py"):
+        if "__all__ = [" in file.read_text(encoding="utf-8"):
+            assert ".".join(file.parent.relative_to(ROOT / "src").parts) in modules
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    assert [name for name in modules if f"| `{name}` |" not in page] == []
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [name for name in modules if f"reference/{name}.md" not in navigation] == []
+
+
 def test_a_missing_docstring_is_named(
     build_site: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,27 +68,16 @@ def sections(name: str) -> list[tuple[str, list[str]]]:
 
 
 def undocumented() -> list[str]:
-    """Paths of the public modules, objects and public members of classes that have no docstring."""
+    """Paths of the public modules, objects and public methods that have no docstring."""
     missing = [name for name in MODULES if not _module(name).has_docstring]
     for name in MODULES:
-        for public in (public for _, names in sections(name) for public in names):
-            thing = _module(name)[public]
-            if thing.is_attribute:
+        for public in (_module(name)[public] for _, names in sections(name) for public in names):
+            if public.is_attribute:
                 continue  # a constant, explained by the comment beside it
-            missing += [] if thing.has_docstring else [thing.path]
-            members = thing.all_members.values() if thing.is_class else ()
-            missing += [
-                member.path
-                for member in members
-                if member.is_function and not member.name.startswith("_") and not member.has_docstring
-                and not _inherits_docstring(thing, member.name)
-            ]  # fmt: skip
+            members = public.all_members.values() if public.is_class else ()
+            methods = [m for m in members if m.is_function and not m.name.startswith("_")]
+            missing += [thing.path for thing in (public, *methods) if not thing.has_docstring]
     return sorted({*missing})
-
-
-def _inherits_docstring(thing: griffe.Object | griffe.Alias, member: str) -> bool:
-    bases = thing.mro() if isinstance(thing, griffe.Class) else thing.final_target.mro()  # type: ignore[union-attr]
-    return any(member in base.members and base.members[member].has_docstring for base in bases)
 
 
 def write_pages(folder: Path) -> None:
