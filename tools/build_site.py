@@ -30,6 +30,7 @@ SITE = ROOT / "build" / "site"
 
 # In the navigation, and not below docs/.
 FILES = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"]
+COPIED = {".png", ".svg", ".pdf", ".csv", ".json", ".tex"}  # as they are; other files become pages
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "bash", ".toml": "toml", ".cff": "yaml"}
 # Inline links and images of Markdown, without those of code blocks and inline code.
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -90,7 +91,7 @@ def stage_file(source: Path) -> list[Path]:
     """
     target = PAGES / page_of(source)
     target.parent.mkdir(parents=True, exist_ok=True)
-    if source.suffix in (".png", ".svg", ".csv", ".json", ".tex"):
+    if source.suffix in COPIED:
         shutil.copyfile(source, target)
         return []
     if source.suffix == ".ipynb":
@@ -134,8 +135,8 @@ def page_of(file: Path) -> str:
         return path.removeprefix("docs/")
     if path == "README.md":  # the home page says the same
         return "index.md"
-    is_page = file.suffix in (".md", ".png", ".svg", ".csv", ".json", ".tex")
-    return f"repository/{path}" if is_page else f"repository/{path}.md"
+    keeps_name = file.suffix == ".md" or file.suffix in COPIED
+    return f"repository/{path}" if keeps_name else f"repository/{path}.md"
 
 
 def generate() -> None:
