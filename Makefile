@@ -7,7 +7,7 @@ OLDEST := .venv-oldest
 PUBLISHED := .published
 ARGS ?=
 
-.PHONY: demo test test-oldest install lint format bench published clean
+.PHONY: demo test test-oldest install lint format bench docs docs-serve release-check published clean
 
 demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a table, draw the figures
 	$(BIN)/ntl compare run_specific_config@_global_=demo $(ARGS)
@@ -43,6 +43,15 @@ format: $(INSTALLED)
 bench: $(INSTALLED) published  ## time and memory of the losses, side by side with others
 	$(BIN)/python benchmarks/losses.py $(ARGS)
 
+docs: $(INSTALLED)  ## the documentation site in build/site; a broken link or a missing docstring is an error
+	$(BIN)/python tools/build_site.py $(ARGS)
+
+docs-serve: ARGS := --serve
+docs-serve: docs  ## the same, served at http://localhost:8000
+
+release-check: $(INSTALLED)  ## sdist and wheel, installed and tried outside of the repository; ARGS=--torch=newest for one torch
+	$(BIN)/python tools/release_check.py $(ARGS)
+
 # The published package, in a folder of its own, for the differential test and the benchmark. Without it
 # they skip and say so.
 published: $(PUBLISHED)/.installed
@@ -52,7 +61,7 @@ $(PUBLISHED)/.installed: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,dev,docs]'
 	@touch $@
 
 clean:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ntloss import __version__
 from ntloss.inspection import MARKERS, SENTENCE, Inspection, TokenGroup, inspect_tokenizer
 from ntloss.token_sets import CoverageRow
 from ntloss.tokenizer_loading import TokenizerLoadingError, load_tokenizer
@@ -71,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="ntloss", description="Tools for number token losses.")
+    parser.add_argument("--version", action="version", version=f"ntloss {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     inspect = commands.add_parser(
         "inspect",

@@ -240,8 +240,9 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
     Under `torch.compile` the loss is one graph break.
 
     Args:
-        vocabulary, criterion, weight, reweigh, mode, ignore_index, label_smoothing, z_loss, softcap,
-            logit_scale, reduction, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
+        vocabulary, criterion, weight, reweigh, mode, ignore_index: see `NTLCrossEntropyLoss`.
+        label_smoothing, z_loss, softcap, logit_scale: see `NTLCrossEntropyLoss`.
+        reduction, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
         group: process group over which the rows of a plain head are sharded, in the order of its ranks;
             every rank holds the whole hidden states. A `DTensor` with placement `Shard(0)` needs none.
         chunk_size: number of tokens in a chunk. Default: on the CPU 512, or fewer, so that a chunk has at

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from combined_cases import (
     make_case,
 )
 from oracle import Combined, combined, through_head
+from pages import snippets
 from tolerances import HALF_PRECISION, TF32, TWO_PATHS, Tolerance, approx, assert_close
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
@@ -215,7 +215,7 @@ class TestBesideKernels:
 
 
 def blocks() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return snippets("docs/fused_kernels.md")
 
 
 @pytest.fixture

@@ -305,14 +305,19 @@ class TestTheCommand:
         ):
             assert part in out
 
-    def test_the_readme_shows_the_current_output(
+    def test_the_quickstart_shows_the_current_output(
         self, tokenizer_folder: Path, run_inspect: Callable[..., str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tokenizer_folder)
-        readme = Path(__file__).parents[2] / "README.md"
+        page = Path(__file__).parents[2] / "docs" / "quickstart.md"
         # The class had another name in transformers 4.
         out = run_inspect("gpt2").replace("GPT2TokenizerFast", "GPT2Tokenizer")
-        assert out in readme.read_text(encoding="utf-8")
+        assert out in page.read_text(encoding="utf-8")
+
+    def test_the_version_is_that_of_the_package(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit, match="0"):
+            main(["--version"])
+        assert capsys.readouterr().out == f"ntloss {ntloss.__version__}\n"
 
     def test_the_import_in_the_help_works(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):

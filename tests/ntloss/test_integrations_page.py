@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 import integration_cases as cases
 import pytest
 from integration_cases import DIGITS, ROWS, batch, samples, trainer_for
+from pages import snippets
 from torch.utils.data import DataLoader
 from transformers import default_data_collator
 
 from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text()
-SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+SNIPPETS = snippets("docs/integrations.md")
 
 
 @dataclass

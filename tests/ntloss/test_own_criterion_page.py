@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pages import snippets
 from tolerances import assert_close
 
 import ntloss.criteria.registry as registry
 from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own_criterion.md").read_text()
-SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+SNIPPETS = snippets("docs/own_criterion.md")
 
 
 @pytest.fixture

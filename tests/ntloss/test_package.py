@@ -84,7 +84,7 @@ def test_a_wheel_contains_both_packages_and_the_configuration(tmp_path: Path) ->
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(root)]
     done = subprocess.run(build, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("ntloss-1.0.0.dev0-*.whl")
+    (wheel,) = tmp_path.glob(f"ntloss-{ntloss.__version__}-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {
         "ntloss/py.typed",

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from decoding_cases import batch_of, make_model
+from pages import snippets
 
 from ntloss import NumberVocabulary
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "uncertainty.md").read_text()
-SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+SNIPPETS = snippets("docs/uncertainty.md")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Number-aware losses in models and trainers of transformers.
 
 make_trainer_number_aware(trainer)              for a Trainer or Seq2SeqTrainer
-handle = make_number_aware(model, tokenizer)    for your own training loop: model(**batch).loss includes it
+handle = make_number_aware(model, tokenizer)    for your own loop: model(**batch).loss includes it
 """
 
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
@@ -19,7 +19,7 @@ __all__ = [
     "handle_of",
     # a Trainer, in one line
     "make_trainer_number_aware",
-    # ... or in its parts
+    # a Trainer, in the parts of this line
     "count_numbers",
     "NumberCountingMixin",
     "WeightScheduleCallback",

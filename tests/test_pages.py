@@ -1,0 +1,44 @@
+"""README and the pages of docs: their Python blocks run, and their links lead to files of the repository."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from pages import ROOT, readers_names, snippets
+
+# Pages whose blocks have tests of their own, which say more than that they run.
+TESTED = {
+    "docs/integrations.md": "tests/ntloss/test_integrations_page.py",
+    "docs/own_criterion.md": "tests/ntloss/test_own_criterion_page.py",
+    "docs/uncertainty.md": "tests/ntloss/test_uncertainty_page.py",
+    "docs/fused_kernels.md": "tests/ntloss/test_fused_kernels.py",
+}
+PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+_LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
+_CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page) and page not in TESTED])
+def test_the_python_blocks_of_a_page_run_in_turn(page: str, tmp_path: Path) -> None:
+    names = readers_names(tmp_path)
+    for snippet in snippets(page):
+        names.pop("loss", None)
+        exec(snippet, names)
+        if (loss := names.get("loss")) is not None:
+            (gradient,) = torch.autograd.grad(loss, names["model"].lm_head.weight, retain_graph=True)
+            assert gradient.any(), snippet
+
+
+@pytest.mark.parametrize("page", TESTED)
+def test_the_blocks_of_other_pages_have_a_test_of_their_own(page: str) -> None:
+    assert Path(page).name in (ROOT / TESTED[page]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_links_of_a_page_lead_to_files_of_the_repository(page: str) -> None:
+    text = _CODE.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    broken = [link for link in _LINK.findall(text) if not ((ROOT / page).parent / link).exists()]
+    assert not broken
