@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.metadata import version
 
 from ntl.errors import UserError
 
@@ -27,7 +28,7 @@ commands:
   report    collect runs of the paper's program into tables over seeds and figures
   compare   train with several objectives and seeds, and report tables and figures
 
-`ntl COMMAND --help` lists the options."""
+`ntl COMMAND --help` lists the options; `ntl --version` prints the version."""
 HELP_OPTIONS = {"-h", "--help"}
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -90,6 +91,9 @@ def _dispatch(arguments: Sequence[str]) -> int:
     command, *rest = arguments or ["--help"]
     if command in HELP_OPTIONS:
         print(USAGE)
+        return 0
+    if command == "--version":
+        print(f"ntl {version('ntloss')}")
         return 0
     if command not in COMMANDS:
         raise UserError(f"{command!r} is unknown; expected one of: {', '.join(COMMANDS)}. See `ntl --help`.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,8 @@ def test_a_missing_module_of_the_lab_itself_is_raised(monkeypatch):
     monkeypatch.setitem(cli.COMMANDS, "compare", "ntl.nowhere")
     with pytest.raises(ModuleNotFoundError, match=r"ntl\.nowhere"):
         cli.main(["compare"])
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ntl {version('ntloss')}\n"

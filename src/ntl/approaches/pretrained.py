@@ -60,7 +60,7 @@ def _read_config(settings: ModelSettings) -> PreTrainedConfig:
     """Read and check the configuration of the checkpoint, before its weights are loaded."""
     folder = locate(str(settings.checkpoint), CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
     with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     _check_type(config.model_type, settings)
     trained = getattr(config, "ntl", None)
     if trained is not None:
@@ -176,7 +176,11 @@ def _load(
 ) -> PreTrainedModel:
     with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
         model, found = model_class.from_pretrained(
-            config.name_or_path, config=config, dtype=torch.float32, output_loading_info=True
+            config.name_or_path,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
         )
     missing = [key for key in found["missing_keys"] if not key.startswith(new or ("\0",))]
     missing += [key[0] if isinstance(key, tuple) else key for key in found["mismatched_keys"]]

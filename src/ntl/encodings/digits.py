@@ -83,7 +83,7 @@ def load_tokenizer(name: str | Path | None, key: str = "tokenizer") -> PreTraine
             "it, or name another folder for the tokenizer."
         )
     with loading(key, name, "a folder with tokenizer.json or spiece.model"):
-        tokenizer = AutoTokenizer.from_pretrained(found)
+        tokenizer = AutoTokenizer.from_pretrained(found, trust_remote_code=False)
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(
             f"{key}={name} is a {type(tokenizer).__name__}; expected a fast one (with a tokenizer.json), "

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import LogLocator, NullFormatter
+from tqdm import tqdm
 
 from ntl.report.groups import Dataset
 from ntl.report.style import FLOOR, LINES_NOTE, STYLE, add_legend, margins, new_figure, plot_seeds, styles
@@ -64,7 +65,8 @@ def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
     """
     written = []
     with mpl.rc_context(STYLE):
-        for kind, figure in DatasetFigures(dataset).draw().items():
+        figures = DatasetFigures(dataset).draw().items()
+        for kind, figure in tqdm(figures, f"figures of {dataset.name}", disable=None, leave=False):
             name = f"{quote(dataset.name, safe='')}_{quote(kind, safe='')}.png"
             figure.savefig(folder / name, dpi=150)
             written.append(name)
