@@ -153,7 +153,7 @@ def evaluate_tests(
     """
     decoding: dict[str, Any] = {"beams": generation.beams, "max_new_tokens": generation.max_new_tokens}
     if generation.quantile_readings:
-        decoding |= {"read": list(generation.read), "interval": generation.interval}
+        decoding |= {"read": ["greedy", *generation.quantile_readings], "interval": generation.interval}
     identities = {
         test: {"model": dict(identity), "questions": questions, "decoding": decoding}
         for test, questions in data.fingerprints.items()
@@ -315,7 +315,7 @@ def _result(
         metrics |= final_answer_scores(texts, answers, data.final_answer_marker)
     if generation.quantile_readings:
         metrics |= reading_scores([read for _, read in answered if read is not None], answers, generation)
-    shown = ("lower", "median", "upper", *(["mean"] if "mean" in generation.read else []))
+    shown = ("lower", "median", "upper", *(["mean"] if "mean" in generation.quantile_readings else []))
     predictions = []
     for example, (text, read) in zip(examples, answered, strict=True):
         pair = [_number(side) if data.number_metrics else None for side in (text, example.answer)]

@@ -167,7 +167,8 @@ def _readings(evaluation: Mapping[str, Any]) -> list[str]:
 def reading_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `GenerationSettings` that say how numbers are read besides decoding."""
     asked = config.get("evaluation", {})
-    return {"read": tuple(_readings(asked)), "interval": asked.get("interval", GenerationSettings.interval)}
+    interval = asked.get("interval", GenerationSettings.interval)
+    return {"quantile_readings": tuple(_readings(asked)[1:]), "interval": interval}
 
 
 def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

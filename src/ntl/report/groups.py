@@ -51,7 +51,7 @@ class Group:
     Args:
         label: Name of the objective, with the settings that distinguish it from others of the same name.
         runs: Runs sorted by seed.
-        reading: How numbers are read, see `GenerationSettings.read`.
+        reading: How numbers are read, one of `READINGS`.
     """
 
     label: str
