@@ -11,10 +11,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -23,8 +21,9 @@ from torch import nn
 
 from ntl.approaches import Approach
 from ntl.approaches.answer_format import PLAIN_PRECISION
+from ntl.approaches.batches import evaluation_mode
 from ntl.config.settings import GenerationSettings
-from ntl.data import Example, TaskData
+from ntl.data import Example, TaskData, evenly_spaced
 from ntl.errors import UserError
 from ntl.scores import (
     SPACED,
@@ -51,14 +50,8 @@ Answer = tuple[str, Distribution | None]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class EvaluationResult:
-    """How well a model did on some examples.
-
-    Args:
-        metrics: Maps each metric to its value, None if it is undefined. See docs/lab_report.md.
-        predictions: One per example, in the examples' order.
-    """
+class EvaluationResult(NamedTuple):
+    """How well a model did on some examples, in their order; docs/lab_report.md describes the metrics."""
 
     metrics: Metrics
     predictions: list[Prediction]
@@ -105,7 +98,7 @@ def evaluate(
     mine = {number: [examples[i] for i in batches[number]] for number in numbers}
     answers: dict[int, list[Answer]] = {}
     ill_formed: dict[int, int] = {}
-    with _evaluation_mode(model):
+    with evaluation_mode(model):
         losses = _losses(approach, model, mine)
         for number, batch in mine.items():
             before = approach.ill_formed or 0
@@ -178,21 +171,6 @@ def evaluate_tests(
         yield test, metrics, True
 
 
-def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
-    """Choose evenly spaced examples, because files hold one module after another.
-
-    Args:
-        examples: Examples of a split.
-        count: Number of examples to choose. None, or more than there are, chooses all.
-
-    Returns:
-        The chosen examples, in their original order.
-    """
-    if count is None or count >= len(examples):
-        return examples
-    return [examples[i * len(examples) // count] for i in range(count)]
-
-
 def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Group examples of similar length into batches, which saves padding.
 
@@ -240,18 +218,6 @@ def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
     errors = ["rougeL"] if right == ["exact_match"] else ERRORS  # the task compares texts, or numbers
     shown = [name for name in (*more, *right, *errors) if name in given]
     return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])
-
-
-@contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        # Not `inference_mode`: sharded models keep tensors of a forward pass for training.
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
 
 
 def _losses(approach: Approach, model: nn.Module, batches: Mapping[int, Sequence[Example]]) -> Metrics:

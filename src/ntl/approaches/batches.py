@@ -53,29 +53,28 @@ def pad_questions(rows: Sequence[Sequence[int]], pad_id: int, left: bool = False
 
 
 @contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Prepare a model for evaluation: no gradients and no dropout."""
+    was_training = model.training
+    model.eval()
+    try:
+        # no_grad, not inference_mode: training reuses tensors that a sharded model keeps or gathers here.
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+@contextmanager
 def generation_mode(unwrapped: PreTrainedModel, model: nn.Module) -> Iterator[PreTrainedModel]:
-    """Prepare a model for generation: no gradients, no dropout, and gathered parameters.
-
-    Args:
-        unwrapped: The unwrapped model, which has `generate`.
-        model: The same model, possibly wrapped for data parallelism.
-
-    Yields:
-        The unwrapped model.
-    """
-    was_training = unwrapped.training
+    """Prepare a model, wrapped for data parallelism or not, for generation: also gather its parameters."""
     whole = (
         FullyShardedDataParallel.summon_full_params(model, writeback=False)
         if isinstance(model, FullyShardedDataParallel)
         else nullcontext()
     )
-    # no_grad, not inference_mode: training reuses parameters that a sharded model gathers here.
-    with torch.no_grad(), whole:
-        unwrapped.eval()
-        try:
-            yield unwrapped
-        finally:
-            unwrapped.train(was_training)
+    with evaluation_mode(unwrapped), whole:
+        yield unwrapped
 
 
 def is_sharded(unwrapped: PreTrainedModel) -> bool:

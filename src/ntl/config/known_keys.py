@@ -56,11 +56,12 @@ class Condition(NamedTuple):
 NUMBER_TOKEN_LOSS = (
     "number_token_loss_weight", "number_token_loss_with_wasserstein", "number_token_loss_function",
 )  # fmt: skip
-GENERATOR = (
+# Numbers of examples or digits of datasets.
+SIZES = (
     "train_per_difficulty", "validation_per_difficulty", "train_per_module", "validation_per_module",
-    "test_per_module", "digits", "extrapolate_digits", "train_size", "validation_size", "test_size",
-    "data_seed",
+    "test_per_module", "digits", "train_size", "validation_size", "test_size",
 )  # fmt: skip
+GENERATOR = (*SIZES, "extrapolate_digits", "data_seed")
 # The first condition that does not hold gives the reason.
 CONDITIONS = (
     Condition("model_args", (*NUMBER_TOKEN_LOSS, "label_smoother_sigma"), "loss.criterion",

@@ -9,6 +9,7 @@ from types import NoneType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from ntl.config.compose import choices
+from ntl.config.known_keys import SIZES
 from ntl.config.paper_keys import (
     LOSS_OF_MODEL,
     NUMBER_ENCODINGS,
@@ -152,13 +153,9 @@ def _rules() -> dict[str, Rule]:
     }
 
 
-_SIZES = (
-    "train_per_difficulty", "validation_per_difficulty", "train_per_module", "validation_per_module",
-    "test_per_module", "digits", "train_size", "validation_size", "test_size",
-)  # fmt: skip
 # Settings of datasets, for training and for `ntl prepare`.
 DATA_RULES = {
-    **dict.fromkeys(_SIZES, COUNT),
+    **dict.fromkeys(SIZES, COUNT),
     **dict.fromkeys(("data_seed", "split_seed"), whole_number(0, 1)),
     **dict.fromkeys(("source", "destination", "cache_dir", "data_dir"), FOLDER),
     "mode": Rule("null, because only mathematics_dataset has modes", "null", lambda value: value is None),

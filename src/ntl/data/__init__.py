@@ -99,6 +99,16 @@ def fingerprint(examples: Iterable[Example]) -> str:
     return digest.hexdigest()
 
 
+def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
+    """Choose `count` examples in their order, evenly spaced because files hold one module after another.
+
+    None, or more than there are, chooses all.
+    """
+    if count is None or count >= len(examples):
+        return examples
+    return [examples[i * len(examples) // count] for i in range(count)]
+
+
 def format_number(number: float | Decimal) -> str:
     """Write a number in the shortest form that is exact in its precision, without an exponent.
 

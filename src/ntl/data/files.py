@@ -22,6 +22,13 @@ from ntl.data import Example, TaskData
 from ntl.errors import UserError
 
 LARGE_FILE = 50_000_000  # bytes above which reading a file is announced
+# The files of datasets with tests of interpolation and extrapolation, without their endings.
+SPLIT_FILES = {
+    "train": "train",
+    "validation": "val",
+    "interpolate": "test_interpolate",
+    "extrapolate": "test_extrapolate",
+}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

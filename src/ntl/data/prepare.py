@@ -49,7 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, see `ntl.cli.run_program`.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
     return run_program("ntl prepare", _prepare, arguments, "Nothing was changed.")
 
 

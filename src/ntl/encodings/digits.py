@@ -135,11 +135,9 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     )
     backend.decoder = decoders.Metaspace(prepend_scheme="never")
     backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    tokenizer = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     )
-    _check_digits(tokenizer)
-    return tokenizer
 
 
 def check_special_tokens(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -92,12 +92,8 @@ class XvalEncoding:
         def spell(row: Sequence[int]) -> Iterator[int | str]:
             before = None
             for token in row:
-                if token != self.number_id:
-                    yield token
-                elif before == self.number_id:  # separate two adjacent numbers, which only a model writes
-                    yield " " + format_number(next(ordered))
-                else:
-                    yield format_number(next(ordered))
+                space = " " if before == self.number_id else ""  # only a model writes two adjacent numbers
+                yield space + format_number(next(ordered)) if token == self.number_id else token
                 before = token
 
         return self._speller.decode(rows, spell)

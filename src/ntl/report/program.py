@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, see `ntl.cli.run_program`.
     """
-    return run_program("ntl report", _report, list(sys.argv[1:] if arguments is None else arguments))
+    return run_program("ntl report", _report, arguments)
 
 
 def _report(arguments: Sequence[str]) -> int:

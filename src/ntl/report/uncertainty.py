@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ntl.data import evenly_spaced
 from ntl.report.groups import Group
 from ntl.report.style import (
     FLOOR,
@@ -103,13 +104,11 @@ def _coverage(group: Group, test: str) -> list[dict[float, float]]:
 
 def _intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
     """Plot some intervals at the places of their questions, in the order of the true numbers."""
-    ordered = sorted(predictions, key=lambda p: p.true)
-    count = min(len(ordered), MOST_INTERVALS)
-    chosen = [ordered[i * len(ordered) // count] for i in range(count)]
+    chosen = evenly_spaced(sorted(predictions, key=lambda p: p.true), MOST_INTERVALS)
     columns = ([getattr(p, name) for p in chosen] for name in ("true", "lower", "median", "upper"))
     true, lower, median, upper = (np.array(column, dtype=float) for column in columns)
     limits = margins(true, 0.25)
-    at, missed = np.arange(count), (true < lower) | (true > upper)
+    at, missed = np.arange(len(chosen)), (true < lower) | (true > upper)
     for where, shade, alpha in ((~missed, colour, 0.5), (missed, VERMILION, 1.0)):
         # Ends far outside are drawn at the edge, so that they do not compress the rest.
         ax.vlines(at[where], lower[where].clip(*limits), upper[where].clip(*limits), color=shade, alpha=alpha)

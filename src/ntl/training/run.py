@@ -19,10 +19,10 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from ntl.approaches import Approach, build_approach
 from ntl.config.settings import RunSettings
-from ntl.data import TaskData, load_task
+from ntl.data import TaskData, evenly_spaced, load_task
 from ntl.encodings.cache import tokenize
 from ntl.errors import UserError, describe
-from ntl.evaluation import check_readings, describe_metrics, evaluate, evaluate_tests, evenly_spaced
+from ntl.evaluation import check_readings, describe_metrics, evaluate, evaluate_tests
 from ntl.training.folders import check_checkpoint, check_folder, open_folder, place_evaluation
 from ntl.training.run_folder import Metrics, RunFolder
 from ntl.training.trainer import ApproachTrainer
