@@ -33,14 +33,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand.
-
-    Args:
-        arguments: Command-line arguments without the program's name. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit code: 1 if a run failed, otherwise see `run_program`.
-    """
+    """Run a subcommand. See `run_program`; the exit code is 1 if a run failed."""
     return run_program("ntl", _dispatch, arguments)
 
 

@@ -172,15 +172,9 @@ def evaluate_tests(
 
 
 def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Group examples of similar length into batches, which saves padding.
+    """Group examples of similar length into batches of their indices, which saves padding.
 
-    Args:
-        lengths: Length of each example.
-        batch_size: Number of examples in a batch.
-
-    Returns:
-        Batches of example indices, each index once. The longest batch comes first, so that running out of
-        memory happens at once.
+    The longest batch comes first, so that running out of memory happens at once.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
@@ -188,11 +182,6 @@ def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]
 
 def check_readings(approach: Approach, data: TaskData, generation: GenerationSettings) -> None:
     """Try out, before training, whether the readings fit the model and the data.
-
-    Args:
-        approach: A fitted approach, whose model need not be trained.
-        data: Task whose questions will be answered.
-        generation: Decoding settings.
 
     Raises:
         UserError: A reading needs quantiles, but an answer is not a single number, or the model has none.
@@ -223,10 +212,7 @@ def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
 def _losses(approach: Approach, model: nn.Module, batches: Mapping[int, Sequence[Example]]) -> Metrics:
     """Compute the teacher-forced loss and its terms, as if all examples of all ranks were one batch.
 
-    Args:
-        approach: Approach that encodes the examples.
-        model: The model, possibly wrapped.
-        batches: This rank's batches by number.
+    `batches` are those of this rank, by their numbers.
     """
     device = next(model.parameters()).device
     encoded, shares = {}, {}

@@ -18,17 +18,7 @@ from ntl.approaches import IGNORE
 def pad(
     rows: Sequence[Sequence[Any]], value: float, left: bool = False, dtype: torch.dtype = torch.long
 ) -> Tensor:
-    """Pad rows of different lengths into a tensor `[rows, longest]`.
-
-    Args:
-        rows: Rows of ids or numbers.
-        value: Padding value.
-        left: Whether to pad on the left.
-        dtype: Data type of the tensor.
-
-    Returns:
-        The tensor.
-    """
+    """Pad rows of different lengths into a tensor `[rows, longest]`."""
     longest = max(map(len, rows), default=0)
     padded = torch.full((len(rows), longest), value, dtype=dtype)
     for i, row in enumerate(rows):
@@ -38,16 +28,7 @@ def pad(
 
 
 def pad_questions(rows: Sequence[Sequence[int]], pad_id: int, left: bool = False) -> dict[str, Tensor]:
-    """Pad questions and make their attention mask.
-
-    Args:
-        rows: Token ids.
-        pad_id: Id of the padding token.
-        left: Whether to pad on the left.
-
-    Returns:
-        `input_ids` and `attention_mask`, both `[rows, longest]`.
-    """
+    """Pad token ids as `input_ids` with their `attention_mask`, both `[rows, longest]`."""
     ones = [[1] * len(row) for row in rows]
     return {"input_ids": pad(rows, pad_id, left), "attention_mask": pad(ones, 0, left)}
 
@@ -83,14 +64,9 @@ def is_sharded(unwrapped: PreTrainedModel) -> bool:
 
 
 def plain_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum the cross-entropy over all labels, for perplexity and comparable learning curves.
+    """Sum the cross-entropy of logits `[batch, seq, vocab]` over all labels `[batch, seq]`, in float32.
 
-    Args:
-        logits: Logits `[batch, seq, vocab]`.
-        labels: Labels `[batch, seq]`.
-
-    Returns:
-        A scalar, float32.
+    It is for perplexity and comparable learning curves.
     """
     rows, targets = logits.flatten(0, 1).float(), labels.flatten()
     return F.cross_entropy(rows, targets, ignore_index=IGNORE, reduction="sum")

@@ -36,14 +36,9 @@ WITHOUT_WARMUP = ("reduce_lr_on_plateau", "constant", "greedy")
 
 
 class Condition(NamedTuple):
-    """When some keys have an effect.
+    """When some keys of a section have an effect: if `holds` is true of the value of the key `decided_by`.
 
-    Args:
-        section: Section of the keys.
-        keys: The keys.
-        decided_by: The key that decides.
-        holds: Returns whether they have an effect, given the value of that key.
-        remedy: What to pass so that they have one.
+    The remedy is what to pass so that they have one.
     """
 
     section: str

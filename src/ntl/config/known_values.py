@@ -22,13 +22,7 @@ from ntloss import criterion_names
 
 
 class Rule(NamedTuple):
-    """What a value must be.
-
-    Args:
-        expected: Description for error messages.
-        example: A valid value, as the user writes it.
-        fits: Returns whether a value is valid.
-    """
+    """What a value must be: `expected` says it in error messages, with an example as the user writes it."""
 
     expected: str
     example: Any
@@ -175,9 +169,7 @@ DATA_RULES = {
 def _data_rules(data: Mapping[str, Any], name: str = "") -> dict[str, Rule]:
     """Map the settings of a dataset to rules, some of which depend on the dataset or on other settings.
 
-    Args:
-        data: Settings of one dataset, for training or for `ntl prepare`.
-        name: The dataset's name in its file, with which its other settings belong together.
+    `name` is the dataset's name in its file, with which its other settings belong together.
     """
     named = f"{name}, as in its file; dataset_args=NAME chooses another one of: "
     smallest = 1 if data.get("log_scale") is True else 0  # there is no logarithm of 0

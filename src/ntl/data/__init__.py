@@ -85,14 +85,7 @@ def load_task(settings: Mapping[str, Any]) -> TaskData:
 
 
 def fingerprint(examples: Iterable[Example]) -> str:
-    """Hash the questions and answers of one split, in order.
-
-    Args:
-        examples: Examples of the split.
-
-    Returns:
-        A string of 64 hexadecimal digits.
-    """
+    """Hash the questions and answers of one split, in order, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(f"{example.question}\t{example.answer}\n".encode())

@@ -19,9 +19,6 @@ def load_hub(settings: Mapping[str, Any], subset: str, layout: Layout) -> TaskDa
         subset: Name of the dataset within its repository on the hub.
         layout: The hub's split of each of our splits, and how to read its rows.
 
-    Returns:
-        The examples.
-
     Raises:
         UserError: The hub cannot be reached or has no such dataset, or a row is malformed.
     """

@@ -33,13 +33,7 @@ def draw_calibration(
 ) -> Figure | None:
     """Draw the share of answers that central intervals cover against the share that they promise to.
 
-    Args:
-        groups: Groups of one dataset.
-        tests: Test sets; those without quantiles are left out.
-        looks: Style of each group, by its label.
-
-    Returns:
-        The figure, or None if no quantiles were read.
+    Test sets without quantiles are left out. Returns None if no quantiles were read.
     """
     found = {test: [_coverage(group, test) for group in groups] for test in tests}
     shown = [test for test in tests if any(found[test])]
@@ -64,13 +58,7 @@ def draw_intervals(
 ) -> Figure | None:
     """Draw intervals and medians of each model's first seed, sorted by the true number.
 
-    Args:
-        test: Name of the test set.
-        answers: Predictions by label and seed.
-        looks: Style of each label.
-
-    Returns:
-        The figure, or None if no quantiles were read.
+    `answers` holds predictions by label and seed. Returns None if no quantiles were read.
     """
     firsts = [(label, *next(iter(seeds.items()))) for label, seeds in answers.items()]
     read = [(label, seed, [p for p in own if p.lower is not None]) for label, seed, own in firsts]
