@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class EvaluationResult(NamedTuple):
-    """How well a model did on some examples, in their order; docs/lab_report.md describes the metrics."""
+    """The metrics (None if undefined, see docs/lab_report.md) and one prediction per example."""
 
     metrics: Metrics
     predictions: list[Prediction]
