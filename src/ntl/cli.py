@@ -34,33 +34,26 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand.
-
-    Args:
-        arguments: Command-line arguments without the program's name. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit code: 1 if a run failed, otherwise see `run_program`.
-    """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    """Run a subcommand. See `run_program`; the exit code is 1 if a run failed."""
     return run_program("ntl", _dispatch, arguments)
 
 
 def run_program(
-    name: str, program: Callable[[Sequence[str]], int], arguments: Sequence[str], advice: str = ""
+    name: str, program: Callable[[Sequence[str]], int], arguments: Sequence[str] | None, advice: str = ""
 ) -> int:
     """Run a program. If the user can fix its error, print one line instead of a traceback.
 
     Args:
         name: Name of the program, for messages.
         program: Function from the arguments to the exit code.
-        arguments: Command-line arguments.
+        arguments: Command-line arguments. Default: `sys.argv[1:]`.
         advice: How to continue after an interrupt or once a full disk has room.
 
     Returns:
         The exit code: the program's own, 2 for a user-fixable error, 130 if interrupted, 141 if the output
         pipe was closed.
     """
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = program(arguments)
         sys.stdout.flush()

@@ -11,10 +11,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -23,8 +21,9 @@ from torch import nn
 
 from ntl.approaches import Approach
 from ntl.approaches.answer_format import PLAIN_PRECISION
+from ntl.approaches.batches import evaluation_mode
 from ntl.config.settings import GenerationSettings
-from ntl.data import Example, TaskData
+from ntl.data import Example, TaskData, evenly_spaced
 from ntl.errors import UserError
 from ntl.scores import (
     SPACED,
@@ -51,14 +50,8 @@ Answer = tuple[str, Distribution | None]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class EvaluationResult:
-    """How well a model did on some examples.
-
-    Args:
-        metrics: Maps each metric to its value, None if it is undefined. See docs/lab_report.md.
-        predictions: One per example, in the examples' order.
-    """
+class EvaluationResult(NamedTuple):
+    """The metrics (None if undefined, see docs/lab_report.md) and one prediction per example."""
 
     metrics: Metrics
     predictions: list[Prediction]
@@ -105,7 +98,7 @@ def evaluate(
     mine = {number: [examples[i] for i in batches[number]] for number in numbers}
     answers: dict[int, list[Answer]] = {}
     ill_formed: dict[int, int] = {}
-    with _evaluation_mode(model):
+    with evaluation_mode(model):
         losses = _losses(approach, model, mine)
         for number, batch in mine.items():
             before = approach.ill_formed or 0
@@ -153,7 +146,7 @@ def evaluate_tests(
     """
     decoding: dict[str, Any] = {"beams": generation.beams, "max_new_tokens": generation.max_new_tokens}
     if generation.quantile_readings:
-        decoding |= {"read": list(generation.read), "interval": generation.interval}
+        decoding |= {"read": ["greedy", *generation.quantile_readings], "interval": generation.interval}
     identities = {
         test: {"model": dict(identity), "questions": questions, "decoding": decoding}
         for test, questions in data.fingerprints.items()
@@ -178,31 +171,10 @@ def evaluate_tests(
         yield test, metrics, True
 
 
-def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
-    """Choose evenly spaced examples, because files hold one module after another.
-
-    Args:
-        examples: Examples of a split.
-        count: Number of examples to choose. None, or more than there are, chooses all.
-
-    Returns:
-        The chosen examples, in their original order.
-    """
-    if count is None or count >= len(examples):
-        return examples
-    return [examples[i * len(examples) // count] for i in range(count)]
-
-
 def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Group examples of similar length into batches, which saves padding.
+    """Group examples of similar length into batches of their indices, which saves padding.
 
-    Args:
-        lengths: Length of each example.
-        batch_size: Number of examples in a batch.
-
-    Returns:
-        Batches of example indices, each index once. The longest batch comes first, so that running out of
-        memory happens at once.
+    The longest batch comes first, so that running out of memory happens at once.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
@@ -210,11 +182,6 @@ def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]
 
 def check_readings(approach: Approach, data: TaskData, generation: GenerationSettings) -> None:
     """Try out, before training, whether the readings fit the model and the data.
-
-    Args:
-        approach: A fitted approach, whose model need not be trained.
-        data: Task whose questions will be answered.
-        generation: Decoding settings.
 
     Raises:
         UserError: A reading needs quantiles, but an answer is not a single number, or the model has none.
@@ -242,25 +209,10 @@ def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
     return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])
 
 
-@contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        # Not `inference_mode`: sharded models keep tensors of a forward pass for training.
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
-
-
 def _losses(approach: Approach, model: nn.Module, batches: Mapping[int, Sequence[Example]]) -> Metrics:
     """Compute the teacher-forced loss and its terms, as if all examples of all ranks were one batch.
 
-    Args:
-        approach: Approach that encodes the examples.
-        model: The model, possibly wrapped.
-        batches: This rank's batches by number.
+    `batches` are those of this rank, by their numbers.
     """
     device = next(model.parameters()).device
     encoded, shares = {}, {}
@@ -315,7 +267,7 @@ def _result(
         metrics |= final_answer_scores(texts, answers, data.final_answer_marker)
     if generation.quantile_readings:
         metrics |= reading_scores([read for _, read in answered if read is not None], answers, generation)
-    shown = ("lower", "median", "upper", *(["mean"] if "mean" in generation.read else []))
+    shown = ("lower", "median", "upper", *(["mean"] if "mean" in generation.quantile_readings else []))
     predictions = []
     for example, (text, read) in zip(examples, answered, strict=True):
         pair = [_number(side) if data.number_metrics else None for side in (text, example.answer)]

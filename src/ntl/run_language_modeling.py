@@ -46,14 +46,7 @@ MULTIRUN_OPTIONS = {"-m", "--multirun"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program.
-
-    Args:
-        arguments: Hydra overrides and options. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit code, see `ntl.cli.run_program`.
-    """
+    """Run the program on Hydra overrides and options; see `ntl.cli.run_program`."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else ["ntl-train"]
     command = shlex.join([*program, *arguments, "training_args.resume_from_checkpoint=true"])
@@ -80,9 +73,6 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
     Args:
         overrides: Overrides of the command line.
         multirun: Whether overrides may be sweeps.
-
-    Returns:
-        The settings of each run.
 
     Raises:
         UserError: A configuration is invalid.

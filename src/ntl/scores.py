@@ -49,10 +49,6 @@ class Distribution(NamedTuple):
 def number_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float | None]:
     """Score the last number of each text, following the paper's protocol.
 
-    Args:
-        texts: The model's answers.
-        answers: The correct answers.
-
     Returns:
         `exact_number` (see `exact_share`) and all metrics of `ntloss.NumericMetrics`. Undefined metrics are
         None.
@@ -135,10 +131,6 @@ def _item_or_none(numbers: Sequence[str], place: int) -> str | None:
 def text_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float | None]:
     """Score texts with text metrics.
 
-    Args:
-        texts: The model's answers.
-        answers: The correct answers.
-
     Returns:
         `exact_match` is the share of equal texts, ignoring surrounding white space. `bleu` is the corpus
         BLEU, from 0 to 100, with n-grams of up to four tokens; shorter texts limit n, because most answers
@@ -160,15 +152,7 @@ def text_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float
 
 
 def final_answer(text: str, marker: str) -> str | None:
-    """Find the number after a marker.
-
-    Args:
-        text: A solution with its final answer after the marker.
-        marker: The marker; `####` in GSM8K.
-
-    Returns:
-        The first number after the first marker (see `ntloss.parsing.number_texts`), or None if there is no
-        marker or no number after it.
+    """Find the first number after the first marker (`####` in GSM8K), or None if there is none.
 
     Example:
         >>> final_answer("2 + 3 = 5 #### 1,005 apples", "####"), final_answer("so 5", "####")
@@ -180,14 +164,9 @@ def final_answer(text: str, marker: str) -> str | None:
 def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: str) -> dict[str, float | None]:
     """Score the final answers of texts. A text without a marker or a number is wrong.
 
-    Args:
-        texts: The model's solutions.
-        answers: The correct solutions. Those without a final answer are skipped.
-        marker: The marker before the final answer.
-
     Returns:
         `exact_final_answer` (see `exact_share`) and `final_answer_accuracy`, the share that is correct by
-        `np.isclose`. Both are None if no solution has a final answer.
+        `np.isclose`. Solutions without a final answer are skipped; both are None if no solution has one.
     """
     predicted, true = ([final_answer(text, marker) for text in side] for side in (texts, answers))
     numbers = [[None if number is None else float(number) for number in side] for side in (predicted, true)]
@@ -201,12 +180,7 @@ def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: st
 def reading_scores(
     read: Sequence[Distribution], answers: Sequence[str], generation: GenerationSettings
 ) -> dict[str, float | None]:
-    """Score each reading, and the distributions that they come from.
-
-    Args:
-        read: The distribution of each answer.
-        answers: The correct answers, single numbers.
-        generation: Decoding settings.
+    """Score each reading, and the distributions that they come from; all answers are single numbers.
 
     Returns:
         The metrics of `number_scores` for each reading, with its name in front (`median_mae`); `crps`;

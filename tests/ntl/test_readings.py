@@ -19,7 +19,7 @@ from ntl.scores import SPACED, SPACED_LEVELS
 from ntl.training.run_folder import RunFolder
 from ntloss.decoding import NumberQuantiles
 
-ALL = replace(GREEDY, read=("greedy", "median", "mean"), batch_size=4)
+ALL = replace(GREEDY, quantile_readings=("median", "mean"), batch_size=4)
 EXAMPLES = [Example(question, answer) for question, answer in zip(QUESTIONS, ANSWERS, strict=True)]
 DATA = TaskData(EXAMPLES, EXAMPLES, {"test": EXAMPLES})
 
@@ -64,7 +64,7 @@ def test_each_reading_has_its_own_metrics_and_the_decoded_numbers_keep_theirs():
 
 def test_the_interval_has_the_share_that_is_asked_for():
     approach, examples = uniform([("0 10", "5"), ("0 10", "8")])
-    half = evaluate(approach, examples, DATA, replace(ALL, read=("greedy", "median"), interval=0.5))
+    half = evaluate(approach, examples, DATA, replace(ALL, quantile_readings=("median",), interval=0.5))
     assert half.metrics["interval_width"] == approx(5)
     assert half.metrics["interval_coverage"] == 0.5
     assert "mean_mae" not in half.metrics
@@ -199,7 +199,7 @@ def test_results_of_other_readings_are_not_reused_and_those_without_readings_are
     assert is_new
     assert evaluated(ALL) == (False, metrics)
     assert evaluated(replace(ALL, interval=0.5))[0]
-    assert evaluated(replace(ALL, read=("greedy", "median")))[0]
+    assert evaluated(replace(ALL, quantile_readings=("median",)))[0]
 
 
 def test_a_reading_can_be_added_to_a_finished_run_and_is_kept_if_fewer_are_asked_for(tmp_path, capsys):

@@ -15,14 +15,11 @@ from ntl.encodings.format_mask import FormatMask, sample_numbers
 from ntl.encodings.number_format import NumberFormat
 from ntl.errors import UserError
 
+# Entries of `config.ntl` that hold the format of padded answers.
 FORMAT_KEYS = ("number_width", "number_places", "number_signed")
-"""Entries of `config.ntl` that hold the format of padded answers."""
-
-
+# Relative width to which the search for quantiles of plain answers goes, unless it runs out of rows.
 PLAIN_PRECISION = 0.01
-"""Relative width to which the search for quantiles of plain answers goes, unless it runs out of rows."""
-PLAIN_ROWS = 256
-"""Rows of forward passes that the search may take for each question."""
+PLAIN_ROWS = 256  # rows of forward passes that the search may take for each question
 PLAIN_SAMPLES = ("7", "-7", "12", "0.5")
 
 

@@ -18,17 +18,7 @@ from ntl.approaches import IGNORE
 def pad(
     rows: Sequence[Sequence[Any]], value: float, left: bool = False, dtype: torch.dtype = torch.long
 ) -> Tensor:
-    """Pad rows of different lengths into a tensor `[rows, longest]`.
-
-    Args:
-        rows: Rows of ids or numbers.
-        value: Padding value.
-        left: Whether to pad on the left.
-        dtype: Data type of the tensor.
-
-    Returns:
-        The tensor.
-    """
+    """Pad rows of different lengths into a tensor `[rows, longest]`."""
     longest = max(map(len, rows), default=0)
     padded = torch.full((len(rows), longest), value, dtype=dtype)
     for i, row in enumerate(rows):
@@ -38,44 +28,34 @@ def pad(
 
 
 def pad_questions(rows: Sequence[Sequence[int]], pad_id: int, left: bool = False) -> dict[str, Tensor]:
-    """Pad questions and make their attention mask.
-
-    Args:
-        rows: Token ids.
-        pad_id: Id of the padding token.
-        left: Whether to pad on the left.
-
-    Returns:
-        `input_ids` and `attention_mask`, both `[rows, longest]`.
-    """
+    """Pad token ids as `input_ids` with their `attention_mask`, both `[rows, longest]`."""
     ones = [[1] * len(row) for row in rows]
     return {"input_ids": pad(rows, pad_id, left), "attention_mask": pad(ones, 0, left)}
 
 
 @contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Prepare a model for evaluation: no gradients and no dropout."""
+    was_training = model.training
+    model.eval()
+    try:
+        # no_grad, not inference_mode: training reuses tensors that a sharded model keeps or gathers here.
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+@contextmanager
 def generation_mode(unwrapped: PreTrainedModel, model: nn.Module) -> Iterator[PreTrainedModel]:
-    """Prepare a model for generation: no gradients, no dropout, and gathered parameters.
-
-    Args:
-        unwrapped: The unwrapped model, which has `generate`.
-        model: The same model, possibly wrapped for data parallelism.
-
-    Yields:
-        The unwrapped model.
-    """
-    was_training = unwrapped.training
+    """Prepare a model, wrapped for data parallelism or not, for generation: also gather its parameters."""
     whole = (
         FullyShardedDataParallel.summon_full_params(model, writeback=False)
         if isinstance(model, FullyShardedDataParallel)
         else nullcontext()
     )
-    # no_grad, not inference_mode: training reuses parameters that a sharded model gathers here.
-    with torch.no_grad(), whole:
-        unwrapped.eval()
-        try:
-            yield unwrapped
-        finally:
-            unwrapped.train(was_training)
+    with evaluation_mode(unwrapped), whole:
+        yield unwrapped
 
 
 def is_sharded(unwrapped: PreTrainedModel) -> bool:
@@ -84,14 +64,9 @@ def is_sharded(unwrapped: PreTrainedModel) -> bool:
 
 
 def plain_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum the cross-entropy over all labels, for perplexity and comparable learning curves.
+    """Sum the cross-entropy of logits `[batch, seq, vocab]` over all labels `[batch, seq]`, in float32.
 
-    Args:
-        logits: Logits `[batch, seq, vocab]`.
-        labels: Labels `[batch, seq]`.
-
-    Returns:
-        A scalar, float32.
+    It is for perplexity and comparable learning curves.
     """
     rows, targets = logits.flatten(0, 1).float(), labels.flatten()
     return F.cross_entropy(rows, targets, ignore_index=IGNORE, reduction="sum")

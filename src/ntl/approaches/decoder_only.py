@@ -38,12 +38,11 @@ class DecoderOnly(LanguageModel):
             tokenizer.pad_token = tokenizer.eos_token  # padding is always masked
         super().__init__(source, loss)
         self.model.generation_config.pad_token_id = tokenizer.pad_token_id
-        self._text = TextEncoding(tokenizer)
         parameters = inspect.signature(self.model.forward).parameters
         self._takes_positions = "position_ids" in parameters
         self._keeps_logits = "logits_to_keep" in parameters
         self._prefix = _prefix_ids(tokenizer)
-        self._separator = _separator_ids(self._text)
+        self._separator = _separator_ids(self.encoding)
         self._longest = getattr(self.model.config, "max_position_embeddings", None)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
@@ -75,7 +74,7 @@ class DecoderOnly(LanguageModel):
         return [[*self._prefix, *ids, *self._separator] for ids in self._plain(questions)]
 
     def _plain(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._text.encode(texts, special_tokens=False)
+        return self.encoding.encode(texts, special_tokens=False)
 
 
 def _prefix_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:

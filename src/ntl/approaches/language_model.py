@@ -28,11 +28,7 @@ from ntloss.decoding import NumberQuantiles, number_quantiles
 class PlacedEmbedding(nn.Embedding):
     """Token embeddings plus fixed numerical encodings of the tokens of digit and place.
 
-    Args:
-        num_embeddings: Number of tokens.
-        embedding_dim: Width of the embeddings.
-        first_id: First id of the 320 consecutive tokens of digit and place.
-        log_scale: See `numerical_encodings`.
+    The ids of these 320 tokens are consecutive, from `first_id`. See `numerical_encodings` for `log_scale`.
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, first_id: int, log_scale: bool):
@@ -56,8 +52,7 @@ class PlacedEmbedding(nn.Embedding):
 class T5WithPlaces(T5ForConditionalGeneration):
     """T5 that adds numerical encodings to the token embeddings of encoder and decoder.
 
-    Args:
-        config: Configuration of the T5, whose `ntl` holds `first_id` and `log_scale`.
+    The `ntl` of its configuration holds `first_id` and `log_scale`.
     """
 
     def __init__(self, config: T5Config):

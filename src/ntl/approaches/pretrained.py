@@ -34,12 +34,6 @@ def load_source(settings: ModelSettings) -> ModelSource:
 
     The tokenizer is that of the settings; by default, the checkpoint's or the one that ships with the lab.
 
-    Args:
-        settings: Model settings.
-
-    Returns:
-        Settings, tokenizer and configuration of the checkpoint.
-
     Raises:
         UserError: The checkpoint cannot be loaded, or was trained with another approach; or the tokenizer
             cannot be loaded, or does not fit the approach.

@@ -26,9 +26,6 @@ class T5ForRegression(T5PreTrainedModel):
 
     It differs from transformers' `T5ForSequenceClassification` with one label in the decoder. There, the
     decoder reads the whole question again, which costs as much as the encoder and adds no information.
-
-    Args:
-        config: Configuration of the T5.
     """
 
     def __init__(self, config: T5Config):

@@ -29,11 +29,9 @@ def init_weights(model: T5PreTrainedModel, module: nn.Module) -> None:
 
 
 def fit(config: PreTrainedConfig, answers: Sequence[float]) -> None:
-    """Compute the statistics of the training answers, unless the model already has them.
+    """Compute the statistics of the training answers in `config.ntl`, unless it has them already.
 
-    Args:
-        config: Configuration of the model, which is updated.
-        answers: The training answers. If there are none, predictions are not standardised.
+    If there are no answers, predictions are not standardised.
     """
     if config.ntl["answer_mean"] is None:
         values = _scaled(torch.tensor(answers, dtype=torch.float64), config)
@@ -44,14 +42,7 @@ def fit(config: PreTrainedConfig, answers: Sequence[float]) -> None:
 
 
 def standardise(values: Tensor, config: PreTrainedConfig) -> Tensor:
-    """Standardise numbers into targets of the head.
-
-    Args:
-        values: Numbers of any shape, float64.
-        config: Configuration of the model.
-
-    Returns:
-        A tensor of the same shape, float32.
+    """Standardise numbers of any shape, float64, into float32 targets of the head.
 
     Raises:
         UserError: The model has no statistics of training answers.
@@ -61,14 +52,9 @@ def standardise(values: Tensor, config: PreTrainedConfig) -> Tensor:
 
 
 def restore(predicted: Tensor, config: PreTrainedConfig) -> Tensor:
-    """Convert predictions of the head back to numbers.
+    """Convert predictions of the head, of any shape, back to float32 numbers, clipped to ±10³⁰.
 
-    Args:
-        predicted: Predictions of any shape. NaN is treated as 0.
-        config: Configuration of the model.
-
-    Returns:
-        A tensor of the same shape, float32, clipped to a magnitude of 10³⁰.
+    NaN is treated as 0.
 
     Raises:
         UserError: The model has no statistics of training answers.

@@ -38,8 +38,7 @@ class XvalOutput(NamedTuple):
 class T5ForXval(T5ForConditionalGeneration):
     """T5 that multiplies the embedding of `[NUM]` by a value, and predicts a number with each token.
 
-    Args:
-        config: Configuration of the T5, whose `ntl` holds `number_id` and `log_scale`.
+    The `ntl` of its configuration holds `number_id` and `log_scale`.
     """
 
     def __init__(self, config: T5Config):
@@ -73,9 +72,6 @@ class T5ForXval(T5ForConditionalGeneration):
             encoded: Encoder states from an earlier step.
             past_key_values: Cache from the previous step.
             use_cache: Whether to create or extend a cache.
-
-        Returns:
-            The predictions.
         """
         if encoded is None:
             encoded = self.encoder(
@@ -191,12 +187,7 @@ class Xval:
 
 
 def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: int) -> tuple[Tensor, Tensor]:
-    """Decode greedily.
-
-    Args:
-        model: The model.
-        questions: `input_ids`, `attention_mask` and `numbers`.
-        max_new_tokens: Maximum length of an answer in tokens.
+    """Decode greedily, given `input_ids`, `attention_mask` and `numbers` of the questions.
 
     Returns:
         ids: Token ids `[batch, seq]`, padded after the end token.

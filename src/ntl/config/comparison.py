@@ -48,9 +48,6 @@ def load_comparison(overrides: Sequence[str]) -> Comparison:
     Args:
         overrides: Hydra overrides, such as `dataset_args=arithmetic` or `seeds=[0,1]`.
 
-    Returns:
-        The comparison.
-
     Raises:
         UserError: An override is malformed, names an unknown key or choice, or has a value out of range.
     """
@@ -104,9 +101,6 @@ def objective_overrides(objective: str) -> list[str]:
 
     Args:
         objective: A file of the group `loss` or of `model_args`, or overrides separated by spaces.
-
-    Returns:
-        The overrides.
 
     Example:
         >>> objective_overrides("ntl_was"), objective_overrides("xval")

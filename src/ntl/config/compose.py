@@ -118,11 +118,7 @@ def choices(group: str) -> list[str]:
 
 
 def describe_config(root: str) -> str:
-    """Return the files that document a program's keys and their defaults, and the choices of each group.
-
-    Args:
-        root: Name of the main file in `ntl.config`.
-    """
+    """Return the files that document a program's keys and their defaults, and the choices of each group."""
     folder = resources.files("ntl.config")
     defaults = OmegaConf.create((folder / f"{root}.yaml").read_text(encoding="utf-8"))["defaults"]
     entries = [entry.items() for entry in defaults if OmegaConf.is_dict(entry)]

@@ -36,14 +36,9 @@ WITHOUT_WARMUP = ("reduce_lr_on_plateau", "constant", "greedy")
 
 
 class Condition(NamedTuple):
-    """When some keys have an effect.
+    """When some keys of a section have an effect: if `holds` is true of the value of the key `decided_by`.
 
-    Args:
-        section: Section of the keys.
-        keys: The keys.
-        decided_by: The key that decides.
-        holds: Returns whether they have an effect, given the value of that key.
-        remedy: What to pass so that they have one.
+    The remedy is what to pass so that they have one.
     """
 
     section: str
@@ -56,11 +51,12 @@ class Condition(NamedTuple):
 NUMBER_TOKEN_LOSS = (
     "number_token_loss_weight", "number_token_loss_with_wasserstein", "number_token_loss_function",
 )  # fmt: skip
-GENERATOR = (
+# Numbers of examples or digits of datasets.
+SIZES = (
     "train_per_difficulty", "validation_per_difficulty", "train_per_module", "validation_per_module",
-    "test_per_module", "digits", "extrapolate_digits", "train_size", "validation_size", "test_size",
-    "data_seed",
+    "test_per_module", "digits", "train_size", "validation_size", "test_size",
 )  # fmt: skip
+GENERATOR = (*SIZES, "extrapolate_digits", "data_seed")
 # The first condition that does not hold gives the reason.
 CONDITIONS = (
     Condition("model_args", (*NUMBER_TOKEN_LOSS, "label_smoother_sigma"), "loss.criterion",

@@ -9,6 +9,7 @@ from types import NoneType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from ntl.config.compose import choices
+from ntl.config.known_keys import SIZES
 from ntl.config.paper_keys import (
     LOSS_OF_MODEL,
     NUMBER_ENCODINGS,
@@ -21,13 +22,7 @@ from ntloss import criterion_names
 
 
 class Rule(NamedTuple):
-    """What a value must be.
-
-    Args:
-        expected: Description for error messages.
-        example: A valid value, as the user writes it.
-        fits: Returns whether a value is valid.
-    """
+    """What a value must be: `expected` says it in error messages, with an example as the user writes it."""
 
     expected: str
     example: Any
@@ -152,13 +147,9 @@ def _rules() -> dict[str, Rule]:
     }
 
 
-_SIZES = (
-    "train_per_difficulty", "validation_per_difficulty", "train_per_module", "validation_per_module",
-    "test_per_module", "digits", "train_size", "validation_size", "test_size",
-)  # fmt: skip
 # Settings of datasets, for training and for `ntl prepare`.
 DATA_RULES = {
-    **dict.fromkeys(_SIZES, COUNT),
+    **dict.fromkeys(SIZES, COUNT),
     **dict.fromkeys(("data_seed", "split_seed"), whole_number(0, 1)),
     **dict.fromkeys(("source", "destination", "cache_dir", "data_dir"), FOLDER),
     "mode": Rule("null, because only mathematics_dataset has modes", "null", lambda value: value is None),
@@ -178,9 +169,7 @@ DATA_RULES = {
 def _data_rules(data: Mapping[str, Any], name: str = "") -> dict[str, Rule]:
     """Map the settings of a dataset to rules, some of which depend on the dataset or on other settings.
 
-    Args:
-        data: Settings of one dataset, for training or for `ntl prepare`.
-        name: The dataset's name in its file, with which its other settings belong together.
+    `name` is the dataset's name in its file, with which its other settings belong together.
     """
     named = f"{name}, as in its file; dataset_args=NAME chooses another one of: "
     smallest = 1 if data.get("log_scale") is True else 0  # there is no logarithm of 0

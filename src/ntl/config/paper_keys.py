@@ -167,7 +167,8 @@ def _readings(evaluation: Mapping[str, Any]) -> list[str]:
 def reading_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `GenerationSettings` that say how numbers are read besides decoding."""
     asked = config.get("evaluation", {})
-    return {"read": tuple(_readings(asked)), "interval": asked.get("interval", GenerationSettings.interval)}
+    interval = asked.get("interval", GenerationSettings.interval)
+    return {"quantile_readings": tuple(_readings(asked)[1:]), "interval": interval}
 
 
 def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,14 +179,7 @@ def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> d
 
 
 def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
-    """Translate the published keys of `model_args` into model settings.
-
-    Args:
-        model_args: The composed section.
-        seed: Random seed of the initial weights.
-
-    Returns:
-        The settings. Their `config` is filled only for training from scratch.
+    """Translate `model_args` into model settings. Their `config` is filled only for training from scratch.
 
     Raises:
         UserError: The shape is unknown, or two values contradict each other.
@@ -220,13 +214,6 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
 
 def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> LossSettings:
     """Read the loss from the `loss` group or, if it is `from_model_args`, from the keys of `model_args`.
-
-    Args:
-        model_args: The composed section.
-        loss: The composed section.
-
-    Returns:
-        The settings.
 
     Raises:
         UserError: Two values contradict each other.

@@ -78,21 +78,16 @@ class GenerationSettings:
         beams: Number of beams; 1 decodes greedily. xVal always decodes greedily.
         max_new_tokens: Maximum length of an answer in tokens.
         batch_size: Number of questions decoded at once.
-        read: How numbers are read out of the model, among `READINGS`. `greedy` is the number of the decoded
-            text, and always included.
+        quantile_readings: How numbers are read besides decoding, which is the reading `greedy`: the other
+            `READINGS`, which need quantiles of the model's distribution.
         interval: Share of the model's distribution between the two quantiles of an interval.
     """
 
     beams: int = 4
     max_new_tokens: int = 64
     batch_size: int = 64
-    read: tuple[str, ...] = ("greedy",)
+    quantile_readings: tuple[str, ...] = ()
     interval: float = 0.9
-
-    @property
-    def quantile_readings(self) -> tuple[str, ...]:
-        """The readings that need quantiles of the model's distribution."""
-        return tuple(reading for reading in self.read if reading != "greedy")
 
 
 @dataclass(frozen=True)
@@ -137,11 +132,6 @@ class RunSettings:
     def dataset(self) -> str:
         """Name of the dataset."""
         return str(self.data["name"])
-
-    @property
-    def cache_dir(self) -> Path:
-        """Folder of the memory-mapped copies of the data."""
-        return Path(self.data["cache_dir"])
 
     @property
     def seed(self) -> int:

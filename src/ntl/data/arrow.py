@@ -29,10 +29,7 @@ INDEPENDENT = ("data_dir", "cache_dir", "max_new_tokens")
 
 
 class ArrowExamples(Sequence[Example]):
-    """Examples in an Arrow file.
-
-    Args:
-        path: A file written by `read_cached`.
+    """Examples in an Arrow file, which `read_cached` wrote.
 
     Attributes:
         dataset: The examples as a `datasets.Dataset` with the columns question and answer.
@@ -70,9 +67,6 @@ def read_cached(
         settings: Section of the configuration, with `cache_dir`, the folder of the cache. The examples depend
             on its other settings too.
         read: Returns the examples; called only if they are not cached.
-
-    Returns:
-        The examples.
 
     Raises:
         UserError: The folder cannot be written, or `read` raises one.

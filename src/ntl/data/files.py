@@ -22,6 +22,13 @@ from ntl.data import Example, TaskData
 from ntl.errors import UserError
 
 LARGE_FILE = 50_000_000  # bytes above which reading a file is announced
+# The files of datasets with tests of interpolation and extrapolation, without their endings.
+SPLIT_FILES = {
+    "train": "train",
+    "validation": "val",
+    "interpolate": "test_interpolate",
+    "extrapolate": "test_extrapolate",
+}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -31,12 +38,6 @@ class FormatError(ValueError):
 
 def read_pairs(path: Path) -> Iterator[Example]:
     """Read questions and answers on alternating lines, the mathematics dataset's format.
-
-    Args:
-        path: A UTF-8 file.
-
-    Yields:
-        The pairs, in the file's order.
 
     Raises:
         UserError: The file is missing or malformed, or its last line has no line feed.
@@ -83,9 +84,6 @@ def read_records(
         convert: Converts a record to its examples; raises FormatError if it is malformed.
         parse: Parses a line into a record. Default: each line is a JSON object.
 
-    Yields:
-        The examples, in the file's order.
-
     Raises:
         UserError: The file is missing, empty or malformed.
     """
@@ -104,15 +102,7 @@ def read_records(
 
 
 def get_value(record: Any, key: str, kind: type = str) -> Any:
-    """Get a value from a JSON object.
-
-    Args:
-        record: The object.
-        key: Key of the value.
-        kind: Type of the value.
-
-    Returns:
-        The value; a text without surrounding white space.
+    """Get a value from a JSON object; a text without surrounding white space.
 
     Raises:
         FormatError: `record` is not an object, the key is missing, its value has another type, or it is a
@@ -134,16 +124,10 @@ def get_value(record: Any, key: str, kind: type = str) -> Any:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Read the lines of a file, which may be compressed with gzip.
+    """Read the lines of a UTF-8 file, with their line endings. Files named *.gz are decompressed.
 
     Only a line feed ends a line, because jokes and passages contain other characters at which Python splits
     lines.
-
-    Args:
-        path: A UTF-8 file, compressed if its name ends with .gz.
-
-    Yields:
-        The lines, with their line endings.
 
     Raises:
         UserError: The file cannot be read.
@@ -169,10 +153,6 @@ def read_lines(path: Path) -> Iterator[str]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file atomically, so that readers never see it half written.
-
-    Args:
-        path: Path of the file.
-        text: Its content.
 
     Raises:
         OSError: The file cannot be written; an existing file is left unchanged.
@@ -226,9 +206,6 @@ def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> TaskDa
         settings: The section of the configuration, with `data_dir`, `cache_dir` and the dataset's name.
         layouts: Layouts that the folder may have. The first complete one is read.
 
-    Returns:
-        The examples.
-
     Raises:
         UserError: No layout is complete (raised before anything is read), or a file is malformed.
     """
@@ -260,16 +237,13 @@ def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> TaskDa
 
 
 def find_layout(key: str, folder: Path, layouts: Sequence[Layout], advice: str) -> Layout:
-    """Choose the layout of a folder by the names of its files.
+    """Choose the first complete layout of a folder by the names of its files.
 
     Args:
         key: The user's name for the setting that names the folder.
         folder: The folder.
         layouts: Layouts that the folder may have.
         advice: What to do, for the error message.
-
-    Returns:
-        The first complete layout.
 
     Raises:
         UserError: No layout is complete. The message lists the missing files and those in the folder.

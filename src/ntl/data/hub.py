@@ -19,9 +19,6 @@ def load_hub(settings: Mapping[str, Any], subset: str, layout: Layout) -> TaskDa
         subset: Name of the dataset within its repository on the hub.
         layout: The hub's split of each of our splits, and how to read its rows.
 
-    Returns:
-        The examples.
-
     Raises:
         UserError: The hub cannot be reached or has no such dataset, or a row is malformed.
     """
@@ -37,9 +34,8 @@ def load_hub(settings: Mapping[str, Any], subset: str, layout: Layout) -> TaskDa
         except (OSError, ValueError, RuntimeError) as error:
             raise UserError(
                 f"dataset_args.hub={name}: the split {theirs!r} cannot be loaded from the hub "
-                f"({describe(error)}); "
-                "expected a connection, or a copy in the hub's cache. To use a local folder, "
-                "pass dataset_args.hub=null dataset_args.data_dir=folder."
+                f"({describe(error)}); expected a connection, or a copy in the hub's cache. To use a local "
+                "folder, pass dataset_args.hub=null dataset_args.data_dir=folder."
             ) from None
         read = partial(layout.examples, split, rows, settings)
         try:

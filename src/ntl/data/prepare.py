@@ -41,15 +41,7 @@ datasets, and their settings with defaults:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program.
-
-    Args:
-        arguments: The dataset, then key=value. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit code, see `ntl.cli.run_program`.
-    """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    """Run the program on the dataset, then key=value; see `ntl.cli.run_program`."""
     return run_program("ntl prepare", _prepare, arguments, "Nothing was changed.")
 
 
@@ -72,9 +64,7 @@ def _prepare(arguments: Sequence[str]) -> int:
 def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
     """Make the files of a dataset, unless they exist already, and print how many pairs each has.
 
-    Args:
-        dataset: Name of the dataset.
-        settings: The dataset's settings, as in `config/prepare`.
+    `settings` are the dataset's, as in `config/prepare`.
 
     Raises:
         UserError: A source file is missing or malformed, the destination cannot be written, or it holds files

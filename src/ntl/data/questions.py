@@ -114,14 +114,13 @@ def _add_or_sub(rng: random.Random, size: int) -> tuple[str, Decimal]:
     return sentence.format(format_number(a), format_number(b)), a + sign * b
 
 
-def _add_sub_multiple(rng: random.Random, size: int) -> tuple[str, int]:
-    text, value = draw_expression(rng.randint(3, 6), size, rng)
+def _add_sub_multiple(rng: random.Random, size: int, fewest: int = 3, most: int = 6) -> tuple[str, int]:
+    text, value = draw_expression(rng.randint(fewest, most), size, rng)
     return rng.choice(TEMPLATES).format(text), value
 
 
 def _add_sub_multiple_longer(rng: random.Random, size: int) -> tuple[str, int]:
-    text, value = draw_expression(rng.randint(8, 11), size // 25, rng)
-    return rng.choice(TEMPLATES).format(text), value
+    return _add_sub_multiple(rng, size // 25, fewest=8, most=11)
 
 
 def _mul(rng: random.Random, size: int) -> tuple[str, Decimal]:

@@ -32,15 +32,7 @@ class TextEncoding:
         self.tokenizer = tokenizer
 
     def encode(self, texts: Sequence[str], special_tokens: bool = True) -> list[list[int]]:
-        """Turn texts into token ids.
-
-        Args:
-            texts: Any texts.
-            special_tokens: Whether to add the tokenizer's special tokens, such as the end token.
-
-        Returns:
-            One list of ids per text.
-        """
+        """Turn texts into one list of ids each, by default with special tokens such as the end token."""
         if not texts:
             return []
         encoded = self.tokenizer(
@@ -49,14 +41,7 @@ class TextEncoding:
         return encoded["input_ids"]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Turn token ids into texts, without special tokens.
-
-        Args:
-            rows: One list of ids per text.
-
-        Returns:
-            The texts.
-        """
+        """Turn lists of token ids into texts, without special tokens."""
         return self.tokenizer.batch_decode(rows, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
@@ -120,13 +105,10 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:
-    """Make the small tokenizer that ships with the lab: printable ASCII, one token per character.
+    """Make the small tokenizer that ships with the lab: printable ASCII, one token per character, 98 tokens.
 
     It follows T5's conventions: pad 0, end 1, unknown 2, `▁` for a space, and the end token after each text.
     Unlike T5's, it adds no `▁` in front of a text, which would cost the decoder one step per number.
-
-    Returns:
-        A tokenizer with 98 tokens.
     """
     characters = [c for c in string.printable[:95] if c != " "]
     vocabulary = {t: i for i, t in enumerate(["<pad>", "</s>", "<unk>", "▁", *characters])}
@@ -139,18 +121,13 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
     )
     backend.decoder = decoders.Metaspace(prepend_scheme="never")
     backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    tokenizer = PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     )
-    _check_digits(tokenizer)
-    return tokenizer
 
 
 def check_special_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
     """Check that a tokenizer appends an end token and has a padding token, as an encoder-decoder requires.
-
-    Args:
-        tokenizer: A tokenizer from `load_tokenizer`.
 
     Raises:
         UserError: The tokenizer lacks one of them.

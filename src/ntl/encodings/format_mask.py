@@ -59,13 +59,10 @@ class FormatMask:
         self._check(encoding)
 
     def rows(self, tokens: Tensor) -> Tensor:
-        """Return the tokens that may follow.
+        """Return whether each token may follow an answer, `[batch, vocab]`.
 
         Args:
             tokens: The tokens of each answer so far, `[batch, seq]`.
-
-        Returns:
-            Whether each token may follow, `[batch, vocab]`.
         """
         if tokens.device != self.allowed.device:  # once, on the first step on an accelerator
             self.allowed, self.lengths = (t.to(tokens.device) for t in (self.allowed, self.lengths))
@@ -74,11 +71,7 @@ class FormatMask:
         return self.allowed[1 + self.lengths[tokens].sum(-1).clamp(max=self.format.length)]
 
     def processor(self, prompt_length: int) -> Callable[[Tensor, Tensor], Tensor]:
-        """Make the logits processor for `generate`.
-
-        Args:
-            prompt_length: Number of tokens in front of the answer.
-        """
+        """Make the logits processor for `generate`, given the number of tokens in front of the answer."""
 
         def process(input_ids: Tensor, scores: Tensor) -> Tensor:
             # A model that has diverged gives NaN, which beam search would follow out of the format.

@@ -64,13 +64,8 @@ def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> 
 def loading(key: str, name: str | Path, expected: str) -> Iterator[None]:
     """Turn the errors of loading a model or a tokenizer, of many types, into one.
 
-    Args:
-        key: The user's name for the setting.
-        name: Its value.
-        expected: What the value should be, used in the error message.
-
     Raises:
-        UserError: The body raised any exception.
+        UserError: The body raised any exception. The message quotes the setting, and what is expected of it.
     """
     try:
         yield

@@ -28,12 +28,7 @@ _LARGEST = 3e9  # embedded as 10; larger numbers exceed it
 
 
 class PlacedDigit(NamedTuple):
-    """A digit at a place: the meaning of one token.
-
-    Args:
-        digit: 0 to 9.
-        place: Power of ten.
-    """
+    """A digit (0 to 9) at a place (a power of ten): the meaning of one token."""
 
     digit: int
     place: int
@@ -69,13 +64,7 @@ class RegressionTransformerEncoding:
         return {token: placed.digit for token, placed in self._placed.items()}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Turn texts into token ids.
-
-        Args:
-            texts: Any texts. Only ASCII digits count as numbers.
-
-        Returns:
-            One list of ids per text.
+        """Turn texts into one list of token ids each. Only ASCII digits count as numbers.
 
         Raises:
             UserError: A text contains a token of this encoding.
@@ -83,14 +72,7 @@ class RegressionTransformerEncoding:
         return self._speller.encode(texts, self._mark)
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Turn token ids into texts; see `format_placed_digits` for malformed numbers.
-
-        Args:
-            rows: One list of ids per text.
-
-        Returns:
-            The texts.
-        """
+        """Turn token ids into texts; see `format_placed_digits` for malformed numbers."""
         return self._speller.decode(rows, self._spell)
 
     def _mark(self, text: str) -> Marked:

@@ -18,11 +18,9 @@ from ntl.errors import UserError
 
 
 class Marked(NamedTuple):
-    """A text whose digits stand for other tokens.
+    """A text to tokenize, whose digits stand for other tokens.
 
-    Args:
-        text: Text to tokenize.
-        tokens: For each ASCII digit of the text, the id that replaces its token, or None to keep it.
+    `tokens` holds, for each ASCII digit, the id that replaces its token, or None to keep it.
     """
 
     text: str
@@ -57,14 +55,7 @@ class Speller:
         self.added_ids: list[int] = tokenizer.convert_tokens_to_ids(list(added))
 
     def encode(self, texts: Sequence[str], mark: Callable[[str], Marked]) -> list[list[int]]:
-        """Turn texts into token ids.
-
-        Args:
-            texts: Any texts.
-            mark: Rewrites a text and assigns tokens to its digits.
-
-        Returns:
-            One list of ids per text.
+        """Turn texts into one list of ids each. `mark` rewrites a text and assigns tokens to its digits.
 
         Raises:
             UserError: A text contains a token of the encoding.
@@ -86,15 +77,10 @@ class Speller:
     def decode(
         self, rows: Sequence[Sequence[int]], spell: Callable[[Sequence[int]], Iterator[int | str]]
     ) -> list[str]:
-        """Turn token ids into texts.
+        """Turn lists of token ids into texts.
 
-        Args:
-            rows: One list of ids per text.
-            spell: Yields the ids of a row, with the encoding's own tokens replaced by texts of digits,
-                points, minus signs and spaces.
-
-        Returns:
-            The texts.
+        `spell` yields the ids of a list, with the encoding's own tokens replaced by texts of digits, points,
+        minus signs and spaces.
         """
         plain = [
             [i for part in spell(row) for i in (self._spelled(part) if isinstance(part, str) else (part,))]

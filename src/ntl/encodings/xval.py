@@ -47,9 +47,6 @@ class XvalEncoding:
     def encode(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[float]]]:
         """Turn texts into token ids and values.
 
-        Args:
-            texts: Any texts.
-
         Returns:
             ids: One list per text.
             values: Lists of the same lengths, with the value at each `[NUM]` and 0 elsewhere.
@@ -72,15 +69,7 @@ class XvalEncoding:
         return rows, values
 
     def decode(self, rows: Sequence[Sequence[int]], values: Sequence[Sequence[float]]) -> list[str]:
-        """Turn token ids and values into texts.
-
-        Args:
-            rows: One list of ids per text.
-            values: Lists of the same lengths. The values at `[NUM]` are written.
-
-        Returns:
-            The texts.
-        """
+        """Turn token ids and the values at `[NUM]`, in lists of the same lengths, into texts."""
         # The speller only sees the ids; the values are consumed in the same order.
         ordered = (
             v
@@ -92,12 +81,8 @@ class XvalEncoding:
         def spell(row: Sequence[int]) -> Iterator[int | str]:
             before = None
             for token in row:
-                if token != self.number_id:
-                    yield token
-                elif before == self.number_id:  # separate two adjacent numbers, which only a model writes
-                    yield " " + format_number(next(ordered))
-                else:
-                    yield format_number(next(ordered))
+                space = " " if before == self.number_id else ""  # only a model writes two adjacent numbers
+                yield space + format_number(next(ordered)) if token == self.number_id else token
                 before = token
 
         return self._speller.decode(rows, spell)

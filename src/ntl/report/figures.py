@@ -51,14 +51,7 @@ SEEDS_NOTE = f"dots: seeds; from {FEWEST_SEEDS} seeds on, the mean with its 95 %
 
 
 def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
-    """Draw the figures of one dataset, except those that no run has data for.
-
-    Args:
-        dataset: The dataset.
-        folder: Output folder.
-
-    Returns:
-        The names of the files.
+    """Draw the figures of one dataset, except those that no run has data for, and return the files' names.
 
     Raises:
         UserError: A run's files cannot be read.
@@ -76,13 +69,10 @@ def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
 def error_by_digits(predictions: Sequence[Prediction]) -> dict[float, float]:
     """Compute the mean error on the paper's log scale by the number of integer digits of the true number.
 
-    Args:
-        predictions: Predictions of one run; those without a number are skipped.
-
     Returns:
         Maps the number of digits before the decimal point (0 for numbers between -1 and 1) to the mean of
-        |s(predicted) - s(true)|, with s(x) = sign(x)·log10(|x| + 1). Bins with fewer than `FEWEST`
-        predictions are omitted.
+        |s(predicted) - s(true)|, with s(x) = sign(x)·log10(|x| + 1). Predictions without a number are
+        skipped, and bins with fewer than `FEWEST` predictions are omitted.
     """
     errors: dict[float, list[float]] = {}
     for p in predictions:
@@ -121,11 +111,7 @@ def _digit(number: float, place: int) -> int | None:
 
 
 class DatasetFigures:
-    """The figures of one dataset. An objective looks the same in all of them.
-
-    Args:
-        dataset: The dataset.
-    """
+    """The figures of one dataset. An objective looks the same in all of them."""
 
     def __init__(self, dataset: Dataset):
         self.dataset = dataset

@@ -27,14 +27,7 @@ Columns = Mapping[tuple[str, str], Sequence[str]]
 
 
 def markdown_table(columns: Columns) -> str:
-    """Write a table as Markdown, with the first column left-aligned and the others right-aligned.
-
-    Args:
-        columns: The columns; any `|` in a cell is escaped.
-
-    Returns:
-        The table, without a trailing line feed.
-    """
+    """Write a table as Markdown, with the first column left-aligned; `|` in a cell is escaped."""
     headings = [" ".join(names).strip() for names in columns]
     lines = ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
     for row in zip(*columns.values(), strict=True):

@@ -31,13 +31,7 @@ MODEL_ORDER = ("T5", "RT", "xVal")
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run.
-
-    Args:
-        folder: Folder of the run.
-        record: Record of what was run.
-        metrics: Maps each test set to its metrics.
-    """
+    """A finished run: its folder, the record of what was run, and the metrics of each test set."""
 
     folder: RunFolder
     record: RunRecord
@@ -51,7 +45,7 @@ class Group:
     Args:
         label: Name of the objective, with the settings that distinguish it from others of the same name.
         runs: Runs sorted by seed.
-        reading: How numbers are read, see `GenerationSettings.read`.
+        reading: How numbers are read, one of `READINGS`.
     """
 
     label: str
@@ -80,12 +74,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The runs on one dataset.
-
-    Args:
-        name: Name of the dataset.
-        groups: Rows of the tables and series of the figures, in order. Differences are to the first one.
-    """
+    """The runs on one dataset; each group is a row of tables, and differences are to the first."""
 
     name: str
     groups: Sequence[Group]

@@ -23,15 +23,8 @@ UNFINISHED = ".unfinished-"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Args:
-        arguments: Arguments after `ntl report`. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit code, see `ntl.cli.run_program`.
-    """
-    return run_program("ntl report", _report, list(sys.argv[1:] if arguments is None else arguments))
+    """Run the program on what follows `ntl report`; see `ntl.cli.run_program`."""
+    return run_program("ntl report", _report, arguments)
 
 
 def _report(arguments: Sequence[str]) -> int:

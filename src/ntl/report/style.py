@@ -41,13 +41,7 @@ OBJECTIVES = (
 
 
 class SeriesStyle(NamedTuple):
-    """How one series is drawn; the first 21 styles are distinguishable even without colour.
-
-    Args:
-        colour: Colour of lines, bars and points.
-        dashes: Line style, as matplotlib takes it.
-        marker: Marker of points.
-    """
+    """How one series is drawn; the first 21 styles are distinguishable even without colour."""
 
     colour: str
     dashes: object
@@ -55,13 +49,9 @@ class SeriesStyle(NamedTuple):
 
 
 def styles(labels: Sequence[str]) -> dict[str, SeriesStyle]:
-    """Choose a style for each objective, the same in every figure of every report for those in `OBJECTIVES`.
+    """Choose a style for each objective, by its name; no two are the same.
 
-    Args:
-        labels: Names of the objectives.
-
-    Returns:
-        Maps each name to its style; no two are the same.
+    Those in `OBJECTIVES` look the same in every figure of every report.
     """
     order = dict.fromkeys((*OBJECTIVES, *labels))
     places = {label: place for place, label in enumerate(order)}
@@ -107,11 +97,7 @@ def new_figure(
 def plot_seeds(ax: Axes, seeds: Sequence[Mapping[float, float]], look: SeriesStyle, label: str) -> None:
     """Plot the median over seeds, at the points that all seeds share, with a band over all seeds.
 
-    Args:
-        ax: Panel.
-        seeds: Maps x to y, for each seed. Without seeds, the series is only in the legend.
-        look: Style of the series.
-        label: Name of the series.
+    Each seed maps x to y. Without seeds, the series is only in the legend.
     """
     xs = sorted(set.intersection(*(set(points) for points in seeds))) if seeds else []
     values = np.array([[points[x] for x in xs] for points in seeds])

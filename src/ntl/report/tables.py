@@ -29,12 +29,9 @@ LOG_NOTE = " log MAE and log R²: of sign(x)·log10(|x| + 1), as in the paper, o
 
 
 class Column(NamedTuple):
-    """A column of the table.
+    """A column of the table: the name of a metric in metrics.json, and the column's heading.
 
-    Args:
-        metric: Name of the metric in metrics.json.
-        heading: Heading of the column.
-        best: Whether the largest (`max`) or the smallest (`min`) value is best; empty if neither is.
+    `best` says whether the largest (`max`) or the smallest (`min`) value is best; empty if neither is.
     """
 
     metric: str
@@ -80,15 +77,7 @@ Table = tuple[Columns, list[str]]
 
 
 def markdown_report(datasets: Sequence[Dataset], left_out: Sequence[str] = ()) -> str:
-    """Write all tables as Markdown.
-
-    Args:
-        datasets: The datasets.
-        left_out: One line for each run that is left out.
-
-    Returns:
-        The content of table.md.
-    """
+    """Write all tables, and one line for each run that is left out, as Markdown: table.md."""
     parts = []
     for dataset in datasets:
         parts.append(f"## {dataset.name}")

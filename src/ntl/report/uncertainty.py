@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ntl.data import evenly_spaced
 from ntl.report.groups import Group
 from ntl.report.style import (
     FLOOR,
@@ -32,13 +33,7 @@ def draw_calibration(
 ) -> Figure | None:
     """Draw the share of answers that central intervals cover against the share that they promise to.
 
-    Args:
-        groups: Groups of one dataset.
-        tests: Test sets; those without quantiles are left out.
-        looks: Style of each group, by its label.
-
-    Returns:
-        The figure, or None if no quantiles were read.
+    Test sets without quantiles are left out. Returns None if no quantiles were read.
     """
     found = {test: [_coverage(group, test) for group in groups] for test in tests}
     shown = [test for test in tests if any(found[test])]
@@ -63,13 +58,7 @@ def draw_intervals(
 ) -> Figure | None:
     """Draw intervals and medians of each model's first seed, sorted by the true number.
 
-    Args:
-        test: Name of the test set.
-        answers: Predictions by label and seed.
-        looks: Style of each label.
-
-    Returns:
-        The figure, or None if no quantiles were read.
+    `answers` holds predictions by label and seed. Returns None if no quantiles were read.
     """
     firsts = [(label, *next(iter(seeds.items()))) for label, seeds in answers.items()]
     read = [(label, seed, [p for p in own if p.lower is not None]) for label, seed, own in firsts]
@@ -103,13 +92,11 @@ def _coverage(group: Group, test: str) -> list[dict[float, float]]:
 
 def _intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
     """Plot some intervals at the places of their questions, in the order of the true numbers."""
-    ordered = sorted(predictions, key=lambda p: p.true)
-    count = min(len(ordered), MOST_INTERVALS)
-    chosen = [ordered[i * len(ordered) // count] for i in range(count)]
+    chosen = evenly_spaced(sorted(predictions, key=lambda p: p.true), MOST_INTERVALS)
     columns = ([getattr(p, name) for p in chosen] for name in ("true", "lower", "median", "upper"))
     true, lower, median, upper = (np.array(column, dtype=float) for column in columns)
     limits = margins(true, 0.25)
-    at, missed = np.arange(count), (true < lower) | (true > upper)
+    at, missed = np.arange(len(chosen)), (true < lower) | (true > upper)
     for where, shade, alpha in ((~missed, colour, 0.5), (missed, VERMILION, 1.0)):
         # Ends far outside are drawn at the edge, so that they do not compress the rest.
         ax.vlines(at[where], lower[where].clip(*limits), upper[where].clip(*limits), color=shade, alpha=alpha)

@@ -37,23 +37,27 @@ from ntl.training.run_folder import CHECKPOINT, RunFolder, RunRecord
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
 
 
-def check_folder(settings: RunSettings) -> None:
+def check_folder(settings: RunSettings) -> Path | None:
     """Check, before anything is loaded, that nothing in the output folder would be overwritten.
+
+    Returns:
+        The checkpoint to continue from; None to train from the start, or only to evaluate.
 
     Raises:
         UserError: The folder holds a run that is neither resumed nor evaluated, holds other files, or cannot
             be written; or there is no checkpoint to resume from.
     """
-    folder = RunFolder(settings.output_dir)
-    name = f"training_args.output_dir={folder}"
-    resumes = settings.resume and not settings.only_evaluate
-    if resumes and settings.checkpoint is None and last_complete_checkpoint(folder.path) is None:
-        raise UserError(
-            f"training_args.resume_from_checkpoint=true, but {folder} has no complete checkpoint "
-            f"(checkpoint-* with {TRAINER_STATE_NAME}); expected the training_args.output_dir of the run to "
-            "continue. Correct it (or the keys that form its default), or train from the start with "
-            "training_args.overwrite_output_dir=true instead."
-        )
+    folder, checkpoint = RunFolder(settings.output_dir), None
+    name = f"training_args.output_dir={settings.output_dir}"
+    if settings.resume and not settings.only_evaluate:
+        checkpoint = settings.checkpoint or last_complete_checkpoint(folder.path)
+        if checkpoint is None:
+            raise UserError(
+                f"training_args.resume_from_checkpoint=true, but {folder} has no complete checkpoint "
+                f"(checkpoint-* with {TRAINER_STATE_NAME}); expected the training_args.output_dir of the run "
+                "to continue. Correct it (or the keys that form its default), or train from the start with "
+                "training_args.overwrite_output_dir=true instead."
+            )
     if not folder.path.is_dir():
         parent = next(p for p in folder.path.absolute().parents if p.exists())
         if folder.path.exists() or not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
@@ -69,6 +73,7 @@ def check_folder(settings: RunSettings) -> None:
             )
     else:
         _check_held_run(settings, folder.record(), name)
+    return checkpoint
 
 
 def _check_held_run(settings: RunSettings, record: RunRecord, name: str) -> None:
@@ -96,10 +101,6 @@ def _check_held_run(settings: RunSettings, record: RunRecord, name: str) -> None
 
 def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
     """Find what is left of a run of a comparison, and check its folder.
-
-    Args:
-        settings: Settings of the run.
-        overwrite: Whether a run of another configuration is replaced.
 
     Returns:
         Settings that start, continue or replace the run, or that add readings to a finished one; None if it
@@ -148,12 +149,12 @@ def open_folder(settings: RunSettings, approach: Approach) -> None:
         UserError: The folder cannot be written.
     """
     folder = RunFolder(settings.output_dir)
-    replaces = settings.overwrite and not settings.resume
-    if folder.holds_run() and not replaces:
+    is_held = folder.holds_run()
+    if is_held and (settings.resume or not settings.overwrite):
         return
     parameters = sum(p.numel() for p in approach.model.parameters())
     try:
-        if folder.holds_run():
+        if is_held:
             shutil.rmtree(folder.path)
         folder.write_record(replace(new_record(settings), parameters=parameters))
     except OSError as error:
@@ -201,10 +202,6 @@ def place_evaluation(
     the first one. An evaluation with the same settings, or with more readings, is written to the same folder.
     If it only has fewer readings, the run's own evaluation contains it. An evaluation with another model,
     other decoding settings or other questions gets a folder named after the differences.
-
-    Args:
-        settings: Settings of a run.
-        data: The task, with the questions to be answered.
 
     Returns:
         The folder of the run or a folder for this evaluation inside it, the content of its `run.json`, and
@@ -284,10 +281,6 @@ def check_checkpoint(checkpoint: Path, model: PreTrainedModel) -> None:
     """Check, before training continues from a checkpoint, that it is complete and belongs to the model.
 
     transformers silently starts with a new optimizer, schedule or random state if their files are missing.
-
-    Args:
-        checkpoint: Folder of the checkpoint.
-        model: Model to train.
 
     Raises:
         UserError: A file is missing or cannot be read, or the checkpoint belongs to another model.

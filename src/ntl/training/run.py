@@ -19,17 +19,11 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from ntl.approaches import Approach, build_approach
 from ntl.config.settings import RunSettings
-from ntl.data import TaskData, load_task
+from ntl.data import TaskData, evenly_spaced, load_task
 from ntl.encodings.cache import tokenize
 from ntl.errors import UserError, describe
-from ntl.evaluation import check_readings, describe_metrics, evaluate, evaluate_tests, evenly_spaced
-from ntl.training.folders import (
-    check_checkpoint,
-    check_folder,
-    last_complete_checkpoint,
-    open_folder,
-    place_evaluation,
-)
+from ntl.evaluation import check_readings, describe_metrics, evaluate, evaluate_tests
+from ntl.training.folders import check_checkpoint, check_folder, open_folder, place_evaluation
 from ntl.training.run_folder import Metrics, RunFolder
 from ntl.training.trainer import ApproachTrainer
 
@@ -50,7 +44,7 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
     Raises:
         UserError: A setting, the data, the model or the output folder cannot be used.
     """
-    check_folder(settings)
+    checkpoint = check_folder(settings)
     arguments = training_arguments(settings)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()  # of loading and saving weights, not of training
@@ -59,13 +53,10 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
     set_seed(arguments.seed)
     approach = build_approach(settings.model, settings.loss)
     data = load_task(settings.data)  # last, because it may take minutes
-    checkpoint = None
     if not settings.only_evaluate:
         approach.fit(example.answer for example in data.train)
-        if settings.resume:
-            checkpoint = settings.checkpoint or last_complete_checkpoint(settings.output_dir)
-            assert checkpoint is not None  # see check_folder
-            check_checkpoint(checkpoint, approach.model)
+    if checkpoint is not None:
+        check_checkpoint(checkpoint, approach.model)
     check_readings(approach, data, settings.generation)
     # No process writes before all have passed their checks.
     PartialState().wait_for_everyone()
@@ -141,10 +132,10 @@ def train(
     Raises:
         UserError: The data cannot be encoded, a checkpoint cannot be written, or training diverges.
     """
+    cache = Path(settings.data["cache_dir"])
     with arguments.main_process_first(desc="tokenize"):
         training, validation = (
-            tokenize(examples, approach, settings.model, settings.cache_dir)
-            for examples in (data.train, data.validation)
+            tokenize(examples, approach, settings.model, cache) for examples in (data.train, data.validation)
         )
     shown = evenly_spaced(data.validation, settings.samples_during_training)
 
@@ -161,7 +152,6 @@ def train(
         eval_dataset=validation,
     )
     trainer.train_from(checkpoint)
-    trainer.save_model()
     return trainer.model_wrapped
 
 
@@ -187,5 +177,5 @@ def answer_tests(
         results[test], started = metrics, time.monotonic()
     if arguments.should_save:
         folder.write_record(replace(record, status="finished"))
-    say(f"Metrics and predictions are in {folder}")
+    say(f"Metrics and predictions are in {folder.path}")
     return results

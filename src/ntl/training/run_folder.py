@@ -63,18 +63,10 @@ class RunRecord:
 
 
 class Prediction(NamedTuple):
-    """One answered question.
+    """One answered question: the model's `text` beside the correct `answer`.
 
-    Args:
-        question: The question.
-        answer: The correct answer.
-        text: The model's answer.
-        predicted: The last number of `text`, or None if it has none or numbers are not compared.
-        true: The last number of `answer`, or None if it has none or numbers are not compared.
-        lower: Lower end of the model's interval; like the next three None if it was not read.
-        median: Median of the model's distribution.
-        upper: Upper end of the interval.
-        mean: Mean of the distribution.
+    `predicted` and `true` are the last numbers of both; None without one, or if numbers are not compared. The
+    ends of the model's interval, the median and the mean of its distribution are None if they were not read.
     """
 
     question: str
@@ -94,10 +86,9 @@ class Prediction(NamedTuple):
 
 
 class RunFolder:
-    """The files of one run. Reading raises a `UserError` if a file cannot be read.
+    """The files of one run, whose folder need not exist.
 
-    Args:
-        path: The folder; it need not exist.
+    Reading raises a `UserError` if a file cannot be read.
     """
 
     def __init__(self, path: Path | str):
@@ -209,8 +200,7 @@ class RunFolder:
     def add_to_curve(self, point: Mapping[str, float | None]) -> None:
         """Add a point to the learning curve, and remove those that a resumed run repeats.
 
-        Args:
-            point: `step` and the metrics (`eval_loss`, `eval_mae`, ...), each finite or None.
+        The point has `step` and the metrics (`eval_loss`, `eval_mae`, ...), each finite or None.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         before = [p for p in self.curve() if p["step"] < point["step"]]
@@ -218,10 +208,7 @@ class RunFolder:
 
 
 def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
-    """Find runs in folders and their subfolders.
-
-    Args:
-        folders: Folders that are runs or may contain some.
+    """Find runs in folders that are runs or contain some.
 
     Returns:
         Each run once, in the order of the folders and sorted by path within each. Evaluations and checkpoints

@@ -42,13 +42,10 @@ LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program.
-
-    Args:
-        arguments: Hydra overrides. Default: `sys.argv[1:]`.
+    """Run the program on Hydra overrides; see `ntl.cli.run_program`.
 
     Returns:
-        The exit code: 0 if all runs are finished, 1 if one failed, otherwise see `ntl.cli.run_program`.
+        The exit code: 0 if all runs are finished, 1 if one failed, otherwise that of `run_program`.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     command = shlex.join(["ntl", "compare", *arguments])
@@ -65,9 +62,6 @@ def _compare(arguments: Sequence[str]) -> int:
 
 def compare(comparison: Comparison) -> int:
     """Do the missing runs of a comparison, and report all finished ones.
-
-    Args:
-        comparison: The runs.
 
     Returns:
         The exit code: 0 if all runs are finished, 1 if one failed.
@@ -129,11 +123,7 @@ def check_data(runs: Collection[RunSettings]) -> None:
 
 
 def do_runs(runs: Mapping[str, RunSettings], jobs: int) -> Iterator[str]:
-    """Do runs, several at a time, and show the progress of all together.
-
-    Args:
-        runs: Settings of each run, by its name.
-        jobs: Number of runs at a time.
+    """Do runs, `jobs` at a time, and show the progress of all together.
 
     Yields:
         The name of each run that has finished. Runs that failed are only printed.

@@ -96,13 +96,13 @@ class ApproachTrainer(Seq2SeqTrainer):
             self.is_fsdp_enabled = True
 
     def train_from(self, checkpoint: Path | None) -> None:
-        """Train to the last step, and load the best model if the arguments ask for it.
+        """Train to the last step, load the best model if the arguments ask for it, and save the model.
 
         Args:
             checkpoint: Checkpoint to continue from. None trains from the start.
 
         Raises:
-            UserError: The state of the optimizer cannot be loaded, or a checkpoint cannot be written.
+            UserError: The state of the optimizer cannot be loaded, or a file cannot be written.
         """
         if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
             shard(self.model, self.accelerator.state.fsdp_plugin)
@@ -115,12 +115,11 @@ class ApproachTrainer(Seq2SeqTrainer):
                 self._seconds_before = self.folder.record().train_seconds
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             self._record_progress()
-            return
-        # The run was killed after its last step; transformers would train one step more.
-        best = state["best_global_step"] if self.args.load_best_model_at_end else None
-        self._load_from_checkpoint(
-            str(checkpoint if best is None else checkpoint.with_name(f"{CHECKPOINT}{best}"))
-        )
+        else:  # The run was killed after its last step; transformers would train one step more.
+            best = state["best_global_step"] if self.args.load_best_model_at_end else None
+            chosen = checkpoint if best is None else checkpoint.with_name(f"{CHECKPOINT}{best}")
+            self._load_from_checkpoint(str(chosen))
+        self.save_model()
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         try:
@@ -224,11 +223,7 @@ class Bar(ProgressCallback):
 
 
 class ProgressReporter(TrainerCallback):
-    """Reports the share of the updates that are done.
-
-    Args:
-        report: Function that takes the share.
-    """
+    """Reports the share of the updates that are done by calling `report`."""
 
     def __init__(self, report: Callable[[float], None]):
         self.report = report
@@ -243,11 +238,8 @@ def shard(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> Non
     """Shard each layer of a model, and all remaining parameters as one group.
 
     accelerate would put the input and output embeddings into a group of their own. This fails for models such
-    as T5, whose encoder and decoder share that table, because a parameter can belong to only one group.
-
-    Args:
-        model: Model with unsharded parameters.
-        plugin: Sharding options. Its `auto_wrap_policy` is removed, so that accelerate does not shard again.
+    as T5, whose encoder and decoder share that table, because a parameter can belong to only one group. The
+    plugin's `auto_wrap_policy` is removed, so that accelerate does not shard again.
     """
     options = {
         "reshard_after_forward": plugin.reshard_after_forward,

@@ -23,13 +23,9 @@ Kind = Literal["progress", "done", "failed"]
 
 
 def run_all(runs: Mapping[str, RunSettings], jobs: int) -> Iterator[tuple[str, Kind, Any]]:
-    """Do all runs, several at a time.
+    """Do all runs in their order, `jobs` at a time.
 
     The processes are stopped when the iterator is closed or an interrupt ends it.
-
-    Args:
-        runs: Settings of each run, by its name, in the order in which they are started.
-        jobs: Number of runs at a time.
 
     Yields:
         The name of a run, and `progress` with the share of its updates that are done, `done` with the metrics

@@ -17,17 +17,12 @@ from typing import Any
 import numpy as np
 
 from ntl.data import Example, TaskData
-from ntl.data.files import Layout, Plan, load_files, read_pairs
+from ntl.data.files import SPLIT_FILES, Layout, Plan, load_files, read_pairs
 from ntl.data.questions import TEMPLATES, draw_expression
 from ntl.data.tasks.mathematics_dataset import DIFFICULTIES, find_archive
 from ntl.errors import UserError
 
-PREPARED = Layout({
-    "train": "arithmetic_train.txt",
-    "validation": "arithmetic_val.txt",
-    "interpolate": "arithmetic_test_interpolate.txt",
-    "extrapolate": "arithmetic_test_extrapolate.txt",
-})  # fmt: skip
+PREPARED = Layout({split: f"arithmetic_{file}.txt" for split, file in SPLIT_FILES.items()})
 
 # For each split, the range of the number of integers in a question, and the largest integer.
 GENERATED = {

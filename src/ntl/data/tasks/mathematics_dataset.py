@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ntl.data import Example, TaskData
-from ntl.data.files import Layout, Plan, find_layout, load_files, read_pairs
+from ntl.data.files import SPLIT_FILES, Layout, Plan, find_layout, load_files, read_pairs
 from ntl.data.questions import MAKERS, questions
 
 DIFFICULTIES = ("easy", "medium", "hard")
@@ -35,12 +35,7 @@ EXTRAPOLATE_MODULES = (
     "numbers__place_value_big",
     "numbers__round_number_big",
 )
-PREPARED = Layout({
-    "train": "train.txt",
-    "validation": "val.txt",
-    "interpolate": "test_interpolate.txt",
-    "extrapolate": "test_extrapolate.txt",
-})  # fmt: skip
+PREPARED = Layout({split: f"{file}.txt" for split, file in SPLIT_FILES.items()})
 # Top-level folder of the archive. If it is unpacked in the data folder, the files are one level deeper.
 ARCHIVE = "mathematics_dataset-v1.0"
 BUCKET = 32 * 2**20  # bytes of text

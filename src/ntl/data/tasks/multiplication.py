@@ -12,18 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ntl.data import Example, TaskData
-from ntl.data.files import Layout, Plan, load_files, read_records
+from ntl.data.files import SPLIT_FILES, Layout, Plan, load_files, read_records
 from ntl.errors import UserError
 
-PREPARED = Layout(
-    {
-        "train": "train.jsonl",
-        "validation": "val.jsonl",
-        "interpolate": "test_interpolate.jsonl",
-        "extrapolate": "test_extrapolate.jsonl",
-    },
-    read_records,
-)
+PREPARED = Layout({split: f"{file}.jsonl" for split, file in SPLIT_FILES.items()}, read_records)
 # The paper's repository has one test file.
 PUBLISHED = Layout({"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}, read_records)
 

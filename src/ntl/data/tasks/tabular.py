@@ -110,17 +110,14 @@ def _order(table: pd.DataFrame, settings: Mapping[str, Any]) -> Sequence[int]:
     if split_by is None:
         return np.random.default_rng(settings["data_seed"]).permutation(len(table)).tolist()
     column = table[split_by].reset_index(drop=True)
-    for values in (pd.to_numeric(column, errors="coerce"), _dates(column)):
+    dates = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True)
+    for values in (pd.to_numeric(column, errors="coerce"), dates):
         if values.notna().sum() == column.notna().sum():
             return values.sort_values(kind="stable", na_position="first").index.tolist()
     raise UserError(
         f"dataset_args.split_by={split_by} names a column with the value {column[column.notna()].iloc[0]!r}; "
         "expected numbers, or dates such as 2026-11-21. Rewrite the column, or name another one."
     )
-
-
-def _dates(column: pd.Series) -> pd.Series:
-    return pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True)
 
 
 def _texts(column: pd.Series, digits: int | None) -> pd.Series:
