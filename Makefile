@@ -10,7 +10,7 @@ ARGS ?=
 .PHONY: demo test test-oldest install lint format bench docs docs-serve release-check published clean
 
 demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a table, draw the figures
-	$(BIN)/ntl compare run_specific_config@_global_=demo $(ARGS)
+	$(BIN)/ntl compare preset=demo $(ARGS)
 
 # One thread per process: two processes of two threads each take three times as long on two cores.
 test: $(INSTALLED) published  ## all tests

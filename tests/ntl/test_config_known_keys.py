@@ -5,6 +5,7 @@ import pytest
 from omegaconf import OmegaConf
 from published_commands import DEBUG, TRAINING
 
+from ntl.config.comparison import KEYS as COMPARISON_KEYS
 from ntl.config.comparison import load_comparison
 from ntl.config.compose import choices, compose_config
 from ntl.config.paper_keys import read_settings
@@ -123,6 +124,16 @@ def test_a_run_specific_configuration_only_sets_keys_of_the_other_files(name):
     text = (resources.files("ntl.config") / f"run_specific_config/{name}.yaml").read_text()
     for section, keys in OmegaConf.create(text).items():
         assert set(keys) <= set(run.config[section])
+
+
+@pytest.mark.parametrize("name", choices("preset"))
+def test_a_preset_of_a_comparison_composes_and_only_sets_keys_of_the_other_files(name):
+    text = (resources.files("ntl.config") / f"preset/{name}.yaml").read_text()
+    runs = load_comparison([f"preset={name}"]).runs
+    assert len(runs) > 1
+    for section, keys in OmegaConf.create(text).items():
+        for run in runs.values():
+            assert section in COMPARISON_KEYS or set(keys) <= set(run.config[section])
 
 
 @pytest.mark.parametrize("dataset", choices("dataset_args"))
