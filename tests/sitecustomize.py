@@ -8,18 +8,25 @@ from importlib.abc import MetaPathFinder
 
 
 class _AfterTorch(MetaPathFinder):
-    """Installs the noise at the end of the import of torch, in processes that import it."""
+    """Installs the noise at the end of the import of torch, in processes that import it.
+
+    Some packages only ask where torch is, before they import it: the finder stays until torch is loaded.
+    """
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
+        try:
+            spec = importlib.util.find_spec("torch")
+        finally:
+            sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_and_install(module):
                 load(module)
+                sys.meta_path.remove(self)
                 importlib.import_module("rounding")
 
             spec.loader.exec_module = load_and_install

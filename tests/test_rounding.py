@@ -118,6 +118,10 @@ def test_processes_get_noise_unless_they_do_not_import_torch(noise: None) -> Non
     done = subprocess.run([sys.executable, "-c", MULTIPLY], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 0
     assert not done.stderr
+    # As transformers does: ask where torch is before importing it.
+    asking = f"import importlib.util; importlib.util.find_spec('torch'); {MULTIPLY}"
+    done = subprocess.run([sys.executable, "-c", asking], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 0
     without = "import sys; print('torch' in sys.modules, 'rounding' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
