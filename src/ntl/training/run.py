@@ -132,7 +132,7 @@ def train(
     Raises:
         UserError: The data cannot be encoded, a checkpoint cannot be written, or training diverges.
     """
-    cache = Path(settings.data["cache_dir"])
+    cache = Path(settings.data["cache_dir"]).expanduser()
     with arguments.main_process_first(desc="tokenize"):
         training, validation = (
             tokenize(examples, approach, settings.model, cache) for examples in (data.train, data.validation)
