@@ -123,7 +123,7 @@ def check_wheel(wheel: Path, version: str) -> None:
         sizes = {info.filename: info.file_size for info in archive.infolist()}
     about = f"ntloss-{version}.dist-info/"
     allowed = re.compile(
-        rf"(ntloss|ntl)/([\w/]+\.py|py\.typed)|ntl/config/[\w/]+\.yaml|ntl/data/sample/.*|{re.escape(about)}.*"
+        rf"(ntloss|ntl)/([\w/]+\.py|py\.typed)|ntl/(?:config|approaches)/[\w/]+\.yaml|ntl/data/sample/.*|{re.escape(about)}.*"
     )
     if others := sorted(name for name in sizes if not allowed.fullmatch(name)):
         raise ReleaseError(f"the wheel holds {', '.join(others)}")
@@ -144,6 +144,7 @@ def check_sdist(sdist: Path) -> None:
         "mkdocs.yml",
         "Makefile",
         "CITATION.cff",
+        "results/study/study.yaml",
         *CONSTRAINTS.values(),
     }
     if missing := sorted(needed - names):

@@ -8,7 +8,8 @@
 `study.yaml` says which runs there are. Learning rates and weights are selected by runs on another seed and
 other data, which come first. Each run writes its configuration, metrics and learning curve to a folder below
 `results/study/runs`; model weights and answers are deleted. diamonds.csv and txhousing.csv, two data sets of
-ggplot2 (plotnine ships them), belong into data/tabular.
+ggplot2 (plotnine ships them), belong in data/tabular. Text needs `ntl prepare gsm8k source=FOLDER`, with the
+folder of GSM8K's official files.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from itertools import groupby, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -106,10 +107,9 @@ class Run(NamedTuple):
             f"training_args.max_steps={self.steps}",
             f"training_args.eval_steps={self.steps // 8}",
             f"training_args.learning_rate={rate}",
-            *([f"dataset_args.data_seed={self.seed}"] if selects else []),
+            *([f"dataset_args.data_seed={self.seed}"] if selects and task["family"] != "tables" else []),
         ]
-        config = compose_config("compare", overrides, "results/study/run.py")
-        sections = {key: value for key, value in config.items() if key not in KEYS}
+        sections = compose(overrides)
         sections["training_args"] |= {"seed": self.seed, "output_dir": os.path.relpath(self.folder)}
         return read_settings(sections)
 
@@ -127,7 +127,11 @@ def main() -> int:
     given = parser.parse_args()
     if unknown := [name for name in given.only if name not in ("selection", *STUDY["settings"])]:
         parser.error(f"{unknown[0]} is no task; expected selection or some of {', '.join(STUDY['settings'])}")
-    wanted = {run: place for place, part in enumerate(parts()) for run in part if is_asked(run, given.only)}
+    wanted: dict[Run, int] = {}
+    for place, part in enumerate(parts()):
+        for run in part:
+            if is_asked(run, given.only):
+                wanted.setdefault(run, place)
     missing = [run for run in wanted if not run.is_finished()]
     print(f"{len(wanted)} runs, {len(missing)} of them missing: {estimate(missing, given.jobs)}")
     if given.list:
@@ -213,6 +217,12 @@ def selection_errors(family: str, objective: str) -> dict[float, float]:
         for run in runs
         if run.is_finished()
     }
+
+
+def compose(overrides: Sequence[str]) -> dict[str, Any]:
+    """Compose the configuration of a run."""
+    config = compose_config("compare", overrides, "results/study/run.py")
+    return {key: value for key, value in config.items() if key not in KEYS}
 
 
 def words(text: str) -> list[str]:

@@ -10,13 +10,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 
 import matplotlib as mpl
 import numpy as np
 from run import BASELINE, HERE, STUDY, selection_errors
 from scipy.stats import ttest_1samp
 
+from ntl.config.paper_keys import compared_settings
 from ntl.report.groups import mean_and_interval
 from ntl.report.style import FLOOR, STYLE, add_legend, new_figure, plot_seeds, series_style
 from ntl.scores import reading_metric
@@ -31,15 +32,17 @@ NAMES = {
     "ntil": "CE + NTIL", "number_level": "CE + number-level NTL", "raft": "RAFT",
 }  # fmt: skip
 NOTE = (
-    "Means over seeds with the half-width of their 95 % confidence intervals (Student's t). *Over CE* is "
+    "Means over seeds with the half-width of their 95 % confidence intervals (Student's t). All seeds "
+    "share one training and one test set, so the intervals do not cover the choice of data. *Over CE* is "
     "the mean difference to cross-entropy alone with the same reading and the same seeds, negative where "
-    "the loss is better; *p* is of the paired t-test, corrected by Holm's method over the losses of a "
-    "table; *won* counts the seeds with a lower error. *CE's error at* is the share of cross-entropy's "
-    "training steps after which the validation error first is that of cross-entropy at its end. *NLL* is "
-    "per token. *Time* is that of training, evaluations included, over cross-entropy's, on a machine with "
-    "other work."
+    "the other is better; *p* is of the paired t-test, corrected by Holm's method over the rows of a "
+    "table with the same reading; *won* counts the seeds with a lower error. *Invalid* answers hold no "
+    "number, and have no error. *CE's error at* is the share of cross-entropy's training steps after "
+    "which the validation error first is that of cross-entropy at its end. *NLL* is per token. *Time* is "
+    "that of training, evaluations included, over cross-entropy's, on a machine with other work."
 )
 NONE = "–"
+ENOUGH = 100  # validation questions of a learning curve that is compared
 # Text, objective and reading, baseline and reading.
 CLAIMS = (
     ("NTL-WAS is better than cross-entropy, both greedy", "ntl_was", "greedy", "ce", "greedy"),
@@ -51,6 +54,8 @@ CLAIMS = (
     ("The regression head is better than CRPS's median", "regression_head", "greedy", "crps", "median"),
     ("Cross-entropy's median is better than its greedy answer", "ce", "median", "ce", "greedy"),
     ("Cross-entropy's median is better than NTL-WAS, greedy", "ce", "median", "ntl_was", "greedy"),
+    ("Cross-entropy's median is better than NTL-MSE, greedy", "ce", "median", "ntl_mse", "greedy"),
+    ("Cross-entropy's median is better than CRPS, greedy", "ce", "median", "crps", "greedy"),
     ("NTL-WAS's median is better than its greedy answer", "ntl_was", "median", "ntl_was", "greedy"),
     ("NTL-WAS is better than cross-entropy, both by the median", "ntl_was", "median", "ce", "median"),
     ("CRPS is better than cross-entropy, both by the median", "crps", "median", "ce", "median"),
@@ -109,11 +114,12 @@ def main() -> None:
         *(text_table(name, setting) for name, setting in settings.items() if is_text(name)),
         "## Claims",
         "Yes or no where the 95 % confidence interval of the paired difference excludes 0; in brackets the "
-        "difference in mean absolute error over the second one's.",
+        "difference in mean absolute error over the second one's. The intervals are not corrected for the "
+        "number of claims and settings.",
         "\n".join(f"- {claim}" for claim in claims(settings)),
         "## Selected settings",
-        "Greedy error on validation data of one run per candidate, with a seed and data that no table above "
-        "uses. The other runs use the candidate with the least error.",
+        "Greedy error on validation data of one run per candidate, with a seed and, for generated tasks, "
+        "data that no table above uses. The other runs use the candidate with the least error.",
         *selection_tables(),
     ]
     (HERE / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -128,19 +134,24 @@ def load_settings() -> dict[str, Setting]:
     for name, task in STUDY["settings"].items():
         for steps in task["steps"]:
             folder = HERE / "runs" / f"{name}-{steps}"
-            runs = {o: load_runs(folder / o, "seed*") for o in STUDY["objectives"]}
+            runs = {o: load_runs(folder / o) for o in STUDY["objectives"]}
             if runs[BASELINE]:
                 found[f"{name}-{steps}"] = {objective: seeds for objective, seeds in runs.items() if seeds}
     return found
 
 
-def load_runs(folder: Path, pattern: str) -> dict[int, Run]:
+def load_runs(folder: Path) -> dict[int, Run]:
     """Load the finished runs in the subfolders of a folder, by seed."""
-    runs = {}
-    for path in sorted(folder.glob(f"{pattern}/metrics.json")):
+    runs, settings = {}, {}
+    for path in sorted(folder.glob("seed*/metrics.json")):
         run = RunFolder(path.parent)
         record = run.record()
         if record.status == "finished":
+            settings.setdefault(str(compared_settings(record.config)), str(path.parent))
+            if len(settings) > 1:
+                raise SystemExit(
+                    f"{' and '.join(settings.values())} differ in more than their seed; repeat one."
+                )
             tests = [test for test in run.metrics() if test != "validation"]
             runs[record.seed] = Run(run.metrics()[tests[0]], run.curve(), record.steps, record.train_seconds)
     return dict(sorted(runs.items()))
@@ -222,13 +233,12 @@ def text_table(name: str, setting: Setting) -> str:
     rows = []
     for objective, runs in setting.items():
         cells = {"objective": NAMES[objective], "seeds": str(len(runs))}
-        titles = {"ce_text": "NLL of text", "ce_numbers": "NLL of numbers", "ntl": "NTL-WAS"}
-        for metric, title in titles.items():
-            found = effect(runs, setting[BASELINE], metric=metric)
+        for metric, title in {"ce_text": "NLL of text", "ce_numbers": "NLL of numbers"}.items():
+            found = None if objective == BASELINE else effect(runs, setting[BASELINE], metric=metric)
             cells[title] = with_interval([run.metrics.get(metric) for run in runs.values()])
             cells[f"{title} over CE"] = rounded(found.mean, found.interval, "+") if found else NONE
         rows.append(cells)
-    return f"## {name}\n\nPer token of the test set's solutions, teacher-forced.\n\n{markdown(rows)}"
+    return f"## {name}\n\nPer token of 200 of the test set's solutions, teacher-forced.\n\n{markdown(rows)}"
 
 
 def row(
@@ -242,6 +252,7 @@ def row(
         "reading": reading,
         "seeds": str(len(runs)),
         "MAE": with_interval([run.value(reading, "mae") for run in runs.values()]),
+        "invalid": percent([run.value(reading, "invalid_rate") for run in runs.values()]),
         "exact": percent([run.value(reading, "exact_number") for run in runs.values()]),
         "over CE": rounded(found.mean, found.interval, "+") if found else NONE,
         "p": f"{corrected[objective]:.2g}" if found else NONE,
@@ -260,11 +271,13 @@ def row(
 def steps_needed(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> str:
     """Return the share of the baseline's steps after which its final validation error is reached (median)."""
     shares = []
+    if any(len(run.curve) == 0 or run.curve[-1]["eval_count"] < ENOUGH for run in baseline.values()):
+        return NONE
     for seed in runs.keys() & baseline.keys():
         goal = baseline[seed].curve[-1]["eval_mae"]
         reached = [point["step"] for point in runs[seed].curve if point["eval_mae"] <= goal]
         shares.append(reached[0] / baseline[seed].steps if reached else float("inf"))
-    middle = median(shares) if shares else float("inf")
+    middle = median_low(shares) if shares else float("inf")
     return "never" if middle == float("inf") else f"{100 * middle:.0f} %"
 
 
@@ -359,8 +372,9 @@ def draw_curves(settings: Mapping[str, Setting]) -> None:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Return a Markdown table without columns that are empty or a dash in every row."""
-    names = [name for name in rows[0] if any(row.get(name) not in ("", NONE, None) for row in rows)]
+    """Return a Markdown table without columns that are empty, a dash or zero in every row."""
+    nothing = ("", NONE, None, "0.0 %", "0.0 ± 0.0 %")
+    names = [name for name in rows[0] if any(row.get(name) not in nothing for row in rows)]
     lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

@@ -2,7 +2,8 @@
 
 The trees (scikit-learn's HistGradientBoostingRegressor with absolute error, otherwise its defaults) see the
 columns of the same rows of the same split, as numbers and categories instead of text. The errors of five
-seeds are written to `trees.json`, and `tables.py` puts them beside the language models.
+seeds are written to `trees.json`, and `tables.py` puts them beside the language models. The seed chooses the
+rows for early stopping, which trees use above 10,000 rows only.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from run import BASELINE, HERE, STUDY, Run
+from run import HERE, STUDY, compose, words
 from sklearn.ensemble import HistGradientBoostingRegressor
 
+from ntl.config.paper_keys import read_settings
 from ntl.data import Example, load_task
 from ntl.data.tasks.tabular import MISSING
 from ntl.errors import UserError
@@ -30,7 +32,8 @@ def main() -> int:
         if task["family"] != "tables":
             continue
         try:
-            data = load_task(Run(name, 0, BASELINE, 0).settings().data)
+            overrides = [*words(STUDY["common"]), *words(task["overrides"])]
+            data = load_task(read_settings(compose(overrides)).data)
         except UserError as error:
             print(f"{name}: {error}", file=sys.stderr)
             return 2
