@@ -19,7 +19,7 @@ from scipy.stats import ttest_1samp
 
 from ntl.config.paper_keys import compared_settings
 from ntl.report.groups import mean_and_interval
-from ntl.report.style import FLOOR, STYLE, add_legend, new_figure, plot_seeds, series_style
+from ntl.report.style import FLOOR, STYLE, add_legend, new_figure, plot_seeds, styles
 from ntl.scores import reading_metric
 from ntl.training.run_folder import Metrics, RunFolder
 
@@ -60,6 +60,10 @@ CLAIMS = (
     ("NTL-WAS is better than cross-entropy, both by the median", "ntl_was", "median", "ce", "median"),
     ("CRPS is better than cross-entropy, both by the median", "crps", "median", "ce", "median"),
 )
+# As the lab's figures name these objectives, so that they have the same colours here.
+LOOKS = styles(["T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 + CRPS", "T5 regression head"])
+LOOKS = dict(zip(("ce", "ntl_was", "ntl_mse", "crps", "regression_head"), LOOKS.values(), strict=True))
+LOOKS |= styles([o for o in STUDY["objectives"] if o not in LOOKS])
 Row = dict[str, str]
 
 
@@ -334,7 +338,7 @@ def draw_overview(settings: Mapping[str, Setting]) -> None:
     for ax, reading in zip(axes, ("greedy", "median"), strict=True):
         ax.axvline(0, **FLOOR)
         for i, objective in enumerate(objectives):
-            look = series_style(i + 1)
+            look = LOOKS[objective]
             points = []
             for y, setting in enumerate(settings.values()):
                 found = effect(setting.get(objective, {}), setting[BASELINE], reading)
@@ -357,12 +361,12 @@ def draw_curves(settings: Mapping[str, Setting]) -> None:
     settings = {name: setting for name, setting in settings.items() if not is_text(name)}
     figure, axes = new_figure(len(settings), 3, (3.6, 2.6), (0.0, 0.6))
     for ax, (name, setting) in zip(axes, settings.items(), strict=True):
-        for i, objective in enumerate(STUDY["objectives"]):
+        for objective in STUDY["objectives"]:
             curves = [
                 {p["step"]: p["eval_mae"] for p in run.curve} for run in setting.get(objective, {}).values()
             ]
             if curves:
-                plot_seeds(ax, curves, series_style(i), NAMES[objective])
+                plot_seeds(ax, curves, LOOKS[objective], NAMES[objective])
         ax.set_yscale("log")
         ax.set_title(name)
         ax.set_xlabel("steps")

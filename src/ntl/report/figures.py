@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
 from urllib.parse import quote
@@ -16,9 +17,15 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import LogLocator, NullFormatter
 from tqdm import tqdm
 
-from ntl.report.groups import Dataset
+from ntl.report.groups import Dataset, Group, split_readings
 from ntl.report.style import FLOOR, LINES_NOTE, STYLE, add_legend, margins, new_figure, plot_seeds, styles
-from ntl.report.uncertainty import MOST_MODELS, draw_calibration, draw_intervals
+from ntl.report.uncertainty import (
+    MOST_MODELS,
+    draw_calibration,
+    draw_intervals,
+    plot_calibration,
+    plot_intervals,
+)
 from ntl.training.run_folder import Prediction
 
 # Maps keys of a learning curve's points to the title and the y-axis label.
@@ -216,41 +223,57 @@ class DatasetFigures:
         return figure
 
     def overview(self, test: str) -> Figure:
-        """Draw errors during training, the error of each seed, and predicted against true numbers."""
-        shown = list(self.answers[test].items())[:2]
-        widths = [1.25, 1.35, *[1.0] * len(shown)]
+        """Draw errors during training, the error of each seed and reading, and predictions.
+
+        If quantiles were read, predictions are the first model's intervals, beside the calibration of all
+        models; otherwise they are the numbers of the first two models against the true ones.
+        """
+        answers = list(self.answers[test].items())
+        read = next((pair for pair in answers if next(iter(pair[1].values()))[0].lower is not None), None)
+        shown = answers[:2] if read is None else [read]
+        widths = [1.25, 1.35, 1.0, 1.0] if read or len(shown) > 1 else [1.25, 1.35, 1.0]
         figure, axes = new_figure(len(widths), len(widths), (3.3, 3.3), widths=widths)
         self._curves(axes[0], "eval_mae")
         self._scale_errors(axes[0], test)
         axes[0].set_title("validation MAE during training")
         axes[0].legend(fontsize=8, loc="upper right")
-        self._seeds(axes[1], test, "mae")
-        axes[1].set_yticks(range(len(self.groups)), [g.label.replace(" + ", " +\n") for g in self.groups])
+        rows = self._seeds(axes[1], test, "mae", by_reading=True)
+        axes[1].set_yticks(range(len(rows)), [row.label.replace(" + ", " +\n") for row in rows], fontsize=8)
         floor = self.dataset.reference(test, "noise_mae")
         axes[1].axvline(floor, **FLOOR)
         if max(m.get("mae") or 0.0 for m in self.dataset.metrics(test)) > 30 * floor:
             axes[1].set_xscale("log")  # a model that is hardly trained would compress the rest
         axes[1].set_title(f"{test} MAE (dots: seeds)")
-        for ax, (label, seeds) in zip(axes[2:], shown, strict=True):
+        for ax, (label, seeds) in zip(axes[2:], shown, strict=False):
             seed, predictions = next(iter(seeds.items()))
-            _scatter(ax, predictions, self.looks[label].colour)
+            plot = _scatter if read is None else plot_intervals
+            plot(ax, predictions, self.looks[label].colour)
             ax.set_title(f"{label} (seed {seed})")
         axes[2].set_ylabel("predicted")
+        if read is not None:
+            axes[2].set_xlabel("questions by true number (line)")
+            plot_calibration(axes[3], self.groups, test, self.looks)
+            axes[3].set_title("intervals: promised, found")
         return figure
 
-    def _seeds(self, ax: Axes, test: str, metric: str) -> None:
-        """Draw each seed as a dot and, with enough seeds, the mean with its confidence interval."""
-        for y, group in enumerate(self.groups):
-            colour = self.looks[group.label].colour
-            mean, width = group.mean_and_interval(test, metric)
-            seeds = [value for value in group.values(test, metric).values() if value is not None]
-            enough = len(seeds) >= FEWEST_SEEDS and mean is not None
-            at = [y + 0.12 if enough else y] * len(seeds)
-            ax.scatter(seeds, at, s=22, color=colour, alpha=0.6, lw=0, clip_on=False)
-            if enough:
-                ax.errorbar(mean, y - 0.12, xerr=width, fmt="o", color=colour, ms=5, capsize=3)
-        ax.set_ylim(len(self.groups) - 0.4, -0.6)
+    def _seeds(self, ax: Axes, test: str, metric: str, by_reading: bool = False) -> list[Group]:
+        """Draw each seed as a dot and, with enough seeds, the mean with its interval; return the rows."""
+        rows: list[Group] = []
+        for base in self.groups:
+            readings = split_readings(replace(self.dataset, groups=[base])).groups if by_reading else [base]
+            for group in readings:
+                y, colour = len(rows), self.looks[base.label].colour
+                rows.append(group)
+                mean, width = group.mean_and_interval(test, metric)
+                seeds = [value for value in group.values(test, metric).values() if value is not None]
+                enough = len(seeds) >= FEWEST_SEEDS and mean is not None
+                at = [y + 0.12 if enough else y] * len(seeds)
+                ax.scatter(seeds, at, s=22, color=colour, alpha=0.6, lw=0, clip_on=False)
+                if enough:
+                    ax.errorbar(mean, y - 0.12, xerr=width, fmt="o", color=colour, ms=5, capsize=3)
+        ax.set_ylim(len(rows) - 0.4, -0.6)
         ax.grid(axis="y", visible=False)
+        return rows
 
     def _curves(self, ax: Axes, key: str) -> None:
         """Plot a metric of the validation set against updates."""

@@ -35,20 +35,24 @@ def draw_calibration(
 
     Test sets without quantiles are left out. Returns None if no quantiles were read.
     """
-    found = {test: [_coverage(group, test) for group in groups] for test in tests}
-    shown = [test for test in tests if any(found[test])]
+    shown = [test for test in tests if any(_coverage(group, test) for group in groups)]
     if not shown:
         return None
     figure, axes = new_figure(len(shown), COLUMNS, (3.9, 3.9), (0.0, 0.18 * len(groups)))
     for ax, test in zip(axes, shown, strict=True):
-        ax.plot([0, 1], [0, 1], label="calibrated", **FLOOR)
-        for group, curves in zip(groups, found[test], strict=True):
-            if curves:
-                plot_seeds(ax, curves, looks[group.label], group.label)
-        ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title=test)
-        ax.set(xlabel="share of the model's distribution in the interval", ylabel="share of answers covered")
+        plot_calibration(ax, groups, test, looks)
+        ax.set(title=test, xlabel="share of the model's distribution in the interval")
     add_legend(figure, LINES_NOTE)
     return figure
+
+
+def plot_calibration(ax: Axes, groups: Sequence[Group], test: str, looks: Mapping[str, SeriesStyle]) -> None:
+    """Plot the share of answers that each model's central intervals cover against the promised share."""
+    ax.plot([0, 1], [0, 1], label="calibrated", **FLOOR)
+    for group in groups:
+        if curves := _coverage(group, test):
+            plot_seeds(ax, curves, looks[group.label], group.label)
+    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="promised", ylabel="share of answers covered")
 
 
 def draw_intervals(
@@ -67,7 +71,7 @@ def draw_intervals(
         return None
     figure, axes = new_figure(len(shown), COLUMNS, (5.2, 3.0), (0.0, 0.3))
     for ax, (label, seed, predictions) in zip(axes, shown, strict=True):
-        _intervals(ax, predictions, looks[label].colour)
+        plot_intervals(ax, predictions, looks[label].colour)
         ax.set_title(f"{label} (seed {seed})")
     figure.supxlabel(
         f"{test}: at most {MOST_INTERVALS} questions, sorted by the true number (line). Bars: intervals, red "
@@ -77,20 +81,7 @@ def draw_intervals(
     return figure
 
 
-def _coverage(group: Group, test: str) -> list[dict[float, float]]:
-    """Return, for each seed with quantiles, the share of answers covered by promised share."""
-    curves = (
-        {
-            float(name.removeprefix(COVERAGE)) / 100: value
-            for name, value in run.metrics.get(test, {}).items()
-            if name.startswith(COVERAGE) and value is not None
-        }
-        for run in group.runs
-    )
-    return [curve for curve in curves if curve]
-
-
-def _intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
+def plot_intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
     """Plot some intervals at the places of their questions, in the order of the true numbers."""
     chosen = evenly_spaced(sorted(predictions, key=lambda p: p.true), MOST_INTERVALS)
     columns = ([getattr(p, name) for p in chosen] for name in ("true", "lower", "median", "upper"))
@@ -104,3 +95,16 @@ def _intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None
     ax.plot(at, true, color="#333333", lw=1.0)
     ax.set(ylim=limits, ylabel="number")
     ax.set_xticks([])
+
+
+def _coverage(group: Group, test: str) -> list[dict[float, float]]:
+    """Return, for each seed with quantiles, the share of answers covered by promised share."""
+    curves = (
+        {
+            float(name.removeprefix(COVERAGE)) / 100: value
+            for name, value in run.metrics.get(test, {}).items()
+            if name.startswith(COVERAGE) and value is not None
+        }
+        for run in group.runs
+    )
+    return [curve for curve in curves if curve]
