@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ntl.config.comparison import KEYS
+from ntl.config.comparison import KEYS, objective_overrides
 from ntl.config.compose import compose_config
 from ntl.config.paper_keys import read_settings
 from ntl.config.settings import RunSettings
@@ -227,7 +227,7 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 
 def words(text: str) -> list[str]:
     """Split overrides at the spaces between them."""
-    return re.split(r"\s+(?=[\w.]+=)", text.strip()) if text.strip() else []
+    return objective_overrides(text) if text else []
 
 
 def estimate(missing: Sequence[Run], jobs: int) -> str:
