@@ -158,19 +158,27 @@ def parts() -> Iterator[list[Run]]:
     """Yield the parts of the study in order. Each may need the selection that precedes it."""
     choice = STUDY["selection"]
     for part in STUDY["parts"]:
+        objectives = STUDY["groups"][part["objectives"]]
         if "selection" in part:
             place = part["selection"], 0
-            yield [Run(*place, BASELINE, choice["seed"], rate) for rate in choice["rates"]]
-            yield [Run(*place, o, choice["seed"], c) for o in choice["objectives"] for c in weights(o)]
+            if BASELINE in objectives:
+                yield [Run(*place, BASELINE, choice["seed"], rate) for rate in choice["rates"]]
+            yield [
+                Run(*place, o, choice["seed"], c) for o in objectives if is_weighted(o) for c in weights(o)
+            ]
         else:
-            seeds, objectives = range(part["seeds"]), STUDY["groups"][part["objectives"]]
-            axes = product(seeds, part["settings"], part["budgets"], objectives)
+            axes = product(range(part["seeds"]), part["settings"], part["budgets"], objectives)
             yield [Run(setting, budget, objective, seed) for seed, setting, budget, objective in axes]
 
 
 def is_asked(run: Run, only: Sequence[str]) -> bool:
     """Return whether a run is among those that the command names."""
     return not only or ("selection" if run.candidate is not None else run.setting) in only
+
+
+def is_weighted(objective: str) -> bool:
+    """Return whether an objective has a weight that is selected."""
+    return "WEIGHT" in STUDY["objectives"][objective]
 
 
 def weights(objective: str) -> list[float]:
@@ -192,7 +200,7 @@ def selected(family: str, objective: str) -> float | None:
     Raises:
         UserError: The selection is not finished.
     """
-    if objective != BASELINE and "WEIGHT" not in STUDY["objectives"][objective]:
+    if objective != BASELINE and not is_weighted(objective):
         return None
     if fixed := STUDY["fixed"].get(family):
         return fixed["rate" if objective == BASELINE else "weight"]
@@ -206,11 +214,15 @@ def selected(family: str, objective: str) -> float | None:
     return min(errors, key=errors.__getitem__)
 
 
+def selection_tasks() -> list[str]:
+    """Return the tasks that settings are selected on, in the order of the parts."""
+    return list(dict.fromkeys(part["selection"] for part in STUDY["parts"] if "selection" in part))
+
+
 def selection_errors(family: str, objective: str) -> dict[float, float]:
     """Map each candidate of the selection whose run is finished to its greedy error on validation data."""
     candidates = STUDY["selection"]["rates"] if objective == BASELINE else weights(objective)
-    places = [part["selection"] for part in STUDY["parts"] if "selection" in part]
-    setting = next(name for name in places if STUDY["settings"][name]["family"] == family)
+    setting = next(name for name in selection_tasks() if STUDY["settings"][name]["family"] == family)
     runs = [Run(setting, 0, objective, STUDY["selection"]["seed"], candidate) for candidate in candidates]
     return {
         run.candidate: RunFolder(run.folder).metrics()["validation"]["mae"]

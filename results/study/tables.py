@@ -14,7 +14,7 @@ from statistics import median, median_low
 
 import matplotlib as mpl
 import numpy as np
-from run import BASELINE, HERE, STUDY, selection_errors
+from run import BASELINE, HERE, STUDY, is_weighted, selection_errors, selection_tasks
 from scipy.stats import ttest_1samp
 
 from ntl.config.paper_keys import compared_settings
@@ -316,9 +316,9 @@ def claims(settings: Mapping[str, Setting]) -> list[str]:
 def selection_tables() -> list[str]:
     """Return a table of the candidates' validation errors for each family of tasks."""
     tables = []
-    for name in (part["selection"] for part in STUDY["parts"] if "selection" in part):
+    for name in selection_tasks():
         family, rows = STUDY["settings"][name]["family"], []
-        for objective in (BASELINE, *STUDY["selection"]["objectives"]):
+        for objective in (BASELINE, *filter(is_weighted, STUDY["objectives"])):
             errors = selection_errors(family, objective)
             best = min(errors.values(), default=None)
             cells = [f"{c:g}: " + (f"**{three(e)}**" if e == best else three(e)) for c, e in errors.items()]
