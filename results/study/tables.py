@@ -24,6 +24,7 @@ from ntl.scores import reading_metric
 from ntl.training.run_folder import Metrics, RunFolder
 
 READINGS = ("greedy", "median", "mean")
+ACCURACY = "exact_number"
 NAMES = {
     "ce": "CE", "ntl_was": "CE + NTL-WAS", "ntl_mse": "CE + NTL-MSE", "crps": "CE + CRPS",
     "regression_head": "regression head", "regression_head_log": "regression head, log scale", "xval": "xVal",
@@ -37,11 +38,14 @@ NOTE = (
     "the mean difference to cross-entropy alone with the same reading and the same seeds, negative where "
     "the other is better; *p* is of the paired t-test, corrected by Holm's method over the rows of a "
     "table with the same reading; *won* counts the seeds with a lower error. *Invalid* answers hold no "
-    "number, and have no error. *CE's error at* is the share of cross-entropy's training steps after "
-    "which the validation error first is that of cross-entropy at its end. *NLL* is per token. *Time* is "
+    "number, and have no error. *CE's result at* is the share of cross-entropy's training steps after "
+    "which the validation error first is that of cross-entropy at its end. For exact arithmetic, *over CE*, "
+    "*won* and *CE's result at* compare the share of exact answers, in percentage points, where more is "
+    "better; *wrong by* is the mean absolute error of the wrong answers. *NLL* is per token. *Time* is "
     "that of training, evaluations included, over cross-entropy's, on a machine with other work."
 )
 NONE = "–"
+TREES = json.loads((HERE / "trees.json").read_text(encoding="utf-8"))
 ENOUGH = 100  # validation questions of a learning curve that is compared
 # Text, objective and reading, baseline and reading.
 CLAIMS = (
@@ -94,7 +98,7 @@ class Effect:
         share: Mean difference over the baseline's mean.
         share_interval: Half-width of the interval of `share`.
         p: Of the paired t-test. Not corrected.
-        won: Number of seeds with a lower error.
+        won: Number of seeds on which the objective is better.
         seeds: Number of pairs.
     """
 
@@ -114,8 +118,8 @@ def main() -> None:
         "<!-- Made by `python results/study/tables.py`. Do not edit. -->",
         "# Tables of the study",
         NOTE,
-        *(table(name, setting) for name, setting in settings.items() if not is_text(name)),
-        *(text_table(name, setting) for name, setting in settings.items() if is_text(name)),
+        *(table(name, setting) for name, setting in settings.items() if family(name) != "text"),
+        *(text_table(name, setting) for name, setting in settings.items() if family(name) == "text"),
         "## Claims",
         "Yes or no where the 95 % confidence interval of the paired difference excludes 0; in brackets the "
         "difference in mean absolute error over the second one's. The intervals are not corrected for the "
@@ -168,7 +172,15 @@ def effect(
     other: str | None = None,
     metric: str = "mae",
 ) -> Effect | None:
-    """Compare an objective with a baseline on the seeds that both have; None for fewer than two."""
+    """Compare an objective with a baseline on the seeds that both have; None for fewer than two.
+
+    Args:
+        runs: Runs of the objective, by seed.
+        baseline: Runs of the baseline, by seed.
+        reading: Reading of the objective.
+        other: Reading of the baseline. None: `reading`.
+        metric: The metric that is compared. Lower is better, except for `exact_number`.
+    """
     pairs = [
         (runs[s].value(reading, metric), baseline[s].value(other or reading, metric))
         for s in runs
@@ -181,9 +193,8 @@ def effect(
     scale = float(np.mean([theirs for _, theirs in known]))
     mean, interval = mean_and_interval(differences)
     p = float(ttest_1samp(differences, 0).pvalue)
-    return Effect(
-        mean, interval, mean / scale, interval / scale, p, sum(d < 0 for d in differences), len(known)
-    )
+    won = sum(d > 0 if metric == ACCURACY else d < 0 for d in differences)
+    return Effect(mean, interval, mean / scale, interval / scale, p, won, len(known))
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:
@@ -202,17 +213,19 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
 
 def table(name: str, setting: Setting) -> str:
     """Return the table of a task and a budget, with a heading."""
-    rows = []
+    rows, metric = [], ACCURACY if family(name) == "exact" else "mae"
     for reading in READINGS:
         effects = {
-            o: effect(runs, setting[BASELINE], reading) for o, runs in setting.items() if o != BASELINE
+            o: effect(runs, setting[BASELINE], reading, metric=metric)
+            for o, runs in setting.items()
+            if o != BASELINE
         }
         known = {o: found for o, found in effects.items() if found is not None}
         corrected = holm({o: found.p for o, found in known.items()})
         for objective, runs in setting.items():
             if any(run.value(reading, "mae") is not None for run in runs.values()):
-                rows.append(row(objective, reading, setting, known.get(objective), corrected))
-    if errors := json.loads((HERE / "trees.json").read_text(encoding="utf-8")).get(name.rpartition("-")[0]):
+                rows.append(row(objective, reading, setting, known.get(objective), corrected, metric))
+    if errors := TREES.get(name.rpartition("-")[0]):
         rows.append(
             {"objective": "gradient-boosted trees", "seeds": str(len(errors)), "MAE": with_interval(errors)}
         )
@@ -227,9 +240,9 @@ def table(name: str, setting: Setting) -> str:
     return "\n\n".join(lines)
 
 
-def is_text(name: str) -> bool:
-    """Return whether a task and budget are of the family whose answers are texts with numbers in them."""
-    return STUDY["settings"][name.rpartition("-")[0]]["family"] == "text"
+def family(name: str) -> str:
+    """Return the family of a task with its budget, such as `sums-800`."""
+    return STUDY["settings"][name.rpartition("-")[0]]["family"]
 
 
 def text_table(name: str, setting: Setting) -> str:
@@ -246,22 +259,29 @@ def text_table(name: str, setting: Setting) -> str:
 
 
 def row(
-    objective: str, reading: str, setting: Setting, found: Effect | None, corrected: Mapping[str, float]
+    objective: str,
+    reading: str,
+    setting: Setting,
+    found: Effect | None,
+    corrected: Mapping[str, float],
+    metric: str,
 ) -> Row:
-    """Return a row of a table."""
+    """Return a row of a table, whose objectives are compared by a metric."""
     runs, baseline = setting[objective], setting[BASELINE]
-    is_greedy = reading == "greedy"
+    is_greedy, is_exact = reading == "greedy", metric == ACCURACY
+    points = 100 if is_exact else 1
     cells = {
         "objective": NAMES[objective],
         "reading": reading,
         "seeds": str(len(runs)),
         "MAE": with_interval([run.value(reading, "mae") for run in runs.values()]),
+        "wrong by": with_interval([wrong_by(run, reading) for run in runs.values()]) if is_exact else "",
         "invalid": percent([run.value(reading, "invalid_rate") for run in runs.values()]),
-        "exact": percent([run.value(reading, "exact_number") for run in runs.values()]),
-        "over CE": rounded(found.mean, found.interval, "+") if found else NONE,
+        "exact": percent([run.value(reading, ACCURACY) for run in runs.values()]),
+        "over CE": rounded(points * found.mean, points * found.interval, "+") if found else NONE,
         "p": f"{corrected[objective]:.2g}" if found else NONE,
         "won": f"{found.won} of {found.seeds}" if found else NONE,
-        "CE's error at": steps_needed(runs, baseline) if is_greedy else "",
+        "CE's result at": steps_needed(runs, baseline, metric) if is_greedy else "",
         "NLL": with_interval([run.metrics.get("ce") for run in runs.values()]) if is_greedy else "",
         "CRPS": with_interval([run.metrics.get("crps") for run in runs.values()]) if is_greedy else "",
         "90 % covers": percent([run.metrics.get("interval_coverage") for run in runs.values()])
@@ -272,17 +292,31 @@ def row(
     return cells
 
 
-def steps_needed(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> str:
-    """Return the share of the baseline's steps after which its final validation error is reached (median)."""
-    shares = []
+def wrong_by(run: Run, reading: str) -> float | None:
+    """Return the mean absolute error of the answers that are wrong, or None if there are none."""
+    error, right = run.value(reading, "mae"), run.value(reading, ACCURACY)
+    return None if error is None or right is None or right == 1 else error / (1 - right)
+
+
+def steps_needed(runs: Mapping[int, Run], baseline: Mapping[int, Run], metric: str) -> str:
+    """Return the share of the baseline's steps after which its final validation result is reached (median)."""
     if any(len(run.curve) == 0 or run.curve[-1]["eval_count"] < ENOUGH for run in baseline.values()):
         return NONE
+    shares = []
     for seed in runs.keys() & baseline.keys():
-        goal = baseline[seed].curve[-1]["eval_mae"]
-        reached = [point["step"] for point in runs[seed].curve if point["eval_mae"] <= goal]
+        goal = score(baseline[seed].curve[-1], metric)
+        reached = [point["step"] for point in runs[seed].curve if score(point, metric) >= goal]
         shares.append(reached[0] / baseline[seed].steps if reached else float("inf"))
     middle = median_low(shares) if shares else float("inf")
     return "never" if middle == float("inf") else f"{100 * middle:.0f} %"
+
+
+def score(point: Metrics, metric: str) -> float:
+    """Return a metric of a point of a learning curve such that higher is better; without answers, the worst."""
+    value = point[f"eval_{metric}"]
+    if value is None:
+        return -float("inf")
+    return value if metric == ACCURACY else -value
 
 
 def cost(runs: Mapping[int, Run], baseline: Mapping[int, Run]) -> str:
@@ -298,7 +332,7 @@ def claims(settings: Mapping[str, Setting]) -> list[str]:
         known = {
             name: found
             for name, s in settings.items()
-            if not is_text(name)
+            if family(name) != "text"
             and (found := effect(s.get(one, {}), s.get(other, {}), reading, other_reading)) is not None
         }
         better = sum(found.mean + found.interval < 0 for found in known.values())
@@ -333,7 +367,7 @@ def selection_tables() -> list[str]:
 def draw_overview(settings: Mapping[str, Setting]) -> None:
     """Draw the effect of each loss in each setting, for the greedy answer and the median."""
     objectives = [o for o in STUDY["objectives"] if o != BASELINE and any(o in s for s in settings.values())]
-    settings = {name: setting for name, setting in settings.items() if not is_text(name)}
+    settings = {name: setting for name, setting in settings.items() if family(name) != "text"}
     figure, axes = new_figure(2, 2, (4.5, 0.8 + 0.45 * len(settings)), (0.0, 0.6))
     for ax, reading in zip(axes, ("greedy", "median"), strict=True):
         ax.axvline(0, **FLOOR)
@@ -358,7 +392,7 @@ def draw_overview(settings: Mapping[str, Setting]) -> None:
 
 def draw_curves(settings: Mapping[str, Setting]) -> None:
     """Draw the validation error during training, for each setting."""
-    settings = {name: setting for name, setting in settings.items() if not is_text(name)}
+    settings = {name: setting for name, setting in settings.items() if family(name) != "text"}
     figure, axes = new_figure(len(settings), 3, (3.6, 2.6), (0.0, 0.6))
     for ax, (name, setting) in zip(axes, settings.items(), strict=True):
         for objective in STUDY["objectives"]:
