@@ -299,7 +299,7 @@ def wrong_by(run: Run, reading: str) -> float | None:
 
 
 def steps_needed(runs: Mapping[int, Run], baseline: Mapping[int, Run], metric: str) -> str:
-    """Return the share of the baseline's steps after which its final validation result is reached (median)."""
+    """Return the median share of the baseline's steps after which its final validation result is reached."""
     if any(len(run.curve) == 0 or run.curve[-1]["eval_count"] < ENOUGH for run in baseline.values()):
         return NONE
     shares = []
@@ -312,7 +312,7 @@ def steps_needed(runs: Mapping[int, Run], baseline: Mapping[int, Run], metric: s
 
 
 def score(point: Metrics, metric: str) -> float:
-    """Return a metric of a point of a learning curve such that higher is better; without answers, the worst."""
+    """Return a metric of a point of a learning curve with a sign such that higher is better."""
     value = point[f"eval_{metric}"]
     if value is None:
         return -float("inf")
