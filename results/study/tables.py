@@ -64,6 +64,12 @@ CLAIMS = (
     ("NTL-WAS is better than cross-entropy, both by the median", "ntl_was", "median", "ce", "median"),
     ("CRPS is better than cross-entropy, both by the median", "crps", "median", "ce", "median"),
 )
+# Columns of the summary: an objective and a reading.
+SUMMARY = (
+    ("ce", "greedy"), ("ntl_was", "greedy"), ("ntl_mse", "greedy"), ("crps", "greedy"),
+    ("ce", "median"), ("ntl_was", "median"), ("ntl_mse", "median"), ("crps", "median"),
+    ("regression_head", "greedy"),
+)  # fmt: skip
 # As the lab's figures name these objectives, so that they have the same colours here.
 LOOKS = styles(["T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 + CRPS", "T5 regression head"])
 LOOKS = dict(zip(("ce", "ntl_was", "ntl_mse", "crps", "regression_head"), LOOKS.values(), strict=True))
@@ -118,6 +124,9 @@ def main() -> None:
         "<!-- Made by `python results/study/tables.py`. Do not edit. -->",
         "# Tables of the study",
         NOTE,
+        "## Summary",
+        "Mean absolute errors on test data.",
+        summary(settings),
         *(table(name, setting) for name, setting in settings.items() if family(name) != "text"),
         *(text_table(name, setting) for name, setting in settings.items() if family(name) == "text"),
         "## Claims",
@@ -139,8 +148,8 @@ def main() -> None:
 def load_settings() -> dict[str, Setting]:
     """Load the finished runs of every task and budget, in the order of study.yaml."""
     found = {}
-    for name, task in STUDY["settings"].items():
-        for steps in task["steps"]:
+    for name, settings in STUDY["settings"].items():
+        for steps in settings["steps"]:
             folder = HERE / "runs" / f"{name}-{steps}"
             runs = {o: load_runs(folder / o) for o in STUDY["objectives"]}
             if runs[BASELINE]:
@@ -211,6 +220,34 @@ def holm(p: Mapping[str, float]) -> dict[str, float]:
     return corrected
 
 
+def summary(settings: Mapping[str, Setting]) -> str:
+    """Return a table of the mean errors of the main objectives and readings in each setting."""
+    rows = []
+    for name, setting in settings.items():
+        if family(name) != "text":
+            first, trees = next(iter(setting[BASELINE].values())).metrics, TREES.get(task(name))
+            errors = {
+                short_name(o, reading): with_interval([r.value(reading, "mae") for r in setting[o].values()])
+                for o, reading in SUMMARY
+                if o in setting
+            }
+            rows.append(
+                {
+                    "task, steps": ", ".join(name.rsplit("-", 1)),
+                    **errors,
+                    "trees": three(sum(trees) / len(trees)) if trees else NONE,
+                    "floor": three(first["noise_mae"]) if first.get("noise_mae") else NONE,
+                }
+            )
+    return markdown(rows)
+
+
+def short_name(objective: str, reading: str) -> str:
+    """Return the heading of a column of the summary."""
+    name = NAMES[objective].removeprefix("CE + ")
+    return name if objective == "regression_head" else f"{name}, {reading}"
+
+
 def table(name: str, setting: Setting) -> str:
     """Return the table of a task and a budget, with a heading."""
     rows, metric = [], ACCURACY if family(name) == "exact" else "mae"
@@ -225,7 +262,7 @@ def table(name: str, setting: Setting) -> str:
         for objective, runs in setting.items():
             if any(run.value(reading, "mae") is not None for run in runs.values()):
                 rows.append(row(objective, reading, setting, known.get(objective), corrected, metric))
-    if errors := TREES.get(name.rpartition("-")[0]):
+    if errors := TREES.get(task(name)):
         rows.append(
             {"objective": "gradient-boosted trees", "seeds": str(len(errors)), "MAE": with_interval(errors)}
         )
@@ -240,9 +277,14 @@ def table(name: str, setting: Setting) -> str:
     return "\n\n".join(lines)
 
 
+def task(name: str) -> str:
+    """Return the task of a task with its budget, such as `sums-800`."""
+    return name.rpartition("-")[0]
+
+
 def family(name: str) -> str:
-    """Return the family of a task with its budget, such as `sums-800`."""
-    return STUDY["settings"][name.rpartition("-")[0]]["family"]
+    """Return the family of a task with its budget."""
+    return STUDY["settings"][task(name)]["family"]
 
 
 def text_table(name: str, setting: Setting) -> str:
@@ -412,7 +454,8 @@ def draw_curves(settings: Mapping[str, Setting]) -> None:
 def markdown(rows: Sequence[Row]) -> str:
     """Return a Markdown table without columns that are empty, a dash or zero in every row."""
     nothing = ("", NONE, None, "0.0 %", "0.0 ± 0.0 %")
-    names = [name for name in rows[0] if any(row.get(name) not in nothing for row in rows)]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in columns if any(row.get(name) not in nothing for row in rows)]
     lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
