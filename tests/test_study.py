@@ -104,7 +104,7 @@ def test_tables_show_paired_differences_and_the_steps_that_a_loss_needs(study):
     assert "-1.5 ± 1.2" in text  # 2, 1.5, 1: mean 1.5, standard error 0.289, t 4.30
     assert "3 of 3" in text
     assert "| 50 % |" in text
-    assert "Cross-entropy's median is better than its greedy answer: yes in 1" in text
+    assert "Cross-entropy's median beats its greedy answer: yes in 1" in text
     assert (folder / "overview.png").stat().st_size > 10_000
 
 
