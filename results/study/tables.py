@@ -1,6 +1,7 @@
 """Make every table, claim and figure of the study from its runs. `python results/study/tables.py`.
 
-Reads `results/study/runs` and writes `tables.md`, `overview.png` and `learning_curves.png` beside it.
+Reads `results/study/runs` and writes `tables.md`, `overview.png`, `losses.png` and `learning_curves.png`
+beside it.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median, median_low
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from run import BASELINE, HERE, STUDY, is_weighted, selection_errors, selection_tasks
 from scipy.stats import ttest_1samp
 
@@ -140,7 +143,8 @@ def main() -> None:
         "## Claims",
         "Yes or no where the 95 % confidence interval of the paired difference excludes 0; in brackets the "
         "difference over the second one's result: in mean absolute error, unless the claim names another "
-        "metric; exact answers differ by percentage points. The intervals are not corrected for the number of claims and settings.",
+        "metric; exact answers differ by percentage points. The intervals are not corrected for the number "
+        "of claims and settings.",
         "\n".join(f"- {claim}" for claim in claims(settings)),
         "## Selected settings",
         "Greedy error on validation data of one run per candidate, with a seed and, for generated tasks, "
@@ -148,9 +152,11 @@ def main() -> None:
         *selection_tables(),
     ]
     (HERE / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    numeric = {name: setting for name, setting in settings.items() if family(name) != "text"}
     with mpl.rc_context(STYLE):
-        draw_overview(settings)
-        draw_curves(settings)
+        draw_overview(numeric)
+        draw_losses(numeric)
+        draw_curves(numeric)
 
 
 def load_settings() -> dict[str, Setting]:
@@ -407,51 +413,70 @@ def selection_tables() -> list[str]:
     """Return a table of the candidates' validation errors for each family of tasks."""
     tables = []
     for name in selection_tasks():
-        family, rows = STUDY["settings"][name]["family"], []
+        kind, rows = STUDY["settings"][name]["family"], []
         for objective in (BASELINE, *filter(is_weighted, STUDY["objectives"])):
-            errors = selection_errors(family, objective)
+            errors = selection_errors(kind, objective)
             best = min(errors.values(), default=None)
             cells = [f"{c:g}: " + (f"**{three(e)}**" if e == best else three(e)) for c, e in errors.items()]
             if cells:
                 tried = "learning rate" if objective == BASELINE else "σ" if objective == "gaussian" else "λ"
                 rows.append({"objective": NAMES[objective], "candidate": tried, "errors": "; ".join(cells)})
         if rows:
-            tables.append(f"### {family}, on {name}\n\n{markdown(rows)}")
+            tables.append(f"### {kind}, on {name}\n\n{markdown(rows)}")
     return tables
 
 
 def draw_overview(settings: Mapping[str, Setting]) -> None:
-    """Draw the effect of each loss in each setting, for the greedy answer and the median."""
-    objectives = [o for o in STUDY["objectives"] if o != BASELINE and any(o in s for s in settings.values())]
-    settings = {name: setting for name, setting in settings.items() if family(name) != "text"}
+    """Draw the effect of each main objective in each setting, for the greedy answer and the median."""
     figure, axes = new_figure(2, 2, (4.5, 0.8 + 0.45 * len(settings)), (0.0, 0.6))
-    for ax, reading in zip(axes, ("greedy", "median"), strict=True):
-        ax.axvline(0, **FLOOR)
+    objectives = [o for o in STUDY["groups"]["core"] if o != BASELINE]
+    for ax, reading in zip(axes, READINGS, strict=False):
         for i, objective in enumerate(objectives):
-            look = LOOKS[objective]
-            points = []
-            for y, setting in enumerate(settings.values()):
-                found = effect(setting.get(objective, {}), setting[BASELINE], reading)
-                if found is not None:
-                    points.append(
-                        (100 * found.share, y + 0.6 * (i / len(objectives) - 0.5), 100 * found.share_interval)
-                    )
-            x, y_, e = zip(*points, strict=True) if points else ((), (), ())
-            ax.errorbar(x, y_, xerr=e, fmt=look.marker, color=look.colour, ms=4, lw=1, label=NAMES[objective])
-        ax.set_yticks(range(len(settings)), list(settings))
-        ax.set_ylim(len(settings) - 0.5, -0.5)
-        ax.set_xlabel("error over cross-entropy's, %")
-        ax.set_title(reading)
+            effects = [effect(s.get(objective, {}), s[BASELINE], reading) for s in settings.values()]
+            draw_effects(ax, effects, 0.6 * (i / len(objectives) - 0.5), objective)
+        label_effects(ax, list(settings), reading)
     add_legend(figure, "paired difference in MAE with its 95 % confidence interval; left of 0 is better")
     figure.savefig(HERE / "overview.png", dpi=150)
 
 
+def draw_losses(settings: Mapping[str, Setting]) -> None:
+    """Draw the effect of every objective in the settings that have them all."""
+    settings = {n: s for n, s in settings.items() if any(o in s for o in STUDY["groups"]["others"])}
+    if not settings:
+        return
+    objectives = [o for o in STUDY["objectives"] if o != BASELINE]
+    size = 4.5, 0.8 + 0.25 * len(objectives)
+    figure, axes = new_figure(2 * len(settings), 2, size, (0.0, 0.6))
+    for ax, ((name, setting), reading) in zip(axes, product(settings.items(), READINGS[:2]), strict=True):
+        for y, objective in enumerate(objectives):
+            found = effect(setting.get(objective, {}), setting[BASELINE], reading)
+            draw_effects(ax, [found], y, objective)
+        label_effects(ax, [NAMES[o] for o in objectives], f"{name}, {reading}")
+    figure.savefig(HERE / "losses.png", dpi=150)
+
+
+def draw_effects(ax: Axes, effects: Sequence[Effect | None], first: float, objective: str) -> None:
+    """Draw the effects of an objective below each other, the first one at the given height."""
+    known = [(100 * e.share, first + y, 100 * e.share_interval) for y, e in enumerate(effects) if e]
+    x, y, widths = zip(*known, strict=True) if known else ((), (), ())
+    look = LOOKS[objective]
+    ax.errorbar(x, y, xerr=widths, fmt=look.marker, color=look.colour, ms=4, lw=1, label=NAMES[objective])
+
+
+def label_effects(ax: Axes, names: Sequence[str], title: str) -> None:
+    """Label a panel of effects, with a line at 0."""
+    ax.axvline(0, **FLOOR)
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.set_xlabel("error over cross-entropy's, %")
+    ax.set_title(title)
+
+
 def draw_curves(settings: Mapping[str, Setting]) -> None:
-    """Draw the validation error during training, for each setting."""
-    settings = {name: setting for name, setting in settings.items() if family(name) != "text"}
+    """Draw the validation error of the main objectives during training, for each setting."""
     figure, axes = new_figure(len(settings), 3, (3.6, 2.6), (0.0, 0.6))
     for ax, (name, setting) in zip(axes, settings.items(), strict=True):
-        for objective in STUDY["objectives"]:
+        for objective in STUDY["groups"]["core"]:
             curves = [
                 {p["step"]: p["eval_mae"] for p in run.curve} for run in setting.get(objective, {}).values()
             ]
