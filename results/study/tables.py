@@ -427,14 +427,15 @@ def selection_tables() -> list[str]:
 
 
 def draw_overview(settings: Mapping[str, Setting]) -> None:
-    """Draw the effect of each main objective in each setting, for the greedy answer and the median."""
-    figure, axes = new_figure(2, 2, (4.5, 0.8 + 0.45 * len(settings)), (0.0, 0.6))
-    objectives = [o for o in STUDY["groups"]["core"] if o != BASELINE]
-    for ax, reading in zip(axes, READINGS, strict=False):
+    """Draw the effect of the main objectives in each setting: of greedy answers, and twice of medians."""
+    panels = (("greedy", "greedy"), ("median", "greedy"), ("median", "median"))
+    figure, axes = new_figure(3, 3, (3.6, 0.8 + 0.45 * len(settings)), (0.0, 0.6))
+    for ax, (reading, base) in zip(axes, panels, strict=True):
+        objectives = [o for o in STUDY["groups"]["core"] if o != BASELINE or reading != base]
         for i, objective in enumerate(objectives):
-            effects = [effect(s.get(objective, {}), s[BASELINE], reading) for s in settings.values()]
+            effects = [effect(s.get(objective, {}), s[BASELINE], reading, base) for s in settings.values()]
             draw_effects(ax, effects, 0.6 * (i / len(objectives) - 0.5), objective)
-        label_effects(ax, list(settings), reading)
+        label_effects(ax, list(settings) if ax is axes[0] else [""] * len(settings), reading, base)
     add_legend(figure, "paired difference in MAE with its 95 % confidence interval; left of 0 is better")
     figure.savefig(HERE / "overview.png", dpi=150)
 
@@ -451,7 +452,7 @@ def draw_losses(settings: Mapping[str, Setting]) -> None:
         for y, objective in enumerate(objectives):
             found = effect(setting.get(objective, {}), setting[BASELINE], reading)
             draw_effects(ax, [found], y, objective)
-        label_effects(ax, [NAMES[o] for o in objectives], f"{name}, {reading}")
+        label_effects(ax, [NAMES[o] for o in objectives], f"{name}, {reading}", reading)
     figure.savefig(HERE / "losses.png", dpi=150)
 
 
@@ -463,12 +464,12 @@ def draw_effects(ax: Axes, effects: Sequence[Effect | None], first: float, objec
     ax.errorbar(x, y, xerr=widths, fmt=look.marker, color=look.colour, ms=4, lw=1, label=NAMES[objective])
 
 
-def label_effects(ax: Axes, names: Sequence[str], title: str) -> None:
-    """Label a panel of effects, with a line at 0."""
+def label_effects(ax: Axes, names: Sequence[str], title: str, base: str) -> None:
+    """Label a panel of effects over cross-entropy with a reading, and draw a line at 0."""
     ax.axvline(0, **FLOOR)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlabel("error over cross-entropy's, %")
+    ax.set_xlabel(f"error over cross-entropy's, {base}, %")
     ax.set_title(title)
 
 
