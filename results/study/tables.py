@@ -310,8 +310,16 @@ def text_table(name: str, setting: Setting) -> str:
             found = None if objective == BASELINE else effect(runs, setting[BASELINE], metric=metric)
             cells[title] = with_interval([run.metrics.get(metric) for run in runs.values()])
             cells[f"{title} over CE"] = rounded(found.mean, found.interval, "+") if found else NONE
+        if objective in (
+            BASELINE,
+            "ntl_was",
+        ):  # their `ntl` is NTL-WAS; that of other objectives is their own
+            cells["error of a digit"] = with_interval([run.metrics.get("ntl") for run in runs.values()])
         rows.append(cells)
-    return f"## {name}\n\nPer token of 200 of the test set's solutions, teacher-forced.\n\n{markdown(rows)}"
+    return (
+        f"## {name}\n\nPer token of 200 of the test set's solutions, teacher-forced. *Error of a digit* is its "
+        f"expected absolute error, E|X − y|, which NTL-WAS minimises.\n\n{markdown(rows)}"
+    )
 
 
 def row(
