@@ -317,8 +317,8 @@ def text_table(name: str, setting: Setting) -> str:
             cells["error of a digit"] = with_interval([run.metrics.get("ntl") for run in runs.values()])
         rows.append(cells)
     return (
-        f"## {name}\n\nPer token of 200 of the test set's solutions, teacher-forced. *Error of a digit* is its "
-        f"expected absolute error, E|X − y|, which NTL-WAS minimises.\n\n{markdown(rows)}"
+        f"## {name}\n\nPer token of 200 of the test set's solutions, teacher-forced. *Error of a digit* is "
+        f"its expected absolute error, E|X − y|, which NTL-WAS minimises.\n\n{markdown(rows)}"
     )
 
 
