@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -44,7 +44,7 @@ NOTE = (
     "number, and have no error. *CE's result at* is the share of cross-entropy's training steps after "
     "which the validation error first is that of cross-entropy at its end. For exact arithmetic, *over CE*, "
     "*won* and *CE's result at* compare the share of exact answers, in percentage points, where more is "
-    "better; *wrong by* is the mean absolute error of the wrong answers. *NLL* is per token. *Time* is "
+    "better; *wrong by* is the mean absolute error of the wrong answers of all seeds. *NLL* is per token. *Time* is "
     "that of training, evaluations included, over cross-entropy's, on a machine with other work."
 )
 NONE = "–"
@@ -339,7 +339,7 @@ def row(
         "reading": reading,
         "seeds": str(len(runs)),
         "MAE": with_interval([run.value(reading, "mae") for run in runs.values()]),
-        "wrong by": with_interval([wrong_by(run, reading) for run in runs.values()]) if is_exact else "",
+        "wrong by": wrong_by(runs.values(), reading) if is_exact else "",
         "invalid": percent([run.value(reading, "invalid_rate") for run in runs.values()]),
         "exact": percent([run.value(reading, ACCURACY) for run in runs.values()]),
         "over CE": rounded(points * found.mean, points * found.interval, "+") if found else NONE,
@@ -356,10 +356,12 @@ def row(
     return cells
 
 
-def wrong_by(run: Run, reading: str) -> float | None:
-    """Return the mean absolute error of the answers that are wrong, or None if there are none."""
-    error, right = run.value(reading, "mae"), run.value(reading, ACCURACY)
-    return None if error is None or right is None or right == 1 else error / (1 - right)
+def wrong_by(runs: Iterable[Run], reading: str) -> str:
+    """Return the mean absolute error of the wrong answers of all runs."""
+    results = [(run.value(reading, "mae"), run.value(reading, ACCURACY)) for run in runs]
+    known = [(error, 1 - right) for error, right in results if error is not None and right is not None]
+    errors, wrong = (sum(column) for column in zip(*known, strict=True)) if known else (0.0, 0.0)
+    return three(errors / wrong) if wrong else NONE
 
 
 def steps_needed(runs: Mapping[int, Run], baseline: Mapping[int, Run], metric: str) -> str:
