@@ -44,8 +44,8 @@ NOTE = (
     "number, and have no error. *CE's result at* is the share of cross-entropy's training steps after "
     "which the validation error first is that of cross-entropy at its end. For exact arithmetic, *over CE*, "
     "*won* and *CE's result at* compare the share of exact answers, in percentage points, where more is "
-    "better; *wrong by* is the mean absolute error of the wrong answers of all seeds. *NLL* is per token. *Time* is "
-    "that of training, evaluations included, over cross-entropy's, on a machine with other work."
+    "better; *wrong by* is the mean absolute error of the wrong answers of all seeds. *NLL* is per token. "
+    "*Time* is that of training, evaluations included, over cross-entropy's, on a machine with other work."
 )
 NONE = "–"
 TREES = json.loads((HERE / "trees.json").read_text(encoding="utf-8"))
