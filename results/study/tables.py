@@ -17,6 +17,7 @@ from statistics import median, median_low
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogFormatter
 from run import BASELINE, HERE, STUDY, is_weighted, selection_errors, selection_tasks
 from scipy.stats import ttest_1samp
 
@@ -153,9 +154,10 @@ def main() -> None:
     ]
     (HERE / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     numeric = {name: setting for name, setting in settings.items() if family(name) != "text"}
+    noisy = {name: setting for name, setting in numeric.items() if family(name) != "exact"}
     with mpl.rc_context(STYLE):
-        draw_overview(numeric)
-        draw_losses(numeric)
+        draw_overview(noisy)
+        draw_losses(noisy)
         draw_curves(numeric)
 
 
@@ -484,20 +486,25 @@ def label_effects(ax: Axes, names: Sequence[str], title: str, base: str) -> None
 
 
 def draw_curves(settings: Mapping[str, Setting]) -> None:
-    """Draw the validation error of the main objectives during training, for each setting."""
+    """Draw the main objectives' validation results during training, for each setting."""
     figure, axes = new_figure(len(settings), 3, (3.6, 2.6), (0.0, 0.6))
     for ax, (name, setting) in zip(axes, settings.items(), strict=True):
+        metric = ACCURACY if family(name) == "exact" else "mae"
         for objective in STUDY["groups"]["core"]:
             curves = [
-                {p["step"]: p["eval_mae"] for p in run.curve} for run in setting.get(objective, {}).values()
+                {p["step"]: p[f"eval_{metric}"] for p in run.curve}
+                for run in setting.get(objective, {}).values()
             ]
             if curves:
                 plot_seeds(ax, curves, LOOKS[objective], NAMES[objective])
-        ax.set_yscale("log")
+        if metric == "mae":
+            ax.set_yscale("log")
+            ax.yaxis.set_major_formatter(LogFormatter())
+            ax.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         ax.set_title(name)
         ax.set_xlabel("steps")
-    axes[0].set_ylabel("validation MAE, greedy")
-    add_legend(figure, "lines: median over seeds, bands: all seeds")
+        ax.set_ylabel("MAE" if metric == "mae" else "exact answers")
+    add_legend(figure, "greedy, on validation data; lines: median over seeds, bands: all seeds")
     figure.savefig(HERE / "learning_curves.png", dpi=150)
 
 
