@@ -33,7 +33,7 @@ def study(tmp_path, monkeypatch):
 def write_run(folder, seed, mae, curve=(), status="finished", **metrics):
     """Write the files of a finished run with the given test error."""
     folder.mkdir(parents=True)
-    record = json.loads((ROOT / "results/readings/runs/ce/seed0/run.json").read_text())
+    record = json.loads((ROOT / "results/study/runs/sums-800/ce/seed0/run.json").read_text())
     content = {**record, "seed": seed, "status": status, "steps": 800, "train_seconds": 10.0}
     (folder / "run.json").write_text(json.dumps(content))
     metrics = {"mae": mae, "constant_mae": 100.0, "noise_mae": 20.0, **metrics}

@@ -38,7 +38,7 @@ from ntl.config.paper_keys import read_settings
 from ntl.config.settings import RunSettings
 from ntl.errors import UserError
 from ntl.training.folders import remaining
-from ntl.training.run_folder import RunFolder
+from ntl.training.run_folder import Metrics, RunFolder
 from ntl.training.sweep import default_jobs, do_runs
 
 HERE = Path(__file__).parent
@@ -221,14 +221,15 @@ def selection_tasks() -> list[str]:
 
 def selection_errors(family: str, objective: str) -> dict[float, float]:
     """Map each candidate of the selection whose run is finished to its greedy error on validation data."""
+    return {candidate: metrics["mae"] for candidate, metrics in selection_results(family, objective).items()}
+
+
+def selection_results(family: str, objective: str) -> dict[float, Metrics]:
+    """Map each candidate of the selection whose run is finished to its metrics on validation data."""
     candidates = STUDY["selection"]["rates"] if objective == BASELINE else weights(objective)
     setting = next(name for name in selection_tasks() if STUDY["settings"][name]["family"] == family)
     runs = [Run(setting, 0, objective, STUDY["selection"]["seed"], candidate) for candidate in candidates]
-    return {
-        run.candidate: RunFolder(run.folder).metrics()["validation"]["mae"]
-        for run in runs
-        if run.is_finished()
-    }
+    return {run.candidate: RunFolder(run.folder).metrics()["validation"] for run in runs if run.is_finished()}
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter
-from run import BASELINE, HERE, STUDY, is_weighted, selection_errors, selection_tasks
+from run import BASELINE, HERE, STUDY, is_weighted, selection_results, selection_tasks
 from scipy.stats import ttest_1samp
 
 from ntl.config.paper_keys import compared_settings
@@ -148,8 +148,8 @@ def main() -> None:
         "of claims and settings.",
         "\n".join(f"- {claim}" for claim in claims(settings)),
         "## Selected settings",
-        "Greedy error on validation data of one run per candidate, with a seed and, for generated tasks, "
-        "data that no table above uses. The other runs use the candidate with the least error.",
+        "Results on validation data of one run per candidate, with a seed and, for generated tasks, data "
+        "that no table above uses. The other runs use the candidate with the least greedy error.",
         *selection_tables(),
     ]
     (HERE / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -422,17 +422,26 @@ def claims(settings: Mapping[str, Setting]) -> list[str]:
 
 
 def selection_tables() -> list[str]:
-    """Return a table of the candidates' validation errors for each family of tasks."""
+    """Return a table of the candidates' validation results for each family of tasks."""
     tables = []
     for name in selection_tasks():
         kind, rows = STUDY["settings"][name]["family"], []
         for objective in (BASELINE, *filter(is_weighted, STUDY["objectives"])):
-            errors = selection_errors(kind, objective)
-            best = min(errors.values(), default=None)
-            cells = [f"{c:g}: " + (f"**{three(e)}**" if e == best else three(e)) for c, e in errors.items()]
-            if cells:
+            results = selection_results(kind, objective)
+            best = min((metrics["mae"] for metrics in results.values()), default=None)
+            for candidate, metrics in results.items():
+                error = three(metrics["mae"])
                 tried = "learning rate" if objective == BASELINE else "σ" if objective == "gaussian" else "λ"
-                rows.append({"objective": NAMES[objective], "candidate": tried, "errors": "; ".join(cells)})
+                rows.append(
+                    {
+                        "objective": NAMES[objective],
+                        "candidate": f"{tried} {candidate:g}",
+                        "MAE": f"**{error}**" if metrics["mae"] == best else error,
+                        "median's MAE": three(metrics["median_mae"]),
+                        "NLL": three(metrics["ce"]),
+                        "90 % covers": percent([metrics["interval_coverage"]]),
+                    }
+                )
         if rows:
             tables.append(f"### {kind}, on {name}\n\n{markdown(rows)}")
     return tables
