@@ -39,7 +39,8 @@ def write_run(folder, seed, mae, curve=(), status="finished", **metrics):
     metrics = {"mae": mae, "constant_mae": 100.0, "noise_mae": 20.0, **metrics}
     (folder / "metrics.json").write_text(json.dumps({"validation": metrics, "test": metrics}))
     points = [{"step": step, "eval_mae": error} for step, error in curve or [(800, mae)]]
-    points = [{**point, "eval_count": 250} for point in points]
+    right = metrics.get("exact_number")
+    points = [{**point, "eval_count": 250, "eval_exact_number": right} for point in points]
     (folder / "learning_curve.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
 
 
@@ -106,6 +107,32 @@ def test_tables_show_paired_differences_and_the_steps_that_a_loss_needs(study):
     assert "| 50 % |" in text
     assert "Cross-entropy's median beats its greedy answer: yes in 1" in text
     assert (folder / "overview.png").stat().st_size > 10_000
+
+
+def test_exact_tasks_are_compared_by_the_share_of_exact_answers(study):
+    folder, _, tables = study
+    for seed, (ce, was) in enumerate([(0.5, 0.6), (0.6, 0.8), (0.7, 1.0)]):
+        write_run(folder / f"runs/exact_sums-600/ce/seed{seed}", seed, 2.0, exact_number=ce)
+        write_run(folder / f"runs/exact_sums-600/ntl_was/seed{seed}", seed, 3 * (1 - was), exact_number=was)
+    tables.main()
+    header, _, ce, was = (folder / "tables.md").read_text().split("## exact_sums-600")[1].splitlines()[4:8]
+    names = [name.strip() for name in header.split("|")]
+    ce, was = (dict(zip(names, row.replace(" |", "|").split("| "), strict=False)) for row in (ce, was))
+    assert was["over CE"] == "+20 ± 25"  # points: 10, 20, 30
+    assert was["won"] == "3 of 3"
+    assert (ce["wrong by"], was["wrong by"]) == ("5", "3")  # 6 / 1.2 and 1.8 / 0.6: pooled over seeds
+    assert was["CE's result at"] == "100 %"
+
+
+def test_selection_tables_show_every_candidate_and_mark_the_selected_one(study):
+    _, run, tables = study
+    for weight, error, coverage in ((0.1, 21.0, 0.95), (0.3, 20.0, 0.9), (1.0, 22.0, 0.8)):
+        more = {"median_mae": error - 1, "ce": 1.2, "interval_coverage": coverage}
+        write_run(run.Run("sums", 0, "crps", 1000, weight).folder, 1000, error, **more)
+    (table,) = tables.selection_tables()
+    assert "| CE + CRPS | λ 0.3 | **20** | 19 | 1.2 | 90.0 % |" in table
+    assert "**21**" not in table
+    assert "80.0 %" in table
 
 
 def test_holm_multiplies_the_smallest_p_by_the_number_of_tests_and_never_decreases(study):

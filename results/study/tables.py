@@ -156,8 +156,9 @@ def main() -> None:
     numeric = {name: setting for name, setting in settings.items() if family(name) != "text"}
     noisy = {name: setting for name, setting in numeric.items() if family(name) != "exact"}
     with mpl.rc_context(STYLE):
-        draw_overview(noisy)
-        draw_losses(noisy)
+        if noisy:
+            draw_overview(noisy)
+            draw_losses(noisy)
         draw_curves(numeric)
 
 
