@@ -5,11 +5,11 @@
     python results/study/run.py selection sums    make only those of the selection and of the task `sums`
     python results/study/run.py --jobs 1          one at a time; default: one per core, at most four
 
-`study.yaml` says which runs there are. Learning rates and weights are selected by runs on another seed and
-other data, which come first. Each run writes its configuration, metrics and learning curve to a folder below
-`results/study/runs`; model weights and answers are deleted. diamonds.csv and txhousing.csv, two data sets of
-ggplot2 (plotnine ships them), belong in data/tabular. Text needs `ntl prepare gsm8k source=FOLDER`, with the
-folder of GSM8K's official files.
+`study.yaml` says which runs there are. Runs with another seed (and other data, where it is generated) select
+learning rates and weights; they precede the runs of their family. Each run writes its configuration, metrics
+and learning curve to a folder below `results/study/runs`; model weights and answers are deleted. diamonds.csv
+and txhousing.csv, two data sets of ggplot2 (plotnine ships them), belong in data/tabular. Text needs
+`ntl prepare gsm8k source=FOLDER`, with the folder of GSM8K's official files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from itertools import groupby, product
 from pathlib import Path
@@ -53,7 +53,7 @@ class Run(NamedTuple):
     """One run of the study.
 
     Args:
-        setting: A task of `study.yaml`.
+        task: A task of `study.yaml`.
         budget: 0 for the smaller number of steps, 1 for the larger.
         objective: An objective of `study.yaml`.
         seed: Seed of the run.
@@ -61,7 +61,7 @@ class Run(NamedTuple):
             loss. None: the selected one.
     """
 
-    setting: str
+    task: str
     budget: int
     objective: str
     seed: int
@@ -69,12 +69,12 @@ class Run(NamedTuple):
 
     def __str__(self) -> str:
         tried = "" if self.candidate is None else f", tries {self.candidate:g}"
-        return f"{self.setting}, {self.steps} steps, {self.objective}, seed {self.seed}{tried}"
+        return f"{self.task}, {self.steps} steps, {self.objective}, seed {self.seed}{tried}"
 
     @property
     def steps(self) -> int:
         """Number of updates."""
-        return STUDY["settings"][self.setting]["steps"][self.budget]
+        return STUDY["tasks"][self.task]["steps"][self.budget]
 
     @property
     def folder(self) -> Path:
@@ -82,7 +82,7 @@ class Run(NamedTuple):
         own = f"{self.objective}/seed{self.seed}"
         if self.candidate is not None:
             own = f"selection/{self.objective}={self.candidate:g}"
-        return RUNS / f"{self.setting}-{self.steps}" / own
+        return RUNS / f"{self.task}-{self.steps}" / own
 
     def is_finished(self) -> bool:
         """Return whether its results are there."""
@@ -95,7 +95,7 @@ class Run(NamedTuple):
         Raises:
             UserError: The runs that select its learning rate or weight are not finished.
         """
-        task, selects = STUDY["settings"][self.setting], self.candidate is not None
+        task, selects = STUDY["tasks"][self.task], self.candidate is not None
         rate = (
             self.candidate if selects and self.objective == BASELINE else selected(task["family"], BASELINE)
         )
@@ -115,7 +115,7 @@ class Run(NamedTuple):
 
 
 def main() -> int:
-    """Make the missing runs, and return the exit code: 1 if one failed, 2 if nothing could be started."""
+    """Make the missing runs, and return the exit code: 1 if a run is still missing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -125,8 +125,8 @@ def main() -> int:
     )
     parser.add_argument("--list", action="store_true", help="only print what would be done")
     given = parser.parse_args()
-    if unknown := [name for name in given.only if name not in ("selection", *STUDY["settings"])]:
-        parser.error(f"{unknown[0]} is no task; expected selection or some of {', '.join(STUDY['settings'])}")
+    if unknown := [name for name in given.only if name not in ("selection", *STUDY["tasks"])]:
+        parser.error(f"{unknown[0]} is no task; expected selection or some of {', '.join(STUDY['tasks'])}")
     wanted: dict[Run, int] = {}
     for place, part in enumerate(parts()):
         for run in part:
@@ -139,16 +139,18 @@ def main() -> int:
             runs = list(group)
             print(f"  {runs[0]} to {runs[-1]}: {sum(run in missing for run in runs)} of {len(runs)} missing")
         return 0
-    done = 0
+    done, origin = 0, provenance()
     try:
         for _, group in groupby(missing, wanted.__getitem__):
-            settings = {str(run): run.settings() for run in group}
-            for name in do_runs({name: remaining(s, False) for name, s in settings.items()}, given.jobs):
-                finish(settings[name])
+            try:
+                settings = {str(run): run.settings() for run in group}
+                unfinished = {name: remaining(s, False) for name, s in settings.items()}
+            except UserError as error:
+                print(error, file=sys.stderr)
+                continue
+            for name in do_runs(unfinished, given.jobs):
+                finish(settings[name], origin)
                 done += 1
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print(f"Interrupted; {done} runs were added. The same command continues.", file=sys.stderr)
     return int(done < len(missing))
@@ -167,13 +169,13 @@ def parts() -> Iterator[list[Run]]:
                 Run(*place, o, choice["seed"], c) for o in objectives if is_weighted(o) for c in weights(o)
             ]
         else:
-            axes = product(range(part["seeds"]), part["settings"], part["budgets"], objectives)
-            yield [Run(setting, budget, objective, seed) for seed, setting, budget, objective in axes]
+            axes = product(range(part["seeds"]), part["tasks"], part["budgets"], objectives)
+            yield [Run(task, budget, objective, seed) for seed, task, budget, objective in axes]
 
 
 def is_asked(run: Run, only: Sequence[str]) -> bool:
     """Return whether a run is among those that the command names."""
-    return not only or ("selection" if run.candidate is not None else run.setting) in only
+    return not only or ("selection" if run.candidate is not None else run.task) in only
 
 
 def is_weighted(objective: str) -> bool:
@@ -209,7 +211,8 @@ def selected(family: str, objective: str) -> float | None:
     if [*errors] != expected:
         raise UserError(
             f"the runs that select the setting of {objective} for {family} are not finished: there are "
-            f"{[*errors]} of {expected}. Run `python results/study/run.py selection` first."
+            f"{[*errors]} of {expected}. Run `python results/study/run.py selection`; if one of its runs "
+            "failed, the error is above."
         )
     return min(errors, key=errors.__getitem__)
 
@@ -227,8 +230,8 @@ def selection_errors(family: str, objective: str) -> dict[float, float]:
 def selection_results(family: str, objective: str) -> dict[float, Metrics]:
     """Map each candidate of the selection whose run is finished to its metrics on validation data."""
     candidates = STUDY["selection"]["rates"] if objective == BASELINE else weights(objective)
-    setting = next(name for name in selection_tasks() if STUDY["settings"][name]["family"] == family)
-    runs = [Run(setting, 0, objective, STUDY["selection"]["seed"], candidate) for candidate in candidates]
+    task = next(name for name in selection_tasks() if STUDY["tasks"][name]["family"] == family)
+    runs = [Run(task, 0, objective, STUDY["selection"]["seed"], candidate) for candidate in candidates]
     return {run.candidate: RunFolder(run.folder).metrics()["validation"] for run in runs if run.is_finished()}
 
 
@@ -244,28 +247,39 @@ def words(text: str) -> list[str]:
 
 
 def estimate(missing: Sequence[Run], jobs: int) -> str:
-    """Estimate the time of the missing runs from the median time per update of the finished ones."""
-    records = [RunFolder(path.parent).record() for path in RUNS.rglob("run.json")]
-    known = [r.train_seconds / r.steps for r in records if r.status == "finished" and r.steps]
-    seconds = statistics.median(known) if known else UNKNOWN_SECONDS
-    return f"about {sum(run.steps for run in missing) * seconds / jobs / 3600:.1f} hours, {jobs} at a time"
+    """Estimate the time of the missing runs from the time per update of finished ones."""
+    known: dict[str, list[float]] = {}
+    for path in RUNS.rglob("run.json"):
+        record = RunFolder(path.parent).record()
+        if record.status == "finished" and record.steps:
+            known.setdefault(path.relative_to(RUNS).parts[0], []).append(record.train_seconds / record.steps)
+    medians = {setting: statistics.median(seconds) for setting, seconds in known.items()}
+    default = statistics.median(medians.values()) if medians else UNKNOWN_SECONDS
+    seconds = sum(run.steps * medians.get(f"{run.task}-{run.steps}", default) for run in missing)
+    return f"about {seconds / jobs / 3600:.1f} hours, {jobs} at a time"
 
 
-def finish(settings: RunSettings) -> None:
-    """Record which machine and code made a run, and delete what is not kept."""
-    folder = settings.output_dir
-    own = {k: v for k, v in settings.config.items() if k != "evaluation"}
-    made = {
+def provenance() -> dict[str, str]:
+    """Return today's date, the machine, and the commit of the code."""
+    changes = git("status", "--porcelain", "src", "results/study/run.py", "results/study/study.yaml")
+    return {
         "date": date.today().isoformat(),
         "machine": f"{cpu()}, {os.cpu_count()} cores",
-        "commit": git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain", "src") else ""),
-        "configuration": hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16],
+        "commit": git("rev-parse", "HEAD") + (" with changes" if changes else ""),
     }
+
+
+def finish(settings: RunSettings, origin: Mapping[str, str]) -> None:
+    """Record where a run comes from and a hash of its configuration, and delete what is not kept."""
+    folder = settings.output_dir
+    own = {k: v for k, v in settings.config.items() if k != "evaluation"}
+    configuration = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16]
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
         elif path.name not in KEPT:
             path.unlink()
+    made = {**origin, "configuration": configuration}
     (folder / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 

@@ -28,7 +28,7 @@ SEEDS = range(5)
 def main() -> int:
     """Fit the trees to each table that is there, write their errors, and return the exit code."""
     errors = {}
-    for name, task in STUDY["settings"].items():
+    for name, task in STUDY["tasks"].items():
         if task["family"] != "tables":
             continue
         try:
@@ -38,7 +38,7 @@ def main() -> int:
             print(f"{name}: {error}", file=sys.stderr)
             return 2
         tests = data.tests["test"]
-        features = table([*data.train, *tests])
+        features = columns([*data.train, *tests])
         train, test = features[: len(data.train)], features[len(data.train) :]
         errors[name] = [test_error(train, answers(data.train), test, answers(tests), seed) for seed in SEEDS]
         print(f"{name}: mean absolute error {np.mean(errors[name]):.4g}, seeds {np.round(errors[name], 1)}")
@@ -57,7 +57,7 @@ def test_error(
     return float(np.abs(predicted - test_answers).mean())
 
 
-def table(examples: Sequence[Example]) -> pd.DataFrame:
+def columns(examples: Sequence[Example]) -> pd.DataFrame:
     """Split questions into columns again: numbers where all values are, else categories."""
     text = pd.DataFrame([example.question.split(",") for example in examples]).replace(MISSING, None)
     numbers = text.apply(pd.to_numeric, errors="coerce")

@@ -1,0 +1,100 @@
+"""Draw the figures of the study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+import matplotlib as mpl
+from effects import ACCURACY, NAMES, READINGS, Effect, Setting, effect, family
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogFormatter
+from run import BASELINE, HERE, STUDY
+
+from ntl.report.style import FLOOR, STYLE, add_legend, new_figure, plot_seeds, styles
+
+# As the lab's figures name these objectives, so that they have the same colours here.
+LOOKS = styles(["T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 + CRPS", "T5 regression head"])
+LOOKS = dict(zip(("ce", "ntl_was", "ntl_mse", "crps", "regression_head"), LOOKS.values(), strict=True))
+LOOKS |= styles([o for o in STUDY["objectives"] if o not in LOOKS])
+
+
+def draw_figures(settings: Mapping[str, Setting]) -> None:
+    """Write `overview.png`, `losses.png` and `learning_curves.png`, each if there is something to draw."""
+    numeric = {name: setting for name, setting in settings.items() if family(name) != "text"}
+    noisy = {name: setting for name, setting in numeric.items() if family(name) != "exact"}
+    with_all = {n: s for n, s in noisy.items() if any(o in s for o in STUDY["groups"]["others"])}
+    with mpl.rc_context(STYLE):
+        if noisy:
+            draw_overview(noisy)
+        if with_all:
+            draw_losses(with_all)
+        if numeric:
+            draw_curves(numeric)
+
+
+def draw_overview(settings: Mapping[str, Setting]) -> None:
+    """Draw the effect of the main objectives in each setting: of greedy answers, and twice of medians."""
+    panels = (("greedy", "greedy"), ("median", "greedy"), ("median", "median"))
+    figure, axes = new_figure(3, 3, (3.6, 0.8 + 0.45 * len(settings)), (0.0, 0.6))
+    for ax, (reading, base) in zip(axes, panels, strict=True):
+        objectives = [o for o in STUDY["groups"]["core"] if o != BASELINE or reading != base]
+        for i, objective in enumerate(objectives):
+            effects = [effect(s.get(objective, {}), s[BASELINE], reading, base) for s in settings.values()]
+            draw_effects(ax, effects, 0.6 * (i / len(objectives) - 0.5), objective)
+        label_effects(ax, list(settings) if ax is axes[0] else [""] * len(settings), reading, base)
+    add_legend(figure, "paired difference in MAE with its 95 % confidence interval; left of 0 is better")
+    figure.savefig(HERE / "overview.png", dpi=150)
+
+
+def draw_losses(settings: Mapping[str, Setting]) -> None:
+    """Draw the effect of every objective in each setting, for the greedy answer and the median."""
+    objectives = [o for o in STUDY["objectives"] if o != BASELINE]
+    size = 4.5, 0.8 + 0.25 * len(objectives)
+    figure, axes = new_figure(2 * len(settings), 2, size, (0.0, 0.6))
+    for ax, ((name, setting), reading) in zip(axes, product(settings.items(), READINGS[:2]), strict=True):
+        for y, objective in enumerate(objectives):
+            found = effect(setting.get(objective, {}), setting[BASELINE], reading)
+            draw_effects(ax, [found], y, objective)
+        label_effects(ax, [NAMES[o] for o in objectives], f"{name}, {reading}", reading)
+    figure.savefig(HERE / "losses.png", dpi=150)
+
+
+def draw_effects(ax: Axes, effects: Sequence[Effect | None], first: float, objective: str) -> None:
+    """Draw the effects of an objective below each other, the first one at the given height."""
+    known = [(100 * e.share, first + y, 100 * e.share_interval) for y, e in enumerate(effects) if e]
+    x, y, widths = zip(*known, strict=True) if known else ((), (), ())
+    look = LOOKS[objective]
+    ax.errorbar(x, y, xerr=widths, fmt=look.marker, color=look.colour, ms=4, lw=1, label=NAMES[objective])
+
+
+def label_effects(ax: Axes, names: Sequence[str], title: str, base: str) -> None:
+    """Label a panel of differences to cross-entropy with the reading `base`, and draw a line at 0."""
+    ax.axvline(0, **FLOOR)
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.set_xlabel(f"% of cross-entropy's error, {base}")
+    ax.set_title(title)
+
+
+def draw_curves(settings: Mapping[str, Setting]) -> None:
+    """Draw the main objectives' validation results during training, for each setting."""
+    figure, axes = new_figure(len(settings), 3, (3.6, 2.6), (0.0, 0.6))
+    for ax, (name, setting) in zip(axes, settings.items(), strict=True):
+        metric = ACCURACY if family(name) == "exact" else "mae"
+        for objective in STUDY["groups"]["core"]:
+            curves = [
+                {p["step"]: p[f"eval_{metric}"] for p in run.curve}
+                for run in setting.get(objective, {}).values()
+            ]
+            if curves:
+                plot_seeds(ax, curves, LOOKS[objective], NAMES[objective])
+        if metric == "mae":
+            ax.set_yscale("log")
+            ax.yaxis.set_major_formatter(LogFormatter())
+            ax.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+        ax.set_title(name)
+        ax.set_xlabel("steps")
+        ax.set_ylabel("MAE" if metric == "mae" else "exact answers")
+    add_legend(figure, "greedy, on validation data; lines: median over seeds, bands: all seeds")
+    figure.savefig(HERE / "learning_curves.png", dpi=150)
