@@ -19,6 +19,9 @@ def study(tmp_path, monkeypatch):
     """A copy of the study's programs without its runs, in a folder like that of the project."""
     folder = tmp_path / "results" / "study"
     shutil.copytree(STUDY, folder, ignore=shutil.ignore_patterns("runs", "*.png", "__pycache__"))
+    page = tmp_path / "docs" / "evidence.md"
+    page.parent.mkdir()
+    page.write_text((ROOT / "docs" / "evidence.md").read_text())
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.chdir(tmp_path)
     for name in ("run", "effects", "figures", "tables", "trees"):
@@ -193,13 +196,14 @@ def test_holm_multiplies_the_smallest_p_by_the_number_of_tests_and_never_decreas
     assert effects.holm({"a": 0.9, "b": 0.8}) == {"b": 1.0, "a": 1.0}
 
 
-def test_the_tables_in_the_repository_are_those_of_its_runs(study):
+def test_the_tables_and_the_page_in_the_repository_are_those_of_its_runs(study):
     folder, _, tables = study
     if not (STUDY / "tables.md").exists():
         pytest.skip("no run of the study is finished")
     shutil.copytree(STUDY / "runs", folder / "runs", dirs_exist_ok=True)
     tables.main()
     assert (folder / "tables.md").read_text() == (STUDY / "tables.md").read_text()
+    assert tables.PAGE.read_text() == (ROOT / "docs" / "evidence.md").read_text()
 
 
 def test_the_program_lists_what_is_missing(study):

@@ -1,6 +1,7 @@
 """Make every table, claim and figure of the study from its runs. `python results/study/tables.py`.
 
-Reads `results/study/runs` and writes `tables.md` and the figures beside it.
+Reads `results/study/runs`, writes `tables.md` and the figures beside it, and puts the summary into
+`docs/evidence.md`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ t). All seeds share one training and one test set, so the intervals do not cover
 Columns without any value are left out. What a training step costs is measured
 [apart](../../docs/integrations.md#what-it-costs)."""
 NONE = "–"
+PAGE = HERE.parents[1] / "docs" / "evidence.md"
+BEGIN, END = "<!-- study: begin -->", "<!-- study: end -->"
 TREES = json.loads((HERE / "trees.json").read_text(encoding="utf-8"))
 ENOUGH = 100  # validation questions of a learning curve that is compared
 # Their answers are not whole numbers.
@@ -115,6 +118,9 @@ def main() -> None:
         *selection_tables(),
     ]
     (HERE / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{summary(numeric)}\n{END}{after}", encoding="utf-8")
     draw_figures(settings)
 
 
