@@ -232,7 +232,8 @@ def row(objective: str, reading: str, setting: Setting, effect_cells: Row, metri
     if reading == "greedy":
         comparable = not is_exact or is_whole(objective, reading)
         cells["CE's result at"] = steps_needed(results, baseline, metric) if comparable else NONE
-        cells["NLL"] = with_interval([result.metrics.get("ce") for result in results.values()])
+        if objective not in NOT_WHOLE:  # xVal has other tokens
+            cells["NLL"] = with_interval([result.metrics.get("ce") for result in results.values()])
         cells["CRPS"] = with_interval([result.metrics.get("crps") for result in results.values()])
         cells["90 % covers"] = percent([r.metrics.get("interval_coverage") for r in results.values()])
     return cells
