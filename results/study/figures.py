@@ -18,6 +18,8 @@ LOOKS = styles(["T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 + CRPS", "T5 regressio
 LOOKS = dict(zip(("ce", "ntl_was", "ntl_mse", "crps", "regression_head"), LOOKS.values(), strict=True))
 LOOKS |= styles([o for o in STUDY["objectives"] if o not in LOOKS])
 
+WIDEST = 0.3  # share of cross-entropy's error; what lies beyond is written
+
 
 def draw_figures(settings: Mapping[str, Setting]) -> None:
     """Write `overview.png`, `losses.png` and `learning_curves.png`, each if there is something to draw."""
@@ -56,6 +58,9 @@ def draw_losses(settings: Mapping[str, Setting]) -> None:
         for y, objective in enumerate(objectives):
             found = effect(setting.get(objective, {}), setting[BASELINE], reading)
             draw_effects(ax, [found], y, objective)
+            if found is not None and found.share > WIDEST:
+                ax.text(100 * WIDEST, y, f"{100 * found.share:+.0f} % →", ha="right", va="center")
+        ax.set_xlim(-100 * WIDEST, 100 * WIDEST)
         label_effects(ax, [NAMES[o] for o in objectives], f"{name}, {reading}", reading)
     figure.savefig(HERE / "losses.png", dpi=150)
 
