@@ -206,6 +206,19 @@ def test_the_tables_and_the_page_in_the_repository_are_those_of_its_runs(study):
     assert tables.PAGE.read_text() == (ROOT / "docs" / "evidence.md").read_text()
 
 
+def test_a_run_that_ended_before_it_was_recorded_is_recorded_and_cleaned(study, monkeypatch):
+    _, run, _ = study
+    one = run.Run("sums", 0, "ce", 1000, 0.003)
+    write_run(one.folder, 1000, 21.0)
+    (one.folder / "model.safetensors").write_bytes(b"weights")
+    (one.folder / "checkpoint-800").mkdir()
+    monkeypatch.setattr(run, "parts", lambda: [[one]])
+    monkeypatch.setattr(sys, "argv", ["run.py"])
+    assert run.main() == 0
+    assert {path.name for path in one.folder.iterdir()} == run.KEPT
+    assert json.loads((one.folder / "made.json").read_text())["commit"] == "unknown"
+
+
 def test_the_program_lists_what_is_missing(study):
     folder, _, _ = study
     command = [sys.executable, str(folder / "run.py"), "--list", "selection"]

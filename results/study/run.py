@@ -44,7 +44,8 @@ from ntl.training.sweep import default_jobs, do_runs
 HERE = Path(__file__).parent
 STUDY = yaml.safe_load((HERE / "study.yaml").read_text(encoding="utf-8"))
 RUNS = HERE / "runs"
-KEPT = {"run.json", "metrics.json", "learning_curve.jsonl", "made.json"}
+MADE = "made.json"
+KEPT = {"run.json", "metrics.json", "learning_curve.jsonl", MADE}
 UNKNOWN_SECONDS = 0.06  # per update, before any run is finished
 BASELINE = "ce"
 
@@ -140,16 +141,19 @@ def main() -> int:
             print(f"  {runs[0]} to {runs[-1]}: {sum(run in missing for run in runs)} of {len(runs)} missing")
         return 0
     done, origin = 0, provenance()
+    for run in wanted.keys() - missing:
+        if not (run.folder / MADE).exists():  # the program was killed after the run's last step
+            finish(run, {**origin, "commit": "unknown"})
     try:
         for _, group in groupby(missing, wanted.__getitem__):
             try:
-                settings = {str(run): run.settings() for run in group}
-                unfinished = {name: remaining(s, False) for name, s in settings.items()}
+                runs = {str(run): run for run in group}
+                unfinished = {name: remaining(run.settings(), False) for name, run in runs.items()}
             except UserError as error:
                 print(error, file=sys.stderr)
                 continue
             for name in do_runs(unfinished, given.jobs):
-                finish(settings[name], origin)
+                finish(runs[name], origin)
                 done += 1
     except KeyboardInterrupt:
         print(f"Interrupted; {done} runs were added. The same command continues.", file=sys.stderr)
@@ -269,18 +273,18 @@ def provenance() -> dict[str, str]:
     }
 
 
-def finish(settings: RunSettings, origin: Mapping[str, str]) -> None:
+def finish(run: Run, origin: Mapping[str, str]) -> None:
     """Record where a run comes from and a hash of its configuration, and delete what is not kept."""
-    folder = settings.output_dir
-    own = {k: v for k, v in settings.config.items() if k != "evaluation"}
+    config = RunFolder(run.folder).record().config
+    own = {section: values for section, values in config.items() if section != "evaluation"}
     configuration = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16]
-    for path in folder.iterdir():
+    for path in run.folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
         elif path.name not in KEPT:
             path.unlink()
     made = {**origin, "configuration": configuration}
-    (folder / "made.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    (run.folder / MADE).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
 def cpu() -> str:
