@@ -72,6 +72,12 @@ def test_the_noise_floor_is_that_of_clipped_answers():
     assert sum(abs(int(e.answer) - e.expected) for e in examples) / len(examples) < 20
 
 
+def test_the_noise_free_answer_is_rounded_as_answers_are():
+    more = (*SMALL, "dataset_args.weights=[0.04,0.04,0.03]", "dataset_args.noise=0")
+    examples = task(*more).tests["test"]
+    assert {e.expected - int(e.answer) for e in examples} == {0.0}
+
+
 def test_without_noise_the_answers_are_exact():
     more = ("noise=0", "weights=[1,1]", "smallest=0", "largest=499")
     for example in task(*SMALL, *(f"dataset_args.{setting}" for setting in more)).tests["test"]:

@@ -65,7 +65,10 @@ def _draw(
         else:
             expected = integers @ weights
             noisy = np.rint(expected + noise)
-        answers, medians = (np.clip(each, 0, settings["largest_answer"]) for each in (noisy, expected))
+        # Rounding and clipping are monotone, so they map the median to the median.
+        answers, medians = (
+            np.clip(each, 0, settings["largest_answer"]) for each in (noisy, np.rint(expected))
+        )
         for row, answer, median in zip(integers, answers.astype(int), medians, strict=True):
             question = " ".join(map(str, row))
             if question not in exclude:
