@@ -78,9 +78,9 @@ def test_the_candidate_with_the_least_validation_error_is_selected(study):
     _, run, _ = study
     for rate, error in zip(run.STUDY["selection"]["rates"], (30.0, 21.0, 90.0), strict=True):
         write_run(run.Run("sums", 0, "ce", 1000, rate).folder, 1000, error)
-    for weight, error in zip(run.weights("ntl_was"), (22.0, 23.0, 21.5), strict=True):
+    for weight, error in zip(run.candidates("ntl_was"), (22.0, 23.0, 21.5), strict=True):
         write_run(run.Run("sums", 0, "ntl_was", 1000, weight).folder, 1000, error)
-    rate, weight = run.STUDY["selection"]["rates"][1], run.weights("ntl_was")[2]
+    rate, weight = run.STUDY["selection"]["rates"][1], run.candidates("ntl_was")[2]
     assert run.selected("sums", "ce") == rate
     settings = run.Run("sums_noisy", 1, "ntl_was", 3).settings()
     assert settings.loss.weight == weight

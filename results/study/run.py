@@ -162,16 +162,13 @@ def main() -> int:
 
 def parts() -> Iterator[list[Run]]:
     """Yield the parts of the study in order. Each may need the selection that precedes it."""
-    choice = STUDY["selection"]
+    seed = STUDY["selection"]["seed"]
     for part in STUDY["parts"]:
         objectives = STUDY["groups"][part["objectives"]]
         if "selection" in part:
-            place = part["selection"], 0
-            if BASELINE in objectives:
-                yield [Run(*place, BASELINE, choice["seed"], rate) for rate in choice["rates"]]
-            yield [
-                Run(*place, o, choice["seed"], c) for o in objectives if is_weighted(o) for c in weights(o)
-            ]
+            tried = {o: [Run(part["selection"], 0, o, seed, c) for c in candidates(o)] for o in objectives}
+            yield tried.pop(BASELINE, [])  # the weights' runs need its rate
+            yield [run for runs in tried.values() for run in runs]
         else:
             axes = product(range(part["seeds"]), part["tasks"], part["budgets"], objectives)
             yield [Run(task, budget, objective, seed) for seed, task, budget, objective in axes]
@@ -182,13 +179,12 @@ def is_asked(run: Run, only: Sequence[str]) -> bool:
     return not only or ("selection" if run.candidate is not None else run.task) in only
 
 
-def is_weighted(objective: str) -> bool:
-    """Return whether an objective has a weight that is selected."""
-    return "WEIGHT" in STUDY["objectives"][objective]
-
-
-def weights(objective: str) -> list[float]:
-    """Return the weights of an objective among which one is selected."""
+def candidates(objective: str) -> list[float]:
+    """Return the learning rates or weights of an objective among which one is selected. Some have neither."""
+    if objective == BASELINE:
+        return STUDY["selection"]["rates"]
+    if "WEIGHT" not in STUDY["objectives"][objective]:
+        return []
     return STUDY["selection"]["sigmas" if objective == "gaussian" else "weights"]
 
 
@@ -206,19 +202,19 @@ def selected(family: str, objective: str) -> float | None:
     Raises:
         UserError: The selection is not finished.
     """
-    if objective != BASELINE and not is_weighted(objective):
+    expected = candidates(objective)
+    if not expected:
         return None
     if fixed := STUDY["fixed"].get(family):
         return fixed["rate" if objective == BASELINE else "weight"]
-    errors = selection_errors(family, objective)
-    expected = STUDY["selection"]["rates"] if objective == BASELINE else weights(objective)
-    if [*errors] != expected:
+    results = selection_results(family, objective)
+    if [*results] != expected:
         raise UserError(
             f"the runs that select the setting of {objective} for {family} are not finished: there are "
-            f"{[*errors]} of {expected}. Run `python results/study/run.py selection`; if one of its runs "
+            f"{[*results]} of {expected}. Run `python results/study/run.py selection`; if one of its runs "
             "failed, the error is above."
         )
-    return min(errors, key=errors.__getitem__)
+    return min(results, key=lambda candidate: results[candidate]["mae"])
 
 
 def selection_tasks() -> list[str]:
@@ -226,16 +222,10 @@ def selection_tasks() -> list[str]:
     return list(dict.fromkeys(part["selection"] for part in STUDY["parts"] if "selection" in part))
 
 
-def selection_errors(family: str, objective: str) -> dict[float, float]:
-    """Map each candidate of the selection whose run is finished to its greedy error on validation data."""
-    return {candidate: metrics["mae"] for candidate, metrics in selection_results(family, objective).items()}
-
-
 def selection_results(family: str, objective: str) -> dict[float, Metrics]:
     """Map each candidate of the selection whose run is finished to its metrics on validation data."""
-    candidates = STUDY["selection"]["rates"] if objective == BASELINE else weights(objective)
     task = next(name for name in selection_tasks() if STUDY["tasks"][name]["family"] == family)
-    runs = [Run(task, 0, objective, STUDY["selection"]["seed"], candidate) for candidate in candidates]
+    runs = [Run(task, 0, objective, STUDY["selection"]["seed"], tried) for tried in candidates(objective)]
     return {run.candidate: RunFolder(run.folder).metrics()["validation"] for run in runs if run.is_finished()}
 
 

@@ -14,7 +14,6 @@ from effects import (
     ACCURACY,
     NAMES,
     READINGS,
-    Effect,
     Result,
     Setting,
     effect,
@@ -22,9 +21,9 @@ from effects import (
     holm,
     load_settings,
     task_of,
-)  # fmt: skip
+)
 from figures import draw_figures
-from run import BASELINE, HERE, STUDY, is_weighted, selection_results, selection_tasks
+from run import BASELINE, HERE, STUDY, selection_results, selection_tasks
 
 from ntl.report.groups import mean_and_interval
 from ntl.training.run_folder import Metrics
@@ -96,13 +95,14 @@ def main() -> None:
     """Write the tables and figures."""
     settings = load_settings()
     numeric = {name: setting for name, setting in settings.items() if family(name) != "text"}
+    overview = summary(numeric)
     parts = [
         "<!-- Made by `python results/study/tables.py`. Do not edit. -->",
         "# Tables of the study",
         NOTE,
         "## Summary",
         "Mean absolute errors on test data.",
-        summary(numeric),
+        overview,
         *(table(name, setting) for name, setting in numeric.items()),
         *(text_table(name, setting) for name, setting in settings.items() if name not in numeric),
         "## Claims",
@@ -120,7 +120,7 @@ def main() -> None:
     (HERE / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{summary(numeric)}\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}{BEGIN}\n{overview}\n{END}{after}", encoding="utf-8")
     draw_figures(settings)
 
 
@@ -155,14 +155,9 @@ def table(name: str, setting: Setting) -> str:
     """Return the table of a setting, with a heading."""
     rows, metric = [], ACCURACY if family(name) == "exact" else "mae"
     for reading in READINGS:
-        compared = {
-            o: effect(results, setting[BASELINE], reading, metric=metric)
-            for o, results in setting.items()
-            if o != BASELINE and (metric != ACCURACY or is_whole(o, reading))
-        }
         rows += [
             row(objective, reading, setting, cells, metric)
-            for objective, cells in zip(setting, effect_cells(setting, compared, metric), strict=True)
+            for objective, cells in effect_cells(setting, metric, reading).items()
             if any(result.value(reading, "mae") is not None for result in setting[objective].values())
         ]
     if errors := TREES.get(task_of(name)):
@@ -185,37 +180,37 @@ def is_whole(objective: str, reading: str) -> bool:
     return reading != "mean" and objective not in NOT_WHOLE
 
 
-def effect_cells(
-    setting: Setting, effects: Mapping[str, Effect | None], metric: str, title: str = ""
-) -> list[Row]:
-    """Return the cells of the effects of all objectives, which one table compares with cross-entropy.
+def effect_cells(setting: Setting, metric: str, reading: str = "greedy", title: str = "") -> dict[str, Row]:
+    """Return the cells that compare each objective of a table with cross-entropy.
 
     Args:
-        setting: The results of the objectives, in the order of the rows.
-        effects: The effect of each objective that is compared.
+        setting: The results of the objectives.
         metric: What is compared. Exact answers are shown in percentage points.
+        reading: How all of them are read.
         title: Of what, in the headings.
     """
     scale = 100 if metric == ACCURACY else 1
-    known = {objective: found for objective, found in effects.items() if found is not None}
+    known = {}
+    for objective, results in setting.items():
+        if objective != BASELINE and (metric != ACCURACY or is_whole(objective, reading)):
+            found = effect(results, setting[BASELINE], reading, metric=metric)
+            if found is not None:
+                known[objective] = found
     p = holm({objective: found.p for objective, found in known.items()})
-    title = title and f"{title}, "
-    return [
-        {
-            f"{title}minus CE": rounded(scale * found.mean, scale * found.interval, "+"),
-            f"{title}p": f"{p[objective]:.2g}",
-            f"{title}won": f"{found.won} of {found.seeds}",
-        }
-        if (found := known.get(objective))
-        else dict.fromkeys((f"{title}minus CE", f"{title}p", f"{title}won"), NONE)
-        for objective in setting
-    ]
+    headings = [f"{title}, {name}" if title else name for name in ("minus CE", "p", "won")]
+    cells = {objective: dict.fromkeys(headings, NONE) for objective in setting}
+    for objective, found in known.items():
+        difference = rounded(scale * found.mean, scale * found.interval, "+")
+        values = difference, f"{p[objective]:.2g}", f"{found.won} of {found.seeds}"
+        cells[objective] = dict(zip(headings, values, strict=True))
+    return cells
 
 
-def row(objective: str, reading: str, setting: Setting, effect_cells: Row, metric: str) -> Row:
+def row(objective: str, reading: str, setting: Setting, compared: Row, metric: str) -> Row:
     """Return a row of a table whose objectives are compared by a metric."""
     results, baseline = setting[objective], setting[BASELINE]
     is_exact = metric == ACCURACY
+    is_comparable = not is_exact or is_whole(objective, reading)
     cells = {
         "objective": NAMES[objective],
         "reading": reading,
@@ -224,14 +219,13 @@ def row(objective: str, reading: str, setting: Setting, effect_cells: Row, metri
         "wrong by": "",
         "invalid": percent([result.value(reading, "invalid_rate") for result in results.values()]),
         "exact": NONE,
-        **effect_cells,
+        **compared,
     }
-    if not is_exact or is_whole(objective, reading):
+    if is_comparable:
         cells["exact"] = percent([result.value(reading, ACCURACY) for result in results.values()])
         cells["wrong by"] = wrong_by(results.values(), reading) if is_exact else ""
     if reading == "greedy":
-        comparable = not is_exact or is_whole(objective, reading)
-        cells["CE's result at"] = steps_needed(results, baseline, metric) if comparable else NONE
+        cells["CE's result at"] = steps_needed(results, baseline, metric) if is_comparable else NONE
         if objective not in NOT_WHOLE:  # xVal has other tokens
             cells["NLL"] = with_interval([result.metrics.get("ce") for result in results.values()])
         cells["CRPS"] = with_interval([result.metrics.get("crps") for result in results.values()])
@@ -277,22 +271,20 @@ def score(point: Metrics, metric: str) -> float:
 
 def text_table(name: str, setting: Setting) -> str:
     """Return the table of a setting whose answers are texts: losses on text and on numbers."""
-    rows = [{"objective": NAMES[o], "seeds": str(len(results))} for o, results in setting.items()]
-    for metric, title in {"ce_text": "NLL of text", "ce_numbers": "NLL of numbers"}.items():
-        compared = {
-            o: effect(results, setting[BASELINE], metric=metric)
-            for o, results in setting.items()
-            if o != BASELINE
-        }
-        all_cells = effect_cells(setting, compared, metric, title)
-        for cells, results, more in zip(rows, setting.values(), all_cells, strict=True):
+    compared = {
+        title: (metric, effect_cells(setting, metric, title=title))
+        for title, metric in {"NLL of text": "ce_text", "NLL of numbers": "ce_numbers"}.items()
+    }
+    rows = []
+    for objective, results in setting.items():
+        cells = {"objective": NAMES[objective], "seeds": str(len(results))}
+        for title, (metric, effects) in compared.items():
             cells[title] = with_interval([result.metrics.get(metric) for result in results.values()])
-            cells |= more
-    # The metric `ntl` is NTL-WAS for these; for other losses it is their own number term.
-    for cells, objective in zip(rows, setting, strict=True):
+            cells |= effects[objective]
+        # The metric `ntl` is NTL-WAS for these; for other losses it is their own number term.
         if objective in (BASELINE, "ntl_was"):
-            values = [result.metrics.get("ntl") for result in setting[objective].values()]
-            cells["error of a digit"] = with_interval(values)
+            cells["error of a digit"] = with_interval([r.metrics.get("ntl") for r in results.values()])
+        rows.append(cells)
     return (
         f"## {name}\n\nPer token of 200 of the test set's solutions, teacher-forced. *Error of a digit* is "
         f"its expected absolute error, E|X − y|, which NTL-WAS minimises.\n\n{markdown(rows)}"
@@ -326,7 +318,7 @@ def selection_tables() -> list[str]:
     tables = []
     for task in selection_tasks():
         kind, rows = STUDY["tasks"][task]["family"], []
-        for objective in (BASELINE, *filter(is_weighted, STUDY["objectives"])):
+        for objective in STUDY["objectives"]:
             results = selection_results(kind, objective)
             best = min((metrics["mae"] for metrics in results.values()), default=None)
             for candidate, metrics in results.items():
