@@ -164,6 +164,12 @@ def requirements(results: dict[str, Any]) -> list[Requirement]:
             rows.append(
                 Requirement(what, [mine["median_ms"] / other["median_ms"] for mine, other in pairs], must, "")
             )
+        both = {name: [m for m in measured if _is(m, name, numbers)] for name in ("crps", "wasserstein")}
+        figures = [
+            mine["median_ms"] / other["median_ms"]
+            for mine, other in zip(both["crps"], both["wasserstein"], strict=True)
+        ]
+        rows.append(Requirement(f"crps, \\|N\\| = {numbers:,}: over wasserstein", figures, 1.05, ""))
     rows += _of_training(_of(measured, table="integrations"))
     return rows
 

@@ -65,6 +65,20 @@ def test_both_terms_decrease(name: str, tmp_path: Path) -> None:
     assert all(after < before for before, after in zip(lines["before"], lines["after"], strict=True)), printed
 
 
+def test_only_names_are_kept_out_of_the_number_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(FOLDER)
+    import multiple_choice
+    import tiny
+
+    tokenizer = tiny.make_tokenizer()
+    tokenizer.add_tokens(["(", ")"])
+    for answer, expected in {"(2)": [0, 0, 0, 1], "12": [1, 1, 1]}.items():
+        row = multiple_choice.preprocess({"question": "(1)12 (2)47=", "answer": answer}, tokenizer)
+        weights = zip(row["labels"], row["number_weights"], strict=True)
+        assert [weight for label, weight in weights if label != -100] == expected
+
+
 def test_every_example_is_tested() -> None:
     assert {path.name for path in FOLDER.glob("*.py")} == {*EXAMPLES, "tiny.py"}
 

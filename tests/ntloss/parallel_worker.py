@@ -80,6 +80,11 @@ def trials() -> list[Trial]:
         for mode in ("add", "replace"):
             weighted = replace(make_case(8, mode=mode), number_weights=torch.arange(8) % 5 / 4)
             made.append(Trial(f"number weights, {mode}: {kind}", weighted, kind))
+            for criterion in ("number_level", "ntil"):
+                of_numbers = numbers_case(criterion, mode=mode, reduction="none")
+                shares = torch.arange(of_numbers.labels.numel()).view_as(of_numbers.labels) % 5 / 4
+                of_numbers = replace(of_numbers, number_weights=shares)
+                made.append(Trial(f"number weights, {criterion}, {mode}: {kind}", of_numbers, kind))
         counted = make_case(7, num_items=20.0, num_numbers=7.0)
         made.append(Trial(f"normalised: {kind}", counted, kind))
         for criterion in ("gaussian", "smmd", "entropy places", "number_level", "ntil"):

@@ -411,6 +411,41 @@ def test_collators_that_drop_rows_or_tokens_are_errors() -> None:
         NumberWeightsCollator(lambda rows: (1, 2))(UNEVEN)
 
 
+def with_a_first_token(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    pad = DataCollatorForSeq2Seq(Tokenizer("right"))
+    return pad([{name: [1, *tokens] for name, tokens in row.items()} for row in rows])
+
+
+def longest_first(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return DataCollatorForSeq2Seq(Tokenizer("right"))(sorted(rows, key=lambda row: -len(row["labels"])))
+
+
+@pytest.mark.parametrize("collate", [with_a_first_token, longest_first])
+def test_collators_that_add_or_move_tokens_are_errors(collate: Any) -> None:
+    rows = [
+        {"input_ids": [5, 6], "labels": [-100, 6], "number_weights": [2, 3]},
+        {"input_ids": [7, 3, 2], "labels": [-100, 3, 2], "number_weights": [1, 0, 1]},
+    ]
+    with pytest.raises(ValueError, match="row 0 of a batch .* has other tokens than the collator's"):
+        NumberWeightsCollator(collate)(rows)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("not a dict", "row 1 of a batch with number_weights is a str: expected a dict"),
+        (
+            {**UNEVEN[1], "number_weights": [None]},
+            r"row 1 .* has number_weights \[None\]: expected one number",
+        ),
+    ],
+    ids=["text", "None"],
+)
+def test_rows_and_weights_of_other_types_are_errors(row: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        NumberWeightsCollator(DataCollatorForSeq2Seq(Tokenizer("right")))([UNEVEN[0], row])
+
+
 def test_weights_beside_shifted_labels_are_an_error() -> None:
     model, inputs = cases.llama(), weighted_batch()
     handle = make_number_aware(model, DIGITS)

@@ -61,6 +61,12 @@ def test_a_row_without_a_finite_answer_has_no_reward(answer: Any) -> None:
     assert rewards(["It is 1.", "no number"], [answer] * 2) == [None, None]
 
 
+def test_a_number_too_large_for_float64_has_reward_zero() -> None:
+    assert rewards(["9" * 400], [5]) == [0.0]
+    assert rewards(["9" * 400], [5], which=lambda text: int(text)) == [0.0]
+    assert rewards(["9" * 400], [5], which=lambda text: -int(text)) == [0.0]
+
+
 def test_the_last_message_of_a_conversation_counts() -> None:
     says = [{"role": "assistant", "content": "It is 3."}]
     parts = [{"type": "image"}, {"type": "text", "text": "It is"}, {"type": "text", "text": "3."}]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from combined_cases import NUMBERS, PATHS, VALUES, Case, assert_matches, numbers_case
+from combined_cases import LINEAR_PATHS, NUMBERS, PATHS, VALUES, Case, assert_matches, numbers_case
 from tolerances import approx, assert_close, assert_identical
 from torch import Tensor
 
@@ -37,8 +37,9 @@ def weighted_case(name: str = "wasserstein", **options: Any) -> Case:
     "name", ["wasserstein", "raft", "places", "per number", "number_level decimals", "ntil"]
 )
 def test_value_and_gradient_are_those_of_the_definition(name: str, path: str, mode: str) -> None:
+    chunks = {"chunk_size": 5} if path in LINEAR_PATHS else {}
     for options in ({"weighted": True}, {"reduction": "none"}, {"reduction": "sum", "z_loss": 0.01}):
-        assert_matches(weighted_case(name, mode=mode, **options), path)
+        assert_matches(weighted_case(name, mode=mode, **options), path, **chunks)
 
 
 @EITHER_MODE
@@ -89,6 +90,14 @@ def test_in_place_of_cross_entropy_no_token_is_left_without_a_loss() -> None:
     assert_close(halves, (ones + zeros) / 2)
     assert_close(ones[~is_number], zeros[~is_number])
     assert (zeros[case.labels != -100] > 0).all()
+
+
+def test_a_weight_above_one_never_subtracts_cross_entropy_where_values_are_not_checked() -> None:
+    loss = NTLCrossEntropyLoss(DIGITS, mode="replace", validate=False, return_terms=True)
+    given = torch.zeros(1, 2, 12), torch.tensor([[3, 4]])
+    heavy = loss(*given, number_weights=torch.tensor([[3.0, 3.0]]))
+    assert heavy.ce == 0
+    assert_close(heavy.ntl, 3 * loss(*given).ntl)
 
 
 def test_shifted_labels_take_their_weights_along() -> None:

@@ -29,7 +29,7 @@ def names() -> dict[str, Any]:
 
 
 def test_the_snippets_are_those_of_the_page(names: dict[str, Any]) -> None:
-    assert len(SNIPPETS) == 5
+    assert len(SNIPPETS) == 6
     assert {"read", "found", "mean", "written", "margin"} <= set(names)
 
 

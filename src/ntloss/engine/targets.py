@@ -134,7 +134,7 @@ def read_labels(
         term_weights, item_weights = term_weights * per_number, item_weights * per_item
     ce_weights = item_weights
     if mode == "replace":
-        ce_weights = torch.where(is_number, item_weights * (1 - factors), item_weights)
+        ce_weights = torch.where(is_number, item_weights * (1 - factors).clamp(min=0), item_weights)
         term_weights = torch.where(has_term, item_weights * factors, 0)
     number_rows = None
     static_shapes = labels.device.type != "cpu" or torch.compiler.is_compiling()

@@ -16,17 +16,20 @@ class NumberWeightsCollator:
 
     It takes the column out of the rows, calls your collator, and pads the weights like the labels: on the
     left or right, as the rows' own tokens show. If your collator flattens the rows into one, their weights
-    are concatenated. The padding is 0; a row without weights among others that have them gets 1. A batch
-    without the column stays as it is. The trainers' one-line functions wrap the trainer's collator.
+    are concatenated. If it adds or moves tokens or rows, let it make a column `number_weights`, `[batch,
+    seq]`, itself. The padding is 0; a row without weights among others that have them gets 1. A batch without
+    the column stays as it is. The trainers' one-line functions wrap the trainer's collator.
 
     Args:
         collator: function of a list of rows, dicts, that returns a batch with `labels`, `[batch, seq]`. Its
             other attributes remain accessible.
 
     Raises:
-        TypeError: when called, a batch that is not a dict.
+        TypeError: when called, a batch or a row beside weighted ones that is not a dict, or weights that are
+            not numbers.
         ValueError: when called, weights of another length than their row's labels (or `input_ids`, if it has
-            no labels), negative or not finite weights, or a batch whose rows are not the given ones.
+            no labels), negative or not finite weights, or a batch in which a row's tokens are not found where
+            its weights would be.
 
     Example:
         >>> import torch
@@ -77,6 +80,8 @@ def _tokens_of(row: Any, name: str) -> Tensor | None:
 
 
 def _weights_of(row: Any, i: int) -> Tensor:
+    if not isinstance(row, Mapping):
+        raise TypeError(f"row {i} of a batch with number_weights is a {type(row).__name__}: expected a dict")
     own = _tokens_of(row, "labels")
     own = _tokens_of(row, "input_ids") if own is None else own
     if own is None:
@@ -87,7 +92,12 @@ def _weights_of(row: Any, i: int) -> Tensor:
         )
     if row.get(NUMBER_WEIGHTS) is None:
         return torch.ones(len(own))
-    weights = torch.as_tensor(row[NUMBER_WEIGHTS], dtype=torch.float32)
+    try:
+        weights = torch.as_tensor(row[NUMBER_WEIGHTS], dtype=torch.float32)
+    except (TypeError, ValueError) as unreadable:
+        raise TypeError(
+            f"row {i} of a batch has number_weights {row[NUMBER_WEIGHTS]!r}: expected one number per label"
+        ) from unreadable
     if weights.shape != own.shape:
         raise ValueError(
             f"row {i} of a batch has number_weights of shape {list(weights.shape)}, but labels of shape "
@@ -120,21 +130,32 @@ def _pad(weights: list[Tensor], rows: list[Any], batch: Any) -> Tensor:
         start = width - length if left_padded else 0
         return slice(start, start + length)
 
-    def tokens_found(left_padded: bool) -> int:
-        found = 0
-        for name, tokens in beside.items():
-            collated = None if batch.get(name) is None else torch.as_tensor(batch[name])
-            # The inputs of an encoder are padded on the side of the labels, but to a length of their own.
-            if collated is None or collated.shape != labels.shape:
+    def tokens_found(i: int, left_padded: bool) -> int:
+        """Count the row's tokens at its place in the inputs or, if these are an encoder's, in the labels."""
+        for name in ("input_ids", "labels"):
+            own, collated = beside[name][i], batch.get(name)
+            if own is None or collated is None or len(own) != len(weights[i]):
                 continue
-            for row, own, mine in zip(collated, tokens, weights, strict=True):
-                if own is not None and len(own) == len(mine):
-                    found += int((row[own_place(left_padded, len(own))] == own).sum())
-        return found
+            collated = torch.as_tensor(collated)
+            # The inputs of an encoder are padded on the side of the labels, but to a length of their own.
+            if collated.shape == labels.shape:
+                return int((collated[i, own_place(left_padded, len(own))] == own).sum())
+        return 0
 
-    left_padded = tokens_found(True) > tokens_found(False)
+    found = {
+        left_padded: [tokens_found(i, left_padded) for i in range(len(weights))]
+        for left_padded in (False, True)
+    }
+    left_padded = sum(found[True]) > sum(found[False])
     padded = torch.zeros(labels.shape)
     for i, own_weights in enumerate(weights):
+        # Collators may mask a few tokens.
+        if 2 * found[left_padded][i] < len(own_weights):
+            raise ValueError(
+                f"row {i} of a batch with number_weights has other tokens than the collator's: expected "
+                "those of the row, in their order, with padding on one side. If your collator adds or moves "
+                "tokens or rows, let it make a column number_weights, [batch, seq], itself."
+            )
         padded[i, own_place(left_padded, len(own_weights))] = own_weights
     return padded
 

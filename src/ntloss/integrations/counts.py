@@ -32,6 +32,7 @@ def counter_of(loss: Loss) -> NTLCrossEntropyLoss:
         mode=loss.mode,
         ignore_index=loss.ignore_index,
         shift=loss.shift,
+        validate=loss.validate,
     )
 
 

@@ -192,6 +192,7 @@ def number_reward(
         predicted = parse_number(text, which)
         if true is None:
             return None
+        predicted = None if predicted is None else _to_float(predicted)
         if predicted is None or math.isnan(predicted):
             return invalid
         return math.exp(-_ERRORS[error](predicted, true) / scale) if math.isfinite(predicted) else 0.0
@@ -220,6 +221,13 @@ _ERRORS: dict[str, Callable[[float, float], float]] = {
 }
 
 
+def _to_float(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer too large for float64
+        return math.inf
+
+
 def _true_number(given: Any, which: Which) -> float | None:
     """The number of a dataset's row, or None if it has no finite one."""
     if isinstance(given, str):
@@ -228,9 +236,7 @@ def _true_number(given: Any, which: Which) -> float | None:
     if given is None:
         return None
     try:
-        true = float(given)
-    except OverflowError:  # an integer too large for float64
-        return None
+        true = _to_float(given)
     except (TypeError, ValueError) as unreadable:
         raise TypeError(f"a true number is {given!r}: expected a number, a text or None") from unreadable
     return true if math.isfinite(true) else None
