@@ -6,6 +6,7 @@ sentences.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 
@@ -101,3 +102,13 @@ def _plain(number: str) -> str:
 
 def _value(number: str) -> float:
     return float(number) + 0.0  # turns -0.0 into 0.0
+
+
+def as_float(number: float | None) -> float:
+    """Return a number as a float: NaN for None, an infinity for an integer too large for float64."""
+    if number is None:
+        return math.nan
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf

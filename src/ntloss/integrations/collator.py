@@ -25,11 +25,10 @@ class NumberWeightsCollator:
             other attributes remain accessible.
 
     Raises:
-        TypeError: when called, a batch or a row beside weighted ones that is not a dict, or weights that are
-            not numbers.
-        ValueError: when called, weights of another length than their row's labels (or `input_ids`, if it has
-            no labels), negative or not finite weights, or a batch in which a row's tokens are not found where
-            its weights would be.
+        TypeError: when called, a batch that is not a dict or, if there are weights, a row that is not one, or
+            weights that are not numbers.
+        ValueError: when called, weights whose length differs from that of the row's labels (or `input_ids`,
+            if it has no labels), negative or infinite weights, or a batch whose tokens are not the rows'.
 
     Example:
         >>> import torch
@@ -152,9 +151,9 @@ def _pad(weights: list[Tensor], rows: list[Any], batch: Any) -> Tensor:
         # Collators may mask a few tokens.
         if 2 * found[left_padded][i] < len(own_weights):
             raise ValueError(
-                f"row {i} of a batch with number_weights has other tokens than the collator's: expected "
-                "those of the row, in their order, with padding on one side. If your collator adds or moves "
-                "tokens or rows, let it make a column number_weights, [batch, seq], itself."
+                f"the tokens of row {i} do not match those in the collator's batch, so its number_weights "
+                "cannot be aligned: expected the row's own tokens, padded on one side. If your collator adds "
+                "or moves tokens or rows, let it make a column number_weights, [batch, seq], itself."
             )
         padded[i, own_place(left_padded, len(own_weights))] = own_weights
     return padded

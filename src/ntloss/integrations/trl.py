@@ -23,7 +23,7 @@ from ntloss.engine.linear import rows_for
 from ntloss.integrations.transformers.head import HeadTensors
 from ntloss.integrations.transformers.model import NumberAwareModel, install_handle
 from ntloss.integrations.transformers.trainer import check_uses_model_loss, count_numbers, tokenizer_of
-from ntloss.parsing import Which, parse_number
+from ntloss.parsing import Which, as_float, parse_number
 from ntloss.vocabulary import NumberVocabulary
 
 if not hasattr(trl.trainer.utils, "FusedCausalLMOutput"):
@@ -189,11 +189,10 @@ def number_reward(
         return [_reward(_text_of(completion), _true_number(given, which)) for completion, given in pairs]
 
     def _reward(text: str, true: float | None) -> float | None:
-        predicted = parse_number(text, which)
+        predicted = as_float(parse_number(text, which))
         if true is None:
             return None
-        predicted = None if predicted is None else _to_float(predicted)
-        if predicted is None or math.isnan(predicted):
+        if math.isnan(predicted):
             return invalid
         return math.exp(-_ERRORS[error](predicted, true) / scale) if math.isfinite(predicted) else 0.0
 
@@ -221,22 +220,13 @@ _ERRORS: dict[str, Callable[[float, float], float]] = {
 }
 
 
-def _to_float(number: Any) -> float:
-    try:
-        return float(number)
-    except OverflowError:  # an integer too large for float64
-        return math.inf
-
-
 def _true_number(given: Any, which: Which) -> float | None:
     """The number of a dataset's row, or None if it has no finite one."""
     if isinstance(given, str):
         whole = parse_number(given, "whole")
         given = parse_number(given, which) if whole is None else whole
-    if given is None:
-        return None
     try:
-        true = _to_float(given)
+        true = as_float(given)
     except (TypeError, ValueError) as unreadable:
         raise TypeError(f"a true number is {given!r}: expected a number, a text or None") from unreadable
     return true if math.isfinite(true) else None

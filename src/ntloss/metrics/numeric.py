@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ntloss.parsing import Which, parse_number
+from ntloss.parsing import Which, as_float, parse_number
 
 METRICS = (
     "count",
@@ -168,7 +168,7 @@ class NumericMetrics:
             kinds = ", ".join(sorted({type(item).__name__ for item in items}))
             raise TypeError(f"{name}: given {kinds}; expected a list of texts, or of numbers or None")
         numbers = items if texts is None else [parse_number(text, self.which) for text in texts]
-        return torch.tensor([_as_float(number) for number in numbers], dtype=torch.float64), texts
+        return torch.tensor([as_float(number) for number in numbers], dtype=torch.float64), texts
 
     def compute(self) -> dict[str, float]:
         """Compute the metrics of all batches so far.
@@ -243,15 +243,6 @@ def _scipy_stats() -> Any:
             "pearson and spearman need scipy: pip install 'ntloss[metrics]', or choose other metrics, "
             "NumericMetrics(metrics=['accuracy', 'mae'])"
         ) from error
-
-
-def _as_float(number: float | None) -> float:
-    if number is None:
-        return math.nan
-    try:
-        return float(number)
-    except OverflowError:  # an int with more than 308 digits
-        return math.inf if number > 0 else -math.inf
 
 
 def _mean(numbers: Tensor) -> float:
