@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,16 @@ def run(code: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_reweigh_is_off_by_default_except_in_the_published_losses() -> None:
+    def default(entry: Any) -> Any:
+        return inspect.signature(entry).parameters["reweigh"].default
+
+    for own in (ntloss.NTLCrossEntropyLoss, ntloss.NTLLinearCrossEntropyLoss, ntloss.NumberTokenLoss):
+        assert default(own) is False
+    for published in (ntloss.NTLoss, ntloss.NTLossDotProduct, ntloss.NumberLevelLoss):
+        assert default(published) is True
 
 
 def test_importing_the_package_imports_only_torch() -> None:
