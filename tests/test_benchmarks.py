@@ -116,7 +116,7 @@ def test_all_contenders_compute_the_same_cross_entropy(benchmarks):
             assert_close(found, expected)
 
 
-def test_a_gpus_tables_are_made_of_measurements_on_the_cpu(benchmarks, tmp_path, monkeypatch):
+def test_the_gpu_tables_can_be_rendered_from_cpu_measurements(benchmarks, tmp_path, monkeypatch):
     losses, _, report = benchmarks
     c = losses.c
     monkeypatch.setattr(losses, "DENSE", losses.DENSE_ON_CUDA)
@@ -147,7 +147,7 @@ def test_a_gpus_tables_are_made_of_measurements_on_the_cpu(benchmarks, tmp_path,
         )
 
 
-def test_the_command_for_a_gpu_says_that_there_is_none(benchmarks, capsys):
+def test_the_gpu_command_reports_a_missing_gpu(benchmarks, capsys):
     losses, *_ = benchmarks
     if torch.cuda.is_available():
         pytest.skip("there is one")

@@ -22,7 +22,7 @@ def decoding(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_its_models_write_each_number_with_its_probability(decoding):
+def test_benchmark_models_write_each_number_with_its_probability(decoding):
     mass = torch.zeros(200, dtype=torch.float64)
     mass[[0, 7, 70, 71, 130]] = torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25], dtype=torch.float64)
     model = decoding.TrueModel(mass)

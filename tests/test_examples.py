@@ -51,7 +51,7 @@ def run(name: str, processes: int, arguments: list[str], folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_both_terms_decrease(name: str, tmp_path: Path) -> None:
+def test_both_loss_terms_decrease_in_every_example(name: str, tmp_path: Path) -> None:
     needed, processes, arguments = EXAMPLES[name]
     for module in needed:
         pytest.importorskip(module)

@@ -62,7 +62,7 @@ def test_every_run_has_a_folder_of_its_own(study):
     assert len({one.folder for one in runs}) == len(runs)
 
 
-def test_the_parts_need_only_what_earlier_parts_select(study, monkeypatch):
+def test_each_part_depends_only_on_earlier_parts(study, monkeypatch):
     _, run, _ = study
     done = set()
     monkeypatch.setattr(run.Run, "is_finished", lambda self: self in done)
@@ -146,7 +146,7 @@ def test_only_seeds_that_both_objectives_have_are_compared(study):
     assert (crps["minus CE"], crps["won"]) == ("-2.9 ± 1.3", "2 of 2")  # 22 - 25, 23.2 - 26
 
 
-def test_a_difference_of_zero_has_p_1_and_one_of_a_baseline_without_exact_answers_no_share(study):
+def test_a_zero_difference_has_p_1_and_a_zero_baseline_has_no_relative_share(study):
     folder, _, tables = study
     for seed in range(3):
         write_run(folder / f"runs/sums-800/ce/seed{seed}", seed, 24.0 + seed, exact_number=0.0)

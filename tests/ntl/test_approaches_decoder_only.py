@@ -53,7 +53,7 @@ def test_the_update_does_not_depend_on_the_split_into_micro_batches(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_overfitted_model_answers_correctly_also_after_saving_and_loading(shape, tmp_path):
+def test_an_overfitted_model_still_answers_correctly_after_saving_and_loading(shape, tmp_path):
     approach = overfit(causal(shape), steps=120)
     assert approach.answer(approach.model, QUESTIONS, GREEDY) == ANSWERS
     assert approach.answer(approach.model, QUESTIONS, BEAMS) == ANSWERS
@@ -150,7 +150,7 @@ def test_a_model_with_a_byte_level_tokenizer_is_the_same_after_saving_and_loadin
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_beam_search_reorders_the_states_with_the_beams(shape):
+def test_beam_search_gives_the_same_answers_with_and_without_a_cache(shape):
     approach = overfit(causal(shape), steps=10)
     cached = approach.answer(approach.model, QUESTIONS, BEAMS)
     approach.model.generation_config.use_cache = False

@@ -43,7 +43,7 @@ def test_the_update_does_not_depend_on_the_split_into_micro_batches(encoding, lo
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_an_overfitted_model_answers_correctly_also_after_saving_and_loading(encoding, tmp_path):
+def test_an_overfitted_model_still_answers_correctly_after_saving_and_loading(encoding, tmp_path):
     approach = overfit(make(encoding=encoding))
     assert approach.answer(approach.model, QUESTIONS, BEAMS) == ANSWERS
     assert approach.model.training

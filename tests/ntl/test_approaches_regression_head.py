@@ -37,7 +37,7 @@ def test_the_update_does_not_depend_on_the_split_into_micro_batches(log_scale):
     assert_split_does_not_matter(approach, rows_of(approach))
 
 
-def test_an_overfitted_model_answers_correctly_also_after_saving_and_loading(tmp_path):
+def test_an_overfitted_model_still_answers_correctly_after_saving_and_loading(tmp_path):
     approach = overfit(regression())
     answers = [float(text) for text in approach.answer(approach.model, QUESTIONS, GREEDY)]
     assert answers == approx([float(a) for a in ANSWERS], LEARNED, scale=1)

@@ -40,7 +40,7 @@ def test_the_update_does_not_depend_on_the_split_into_micro_batches(log_scale):
     assert_split_does_not_matter(approach, rows)
 
 
-def test_an_overfitted_model_answers_correctly_also_after_saving_and_loading(tmp_path):
+def test_an_overfitted_model_still_answers_correctly_after_saving_and_loading(tmp_path):
     approach = overfit(xval())
     answers = approach.answer(approach.model, QUESTIONS, GREEDY)
     for answer, true in zip(answers, ANSWERS, strict=True):

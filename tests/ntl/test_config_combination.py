@@ -23,7 +23,7 @@ WITHOUT_DIGITS = {
         ("model_args.family=decoder_only", "family=decoder_only has no model with {}; expected t5"),
     ],
 )
-def test_a_model_that_does_not_write_digits_is_not_combined_with_what_needs_them(model, override, expected):
+def test_settings_that_need_digits_are_an_error_for_a_model_without_them(model, override, expected):
     with pytest.raises(UserError, match=expected.format(WITHOUT_DIGITS[model])):
         plan_runs([*SCRATCH, f"model_args={model}", override])
 
@@ -38,7 +38,7 @@ def test_a_model_without_number_tokens_is_not_combined_with_a_criterion(model, l
 @pytest.mark.parametrize(
     "model", ["vanilla_t5_ntl", "decoder_only_ntl", "vanilla_t5 model_args.tokenizer_type=auto"]
 )
-def test_a_model_that_writes_digits_takes_every_loss_format_and_reading(model):
+def test_a_model_that_writes_digits_combines_a_loss_padded_answers_and_medians(model):
     (run,) = plan_runs(
         [*f"model_args={model} {PADDED} {MEDIAN}".split(), "model_args.model_name_or_path=null"]
     )

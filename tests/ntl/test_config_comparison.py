@@ -15,7 +15,7 @@ def test_runs_are_seeds_times_objectives_each_in_a_folder_of_its_own():
     assert len({run.output_dir for run in runs.values()}) == 4
 
 
-def test_a_comparison_takes_the_groups_of_training():
+def test_a_comparison_accepts_the_groups_of_ntl_train():
     overrides = ["dataset_args=arithmetic", "dataset_args.data_dir=null", "training_args.max_steps=7"]
     run = load_comparison([*overrides, "seeds=[0]", "objectives=[ce]"]).runs["ce, seed 0"]
     assert (run.dataset, run.trainer["max_steps"]) == ("arithmetic", 7)
@@ -67,7 +67,7 @@ def test_values_in_an_objective_may_hold_spaces():
         (["--fast"], "'--fast' cannot be read"),
     ],
 )
-def test_an_error_says_what_was_given_and_what_is_expected(overrides, complaint):
+def test_an_invalid_comparison_is_a_one_line_error_that_says_what_is_expected(overrides, complaint):
     with pytest.raises(UserError, match=complaint) as caught:
         load_comparison(overrides)
     assert "\n" not in str(caught.value)

@@ -110,7 +110,7 @@ def test_the_plus_of_a_key_that_no_file_has_is_optional(plus):
 @pytest.mark.parametrize(
     ("group", "base"), [("model_args", "vanilla_t5"), ("training_args", "train"), ("loss", "ce")]
 )
-def test_every_file_of_a_group_only_has_keys_of_the_first_one(group, base):
+def test_the_files_of_a_group_add_no_keys_to_its_base_file(group, base):
     def keys(name):
         text = (resources.files("ntl.config") / group / f"{name}.yaml").read_text()
         return set(OmegaConf.create(text)) - {"defaults"}
@@ -137,7 +137,7 @@ def test_a_preset_of_a_comparison_composes_and_only_sets_keys_of_the_other_files
 
 
 @pytest.mark.parametrize("dataset", choices("dataset_args"))
-def test_a_debug_run_takes_every_dataset(dataset):
+def test_the_debug_configuration_composes_with_every_dataset(dataset):
     debug = [f"dataset_args={dataset}", "run_specific_config@_global_=debug_config"]
     (run,) = plan_runs(debug)
     assert run.data.get("data_dir", "sample") == "sample"

@@ -68,7 +68,7 @@ def write(folder: Path, files: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_every_dataset_ships_a_sample_in_the_prepared_layout(load, name):
+def test_samples_have_the_prepared_layout(load, name):
     data = load(name, data_dir="sample")
     sizes = len(data.train), len(data.validation), {test: len(part) for test, part in data.tests.items()}
     assert sizes == SIZES[name]
@@ -77,7 +77,7 @@ def test_every_dataset_ships_a_sample_in_the_prepared_layout(load, name):
     assert splits(load(name, data_dir=str(SAMPLES / name))) == splits(data)
 
 
-def test_every_dataset_but_the_noisy_regression_ships_a_sample():
+def test_every_dataset_is_covered_by_the_sample_tests():
     # The sample of `tabular` is one CSV file (test_data_tabular.py).
     assert sorted([*SIZES, "noisy_regression", "tabular"]) == choices("dataset_args")
 
@@ -367,7 +367,7 @@ def test_reading_a_large_file_is_announced_only_the_first_time(load, monkeypatch
 @pytest.mark.parametrize(
     "setting", [{"data_dir": None}, {"data_dir": 5}, {"data_dir": "sample", "cache_dir": ""}]
 )
-def test_a_folder_without_a_name_is_an_error(load, setting):
+def test_a_folder_setting_that_is_not_a_path_is_an_error(load, setting):
     with pytest.raises(
         UserError, match=rf"dataset_args.{list(setting)[-1]} is .*; expected the path of a folder"
     ):

@@ -65,14 +65,14 @@ def test_on_a_log_scale_answers_scatter_around_the_product_by_factors():
     assert 0.38 < statistics.stdev(logs) < 0.42
 
 
-def test_the_noise_floor_is_that_of_clipped_answers():
+def test_noise_free_answers_are_clipped_like_the_answers():
     more = (*SMALL, "dataset_args.weights=[9,9]", "dataset_args.largest_answer=999")
     examples = task(*more).tests["test"]
     assert max(example.expected for example in examples) == 999
     assert sum(abs(int(e.answer) - e.expected) for e in examples) / len(examples) < 20
 
 
-def test_the_noise_free_answer_is_rounded_as_answers_are():
+def test_noise_free_answers_are_rounded_like_the_answers():
     more = (*SMALL, "dataset_args.weights=[0.04,0.04,0.03]", "dataset_args.noise=0")
     examples = task(*more).tests["test"]
     assert {e.expected - int(e.answer) for e in examples} == {0.0}

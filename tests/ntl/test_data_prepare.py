@@ -85,7 +85,7 @@ def test_every_pair_of_the_mixture_is_in_training_or_held_out(
     assert len(load("mathematics_dataset", out, tmp_path).train) == len(train)
 
 
-def test_the_same_seed_gives_the_same_files_and_another_seed_others(archive, prepare, tmp_path):
+def test_the_same_seed_gives_the_same_files_and_another_seed_gives_others(archive, prepare, tmp_path):
     for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
         assert prepare("mathematics_dataset", f"split_seed={seed}", destination=tmp_path / folder)[0] == 0
     for name in ("train.txt", "val.txt"):
@@ -162,7 +162,7 @@ def test_an_interrupted_run_leaves_nothing_and_the_next_one_is_complete(
     assert outputs(tmp_path / "out") == OUTPUTS
 
 
-def test_files_of_a_run_killed_while_moving_them_are_not_taken_for_complete(
+def test_files_of_a_run_killed_while_moving_them_do_not_count_as_complete(
     archive, prepare, tmp_path, monkeypatch
 ):
     replace = os.replace
@@ -295,7 +295,7 @@ def test_products_are_prepared_without_a_source(prepare, tmp_path):
         ),
     ],
 )
-def test_an_error_says_what_was_given_and_what_is_expected(
+def test_an_invalid_setting_of_prepare_is_an_error_that_says_what_is_expected(
     arguments, complaint, tmp_path, monkeypatch, capsys
 ):
 

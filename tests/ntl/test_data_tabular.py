@@ -40,7 +40,7 @@ def test_the_shipped_sample_splits_into_disjoint_questions_with_numeric_answers(
     assert all(question.count(",") == 8 for question in train)
 
 
-def test_a_seed_repeats_its_split_and_another_seed_makes_another():
+def test_the_same_seed_gives_the_same_split_and_another_seed_a_different_one():
     assert task() == task()
     assert task().tests != task("data_seed=1").tests
 
@@ -65,7 +65,7 @@ def test_columns_of_the_question_can_be_chosen(table):
 @pytest.mark.parametrize(
     "dates", [("3", "10", "2", "1"), ("2020-03-01", "2020-10-01", "2020-02-01", "2020-01-01")]
 )
-def test_a_split_by_a_column_tests_its_largest_values(table, dates):
+def test_splitting_by_a_column_puts_its_largest_values_into_the_test_set(table, dates):
     data = table("t,y\n" + "".join(f"{t},{y}\n" for y, t in enumerate(dates)), "split_by=t", "train_size=1")
     assert [[e.answer for e in part] for part in (data.train, data.validation, data.tests["test"])] == [
         ["2"],

@@ -141,7 +141,7 @@ def test_an_evaluation_without_examples_is_an_error():
         evaluate(approach_to(), [], NUMBERS, DECODING)
 
 
-def test_every_example_is_in_one_batch():
+def test_batches_group_similar_lengths_and_hold_every_example_once():
     lengths = [3, 1, 4, 1, 5, 9, 2]
     batches = batches_by_length(lengths, 3)
     assert sorted(i for batch in batches for i in batch) == list(range(7))

@@ -45,7 +45,7 @@ def plain_numbers(draw):
 
 
 @given(st.lists(plain_numbers(), min_size=1))
-def test_every_number_has_one_length_and_is_read_back_exactly(numbers):
+def test_all_numbers_have_the_same_length_and_are_read_back_exactly(numbers):
     number_format = NumberFormat.of_answers(numbers)
     for number in numbers:
         written = number_format.write(number)
@@ -56,14 +56,14 @@ def test_every_number_has_one_length_and_is_read_back_exactly(numbers):
 
 
 @given(st.lists(plain_numbers().map(lambda text: text.lstrip("-")), min_size=1))
-def test_padded_numbers_are_ordered_as_their_texts(numbers):
+def test_padded_texts_sort_like_their_numbers(numbers):
     number_format = NumberFormat.of_answers(numbers)
     by_text = sorted(numbers, key=number_format.write)
     assert [Decimal(n) for n in by_text] == sorted(Decimal(n) for n in numbers)
 
 
 @given(plain_numbers(), st.integers(1, 32), st.integers(0, 22), st.booleans())
-def test_a_number_is_written_only_if_nothing_of_it_is_lost(number, width, places, signed):
+def test_a_number_is_written_only_if_no_digit_is_lost(number, width, places, signed):
     number_format = NumberFormat(width, places, signed)
     whole, _, decimals = number.lstrip("-").partition(".")
     fits = len(whole) <= width and len(decimals) <= places and (signed or number[0] != "-")
@@ -190,7 +190,7 @@ def trained(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_labels_are_padded_and_answers_are_plain_also_after_saving_and_loading(shape, tmp_path):
+def test_labels_are_padded_and_answers_plain_before_and_after_saving(shape, tmp_path):
     approach = trained(shape)
     labels = [[i for i in row["labels"] if i != IGNORE] for row in rows_of(approach)]
     assert {len(row) for row in labels} == {len("+9801.0") + 1}
@@ -285,7 +285,7 @@ def test_training_on_answers_outside_an_earlier_format_is_an_error(tmp_path):
         approach.fit(["-1"])
 
 
-def test_a_model_without_a_format_does_not_answer():
+def test_answering_before_fit_is_an_error_with_padded_answers():
     approach = make(number_format="padded")
     with pytest.raises(UserError, match="has no number format: it is taken from the training answers"):
         approach.answer(approach.model, QUESTIONS, GREEDY)

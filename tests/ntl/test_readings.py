@@ -62,7 +62,7 @@ def test_each_reading_has_its_own_metrics_and_the_decoded_numbers_keep_theirs():
     ]
 
 
-def test_the_interval_has_the_share_that_is_asked_for():
+def test_the_interval_holds_the_requested_share_of_the_distribution():
     approach, examples = uniform([("0 10", "5"), ("0 10", "8")])
     half = evaluate(approach, examples, DATA, replace(ALL, quantile_readings=("median",), interval=0.5))
     assert half.metrics["interval_width"] == approx(5)
@@ -82,7 +82,7 @@ def test_the_interval_has_the_share_that_is_asked_for():
         ("mamba-tiny", "decoder_only", "padded"),
     ],
 )
-def test_an_overfitted_model_has_the_answers_as_medians(shape, family, number_format):
+def test_the_medians_of_an_overfitted_model_are_the_answers(shape, family, number_format):
     approach = make(shape, family=family, number_format=number_format)
     approach.fit(ANSWERS)
     overfit(approach, steps=600, until=0.01)
@@ -95,7 +95,7 @@ def test_an_overfitted_model_has_the_answers_as_medians(shape, family, number_fo
             assert p.lower <= p.median == p.true <= p.upper
 
 
-def test_a_batch_gives_the_quantiles_of_each_question_alone():
+def test_batching_does_not_change_the_quantiles():
     approach = make(number_format="padded")
     approach.fit(ANSWERS)
     approach.model.eval().double()
@@ -119,7 +119,7 @@ def test_a_model_that_cannot_write_a_number_has_no_readings():
     assert {(p.lower, p.median, p.upper, p.mean) for p in result.predictions} == {(None,) * 4}
 
 
-def test_an_untrained_model_with_plain_answers_runs_out_of_rows_and_says_so(monkeypatch):
+def test_an_untrained_model_with_plain_answers_reports_unresolved_quantiles(monkeypatch):
     monkeypatch.setattr("ntl.approaches.answer_format.PLAIN_ROWS", 4)
     approach = make(number_format="plain")
     approach.model.eval()
@@ -183,7 +183,7 @@ def test_readings_that_do_not_fit_are_a_one_line_error_and_nothing_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_results_of_other_readings_are_not_reused_and_those_without_readings_are_as_before(tmp_path):
+def test_other_readings_are_evaluated_anew_and_greedy_results_keep_their_identity(tmp_path):
     asked = [("0 10", "5"), ("0 20", "19")]
     folder, data = RunFolder(tmp_path), TaskData([], [], {"test": uniform(asked)[1]})
 

@@ -297,7 +297,7 @@ def test_unfinished_runs_are_omitted_and_listed(tmp_path):
     assert "runs/b (T5, seed 1) is running, at step 7" in (tmp_path / "out/table.md").read_text()
 
 
-def test_no_finished_run_and_no_run_at_all_are_errors(tmp_path, capsys):
+def test_folders_without_a_finished_run_are_an_error(tmp_path, capsys):
     make_run(tmp_path / "runs/b", "T5", 1, status="running")
     assert report(tmp_path) == 2
     assert "no run is finished" in capsys.readouterr().err
@@ -339,7 +339,7 @@ def test_a_folder_with_other_files_is_never_written_to(tmp_path, capsys):
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["a"]
 
 
-def test_latex_tables_escape_names_and_rules_span_their_columns():
+def test_latex_names_are_escaped_and_rules_span_their_columns():
     columns = {
         ("", "objective"): ["T5 + λ_1 & 50 %"],
         ("arithmetic__mul", "MAE"): ["**0.5 ± n/a**"],

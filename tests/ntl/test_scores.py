@@ -31,7 +31,7 @@ def test_a_close_number_is_accurate_but_not_exact():
         ("none", "0", 0, 0),
     ],
 )
-def test_exact_compares_every_digit_and_accurate_allows_rounding(predicted, true, exact, accurate):
+def test_exact_number_compares_every_digit_and_accuracy_allows_rounding(predicted, true, exact, accurate):
     scores = number_scores([predicted], [true])
     assert (scores["exact_number"], scores["accuracy"]) == (exact, accurate)
 

@@ -116,7 +116,7 @@ def test_an_unfinished_run_uses_the_settings_of_the_command_that_continues_it(tm
     assert place_evaluation(own, TESTS)[0].path == tmp_path / "run"
 
 
-def test_the_first_evaluation_in_a_folder_without_training_is_the_folders_own(run, tmp_path):
+def test_the_first_evaluation_in_a_folder_without_training_is_written_to_the_folder_itself(run, tmp_path):
     first = settings_in(tmp_path / "answers", evaluates=str(run), samples=20)
     folder_of(first).write_record(evaluated_record(first))
     assert write(first, TESTS).path == tmp_path / "answers"
@@ -173,7 +173,7 @@ def extended(run):
 @pytest.mark.parametrize(
     "fewer", [{}, {"read": ["greedy"], "interval": 0.5}, {"read": ["mean"], "interval": 0.9}]
 )
-def test_a_run_with_more_readings_has_the_results_of_an_evaluation_with_fewer(extended, fewer):
+def test_an_evaluation_with_fewer_readings_uses_the_runs_results(extended, fewer):
     before = extended.record()
     settings = settings_in(extended.path, evaluates=str(extended), **fewer)
     folder, record, generation = place_evaluation(settings, TESTS)
@@ -182,7 +182,7 @@ def test_a_run_with_more_readings_has_the_results_of_an_evaluation_with_fewer(ex
     assert (generation.quantile_readings, generation.interval) == (("median", "mean"), 0.9)
 
 
-def test_missing_results_of_a_run_are_read_like_its_others(extended):
+def test_a_missing_test_set_is_evaluated_with_the_runs_readings(extended):
     fewer = settings_in(extended.path, evaluates=str(extended))
     more = TaskData([], [], {**TESTS.tests, "test": TESTS.tests["validation"]})
     folder, record, _ = place_evaluation(fewer, more)

@@ -63,7 +63,7 @@ def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny,
     assert before == {name: (folder / name / "run.json").stat().st_mtime_ns for name in before}
 
 
-def test_rows_are_in_the_order_of_the_objectives_and_differences_are_to_the_first(tiny, capsys):
+def test_rows_are_in_the_order_of_the_objectives_and_differences_are_relative_to_the_first(tiny, capsys):
     assert compare([*tiny[:-1], "objectives=[vanilla_t5_regression_head,ce]", tiny[-1]]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert "MAE vs T5 regression head" in rows[0]
@@ -233,7 +233,7 @@ def test_ctrl_c_keeps_finished_runs_and_the_same_command_continues(tiny, capsys)
     assert RunFolder(second).record().steps == state["global_step"] == 100
 
 
-def test_one_progress_display_counts_all_runs_together(monkeypatch, capsys):
+def test_the_progress_bar_counts_the_updates_of_all_runs(monkeypatch, capsys):
     events = [
         ("a", "progress", 0.5),
         ("b", "progress", 0.5),

@@ -112,7 +112,7 @@ def test_the_cases_cover_every_pair_of_options() -> None:
 class TestLogitsPath:
     @given(seed=st.integers(0, 2**32 - 1), spread=st.sampled_from([0.1, 3.0, 30.0, 300.0]))
     @pytest.mark.parametrize("dtype", DTYPES)
-    def test_random_logits(self, dtype: torch.dtype, seed: int, spread: float) -> None:
+    def test_random_logits_equal_the_oracle(self, dtype: torch.dtype, seed: int, spread: float) -> None:
         rng = np.random.default_rng(seed)
         case = make_case(5, seed=seed, weighted=True, z_loss=1e-3)
         logits = torch.from_numpy(spread * rng.standard_normal((5, VOCAB))).to(dtype).requires_grad_()
@@ -128,7 +128,7 @@ class TestLogitsPath:
 
     @pytest.mark.parametrize("inplace", [False, True])
     @pytest.mark.parametrize("block", [1 << 22, 2 * VOCAB])
-    def test_a_label_with_a_vanishing_probability(
+    def test_a_label_with_a_vanishing_probability_equals_the_oracle(
         self, inplace: bool, block: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # exp(-300) is 0 in float32, and exp(-55) has few digits: another logit must give the log-normalizer.
@@ -253,7 +253,9 @@ class TestShapes:
     @pytest.mark.parametrize("shape", [(), (1,), (2, 3), (2, 1, 3), (1, 1)])
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     @pytest.mark.parametrize("path", [*PATHS, *ALONE_PATHS])
-    def test_any_leading_shape(self, path: str, reduction: str, shape: tuple[int, ...]) -> None:
+    def test_any_leading_shape_equals_the_oracle(
+        self, path: str, reduction: str, shape: tuple[int, ...]
+    ) -> None:
         case = make_case(*shape, reduction=reduction, weighted=True, seed=4)
         result = assert_matches(case, path)
         assert result.loss.shape == (shape if reduction == "none" else ())
@@ -289,7 +291,7 @@ class TestShapes:
 
     @pytest.mark.parametrize("path", PATHS)
     @pytest.mark.parametrize("mode", ["add", "replace"])
-    def test_without_numbers_it_is_cross_entropy(self, mode: str, path: str) -> None:
+    def test_a_batch_without_numbers_gives_cross_entropy(self, mode: str, path: str) -> None:
         case = make_case(7, share_of_text=1.0, mode=mode, seed=5)
         result = assert_matches(case, path)
         assert result.ntl == 0
@@ -305,7 +307,7 @@ class TestShapes:
         assert not weight.grad.to_dense().any()
 
     @pytest.mark.parametrize("path", ["logits", "inplace", "alone"])
-    def test_strided_logits_and_labels(self, path: str) -> None:
+    def test_strided_logits_and_labels_equal_the_oracle(self, path: str) -> None:
         case = make_case(4, 3, seed=6, weighted=True)
         logits, wanted = case.logits(), case.expected(path=path)
         strided = replace(case, labels=case.labels.t().contiguous().t())
@@ -325,7 +327,7 @@ class TestShapes:
             assert_close(loss, wanted.loss, what=name)
             assert_close(leaf.grad, wanted.gradient, what=name)
 
-    def test_an_expanded_row_of_logits(self) -> None:
+    def test_an_expanded_row_of_logits_equals_the_oracle(self) -> None:
         row = make_case(1).logits().requires_grad_()
         labels = torch.tensor([9, TEXTS[0], 3])
         NTLCrossEntropyLoss(NUMBERS, reweigh=True)(row.expand(3, -1), labels).backward()
@@ -335,7 +337,7 @@ class TestShapes:
 
     @pytest.mark.parametrize("path", LINEAR_PATHS)
     @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_strided_hidden_states_and_head(self, reduction: str, path: str) -> None:
+    def test_strided_hidden_states_and_head_equal_the_oracle(self, reduction: str, path: str) -> None:
         case = make_case(4, 3, seed=6, reduction=reduction)
         transposed = replace(
             case,
@@ -464,7 +466,7 @@ class TestTerms:
         module.weight = 0.75
         assert_close(module(case.logits(), case.labels), wanted.expected().loss)
 
-    def test_default_weights(self) -> None:
+    def test_the_default_weight_is_0_3_or_1_in_replace_mode(self) -> None:
         assert NTLCrossEntropyLoss(NUMBERS).weight == 0.3
         assert NTLLinearCrossEntropyLoss(NUMBERS, mode="replace").weight == 1.0
 
@@ -493,7 +495,7 @@ class ReadsTheNormalizer:
 
 class TestUsersOwnCriterion:
     @pytest.mark.parametrize("path", PATHS)
-    def test_may_read_the_mass_without_a_worst_cost(self, path: str) -> None:
+    def test_may_need_the_log_normalizer_without_defining_worst(self, path: str) -> None:
         # It is cross-entropy of the value, with the probability of its forms added up.
         case = make_case(6, weight=1.0, mode="replace", reduction="none")
         case = replace(case, labels=torch.tensor([9, TEXTS[0], 3, 0, 5, -100]))

@@ -216,7 +216,7 @@ COMPILED = [
 
 
 @pytest.mark.parametrize("name", [*COMPILED, "number_level decimals", "relative", "magnitude", "ntil"])
-def test_compiles_without_graph_breaks(name: str) -> None:
+def test_criteria_compile_without_graph_breaks(name: str) -> None:
     torch._dynamo.reset()
     case = numbers_case(name)
     loss = NTLCrossEntropyLoss(NUMBERS, CRITERIA[name][0], shift=True)
@@ -313,7 +313,7 @@ BAYES = {
 
 
 @pytest.mark.parametrize("name", BAYES)
-def test_the_optimal_distribution_for_an_uncertain_label(name: str) -> None:
+def test_the_documented_distribution_minimizes_the_expected_loss(name: str) -> None:
     criterion, best = BAYES[name]
 
     def expected(p: np.ndarray) -> float:
@@ -355,7 +355,7 @@ def test_expected_value_over_the_vocabulary_in_place_of_cross_entropy_is_the_los
     assert_close(torch.autograd.grad(ours, logits)[0], torch.autograd.grad(raft, logits)[0])
 
 
-def test_expected_value_over_the_vocabulary_asks_for_the_mass() -> None:
+def test_expected_value_over_the_vocabulary_needs_the_mass() -> None:
     x = make_input([0.5, 0.5, 0, 0, 0], SPACED, 0)
     with pytest.raises(ValueError, match=r"log_mass is None, but ExpectedValue.*all number tokens"):
         ExpectedValue(over="vocabulary")(replace(x, log_mass=None))
@@ -455,7 +455,7 @@ class TestReweigh:
 # --- options, registry, tables --------------------------------------------------------------------
 
 
-def test_published_defaults() -> None:
+def test_default_options_are_the_published_ones() -> None:
     assert get_criterion("smmd") == SMMD(2.0, "gaussian", "both", None, 9.0)
     assert get_criterion("dist2") == Dist2(1.0, "squared")
     assert get_criterion("gaussian_cross_entropy") == GaussianCrossEntropy(1.0)
@@ -555,7 +555,7 @@ def test_invalid_options_and_inputs_are_errors(make: Callable[[], Any], says: st
         make()
 
 
-def test_smmd_without_squashing_takes_values_at_equal_distances() -> None:
+def test_smmd_without_squashing_accepts_equally_spaced_values() -> None:
     NumberTokenLoss(NumberVocabulary.from_mapping({0: 0, 1: 5}, vocab_size=3), SMMD(squash_factor=None))
 
 

@@ -14,7 +14,9 @@ from ntloss.decoding import interval_margin
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("coverage", [0.5, 0.9])
-def test_it_covers_as_promised_however_badly_the_model_is_calibrated(scale: float, coverage: float) -> None:
+def test_the_margin_reaches_the_requested_coverage_for_miscalibrated_models(
+    scale: float, coverage: float
+) -> None:
     generator = torch.Generator().manual_seed(0)
     count, covered = 200, []
     for _ in range(200):
@@ -29,7 +31,7 @@ def test_it_covers_as_promised_however_badly_the_model_is_calibrated(scale: floa
     assert coverage - 0.01 <= mean <= coverage + 1 / (count + 1) + 0.01
 
 
-def test_it_is_the_smallest_score_that_covers_enough() -> None:
+def test_the_margin_is_the_smallest_score_with_enough_coverage() -> None:
     truths = [5.0, 9.0, 11.0, 14.0]
     scores = {0.2: -5.0, 0.4: -1.0, 0.6: 1.0, 0.8: 4.0}
     for coverage, score in scores.items():
@@ -42,7 +44,7 @@ def test_too_few_examples_for_a_coverage_give_an_infinite_margin() -> None:
     assert interval_margin(*intervals, [5.0] * 9, 0.91) == math.inf
 
 
-def test_a_rank_that_rounding_puts_above_a_whole_number_is_that_number() -> None:
+def test_rounding_errors_do_not_raise_the_rank() -> None:
     assert 100 * 0.07 > 7  # in float64
     truths = torch.arange(99.0)
     assert interval_margin(torch.zeros(99), torch.zeros(99), truths, 0.07) == 6

@@ -54,7 +54,7 @@ def check_against_all_numbers(
 @pytest.mark.parametrize("width", FORMATS, ids=str)
 @pytest.mark.parametrize("vocabulary", [DIGITS, SPELLINGS], ids=["digits", "spellings"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_quantiles_are_those_of_all_numbers_of_the_masked_model(
+def test_quantiles_equal_those_of_the_enumerated_distribution(
     kind: str, vocabulary: NumberVocabulary, width: dict[str, Any]
 ) -> None:
     model = make_model(kind, vocabulary.vocab_size, seed=1)
@@ -74,7 +74,7 @@ def test_half_precision_is_as_close_as_its_rounding(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("options", [{"digits": 3, "signed": True}, {"max_digits": 2}], ids=str)
-def test_a_batch_gives_what_its_questions_give_one_by_one(kind: str, options: dict[str, Any]) -> None:
+def test_batching_does_not_change_the_quantiles(kind: str, options: dict[str, Any]) -> None:
     model = make_model(kind, DIGITS.vocab_size, seed=3).double()
     together = number_quantiles(model, batch_of(QUESTIONS), DIGITS, QUANTILES, **options)
     for i, question in enumerate(QUESTIONS):
@@ -109,7 +109,7 @@ def test_every_answer_starts_with_the_prefix(kind: str) -> None:
     assert_quantile(found.values.item(), 0.5, numbers, DISTRIBUTION[torch.float32])
 
 
-def test_the_prompt_is_run_once_and_quantiles_share_what_they_have_in_common() -> None:
+def test_the_prompt_runs_once_and_quantiles_share_prefixes() -> None:
     model = make_model("llama", DIGITS.vocab_size)
     calls: list[int] = []
     model.register_forward_pre_hook(
@@ -124,7 +124,7 @@ def test_the_prompt_is_run_once_and_quantiles_share_what_they_have_in_common() -
     assert found.rows <= 3 * (1 + 4 + 16 + 1)
 
 
-def test_a_model_that_rules_out_every_number_reads_nan() -> None:
+def test_quantiles_are_nan_if_the_model_rules_out_every_number() -> None:
     model = make_model("t5", DIGITS.vocab_size)
     head = torch.nn.Linear(16, DIGITS.vocab_size)
     torch.nn.init.zeros_(head.weight)
@@ -156,7 +156,7 @@ def test_the_mean_is_the_average_of_equally_spaced_quantiles() -> None:
         found.mean(7)
 
 
-def test_a_loop_over_the_batch_would_call_the_model_more_often() -> None:
+def test_a_batch_takes_fewer_calls_than_a_loop() -> None:
     model = make_model("t5", DIGITS.vocab_size)
     passes = {
         number_quantiles(model, batch_of(QUESTIONS * count), DIGITS, digits=3).passes for count in (1, 5)
@@ -209,7 +209,7 @@ def test_tokens_that_lead_to_a_dead_end_are_masked() -> None:
     check_against_all_numbers(model, vocabulary, {"digits": 3}, found, DISTRIBUTION[torch.float32])
 
 
-def test_models_and_inputs_of_another_kind_are_errors() -> None:
+def test_unsupported_models_and_inputs_are_errors() -> None:
     model, inputs = make_model("llama", DIGITS.vocab_size), batch_of(QUESTIONS)
     with pytest.raises(TypeError, match="return_tensors='pt'"):
         number_quantiles(model, inputs["input_ids"], DIGITS, digits=3)  # type: ignore[arg-type]

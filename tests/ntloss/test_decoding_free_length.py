@@ -79,7 +79,7 @@ def test_brackets_hold_wherever_the_search_is_stopped(max_rows: int) -> None:
 
 @pytest.mark.parametrize("max_rows", [5, 40])
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_question_that_runs_out_of_rows_has_the_brackets_it_has_alone(kind: str, max_rows: int) -> None:
+def test_batching_does_not_change_brackets_that_ran_out_of_rows(kind: str, max_rows: int) -> None:
     model = make_model(kind, SPELLINGS.vocab_size, seed=3, scale=2.0).double()
     options: dict[str, Any] = {"quantiles": QUANTILES, "max_digits": 3, "max_rows": max_rows}
     together = number_quantiles(model, batch_of(QUESTIONS), SPELLINGS, rows_per_pass=16, **options)
@@ -91,7 +91,7 @@ def test_a_question_that_runs_out_of_rows_has_the_brackets_it_has_alone(kind: st
             assert_close(getattr(together, name)[i], getattr(alone, name)[0], DISTRIBUTION[torch.float64])
 
 
-def test_each_question_of_a_batch_larger_than_a_pass_takes_all_of_its_rows() -> None:
+def test_every_question_of_a_large_batch_gets_its_full_row_budget() -> None:
     model = make_model("gpt2", SPELLINGS.vocab_size, seed=3, scale=0.5).double()
     questions = [[8, i] for i in range(2, 8)]
     batch = batch_of(questions)
@@ -188,7 +188,9 @@ ranges = st.lists(
 
 
 @given(st.lists(ranges, min_size=1, max_size=3), st.sampled_from([0.1, 0.5, 0.77]), st.randoms())
-def test_no_outcome_of_the_ranges_leaves_the_brackets(entries: Any, quantile: float, random: Any) -> None:
+def test_brackets_hold_wherever_the_mass_lies_in_its_ranges(
+    entries: Any, quantile: float, random: Any
+) -> None:
     rows = [
         (question, mass, low, low if number else low + width, number)
         for question, found in enumerate(entries)
@@ -213,7 +215,7 @@ def test_no_outcome_of_the_ranges_leaves_the_brackets(entries: Any, quantile: fl
         assert lower[i] <= values[i] <= upper[i]
 
 
-def test_a_quantile_between_two_halves_is_known() -> None:
+def test_the_median_of_two_equal_halves_is_the_smaller_number() -> None:
     half = torch.tensor([0.5, 0.5 - 1e-13, 1e-13], dtype=torch.float64)
     low, high = torch.tensor([[3.0, 7.0, 0.0], [3.0, 7.0, 9.0]], dtype=torch.float64)
     known = Known(torch.zeros(3, dtype=torch.int64), half, low, high, low, torch.tensor([True, True, False]))
@@ -221,7 +223,7 @@ def test_a_quantile_between_two_halves_is_known() -> None:
     assert values.item() == lower.item() == upper.item() == 3
 
 
-def test_a_mode_is_certain_where_no_open_mass_can_overtake_it() -> None:
+def test_a_mode_is_exact_if_no_unexplored_mass_can_exceed_it() -> None:
     question = torch.tensor([0, 0, 0, 2, 2])
     value = torch.tensor([5.0, 4.0, 5.0, 1.0, 2.0], dtype=torch.float64)
     mass = torch.tensor([0.2, 0.3, 0.2, 0.5, 0.3], dtype=torch.float64)

@@ -34,7 +34,7 @@ def processor_for(model: Any, inputs: dict[str, Tensor], quantile: float, **widt
 
 @pytest.mark.parametrize("width", FORMATS, ids=str)
 @pytest.mark.parametrize("kind", ["t5", "llama", "gpt2", "mamba"])
-def test_it_writes_the_quantiles_that_the_walk_finds(kind: str, width: dict[str, Any]) -> None:
+def test_generate_writes_the_quantiles_of_number_quantiles(kind: str, width: dict[str, Any]) -> None:
     model, inputs = make_model(kind, DIGITS.vocab_size, seed=1).double(), batch_of(QUESTIONS)
     for quantile in (0.1, 0.5, 0.9):
         processor = processor_for(model, inputs, quantile, **width)
@@ -42,7 +42,7 @@ def test_it_writes_the_quantiles_that_the_walk_finds(kind: str, width: dict[str,
         assert generate(model, inputs, processor) == walked.tolist()
 
 
-def test_it_starts_anew_for_each_call() -> None:
+def test_a_processor_can_be_reused() -> None:
     model = make_model("t5", DIGITS.vocab_size, seed=1)
     inputs, other = batch_of(QUESTIONS), batch_of([[5, 3], [9]])
     processor = processor_for(model, inputs, 0.3, digits=3)
@@ -51,7 +51,7 @@ def test_it_starts_anew_for_each_call() -> None:
     assert generate(model, inputs, processor) == first
 
 
-def test_each_row_keeps_its_own_quantile_and_slot() -> None:
+def test_rows_of_a_batch_keep_separate_states() -> None:
     # One row writes a minus, the other none, so that they are at different places afterwards.
     vocabulary = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: "-"}, vocab_size=4)
     processor = QuantileLogitsProcessor(
@@ -67,7 +67,7 @@ def test_each_row_keeps_its_own_quantile_and_slot() -> None:
     assert written.argmax(-1).tolist() == [1, 3]
 
 
-def test_a_digit_counts_with_all_its_forms() -> None:
+def test_the_probability_of_a_digit_sums_over_its_tokens() -> None:
     vocabulary = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: " 2", 3: "3"}, vocab_size=5)
     processor = QuantileLogitsProcessor(vocabulary, 0.5, digits=1, prompt_length=1, eos_token_id=4)
     scores = torch.tensor([[0.4, 0.1, 0.2, 0.3, 0.0]]).log()
@@ -110,21 +110,23 @@ def test_rows_that_were_sampled_or_reordered_are_refused() -> None:
         ({0: "1"}, {"decimals": 1}, "cannot write"),
     ],
 )
-def test_what_it_cannot_write_is_an_error(tokens: Any, options: dict[str, Any], message: str) -> None:
+def test_a_format_that_the_vocabulary_cannot_write_is_an_error(
+    tokens: Any, options: dict[str, Any], message: str
+) -> None:
     vocabulary = NumberVocabulary.from_mapping(tokens, vocab_size=3)
     given: dict[str, Any] = {"quantile": 0.5, "digits": 2, **options}
     with pytest.raises(ValueError, match=message):
         QuantileLogitsProcessor(vocabulary, prompt_length=1, eos_token_id=2, **given)
 
 
-def test_another_prompt_length_is_an_error() -> None:
+def test_a_wrong_prompt_length_is_an_error() -> None:
     model, inputs = make_model("llama", DIGITS.vocab_size), batch_of(QUESTIONS)
     processor = QuantileLogitsProcessor(DIGITS, 0.5, digits=3, prompt_length=1, eos_token_id=END)
     with pytest.raises(ValueError, match="Pass prompt_length="):
         generate(model, inputs, processor)
 
 
-def test_it_needs_no_transformers_to_import() -> None:
+def test_the_processor_imports_without_transformers() -> None:
     import subprocess
 
     code = "import sys; sys.modules['transformers'] = None; import ntloss.decoding"

@@ -25,7 +25,7 @@ from ntloss.engine import linear, readout
 WIDE = NumberVocabulary.from_mapping({7 * i: i for i in range(10)}, vocab_size=1009)
 
 
-def test_the_watch_records_products_buffers_and_synchronisations() -> None:
+def test_the_recorder_counts_products_buffers_and_synchronizations() -> None:
     with Watch() as watch:
         a = torch.ones(4, 8)
         (a @ a.t()).sum().item()

@@ -137,7 +137,9 @@ class TestBesideKernels:
     @pytest.mark.parametrize("chunked", [False, True])
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     @pytest.mark.parametrize("bias", [True, False])
-    def test_linear_cross_entropy_of_torch(self, bias: bool, dtype: torch.dtype, chunked: bool) -> None:
+    def test_the_number_loss_adds_to_torchs_linear_cross_entropy(
+        self, bias: bool, dtype: torch.dtype, chunked: bool
+    ) -> None:
         options = torch.nn.LinearCrossEntropyOptions() if chunked else None
 
         def losses_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
@@ -148,7 +150,7 @@ class TestBesideKernels:
         self.check(with_log_normalizer(losses_of), dtype, TWO_PATHS, bias)
 
     @pytest.mark.parametrize("bias", [True, False])
-    def test_liger_kernel(self, bias: bool) -> None:
+    def test_the_number_loss_adds_to_liger_kernel(self, bias: bool) -> None:
         kernel_library("liger_kernel")
         from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
@@ -159,7 +161,7 @@ class TestBesideKernels:
             with_log_normalizer(losses_of), torch.float32, TF32, bias
         )  # CUDA's products may be in TF32
 
-    def test_cut_cross_entropy_with_its_log_normalizer(self) -> None:
+    def test_the_number_loss_adds_to_cut_cross_entropy_with_its_log_normalizer(self) -> None:
         cce = kernel_library("cut_cross_entropy").linear_cross_entropy
         if "return_lse" not in inspect.signature(cce).parameters:
             pytest.skip("this cut-cross-entropy has no return_lse: install it from its repository")
@@ -170,7 +172,7 @@ class TestBesideKernels:
 
         self.check(kernel, torch.float32, HALF_PRECISION, bias=False)
 
-    def test_cut_cross_entropy_with_the_loss_of_each_token(self) -> None:
+    def test_the_number_loss_adds_to_cut_cross_entropy_with_the_loss_of_each_token(self) -> None:
         cce = kernel_library("cut_cross_entropy").linear_cross_entropy
 
         def losses_of(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:

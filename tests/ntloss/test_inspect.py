@@ -136,7 +136,7 @@ class TestKindsOfTokenizers:
             ("gpt2", 1 / 9, {"one digit": (10, 10), "several digits": (984, 687)}),
         ],
     )
-    def test_real_tokenizers(
+    def test_shares_and_recommendation_for_real_tokenizers(
         self, name: str, digits_after_a_space: float, numbers: Any, real_tokenizer: Callable[[str], Any]
     ) -> None:
         inspection = inspect_tokenizer(real_tokenizer(name))

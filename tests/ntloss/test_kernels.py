@@ -116,7 +116,7 @@ class TestOnAGPU:
         assert_close(results[0][0], results[1][0], TWO_PATHS)
         assert_close(results[0][1], results[1][1], GRADIENT_TOLERANCE)
 
-    def test_a_graph_replays_a_step(self) -> None:
+    def test_a_cuda_graph_replays_a_step(self) -> None:
         case, logits = wide_case(torch.bfloat16, 1009, 16)
         leaf, labels = logits.cuda().requires_grad_(), case.labels.cuda()
         loss_fn = NTLCrossEntropyLoss(case.vocabulary).cuda()

@@ -185,7 +185,7 @@ def test_texts_lists_arrays_and_tensors_give_the_same_metrics() -> None:
     assert same(compute(np.array(["12", "-3", ""]), targets), expected)
 
 
-def test_which_applies_to_predictions_and_targets() -> None:
+def test_the_option_which_applies_to_predictions_and_targets() -> None:
     assert compute(["1 2", "3 4"], ["1 5", "3 6"], which="first")["accuracy"] == 1
     assert compute(["1 2"], ["1 2"], which="whole")["skipped"] == 1
     assert compute(["abc"], ["a"], which=lambda text: float(len(text)))["mae"] == 2

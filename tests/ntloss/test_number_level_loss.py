@@ -121,7 +121,7 @@ def home_made_cases():
     not (PUBLISHED / "ntloss").is_dir(),
     reason=f"the published package is not in {PUBLISHED}: `make published` puts it there",
 )
-def test_equal_to_the_published_loss_in_value_and_gradient(tmp_path):
+def test_equals_the_published_loss_in_value_and_gradient(tmp_path):
     pytest.importorskip("transformers", reason="the published package imports transformers")
     if not (PUBLISHED / "loguru").is_dir():
         pytest.importorskip("loguru", reason="the published package imports loguru")
@@ -144,7 +144,7 @@ def test_equal_to_the_published_loss_in_value_and_gradient(tmp_path):
     print(f"largest difference to the published loss: {largest:.1e}")
 
 
-def test_takes_the_published_arguments():
+def test_accepts_the_published_arguments():
     parameters = inspect.signature(NumberLevelLoss).parameters
     published = {
         "vocab_size": None,

@@ -84,7 +84,7 @@ def places_of(row, **options):
         (["1", ".5"], True, [[0], [0]]),
     ],
 )
-def test_the_documented_rules(row, decimals, expected):
+def test_spans_follow_the_documented_rules(row, decimals, expected):
     assert places_of(row, decimals=decimals) == expected
 
 

@@ -44,7 +44,7 @@ def test_value_and_gradient_are_those_of_the_definition(name: str, path: str, mo
 
 @EITHER_MODE
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_in_another_dtype_than_the_logits(dtype: torch.dtype, mode: str) -> None:
+def test_weights_may_have_another_dtype_than_the_logits(dtype: torch.dtype, mode: str) -> None:
     case = weighted_case(mode=mode)
     assert case.number_weights is not None
     for weights in (case.number_weights.to(dtype), case.number_weights.double()):
@@ -79,7 +79,7 @@ def test_numbers_of_weight_zero_cost_what_cross_entropy_does() -> None:
         assert_close(terms.loss, expected)
 
 
-def test_in_place_of_cross_entropy_no_token_is_left_without_a_loss() -> None:
+def test_in_replace_mode_cross_entropy_takes_the_remaining_weight() -> None:
     case = numbers_case("wasserstein")
     loss = NTLCrossEntropyLoss(NUMBERS, mode="replace", reduction="none")
     half = torch.full(case.labels.shape, 0.5)

@@ -30,7 +30,7 @@ def names(digits: NumberVocabulary, batch: Any, monkeypatch: pytest.MonkeyPatch)
     return names
 
 
-def test_the_page_shows_each_way(names: dict[str, Any]) -> None:
+def test_the_page_shows_every_way_to_write_a_criterion(names: dict[str, Any]) -> None:
     assert len(SNIPPETS) == 4
     assert {"LogDistance", "DigitsBehind", "Costs", "get_criterion"} <= set(names)
 

@@ -71,7 +71,7 @@ def test_whole_accepts_only_texts_that_are_a_single_number(text: str, number: fl
     assert parse_number(text, "whole") == number
 
 
-def test_which_may_be_a_function_and_unknown_names_are_errors() -> None:
+def test_the_option_which_may_be_a_function_and_unknown_names_are_errors() -> None:
     text = "2 + 3 = 5"
     assert parse_number(text, lambda text: float(len(text))) == 9
     assert parse_number("none") is None

@@ -56,13 +56,13 @@ def computed(rows: list[tuple[list[float], float]], batch: int = 3) -> dict[str,
 
 
 @given(rows=ROWS)
-def test_every_metric_is_its_definition_however_the_rows_are_batched(rows: Any) -> None:
+def test_every_metric_matches_its_definition_for_any_batching(rows: Any) -> None:
     for batch in (1, 3, 100):
         assert computed(rows, batch) == approx(expected(rows), dtype=torch.float64, scale=2e4)
 
 
 @given(values=st.lists(NUMBER, min_size=1, max_size=9), x=NUMBER)
-def test_crps_of_equally_likely_values_is_that_of_the_double_sum(values: list[float], x: float) -> None:
+def test_crps_of_equally_likely_values_equals_the_double_sum(values: list[float], x: float) -> None:
     n = len(values)
     metrics = QuantileMetrics([(i + 0.5) / n for i in range(n)])
     crps = metrics.update([sorted(values)], [x]).compute()["crps"]
@@ -71,7 +71,7 @@ def test_crps_of_equally_likely_values_is_that_of_the_double_sum(values: list[fl
     assert crps == approx(to_label - between / 2, dtype=torch.float64, scale=2e3)
 
 
-def test_quantiles_of_the_truth_are_covered_as_promised() -> None:
+def test_quantiles_of_the_true_distribution_have_nominal_coverage() -> None:
     normal = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), 2.0)
     true = 2.0 * torch.randn(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     quantiles = normal.icdf(torch.tensor(LEVELS, dtype=torch.float64)).expand(len(true), -1)

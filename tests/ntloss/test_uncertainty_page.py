@@ -28,7 +28,7 @@ def names() -> dict[str, Any]:
     return names
 
 
-def test_the_snippets_are_those_of_the_page(names: dict[str, Any]) -> None:
+def test_all_snippets_of_the_page_run(names: dict[str, Any]) -> None:
     assert len(SNIPPETS) == 6
     assert {"read", "found", "mean", "written", "margin"} <= set(names)
 

@@ -315,7 +315,7 @@ class TestTiktoken:
             assert getattr(ours, name) == getattr(theirs, name)
         assert ours.coverage(gsm8k) == theirs.coverage(gsm8k)
 
-    def test_special_tokens_in_a_text_are_encoded_as_text_also_after_unpickling(self) -> None:
+    def test_special_tokens_in_a_text_are_encoded_as_text_even_after_unpickling(self) -> None:
         vocabulary = NumberVocabulary.from_tokenizer(other_tokenizers.tiny_encoding())
         assert vocabulary.coverage("<|endoftext|> <|4|>").share == 1
         assert pickle.loads(pickle.dumps(vocabulary)).coverage("<|endoftext|> <|4|>").share == 1

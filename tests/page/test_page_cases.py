@@ -59,7 +59,7 @@ def test_readings_of_the_cases_are_those_of_the_library() -> None:
 
 
 @pytest.mark.parametrize("model", range(len(MODELS)))
-def test_the_rounded_models_give_what_the_cases_say(model: int) -> None:
+def test_the_rounded_models_reproduce_the_cases(model: int) -> None:
     for case in [case for case in CASES["models"] if case["model"] == model][::4]:
         found = page_cases.of_model(MODELS[model], case["question"])
         assert (found["greedy"], found["quantiles"]) == (case["greedy"], case["quantiles"])

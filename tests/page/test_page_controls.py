@@ -101,7 +101,7 @@ def test_dragging_a_bar_takes_probability_from_the_others(page: Any) -> None:
     assert now[9] < 15
 
 
-def test_bars_answer_to_touch(open_page: Callable[..., Any]) -> None:
+def test_bars_respond_to_touch(open_page: Callable[..., Any]) -> None:
     page = open_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     track = bar(page, "7").locator(".track")
     track.scroll_into_view_if_needed()
@@ -110,7 +110,7 @@ def test_bars_answer_to_touch(open_page: Callable[..., Any]) -> None:
     assert abs(shares(page)[7] - 60) < DRAGGED
 
 
-def test_bars_answer_to_the_keyboard(page: Any) -> None:
+def test_bars_respond_to_the_keyboard(page: Any) -> None:
     seven = bar(page, "7")
     seven.focus()
     start = shares(page)[7]
@@ -126,7 +126,7 @@ def test_bars_answer_to_the_keyboard(page: Any) -> None:
     assert page.evaluate("document.activeElement.dataset.token") == "8"
 
 
-def test_the_keyboard_chooses_the_right_digit_and_the_loss(page: Any) -> None:
+def test_the_keyboard_chooses_the_correct_digit_and_the_loss(page: Any) -> None:
     page.locator('#target input[value="4"]').focus()
     page.keyboard.press("ArrowRight")
     assert "right" in bar(page, "5").get_attribute("class").split()
@@ -137,7 +137,9 @@ def test_the_keyboard_chooses_the_right_digit_and_the_loss(page: Any) -> None:
     assert page.locator("#now strong").inner_text() == page.locator('[data-loss="crps"]').inner_text()
 
 
-def test_training_in_doubt_ends_at_the_median_with_ntl_was_and_at_the_truth_with_crps(page: Any) -> None:
+def test_training_on_uncertain_labels_ends_at_the_median_with_ntl_was_and_at_the_distribution_with_crps(
+    page: Any,
+) -> None:
     page.get_by_role("button", name="In doubt, honest").click()
     train = page.locator("#train")
     train.click()
@@ -193,7 +195,7 @@ def test_the_sliders_move_the_distribution(page: Any) -> None:
     assert values[3] == "684 to 716"
 
 
-def test_a_digit_too_many_moves_the_mean_and_not_the_median(page: Any) -> None:
+def test_an_extra_digit_moves_the_mean_and_not_the_median(page: Any) -> None:
     moved = page.locator("#extra-table tbody td:last-child")
     slide(page, "#extra", 5)
     median, mean, error = (float(text) for text in moved.all_inner_texts())
@@ -226,7 +228,7 @@ def test_sliders_ask_the_models_too(page: Any) -> None:
     page.wait_for_function("document.getElementById('question').value === '12 21 45'")
 
 
-def test_a_question_that_is_none_is_refused_in_words(page: Any) -> None:
+def test_an_invalid_question_is_refused_with_an_explanation(page: Any) -> None:
     field = page.locator("#question")
     field.fill("twelve 70")
     assert field.get_attribute("aria-invalid") == "true"
@@ -236,7 +238,7 @@ def test_a_question_that_is_none_is_refused_in_words(page: Any) -> None:
     assert "new to them" in page.locator("#question-note").inner_text()
 
 
-def test_tokenizers_show_what_they_see(page: Any) -> None:
+def test_each_tokenizer_shows_the_digits_that_the_loss_sees(page: Any) -> None:
     def recommended() -> str:
         return page.locator("#coverage tr", has_text="recommended").inner_text()
 

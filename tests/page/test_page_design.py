@@ -96,7 +96,7 @@ def test_the_page_is_below_a_megabyte_and_needs_nothing_else() -> None:
     assert "type=module" not in page
 
 
-def test_text_of_every_colour_is_told_apart_from_black_and_white() -> None:
+def test_contrast_follows_the_wcag_formula() -> None:
     assert contrast([0, 0, 0], [255, 255, 255]) == 21
     assert contrast([118, 118, 118], [255, 255, 255]) > CONTRAST > contrast([120, 120, 120], [255, 255, 255])
 
@@ -115,7 +115,7 @@ def test_every_text_has_enough_contrast(open_page: Callable[..., Any], scheme: s
     assert not poor
 
 
-def test_dark_and_light_differ(open_page: Callable[..., Any]) -> None:
+def test_the_page_follows_the_dark_and_light_schemes(open_page: Callable[..., Any]) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     light, dark = (open_page(color_scheme=scheme).evaluate(background) for scheme in SCHEMES)
     assert luminance([float(c) for c in re.findall(r"\d+", dark)]) < 0.05
