@@ -245,9 +245,9 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         reduction, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
         group: process group over which the rows of a plain head are sharded, in the order of its ranks;
             every rank holds the whole hidden states. A `DTensor` with placement `Shard(0)` needs none.
-        chunk_size: number of tokens in a chunk. Default: on the CPU 512, or fewer, so that a chunk has at
-            most an eighth of the logits or 2^24, whichever is more; on accelerators an eighth of the tokens,
-            at least 256 and at most 2^29 logits.
+        chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at
+            most an eighth of the logits or 2^24 logits, whichever is larger; on accelerators an eighth of the
+            tokens, at most 2^29 logits but at least 256 tokens.
         drop_ignored: leave positions with `ignore_index` out of the matrix products. Counting them is the
             only synchronization with the device; False avoids it. Default: True.
 

@@ -75,7 +75,7 @@ class Inspection:
         unseen: the five tokens outside of all token sets that hold the most digits of the text, each with its
             number of digits.
         recommendation: None if no token set covers any digit.
-        notes: further findings, one sentence each.
+        notes: further findings, a short text each.
     """
 
     tokenizer: str

@@ -265,7 +265,7 @@ def _describe_left_out(left_out: Sequence[NumberToken], kept: int, digit_level: 
     marked = [token for token in left_out if not digit_level or token.is_digit]
     if marked:
         parts.append(
-            f"{len(marked):,} with a space before them (such as {marked[0].text!r}): "
+            f"{len(marked):,} with a marker of the tokenizer (such as {marked[0].text!r}): "
             "pass space_prefixed=True to count them"
         )
     if multiple:

@@ -470,7 +470,7 @@ class TestWarningForTokensLeftOut:
         tokenizer = tiny_tokenizers.byte_level()
         first = warnings_of(lambda: NTLoss(tokenizer))
         assert len(first) == 1
-        for part in ("10 tokens count", "12 more", "10 with a space", "2 that are not a single digit"):
+        for part in ("10 tokens count", "12 more", "10 with a marker", "2 that are not a single digit"):
             assert part in first[0]
         assert "space_prefixed=True" in first[0]
         assert "digit_level=False" in first[0]

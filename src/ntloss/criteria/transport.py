@@ -23,9 +23,10 @@ class Wasserstein:
     it sharpens the distribution beyond the truth; `CRPS` does not.
 
     Args:
-        squash_factor: ratio of the largest cost to that of the nearest wrong value, above 1. The cost of a
-            wrong value becomes $1 + (|v_j - v_k| - c_{min})(s - 1)/(c_{max} - c_{min})$. Use it for
-            irregularly spaced or very large values. Default: None, the plain distance.
+        squash_factor: ratio of the largest to the smallest cost of a wrong value, above 1. The cost becomes
+            $1 + (|v_j - v_k| - c_{min})(s - 1)/(c_{max} - c_{min})$ with $c_{min}$ and $c_{max}$ the smallest
+            non-zero and the largest distance between two values. Use it for irregularly spaced or very large
+            values. Default: None, the plain distance.
 
     Raises:
         ValueError: `squash_factor` is not a finite number above 1.

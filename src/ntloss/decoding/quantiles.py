@@ -56,9 +56,9 @@ class NumberQuantiles:
             count: K; the quantiles $(k - \frac12) / K$, k = 1 to K, must be among those asked for.
 
         Returns:
-            The estimates and their largest errors, `[batch]` each. The error is $(Q_K - Q_1) / 2K$ plus the
-            average width of the brackets. It bounds the distance to the mean of the distribution whose tails
-            count as $Q_1$ and $Q_K$; what lies beyond these is not seen.
+            The estimates and their largest errors, `[batch]` each. The error is $(Q_K - Q_1)/2K$, from the
+            outer ends of their brackets, plus the mean distance from a value to the farther end of its
+            bracket. It bounds the error for the distribution with its tails clipped to $[Q_1, Q_K]$.
 
         Raises:
             ValueError: one of these quantiles was not asked for.

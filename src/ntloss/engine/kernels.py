@@ -26,7 +26,7 @@ _WARPS = 8
 _SMALLEST_PIECE = 1024
 _MOST_NUMBERS = 1024
 
-# Level of rows that are -inf everywhere: the smallest float32.
+# Level of rows that are -inf everywhere: the lowest finite float32.
 _LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 
 

@@ -110,9 +110,10 @@ def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | Non
 
 
 def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
-    """Number of positions in a block: enough for fast products, if memory allows.
+    """Return the number of positions in a block.
 
-    A block holds an eighth of the logits at most, or, on the CPU, 2^24 logits if that is more.
+    On the CPU: at most 512, and at most an eighth of the positions unless 2^24 logits allow more. On
+    accelerators: an eighth of the positions, at most 2^29 logits, but at least 256 positions.
     """
     if device.type == "cpu":
         return min(_ROWS_ON_CPU, max(positions // 8, _LOGITS_ON_CPU // vocab_size, 1))

@@ -44,7 +44,8 @@ class Readout(NamedTuple):
     would round off the digits that a probability needs. For a logit z, `-log p = log_sum + (level - z)`.
 
     Args:
-        level: `[positions]`, the largest logit of the row, or a likely one; it has no gradient.
+        level: `[positions]`, the row's largest logit, or its label's unless that is vanishingly unlikely; it
+            has no gradient.
         log_sum: `[positions]`, log of the sum of `exp(logits - level)` over the vocabulary.
         label_logit: `[positions]`, logit of the label.
         number_logits: `[positions, number tokens]`, in the order of the token ids.

@@ -37,7 +37,11 @@ class Shard(NamedTuple):
 
     @classmethod
     def of(cls, size: int, vocab_size: int, group: dist.ProcessGroup) -> Shard:
-        """Make the shard of a rank with `size` tokens; as in DTensor, each rank has ceil(vocab / ranks)."""
+        """Make the shard of a rank with `size` tokens.
+
+        As in DTensor, each rank has ceil(vocab / ranks) tokens, the last one the rest. Raise a ValueError if
+        `size` is another number, or if a rank would have no token.
+        """
         world = dist.get_world_size(group)
         each = -(-vocab_size // world)
         if each * (world - 1) >= vocab_size:

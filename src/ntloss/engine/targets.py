@@ -258,7 +258,11 @@ def check_weight(weight: object, validate: bool | None = None) -> None:
 
 
 def _check_normalizers(num_items: object, num_numbers: object, mode: str, reduction: str) -> None:
-    """Check that counts are given for a mean only, and both together."""
+    """Check the counts of a batch.
+
+    Raise a ValueError if counts are given without reduction='mean', are negative, or, with mode='add', only
+    one is given.
+    """
     if reduction != "mean":
         raise ValueError(
             "num_items_in_batch and num_numbers_in_batch are the divisors of reduction='mean': omit them "

@@ -52,7 +52,7 @@ class NumberMetricsCallback(TrainerCallback):
     `number_ce`, `text_ce`   mean cross-entropy where the label is a number, and where it is text
     ======================== ====================================================================
 
-    In training, the two terms cover every step and cost nothing; the other metrics are computed from the
+    In training, the two terms cover every step at almost no cost; the other metrics are computed from the
     loss's logits at every `train_every`-th step. A loss from hidden states (`chunked=True`) has no logits in
     training: the other metrics are then computed in evaluations only. The callback synchronizes with the
     device only when a log entry is written. An entry has the means over all processes and accumulated batches

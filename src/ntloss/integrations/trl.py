@@ -139,7 +139,7 @@ def number_reward(
     which: Which = "last",
     invalid: float = -1.0,
 ) -> Callable[..., list[float | None]]:
-    r"""Make a reward function for a `GRPOTrainer`: how near the number of a completion is to the true one.
+    r"""Make a reward function for a `GRPOTrainer`: how close the number of a completion is to the true one.
 
     The reward is $\exp(-e / scale)$, from 1 for the true number down to 0.
 
@@ -148,9 +148,10 @@ def number_reward(
         error: $e$ for the completion's number $\hat x$ and the true one $x$. "log" (default):
             $|s(\hat x) - s(x)|$ with $s(x) = \mathrm{sign}(x) \log_{10}(|x| + 1)$; "absolute":
             $|\hat x - x|$; "relative": $2 |\hat x - x| / (|\hat x| + |x|)$, from 0 to 2.
-        scale: the error with the reward $1/e = 0.37$, above 0. Default: 1, with "log" a factor of ten.
-        which: which number of a completion counts; see `ntloss.parsing.parse_number`. Default: "last". The
-            same for a true text, unless the whole text is a number.
+        scale: error at which the reward is $\exp(-1) \approx 0.37$, above 0. Default: 1, with "log" a factor
+            of ten.
+        which: which number of a completion counts; see `ntloss.parsing.parse_number`. It also applies to true
+            texts that are not a single number. Default: "last".
         invalid: reward of a completion without a number. Default: -1. A number that is too large for float64
             is a number, with reward 0.
 
