@@ -124,7 +124,7 @@ class NumberVocabulary:
             tokenizer: a Hugging Face tokenizer (any object with `get_vocab()` and
                 `convert_tokens_to_string(tokens)`), a `tiktoken.Encoding`, a mistral-common tokenizer or a
                 `sentencepiece.SentencePieceProcessor`. A Hugging Face tokenizer should also be able to
-                tokenize text, which `coverage` needs, and which shows whether a space is in the text or only
+                tokenize text: `coverage` needs this, and it shows whether a space is in the text or only
                 added by the decoder.
             digit_level: True keeps the ten ASCII digits; False keeps every token whose text is an ASCII
                 number (`42`, `-3`, `3.14`, `3.`, `.5`, `1e3`, `007`).

@@ -36,8 +36,8 @@ class ExpectedValue:
             `torch.nn.functional.smooth_l1_loss`, is called with `reduction="none"`.
         over: what the probabilities $p_j$ are normalized over. "numbers" (default): the number tokens.
             "vocabulary": all tokens, so that probability on text pulls the expected value towards 0; this is
-            the expectation of regression-aware fine-tuning (RAFT). With `mode="replace"` and numbers of one
-            token the combined loss is RAFT's at every number label.
+            the expectation of regression-aware fine-tuning (RAFT). If every number is one token, the combined
+            loss with `mode="replace"` is RAFT's at every number label.
 
     Raises:
         ValueError: an unknown `loss` or `over`.
@@ -113,7 +113,10 @@ class ExpectedValue:
         return losses
 
     def worst(self, values: Tensor) -> float | None:
-        """Return the larger loss of confusing the smallest and largest value; None over the vocabulary."""
+        """Return the larger loss of predicting the smallest value for the largest or vice versa.
+
+        None with `over="vocabulary"`.
+        """
         if self.over == "vocabulary":
             return None
         ends = torch.stack([values[0], values[-1]])

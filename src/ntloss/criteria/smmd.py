@@ -26,7 +26,8 @@ class SMMD:
     $K_{ij} = \exp(-d_{ij}^2 / 2\sigma^2)$ the kernel of the values, $D = diag(K 1)$ and
     $\alpha = 1 / (2 \, mean(K 1))$. It ranges from 0 to a few units, and is zero exactly if all probability
     is on the label's value. If the label is uncertain, its own distribution is optimal, as for cross-entropy.
-    Errors at neighbouring values count nearly as one; the second term spreads errors over neighbours.
+    The kernel treats errors at neighboring values as nearly the same; the second term penalizes differences
+    between the errors of neighbors.
 
     Use it for a smooth loss with a bounded gradient. Its cost grows with the square of the number of values:
     one product with a matrix `[values, values]` per position.

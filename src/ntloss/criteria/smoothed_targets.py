@@ -89,7 +89,7 @@ class Dist2:
     to infinity, and is zero exactly if p = q; the most likely value is then the label's. If the label is
     uncertain, the average q is optimal.
 
-    Use it if predicting a neighbouring value is nearly right. It sees only the distribution within the number
+    Use it if predicting a neighboring value is nearly right. It sees only the distribution within the number
     tokens; cross-entropy beside it covers the rest. The paper's weights by place are
     `PlaceWeighted(Dist2(), "linear")`.
 

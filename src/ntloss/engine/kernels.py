@@ -22,7 +22,8 @@ from torch import Tensor
 # in few enough registers that several programs share a multiprocessor.
 _PIECE = 1 << 14
 _WARPS = 8
-# A block smaller than a program's threads would be loaded more than once, which writing in place forbids.
+# With fewer elements in a block than threads in a program, elements would be loaded more than once, which is
+# wrong when writing in place.
 _SMALLEST_PIECE = 1024
 _MOST_NUMBERS = 1024
 
@@ -100,7 +101,7 @@ def _blocks(logits: Tensor, token_ids: Tensor) -> tuple[int, int]:
 
 @triton.jit
 def _cap(z, softcap: tl.constexpr):
-    # Up to one rounding of 1, which is one rounding of the largest logit.
+    # tanh from exp, accurate to one rounding of 1: after scaling, of the largest logit.
     small = tl.exp(-2 * tl.abs(z / softcap))
     return tl.where(z < 0, small - 1, 1 - small) / (1 + small) * softcap
 
@@ -139,7 +140,7 @@ def _read_rows(
     if mean:
         tl.store(mean_logit + row, plain / vocab_size)
 
-    # A label outside of the vocabulary becomes NaN, not some other memory.
+    # A label outside the vocabulary reads as NaN, not as other memory.
     within = counts & (label < width)
     of_label = tl.load(logits + label * column_stride, mask=within, other=float("nan")).to(dtype) * scale
     if softcap is not None:

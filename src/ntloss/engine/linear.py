@@ -30,9 +30,10 @@ from ntloss.engine.readout import (
 from ntloss.engine.shards import Shard, local_columns, unwrap_replicated
 from ntloss.engine.targets import Targets
 
-# Number of positions from which a CPU's products are at speed.
+# Number of positions at which a CPU's matrix products reach full speed.
 _ROWS_ON_CPU = 512
-# Number of logits that a block may always have, even if an eighth of them is less: 64 MiB of float32.
+# Logits that a block on the CPU may always hold, even if that is more than an eighth of all: 64 MiB of
+# float32.
 _LOGITS_ON_CPU = 1 << 24
 # On accelerators, the fewest positions of a block, and the most logits: 1 GiB of bfloat16. More positions
 # mean fewer passes over the head's gradient.
@@ -56,7 +57,10 @@ class Head(NamedTuple):
     shard: Shard | None
 
     def cast_for_autocast(self, hidden: Tensor) -> tuple[Tensor, Head]:
-        """Cast hidden states and head as autocast, if it is on, would for a linear layer."""
+        """Cast hidden states and head as autocast would for a linear layer.
+
+        Return them unchanged without autocast.
+        """
         device = hidden.device.type
         if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
             return hidden, self

@@ -40,8 +40,8 @@ if importlib.util.find_spec("triton") is not None:
 class Readout(NamedTuple):
     """Quantities of each position's logits, in float32 or float64; all but `level` are differentiable.
 
-    The logsumexp is kept as two terms, `level + log_sum`: that of large logits is large, and a single float32
-    would round off the digits that a probability needs. For a logit z, `-log p = log_sum + (level - z)`.
+    The logsumexp is kept as two terms, `level + log_sum`: for large logits it is large, and a single float32
+    would lose the digits that determine a probability. For a logit z, `-log p = log_sum + (level - z)`.
 
     Args:
         level: `[positions]`, the row's largest logit, or its label's unless that is vanishingly unlikely; it
@@ -60,7 +60,10 @@ class Readout(NamedTuple):
 
     @classmethod
     def from_number_logits(cls, number_logits: Tensor, log_normalizer: Tensor | None = None) -> Readout:
-        """Make the readout of a number term; the log-normalizer `[...]` if it needs the mass."""
+        """Make a readout for the number term alone.
+
+        Pass the log-normalizer `[...]` if the term needs the mass.
+        """
         nothing = number_logits.new_empty(0)
         if log_normalizer is None:
             return cls(nothing, nothing, nothing, number_logits, nothing)

@@ -28,8 +28,8 @@ class NumberTables(nn.Module):
         spans: also build `kinds`, which finds whole numbers in labels. Default: False.
 
     Attributes:
-        token_ids: `[number tokens]`, one token of each distinct value by ascending value, then its further
-            forms.
+        token_ids: `[number tokens]`, one token of each distinct value by ascending value, then the further
+            forms of these values.
         values: `[values]`, the distinct values, ascending, float64 (float32 on devices without float64).
         value_of_token: `[vocab]`, index into `values` of each number token, -1 for text.
         kinds: `[vocab]`, `number_spans.token_kinds`, or None unless `spans`.
@@ -81,8 +81,9 @@ class NumberTables(nn.Module):
         self._levels = len(levels)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NumberTables:
-        # Of .half(), .to(device) and .to_empty(...), only the device takes effect; an empty tensor finds it.
-        # That tensor is on the CPU if the tables are on meta, because meta tensors cannot be moved.
+        # Of .half(), .to(device) and .to_empty(...), only the device takes effect; applying `fn` to an empty
+        # tensor reveals it. That tensor is on the CPU if the tables are on meta, because meta tensors cannot
+        # be moved.
         here = self.values.device if self.values.device.type != "meta" else "cpu"
         device = fn(torch.empty(0, device=here)).device
         if device != self.values.device:

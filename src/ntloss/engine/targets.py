@@ -109,7 +109,7 @@ def read_labels(
     spans = None
     if needs.spans and tables.kinds is not None:
         spans = find_numbers(labels, tables.kinds, sequence_ids, needs.decimals, ignore_index).flatten()
-    labels = labels.reshape(-1).long()  # gather takes int32 since torch 2.8 only
+    labels = labels.reshape(-1).long()  # gather accepts int32 only since torch 2.8
     target, is_number = tables.lookup(labels, ignore_index)
     has_term = spans.starts if needs.per_number and spans is not None else is_number
     counted = labels != ignore_index

@@ -44,8 +44,8 @@ class NumberMetricsCallback(TrainerCallback):
     `ce`, `ntl`              means of both terms of the loss, before $\lambda$
     `number_tokens`          count of labels that are number tokens: with 0, the loss sees no numbers
     `number_accuracy`        share of these that are the most likely token
-    `number_value_accuracy`  share whose value is the most likely number: `4` and `▁4` are one
-    `number_error`           mean of $\sum_j p_j |v_j - v_k|$, for digits from 0 to 9
+    `number_value_accuracy`  share whose value is the most likely number: `4` and `▁4` count as one
+    `number_error`           mean of $\sum_j p_j |v_j - v_k|$, in the values' units (0 to 9 for digits)
     `number_error_place_1`   the same for digits of one place: 0 are units, 1 tens, -1 tenths
     `number_mass`            mean total probability of the number tokens, where the label is a number
     `text_number_mass`       the same where the label is text
@@ -62,7 +62,7 @@ class NumberMetricsCallback(TrainerCallback):
         loss: the combined loss that your own trainer calls. Default: the loss of the trainer's number-aware
             model.
         train_every: optimizer steps between measurements in training; None for none. Default: 10.
-        places: places of digits to log separately. Default: from hundredths to ten thousands.
+        places: decimal places to log separately. Default: from hundredths to ten thousands.
 
     Raises:
         TypeError: `loss` is not a combined loss.
@@ -151,7 +151,7 @@ class NumberMetricsCallback(TrainerCallback):
             window.add(loss, inputs)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Discard what an earlier training has not logged."""
+        """Discard metrics that an earlier training run has not logged."""
         if self._trainer is not None:
             self._windows[True].reset()
 

@@ -105,7 +105,7 @@ def make_sft_number_aware(
         criterion, weight, reweigh: see `NTLCrossEntropyLoss`.
         metrics: also compute the entropy and token accuracy that the trainer logs, at the cost of one more
             matrix product with the head. Default: True; with False they are logged as NaN.
-        options: of `ntloss.integrations.transformers.make_number_aware`.
+        options: passed to `ntloss.integrations.transformers.make_number_aware`.
 
     Returns:
         The handle: its `loss`, and `undo`, which restores the trainer's own loss.

@@ -228,7 +228,10 @@ class NumericMetrics:
 
 
 def gather(tensor: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
-    """Gather tensors of any length from all ranks, on the CPU; without `torch.distributed`, only this one."""
+    """Gather tensors of any length from all ranks, on the CPU.
+
+    Without `torch.distributed`, return this tensor alone.
+    """
     if not (dist.is_available() and dist.is_initialized()):
         return [tensor.cpu()]
     gathered: list[Any] = [None] * dist.get_world_size(group)

@@ -97,7 +97,7 @@ def logit_transform(config: Any) -> dict[str, float]:
         if isinstance(getattr(config, name, None), (int, float)):
             options.setdefault("logit_scale", float(getattr(config, name)))
     scaling = getattr(config, "logits_scaling", None)
-    if scaling is not None and config.model_type != "minicpm3":  # it scales before its head
+    if scaling is not None and config.model_type != "minicpm3":  # which scales the hidden states instead
         # Granite models divide by it, HyperCLOVA X multiplies.
         multiplies = config.model_type.startswith("hyperclovax")
         options.setdefault("logit_scale", float(scaling) if multiplies else 1 / scaling)

@@ -104,7 +104,7 @@ class NumberAwareModel:
             delattr(self.model, name)
             if value is not None:
                 setattr(self.model, name, value)
-        # If our forward was wrapped since, as for autocast, it stays, and passes calls on.
+        # If this forward has been wrapped since, for example for autocast, it stays and passes calls on.
         if getattr(vars(self.model).get("forward"), "__func__", None) is self._entry:
             del self.model.forward
             if self._previous is not None:
@@ -137,8 +137,8 @@ class NumberAwareModel:
     def install(self) -> None:
         """Replace the model's loss by this one."""
         handles, forward = vars(self.model).setdefault(_STATE, []), vars(self.model).get("forward")
-        # A wrapper may still call the forward of an undone handle, which is then reused, unless something in
-        # between may answer without calling it, such as the forward that an SFTTrainer installs.
+        # A wrapper may still call the forward of an undone handle: reuse that forward. Not if a forward in
+        # between may answer without calling it, as an SFTTrainer's does.
         if handles and leads_to(forward, handles[-1]._entry):
             self._entry, self._previous = handles[-1]._entry, handles[-1]._previous
             handles[-1] = self
@@ -233,7 +233,8 @@ class NumberAwareModel:
             never = (
                 "calls its head: use chunked=False, which computes the logits"
                 if self._asked
-                else "asks for a loss: expected a language model, whose loss_function was not replaced since"
+                else "asks for a loss: expected a language model whose loss_function has not been replaced "
+                "since"
             )
             raise ValueError(f"{type(self.model).__name__}.forward never {never}")
         loss = loss.to(outputs["logits"].device)  # accelerate may move the outputs of a spread model
@@ -289,8 +290,9 @@ def make_number_aware(
     r"""Make a model's own loss number-aware: `model(**batch).loss` is cross-entropy plus $\lambda$ NTL.
 
     The model is changed in place; `handle.undo()` restores it. Models that call `model.loss_function` (Llama,
-    Qwen, Gemma, Mamba, GPT-2, ...) get another one. T5, BART and similar models, which compute their loss
-    inline, are called without labels. Nothing is saved with the model, and the keys of its state dict stay.
+    Qwen, Gemma, Mamba, GPT-2, ...) get a number-aware one. T5, BART and similar models, which compute their
+    loss inline, are called without labels. Nothing is saved with the model, and the keys of its state dict
+    stay the same.
 
     The loss is divided by `num_items_in_batch` and `num_numbers_in_batch` if the model is called with them.
     `make_trainer_number_aware(trainer)` makes a Trainer pass them, `CountedBatches(loader, handle)` computes
@@ -309,13 +311,13 @@ def make_number_aware(
             with `chunked` also `chunk_size` and `drop_ignored` of `NTLLinearCrossEntropyLoss`.
 
     Returns:
-        The handle: its `loss`, its `undo`.
+        The handle, with `loss` and `undo`.
 
     Raises:
         TypeError: an unknown option.
         ValueError: the tokenizer is another model's; the model has no head, or is already number-aware; its
-            class computes another loss than cross-entropy of its logits, or does not tell whether labels are
-            shifted.
+            class computes a loss other than cross-entropy of its logits, or does not determine whether labels
+            are shifted.
 
     Example:
         >>> import torch
@@ -344,7 +346,7 @@ def install_handle(
     shift: bool | None,
     options: dict[str, Any],
 ) -> Handle:
-    """Do the work of `make_number_aware` with a given class of handle."""
+    """Implement `make_number_aware` for a given class of handle."""
     model = without_wrappers(model)
     head = find_head(model)
     if handle_of(model) is not None:
@@ -354,8 +356,8 @@ def install_handle(
         )
     if "_loss_function" in vars(model):
         raise ValueError(
-            f"the loss_function of this {type(model).__name__} was replaced, and would be lost: use "
-            "NTLCrossEntropyLoss in yours, or restore the model's own"
+            f"the loss_function of this {type(model).__name__} has been replaced, and your function would be "
+            "lost: use NTLCrossEntropyLoss in it, or restore the model's own"
         )
     check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
     vocabulary = vocabulary_for(numbers, head)

@@ -157,7 +157,7 @@ def make_trainer_number_aware(
     Args:
         trainer: a `Trainer` or `Seq2SeqTrainer`, before `train()`.
         numbers: the tokenizer or `NumberVocabulary`. Default: `trainer.processing_class`.
-        args, options: of `make_number_aware`: criterion, weight, chunked, ...
+        args, options: passed to `make_number_aware`: criterion, weight, chunked, ...
 
     Returns:
         The handle: its `loss`, and `undo`, which restores the stock loss.
@@ -255,6 +255,6 @@ def _check_arguments(trainer: Any) -> None:
         )
     if hasattr(trainer, "get_sp_size") and trainer.get_sp_size() > 1:  # absent in transformers 4
         raise ValueError(
-            "sequence parallelism averages the losses of the ranks by their labels, which is not the mean of "
-            "the number term: expected data, tensor or context parallelism"
+            "sequence parallelism weights the ranks' losses by their counts of labels, which does not give "
+            "the mean of the number term: expected data, tensor or context parallelism"
         )
