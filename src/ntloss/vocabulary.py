@@ -59,6 +59,10 @@ class NumberVocabulary:
         sign_ids: ids of signs, each with its factor, -1 or +1.
         separator_ids: ids of the thousands separator (a comma).
 
+    Raises:
+        TypeError: `vocab_size` is not an int.
+        ValueError: there is no number token, or an id is outside of `vocab_size`.
+
     Example:
         >>> from ntloss import NumberVocabulary
         >>> digits = {10 + d: str(d) for d in range(10)}
@@ -136,8 +140,9 @@ class NumberVocabulary:
             The vocabulary. If number tokens are left out, a `NumberTokensLeftOut` warning says so once.
 
         Raises:
-            TypeError: `tokenizer` is not a tokenizer.
-            ValueError: a digit has no token, or the id of a number token is outside of `vocab_size`.
+            TypeError: `tokenizer` is not a tokenizer, or `vocab_size` is not an int.
+            ValueError: no token is a number, a digit has no token with `digit_level=True`, or the id of a
+                number token is outside of `vocab_size`.
         """
         texts = texts_of_tokenizer(tokenizer)
         size = texts.vocab_size if vocab_size is None else vocab_size
@@ -166,9 +171,10 @@ class NumberVocabulary:
             The vocabulary.
 
         Raises:
-            TypeError: a token id is not an int, or a value is neither a number nor a text.
-            ValueError: there is no number, an id is outside of `vocab_size`, a text is not a number, or a
-                value is not finite.
+            TypeError: `mapping` is not a mapping, a token id or `vocab_size` is not an int, or a value is
+                neither a number nor a text.
+            ValueError: there is no number, a digit is missing with `digit_level=True`, an id is outside of
+                `vocab_size`, a text is not a number, or a value is not finite.
 
         Example:
             >>> NumberVocabulary.from_mapping({7: 0.5, 8: "12"}, vocab_size=10).values

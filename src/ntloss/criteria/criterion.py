@@ -148,7 +148,7 @@ def spans_of(x: CriterionInput, criterion: object) -> NumberSpans:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Check that an option is a finite number above 0."""
+    """Raise a ValueError unless an option is a finite number above 0."""
     if not 0 < value < math.inf:
         raise ValueError(f"{name}={value!r}: expected a finite number above 0")
 

@@ -83,7 +83,11 @@ class ExpectedValue:
         return Needs(log_normalizer=self.over == "vocabulary")
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`, in the units of `loss`."""
+        """Compute the loss of each position, `[positions]`, in the units of `loss`.
+
+        Raise a ValueError if `log_mass` is needed and missing, or if a callable does not return one loss for
+        each prediction.
+        """
         prediction = (x.probs * x.values).sum(-1)
         if self.over == "vocabulary":
             if x.log_mass is None:

@@ -73,7 +73,10 @@ def local_head(
     hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, transform: Transform,
     vocab_size: int, group: dist.ProcessGroup | None,
 ) -> tuple[Tensor, Head]:  # fmt: skip
-    """Check hidden states and head, and return this rank's part of them; see `local_columns`."""
+    """Check hidden states and head, and return this rank's part of them.
+
+    Raise the errors of `unwrap_replicated`, `local_columns` and `check_head`.
+    """
     hidden_states = unwrap_replicated(hidden_states)
     lm_head_weight, shard = local_columns(lm_head_weight, 0, vocab_size, group)
     if bias is not None and type(bias) is not Tensor:  # a plain one is checked below
@@ -83,7 +86,12 @@ def local_head(
 
 
 def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, vocab_size: int) -> None:
-    """Check that hidden states, head and bias fit each other and the vocabulary."""
+    """Check that hidden states, head and bias fit each other and the vocabulary.
+
+    Raises:
+        TypeError: a tensor is not floating-point, or dtypes differ without autocast.
+        ValueError: shapes or devices do not fit.
+    """
     parameters = {"lm_head_weight": lm_head_weight} | ({} if bias is None else {"bias": bias})
     for name, tensor in {"hidden_states": hidden_states, **parameters}.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():

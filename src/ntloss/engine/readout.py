@@ -60,10 +60,7 @@ class Readout(NamedTuple):
 
     @classmethod
     def from_number_logits(cls, number_logits: Tensor, log_normalizer: Tensor | None = None) -> Readout:
-        """Make a readout for the number term alone.
-
-        Pass the log-normalizer `[...]` if the term needs the mass.
-        """
+        """Make a readout for the number term alone; pass the log-normalizer `[...]` if it needs the mass."""
         nothing = number_logits.new_empty(0)
         if log_normalizer is None:
             return cls(nothing, nothing, nothing, number_logits, nothing)
@@ -83,7 +80,7 @@ class Transform(NamedTuple):
     softcap: float | None = None
 
     def check(self) -> Transform:
-        """Check the ranges of both values, and return the transform."""
+        """Return the transform; raise a ValueError unless both values are in range."""
         if not 0 < self.scale < math.inf:
             raise ValueError(f"logit_scale={self.scale!r}: expected a number above 0")
         if self.softcap is not None and not 0 < self.softcap < math.inf:
@@ -122,7 +119,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def check_logits(logits: Tensor, vocab_size: int) -> None:
-    """Check that logits are floating-point and `vocab_size` wide."""
+    """Raise a TypeError unless logits are floating-point, a ValueError unless they are `vocab_size` wide."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         given = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
         raise TypeError(f"logits: expected a floating-point tensor [..., vocab], given {given}")

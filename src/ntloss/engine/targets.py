@@ -77,6 +77,11 @@ def read_labels(
         weight: weight of the number term, checked with the other values.
 
     The other arguments are those of `NTLCrossEntropyLoss` and its `forward`.
+
+    Raises:
+        TypeError: see `check_labels`.
+        ValueError: an unknown reduction, labels without sequences for a criterion on whole numbers, or
+            see `check_labels` and `check_values`.
     """
     tables, needs = objective.tables, objective.needs
     check_labels(labels, inputs, loss_weights, sequence_ids, number_weights)
@@ -157,7 +162,8 @@ def shift_left(
 ) -> tuple[Tensor, Tensor | None]:
     """Shift labels and weights `[..., seq]` by one position to the left, for causal models.
 
-    The last position gets `ignore_index`, so the length stays that of the logits.
+    The last position gets `ignore_index`, so the length stays that of the logits. Raise a ValueError for
+    labels without a dimension.
     """
     if labels.dim() == 0:
         raise ValueError("shift=True with labels of shape []: expected [..., seq], to shift along seq")
@@ -173,7 +179,12 @@ def check_labels(
     sequence_ids: Tensor | None = None,
     number_weights: Tensor | None = None,
 ) -> None:
-    """Check that labels, weights and sequence ids fit inputs `[..., width]`, without reading values."""
+    """Check that labels, weights and sequence ids fit inputs `[..., width]`, without reading values.
+
+    Raises:
+        TypeError: labels or sequence ids that are not integers, or weights that are not real tensors.
+        ValueError: a shape or a device other than the inputs'.
+    """
     leading, device = inputs.shape[:-1], inputs.device
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         given = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
@@ -213,10 +224,11 @@ def check_values(
     number_weights: Tensor | None = None,
     mode: str = "add",
 ) -> None:
-    """Check that labels lie inside the vocabulary and that weights are finite and not negative.
+    """Raise a ValueError unless labels lie inside the vocabulary and weights are finite and not negative.
 
-    Reading values synchronizes an accelerator with the host. So by default (`validate=None`) only tensors on
-    the CPU are checked, and nothing under `torch.compile`.
+    With mode='replace', number weights are 1 at most. Reading values synchronizes an accelerator with the
+    host. So by default (`validate=None`) only tensors on the CPU are checked, and nothing under
+    `torch.compile`.
     """
     if torch.compiler.is_compiling() or not (labels.device.type == "cpu" if validate is None else validate):
         return
@@ -243,7 +255,7 @@ def check_values(
 
 
 def check_weight(weight: object, validate: bool | None = None) -> None:
-    """Check that the number term's weight is a finite float, 0 or more, or a scalar tensor of one.
+    """Raise a ValueError unless the number term's weight is a finite number, 0 or more, or a scalar tensor.
 
     By default (`validate=None`) a tensor is checked on the CPU only. Under `torch.compile` it never is.
     """

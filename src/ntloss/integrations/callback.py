@@ -160,7 +160,7 @@ class NumberMetricsCallback(TrainerCallback):
         self._measures = self.train_every is not None and state.global_step % self.train_every == 0
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Add the metrics to a log entry."""
+        """Add the metrics to a log entry; a ValueError if the callback is not attached."""
         logs: dict[str, Any] = kwargs["logs"]
         if self._trainer is None:
             raise ValueError(

@@ -222,7 +222,7 @@ _ERRORS: dict[str, Callable[[float, float], float]] = {
 
 
 def _true_number(given: Any, which: Which) -> float | None:
-    """The number of a dataset's row, or None if it has no finite one."""
+    """Return the number of a dataset's row, None without a finite one; a TypeError for other values."""
     if isinstance(given, str):
         whole = parse_number(given, "whole")
         given = parse_number(given, which) if whole is None else whole

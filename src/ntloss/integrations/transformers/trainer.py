@@ -79,7 +79,10 @@ class NumberCountingMixin:
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Any:
-        """Compute the Trainer's loss, with the count of numbers passed to the model."""
+        """Compute the Trainer's loss, with the count of numbers passed to the model.
+
+        Raise a ValueError if the Trainer does not take its loss from the number-aware model.
+        """
         num_numbers = None if num_items_in_batch is None else self._num_numbers_in_batch
         handle = None if num_numbers is None else handle_of(self.model)
         terms = None
@@ -205,6 +208,7 @@ class WeightScheduleCallback(TrainerCallback):
 
     Raises:
         TypeError: `loss` has no weight, or `schedule` is not callable.
+        ValueError: `weight` is negative or not finite.
     """
 
     def __init__(self, loss: Any, schedule: Callable[[int], float], weight: float | None = None) -> None:
@@ -216,7 +220,10 @@ class WeightScheduleCallback(TrainerCallback):
 
 
 def check_uses_model_loss(trainer: Any) -> None:
-    """Raise a ValueError if an option of a Trainer replaces the model's loss, or averages it wrongly."""
+    """Raise a ValueError if an option of a Trainer replaces the model's loss, or averages it wrongly.
+
+    Raise a TypeError for anything but a Trainer.
+    """
     check_is_trainer(trainer)
     _check_compute_loss_func(trainer)
     _check_arguments(trainer)
