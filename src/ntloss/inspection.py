@@ -20,7 +20,7 @@ from ntloss.token_texts import TokenTexts, count_tokens, texts_of_tokenizer
 
 SENTENCE = "The answer is 42, or 3.14 in 2019."
 
-SHAPES = ("one digit", "several digits", "decimal", "signed", "exponent")
+_SHAPES = ("one digit", "several digits", "decimal", "signed", "exponent")
 MARKERS = ("plain", "after a space", "inside a word")
 _SAMPLES = 5
 # Single digits are preferred even if they miss a few digits of the text, because they have decimal places and
@@ -172,7 +172,7 @@ def _group_forms(tokens: Iterable[NumberToken]) -> dict[str, dict[str, TokenGrou
         texts.setdefault((_shape(token), _marker(token)), []).append(_shown(token.text, token.bare))
     return {
         shape: {marker: _group(texts[shape, marker]) for marker in MARKERS if (shape, marker) in texts}
-        for shape in SHAPES
+        for shape in _SHAPES
         if any(shape == found for found, _ in texts)
     }
 

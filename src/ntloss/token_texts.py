@@ -18,7 +18,7 @@ from typing import Any
 # SentencePiece's byte fallback: "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 # Tokens with none of these characters are skipped without decoding them.
-_CANDIDATE = re.compile(r"[0-9.,+-]")
+_CANDIDATE = re.compile(r"[0-9.+-]")
 _DIGITS = re.compile(r" ?([0-9]+)")
 _SPACE_MARKERS = "▁Ġ"
 _BATCH = 1000  # texts; encodings take some fifty times the memory of their texts

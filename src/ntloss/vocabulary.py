@@ -37,10 +37,11 @@ from ntloss.token_texts import (
     texts_of_tokenizer,
 )
 
-# A sign may follow a space (" -3"); a point or a separator inside a number may not.
-_POINT, _SEPARATOR = ".", ","
+# A sign may follow a space (" -3"); a point inside a number may not. A mapping may also list a comma, which
+# ends a number as text does.
+_POINT = "."
 _SIGNS = {"-": -1, " -": -1, "+": 1, " +": 1}
-_MARKS = (_POINT, *_SIGNS, _SEPARATOR)
+_MARKS = (_POINT, *_SIGNS, ",")
 
 
 class NumberTokensLeftOut(UserWarning):
@@ -57,7 +58,6 @@ class NumberVocabulary:
         left_out: number tokens that are not in the chosen token set.
         point_ids: ids of the decimal point.
         sign_ids: ids of signs, each with its factor, -1 or +1.
-        separator_ids: ids of the thousands separator (a comma).
 
     Raises:
         TypeError: `vocab_size` is not an int.
@@ -78,7 +78,6 @@ class NumberVocabulary:
     left_out: tuple[NumberToken, ...] = ()
     point_ids: tuple[int, ...] = ()
     sign_ids: Mapping[int, int] = field(default_factory=dict)
-    separator_ids: tuple[int, ...] = ()
     _encode: Encode = field(default=cannot_encode, repr=False)
     _normalize: Callable[[str], str] = field(default=str, repr=False)
 
@@ -88,7 +87,7 @@ class NumberVocabulary:
                 f"vocab_size: expected an int, the width of the model's logits, given {self.vocab_size!r}"
             )
         check_not_empty(self.tokens, self.vocab_size)
-        ids = sorted([*self.token_ids, *self.point_ids, *self.sign_ids, *self.separator_ids])
+        ids = sorted([*self.token_ids, *self.point_ids, *self.sign_ids])
         if ids[0] < 0 or ids[-1] >= self.vocab_size:
             raise ValueError(
                 f"token id {ids[0] if ids[0] < 0 else ids[-1]} is outside of a vocabulary of "
@@ -203,14 +202,13 @@ class NumberVocabulary:
             check_digits(kept, left_out)
         if left_out:
             _warn_once(_describe_left_out(left_out, len(kept), digit_level))
-        marks = {i: text for i, text in sorted(texts.decoded.items()) if text in _MARKS}
+        marks = sorted(texts.decoded.items())
         return cls(
             vocab_size=vocab_size,
             tokens=tuple(kept),
             left_out=tuple(left_out),
-            point_ids=tuple(i for i, text in marks.items() if text == _POINT),
-            sign_ids={i: _SIGNS[text] for i, text in marks.items() if text in _SIGNS},
-            separator_ids=tuple(i for i, text in marks.items() if text == _SEPARATOR),
+            point_ids=tuple(i for i, text in marks if text == _POINT),
+            sign_ids={i: _SIGNS[text] for i, text in marks if text in _SIGNS},
             _encode=texts.encode,
             _normalize=texts.normalize,
         )

@@ -93,21 +93,9 @@ class ExpectedValue:
             if x.log_mass is None:
                 raise ValueError(f"log_mass is None, but {self!r} needs the probability of all number tokens")
             prediction = prediction * x.log_mass.exp()
-        return self.elementwise(prediction, x.target_values)
+        return self._elementwise(prediction, x.target_values)
 
-    def elementwise(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Apply the regression loss to each pair.
-
-        Args:
-            prediction: `[positions]`.
-            target: `[positions]`.
-
-        Returns:
-            `[positions]`.
-
-        Raises:
-            ValueError: the callable returned another shape.
-        """
+    def _elementwise(self, prediction: Tensor, target: Tensor) -> Tensor:
         losses = self._function(prediction, target)
         if losses.shape != prediction.shape:
             raise ValueError(
@@ -124,7 +112,7 @@ class ExpectedValue:
         if self.over == "vocabulary":
             return None
         ends = torch.stack([values[0], values[-1]])
-        return float(self.elementwise(ends, ends.flip(0)).abs().max())
+        return float(self._elementwise(ends, ends.flip(0)).abs().max())
 
 
 def _takes_reduction(function: Callable[..., Tensor]) -> bool:

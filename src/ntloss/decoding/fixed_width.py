@@ -21,13 +21,14 @@ from torch import Tensor
 
 from ntloss.decoding.formats import CODES, DIGIT, MINUS, SIGN, Entries, Format
 from ntloss.decoding.models import Branch, Prompt
+from ntloss.engine.readout import compute_dtype
 
 # Rows with equal texts are merged only if less than this share of the rows remains, because selecting rows
 # copies their caches.
 _WORTH_SHARING = 0.5
 
 
-class Spellings(NamedTuple):
+class _Spellings(NamedTuple):
     """Token sequences that spell what the rows have written up to one slot.
 
     Args:
@@ -59,7 +60,7 @@ class Level:
 
     slot: int
     entries: Entries
-    spellings: Spellings
+    spellings: _Spellings
     log_joint: Tensor
 
 
@@ -93,7 +94,7 @@ class _Walk:
         self.branch: Branch | None = prompt.root
         rows = torch.arange(count, device=device)
         zeros = torch.zeros(count, dtype=torch.float64, device=device)
-        nothing = Spellings(rows, rows[:, None][:, :0], zeros, zeros, rows % self.batch)
+        nothing = _Spellings(rows, rows[:, None][:, :0], zeros, zeros, rows % self.batch)
         self.levels = [self._level(0, nothing, prompt.logits)]
 
     def run(self, ends: list[int]) -> tuple[Tensor, Tensor]:
@@ -109,7 +110,7 @@ class _Walk:
         values = torch.where(self.dead, math.nan, values).reshape(-1, self.batch).T
         return values, self._mass(written, ends)
 
-    def _level(self, slot: int, spellings: Spellings, logits: Tensor) -> Level:
+    def _level(self, slot: int, spellings: _Spellings, logits: Tensor) -> Level:
         entries = self.numbers.entries[slot]
         assert entries is not None, "entries hold only tokens that lead to a complete number"
         log_probs, log_allowed = mask_logits(logits, entries.token_ids)
@@ -137,7 +138,7 @@ class _Walk:
             self.mantissa = 10 * self.mantissa + chosen
         return chosen, torch.where(self.dead, 0, weight.log())
 
-    def _write(self, slot: int, chosen: Tensor, log_weight: Tensor) -> Spellings:
+    def _write(self, slot: int, chosen: Tensor, log_weight: Tensor) -> _Spellings:
         """Keep the tokens that match the choice; return the spellings that reach the next slot."""
         made = []
         for level in self.levels:
@@ -149,13 +150,13 @@ class _Walk:
             index, token = (ended & (log_joint > -math.inf)).nonzero(as_tuple=True)
             tokens = torch.cat([old.tokens[index], entries.token_ids[token][:, None]], dim=-1)
             new = (old.rows[index], tokens, log_joint[index, token], old.log_masses[index], old.nodes[index])
-            made.append(Spellings(*new))
+            made.append(_Spellings(*new))
             if level.slot < slot and len(index):
                 self.branch = None
         self.levels = [level for level in self.levels if bool((level.log_joint > -math.inf).any())]
         return _join(made)
 
-    def _evaluate(self, written: Spellings) -> tuple[Tensor, Tensor]:
+    def _evaluate(self, written: _Spellings) -> tuple[Tensor, Tensor]:
         """Run the model on the texts; return logits `[nodes, vocab]` and the node of each spelling."""
         if self.branch is not None:
             width = self.prompt.logits.shape[-1]
@@ -173,11 +174,11 @@ class _Walk:
         branch = self.prompt.root.select(questions)
         return branch.run(tokens[:, : int(lengths.max())].clamp(min=0), lengths), nodes
 
-    def _mass(self, written: Spellings, ends: list[int]) -> Tensor:
+    def _mass(self, written: _Spellings, ends: list[int]) -> Tensor:
         """Return the probability of all allowed tokens along each prompt's first walk, end token included."""
         mass = torch.zeros(self.batch, dtype=torch.float64, device=self.dead.device)
         index = (written.rows < self.batch).nonzero().squeeze(-1)
-        first = Spellings(*(column[index] for column in written))
+        first = _Spellings(*(column[index] for column in written))
         if len(index):
             logits, nodes = self._evaluate(first)
             _, log_end = mask_logits(logits, torch.tensor(ends, device=logits.device))
@@ -199,14 +200,14 @@ def _share(texts: Tensor) -> tuple[Tensor, Tensor]:
     return texts, torch.arange(len(texts), device=texts.device)
 
 
-def _join(parts: list[Spellings]) -> Spellings:
+def _join(parts: list[_Spellings]) -> _Spellings:
     """Concatenate spellings, padded after each one's last token."""
     longest = max(part.tokens.shape[-1] for part in parts)
     parts = [
         part._replace(tokens=F.pad(part.tokens, (longest - part.tokens.shape[-1], 0), value=-1))
         for part in parts
     ]
-    joined = Spellings(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    joined = _Spellings(*(torch.cat(column) for column in zip(*parts, strict=True)))
     order = (joined.tokens < 0).int().argsort(dim=-1, stable=True)
     return joined._replace(tokens=joined.tokens.gather(-1, order))
 
@@ -230,7 +231,7 @@ def mask_logits(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 def _log_total(logits: Tensor) -> Tensor:
     """Return the `logsumexp` of all tokens, `[rows]`, float64."""
-    return (logits if logits.dtype == torch.float64 else logits.float()).logsumexp(-1).double()
+    return logits.to(compute_dtype(logits.dtype)).logsumexp(-1).double()
 
 
 def choose(

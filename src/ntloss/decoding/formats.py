@@ -6,6 +6,7 @@ token fills one or more slots, so the tokens that may follow depend only on the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ntloss.token_sets import NumberToken
 from ntloss.vocabulary import NumberVocabulary
 
 SIGN, DIGIT, POINT = "sign", "digit", "point"
@@ -21,7 +23,7 @@ MINUS, PLUS = 0, 1
 CODES = 10
 _POINT_CODE = 0
 _SIGNS = {"-": MINUS, "+": PLUS}
-_LARGEST = 18  # digits of an int64
+MOST_DIGITS = 18  # of an int64
 
 
 class Entries(NamedTuple):
@@ -93,7 +95,7 @@ def number_format(
     """
     _check_width(digits, decimals)
     slots = (SIGN,) * signed + (DIGIT,) * digits + ((POINT, *(DIGIT,) * decimals) if decimals else ())
-    texts = _texts(vocabulary)
+    texts = texts_in_numbers(vocabulary, vocabulary.tokens)
     if signed and not any(text.startswith("-") for _, text, _ in texts):
         raise ValueError("signed=True, but the vocabulary has no minus sign. Add one, or pass signed=False.")
     filled = [
@@ -115,17 +117,27 @@ def number_format(
 
 
 def _check_width(digits: int, decimals: int) -> None:
-    if digits < 1 or decimals < 0 or digits + decimals > _LARGEST:
+    if digits < 1 or decimals < 0 or digits + decimals > MOST_DIGITS:
         raise ValueError(
             f"digits={digits}, decimals={decimals}: expected digits of 1 or more, decimals of 0 or more, and "
-            f"at most {_LARGEST} in total"
+            f"at most {MOST_DIGITS} in total"
         )
 
 
-def _texts(vocabulary: NumberVocabulary) -> list[tuple[int, str, bool]]:
-    """Id and text of each token, and whether it can only begin a number."""
+def texts_in_numbers(
+    vocabulary: NumberVocabulary, tokens: Iterable[NumberToken]
+) -> list[tuple[int, str, bool]]:
+    """List the tokens that can be part of a number: number tokens, and the vocabulary's signs and points.
+
+    Args:
+        vocabulary: the vocabulary.
+        tokens: which of its number tokens to list.
+
+    Returns:
+        Id and text of each token, and whether it can only begin a number.
+    """
     return [
-        *((t.token_id, t.text.removeprefix(" "), t.starts_number) for t in vocabulary.tokens),
+        *((t.token_id, t.text.removeprefix(" "), t.starts_number) for t in tokens),
         *((i, "-" if factor < 0 else "+", True) for i, factor in vocabulary.sign_ids.items()),
         *((i, ".", False) for i in vocabulary.point_ids),
     ]

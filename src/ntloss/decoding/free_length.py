@@ -22,10 +22,11 @@ from torch import Tensor
 
 from ntloss.decoding import grammar
 from ntloss.decoding.brackets import Known, brackets, modes
+from ntloss.decoding.formats import MOST_DIGITS
 from ntloss.decoding.models import Prompt
+from ntloss.engine.readout import compute_dtype
 from ntloss.vocabulary import NumberVocabulary
 
-_LARGEST = 18  # digits of an int64
 # A question expands 16 prefixes in a round, later a sixteenth of its rows so far. Larger rounds need fewer
 # passes, but spend the rows on breadth, and a number of 12 digits is 12 rounds deep.
 _ROUND = 16
@@ -53,13 +54,13 @@ class Limits:
     max_rows: int | None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_digits <= _LARGEST:
-            raise ValueError(f"max_digits={self.max_digits}: expected 1 to {_LARGEST}")
+        if not 1 <= self.max_digits <= MOST_DIGITS:
+            raise ValueError(f"max_digits={self.max_digits}: expected 1 to {MOST_DIGITS}")
         if not (self.rtol >= 0 and self.atol >= 0):
             raise ValueError(f"rtol={self.rtol}, atol={self.atol}: expected 0 or more")
 
 
-class Found(NamedTuple):
+class _Found(NamedTuple):
     """The results of `number_quantiles`, in its order; on the CPU."""
 
     values: Tensor
@@ -71,7 +72,7 @@ class Found(NamedTuple):
     mode_exact: Tensor
 
 
-class Frontier(NamedTuple):
+class _Frontier(NamedTuple):
     """Prefixes that were not expanded; all `[prefixes]`.
 
     Args:
@@ -88,13 +89,13 @@ class Frontier(NamedTuple):
     token: Tensor
     prefix: grammar.Prefixes
 
-    def select(self, index: Tensor) -> Frontier:
+    def select(self, index: Tensor) -> _Frontier:
         """Select rows by index."""
         question, mass, parent, token = (column[index] for column in self[:4])
-        return Frontier(question, mass, parent, token, self.prefix.select(index))
+        return _Frontier(question, mass, parent, token, self.prefix.select(index))
 
 
-def search(prompt: Prompt, vocabulary: NumberVocabulary, quantiles: Tensor, limits: Limits) -> Found:
+def search(prompt: Prompt, vocabulary: NumberVocabulary, quantiles: Tensor, limits: Limits) -> _Found:
     """Search for the quantiles of all prompts.
 
     Args:
@@ -124,10 +125,10 @@ class _Search:
         self.rows = torch.ones(count, dtype=torch.int64)
         # Mass of the prefixes of questions that are closed.
         self.unexpanded = torch.zeros(count, dtype=torch.float64)
-        root = Frontier(everything, ones, everything, everything, grammar.start(count))
+        root = _Frontier(everything, ones, everything, everything, grammar.start(count))
         self.frontier = self._expand(root, everything, prompt.logits)
 
-    def run(self) -> Found:
+    def run(self) -> _Found:
         count = len(self.prompt)
         values, lower, upper = torch.full((3, count, len(self.quantiles)), torch.nan, dtype=torch.float64)
         while True:
@@ -145,7 +146,7 @@ class _Search:
         unexpanded = self.unexpanded.index_add(0, self.frontier.question, self.frontier.mass)
         mass = unexpanded.index_add(0, self.question, self.mass)
         found_modes = modes(self.question, self.value, self.mass, unexpanded)
-        return Found(values, lower, upper, lower == upper, mass, *found_modes)
+        return _Found(values, lower, upper, lower == upper, mass, *found_modes)
 
     def _known(self) -> Known:
         """Return the complete numbers and the frontier of the open questions."""
@@ -190,7 +191,7 @@ class _Search:
         made = [self._run_pass(self.frontier.select(index)) for index in passes]
         self.frontier = _concatenate([self.frontier.select(kept), *made])
 
-    def _run_pass(self, best: Frontier) -> Frontier:
+    def _run_pass(self, best: _Frontier) -> _Frontier:
         """Run the model on these prefixes, and return their continuations."""
         device = self.prompt.logits.device
         texts = torch.cat([self.tokens[best.parent], best.token[:, None]], dim=-1)
@@ -206,7 +207,7 @@ class _Search:
         )
         return self._expand(best, parents, logits)
 
-    def _expand(self, front: Frontier, parents: Tensor, logits: Tensor) -> Frontier:
+    def _expand(self, front: _Frontier, parents: Tensor, logits: Tensor) -> _Frontier:
         """Store the numbers that end after these prefixes, and return the prefixes' continuations.
 
         Row i of the logits belongs to prefix i.
@@ -231,7 +232,7 @@ class _Search:
                 parents[rows[index]],
                 tokens.token_ids,
             )
-            made.append(Frontier(*columns, prefix))
+            made.append(_Frontier(*columns, prefix))
         return _concatenate(made)
 
 
@@ -240,7 +241,7 @@ def _next_token(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
 
     Both are on the CPU.
     """
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = logits.to(compute_dtype(logits.dtype))
     token_ids = token_ids.to(logits.device)
     chosen = logits[:, token_ids].double()
     # Summed separately: as 1 minus the rest, a small probability of ending would be lost to rounding.
@@ -249,7 +250,7 @@ def _next_token(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
     return (chosen - normalizer[:, None]).exp().cpu(), (others - normalizer).exp().cpu()
 
 
-def _concatenate(parts: list[Frontier]) -> Frontier:
+def _concatenate(parts: list[_Frontier]) -> _Frontier:
     prefixes = zip(*(part.prefix for part in parts), strict=True)
     question, mass, parent, token = map(torch.cat, zip(*(part[:4] for part in parts), strict=True))
-    return Frontier(question, mass, parent, token, grammar.Prefixes(*map(torch.cat, prefixes)))
+    return _Frontier(question, mass, parent, token, grammar.Prefixes(*map(torch.cat, prefixes)))

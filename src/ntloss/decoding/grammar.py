@@ -20,11 +20,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ntloss.decoding.formats import texts_in_numbers
 from ntloss.vocabulary import NumberVocabulary
 
 # What has been written: nothing, a sign, digits, digits and a point, or digits after the point too.
 START, SIGN, WHOLE, POINT, FRACTION = range(5)
-STATES = range(5)
+_STATES = range(5)
 # From these, a token that does not continue the number ends it.
 COMPLETE = (WHOLE, POINT, FRACTION)
 _BARE = r"[0-9]+(?:\.[0-9]*)?"
@@ -120,16 +121,11 @@ def continuations(vocabulary: NumberVocabulary) -> list[Continuations]:
         vocabulary: its number tokens (including those left out), signs and points are used.
 
     Returns:
-        One table for each of `STATES`, on the CPU.
+        One table for each state, on the CPU.
     """
-    texts = [
-        *((t.token_id, t.text.removeprefix(" "), t.starts_number) for t in vocabulary.tokens),
-        *((t.token_id, t.text.removeprefix(" "), t.starts_number) for t in vocabulary.left_out),
-        *((i, "-" if factor < 0 else "+", True) for i, factor in vocabulary.sign_ids.items()),
-        *((i, ".", False) for i in vocabulary.point_ids),
-    ]
+    texts = texts_in_numbers(vocabulary, (*vocabulary.tokens, *vocabulary.left_out))
     tables = []
-    for state in STATES:
+    for state in _STATES:
         rows = [
             (token, *_read(text, state))
             for token, text, starts in texts

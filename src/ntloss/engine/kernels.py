@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ntloss.engine.readout import compute_dtype
+
 # Bytes of a row that a program loads at a time, and its warps: enough loads in flight to use the bandwidth,
 # in few enough registers that several programs share a multiprocessor.
 _PIECE = 1 << 14
@@ -44,7 +46,7 @@ def read(
         mean: also read the mean logit.
     """
     rows, vocab_size = logits.shape
-    level = torch.empty(rows, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device)
+    level = torch.empty(rows, dtype=compute_dtype(logits.dtype), device=logits.device)
     log_sum, label_logit = torch.empty_like(level), torch.empty_like(level)
     mean_logit = torch.empty_like(level) if mean else level.new_empty(0)
     number_logits = level.new_empty(rows, len(token_ids))

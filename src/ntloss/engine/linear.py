@@ -41,7 +41,7 @@ _ROWS_ON_ACCELERATORS = 256
 _LOGITS_ON_ACCELERATORS = 1 << 29
 
 
-class Head(NamedTuple):
+class _Head(NamedTuple):
     """A language model's head, which maps hidden states to logits.
 
     Args:
@@ -56,7 +56,7 @@ class Head(NamedTuple):
     transform: Transform
     shard: Shard | None
 
-    def cast_for_autocast(self, hidden: Tensor) -> tuple[Tensor, Head]:
+    def cast_for_autocast(self, hidden: Tensor) -> tuple[Tensor, _Head]:
         """Cast hidden states and head as autocast would for a linear layer.
 
         Return them unchanged without autocast.
@@ -72,7 +72,7 @@ class Head(NamedTuple):
 def local_head(
     hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, transform: Transform,
     vocab_size: int, group: dist.ProcessGroup | None,
-) -> tuple[Tensor, Head]:  # fmt: skip
+) -> tuple[Tensor, _Head]:  # fmt: skip
     """Check hidden states and head, and return this rank's part of them.
 
     Raise the errors of `unwrap_replicated`, `local_columns` and `check_head`.
@@ -82,7 +82,7 @@ def local_head(
     if bias is not None and type(bias) is not Tensor:  # a plain one is checked below
         bias = local_columns(bias, 0, vocab_size, None)[0]
     check_head(hidden_states, lm_head_weight, bias, vocab_size if shard is None else shard.size)
-    return hidden_states, Head(lm_head_weight, bias, transform, shard)
+    return hidden_states, _Head(lm_head_weight, bias, transform, shard)
 
 
 def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, vocab_size: int) -> None:
@@ -134,7 +134,7 @@ def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
 
 
 def sum_of_blocks(
-    hidden: Tensor, head: Head, targets: Targets, objective: Objective, weight: float | Tensor, rows: int
+    hidden: Tensor, head: _Head, targets: Targets, objective: Objective, weight: float | Tensor, rows: int
 ) -> LossTerms:
     """Sum a combined loss over the positions `[positions, hidden]`, `rows` of them at a time."""
     hidden, head = head.cast_for_autocast(hidden)
@@ -147,7 +147,7 @@ def sum_of_blocks(
 
 
 def read_hidden(
-    hidden: Tensor, head: Head, labels: Tensor, token_ids: Tensor, mean: bool, rows: int
+    hidden: Tensor, head: _Head, labels: Tensor, token_ids: Tensor, mean: bool, rows: int
 ) -> Readout:
     """Read the logits of hidden states `[positions, hidden]`, differentiably, `rows` positions at a time.
 
@@ -164,7 +164,7 @@ def read_hidden(
 class _SumOfBlocks(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: Head, targets: Targets,
+        ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: _Head, targets: Targets,
         objective: Objective, weight: float | Tensor, rows: int, grad_enabled: bool,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         # In float16 the gradients of a mean over many positions underflow, those of large values overflow,
@@ -227,7 +227,7 @@ class _SumOfBlocks(torch.autograd.Function):
 class _ReadHidden(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: Head, labels: Tensor,
+        ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: _Head, labels: Tensor,
         token_ids: Tensor, mean: bool, rows: int,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         parts = [
@@ -245,7 +245,7 @@ class _ReadHidden(torch.autograd.Function):
     def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         hidden, weight_of_head, bias, labels, token_ids, level, log_sum, number_logits = ctx.saved_tensors
-        head = Head(weight_of_head, bias, ctx.transform, ctx.shard)
+        head = _Head(weight_of_head, bias, ctx.transform, ctx.shard)
         gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3], scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
             # The gradient of the mean logit is empty if it was not read; so are its blocks.
@@ -261,7 +261,7 @@ class _ReadHidden(torch.autograd.Function):
         )
 
 
-def _blocks(hidden: Tensor, head: Head, rows: int) -> Iterator[tuple[slice, Tensor]]:
+def _blocks(hidden: Tensor, head: _Head, rows: int) -> Iterator[tuple[slice, Tensor]]:
     # All blocks share one buffer: the caller is done with a block before it takes the next.
     buffer = hidden.new_empty(min(rows, len(hidden)), len(head.weight))
     # At least one block, so that an empty batch has results of the right shapes.
@@ -285,7 +285,7 @@ def _largest(grads: tuple[Tensor, ...]) -> Tensor:
 class _Gradients:
     """The needed gradients of hidden states, head and bias, accumulated block by block."""
 
-    def __init__(self, hidden: Tensor, head: Head, needed: tuple[bool, ...], scaled: bool) -> None:
+    def __init__(self, hidden: Tensor, head: _Head, needed: tuple[bool, ...], scaled: bool) -> None:
         self.head = head
         self.inputs = hidden
         self.wanted = any(needed)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ntloss.criteria import CriterionInput
+from ntloss.engine.readout import compute_dtype
 from ntloss.number_spans import NumberSpans, token_kinds
 from ntloss.vocabulary import NumberVocabulary
 
@@ -24,7 +25,6 @@ class NumberTables(nn.Module):
 
     Args:
         vocabulary: the number tokens.
-        device: device of the tables. Default: the CPU.
         spans: also build `kinds`, which finds whole numbers in labels. Default: False.
 
     Attributes:
@@ -40,14 +40,12 @@ class NumberTables(nn.Module):
     value_of_token: Tensor
     kinds: Tensor | None
 
-    def __init__(
-        self, vocabulary: NumberVocabulary, device: torch.device | str = "cpu", spans: bool = False
-    ) -> None:
+    def __init__(self, vocabulary: NumberVocabulary, spans: bool = False) -> None:
         super().__init__()
         self.vocabulary = vocabulary
         self.register_buffer("kinds", None)
         self._spans = spans
-        self._build(torch.device(device))
+        self._build(torch.device("cpu"))
 
     def _build(self, device: torch.device) -> None:
         distinct = self.vocabulary.distinct_values
@@ -105,7 +103,7 @@ class NumberTables(nn.Module):
             log_normalizer: `level` and `log_sum` of the `Readout`. Default: None, without `log_mass`.
             spans: `[positions]` each. Default: None.
         """
-        dtype = torch.promote_types(number_logits.dtype, torch.float32)
+        dtype = compute_dtype(number_logits.dtype)
         number_logits = number_logits.to(dtype).clamp(min=_MINUS_INFINITY)
         # Differences of large logits are more precise than their logsumexp.
         highest = number_logits.detach().amax(-1)

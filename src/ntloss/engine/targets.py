@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ntloss.engine.readout import compute_dtype
 from ntloss.number_spans import NumberSpans, find_numbers
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def read_labels(
     target, is_number = tables.lookup(labels, ignore_index)
     has_term = spans.starts if needs.per_number and spans is not None else is_number
     counted = labels != ignore_index
-    dtype = torch.promote_types(inputs.dtype, torch.float32)
+    dtype = compute_dtype(inputs.dtype)
     item_weights = counted.to(dtype)
     if loss_weights is not None:
         item_weights = torch.where(counted, loss_weights.reshape(-1).to(dtype), 0)

@@ -162,11 +162,7 @@ class NumberMetricsCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Add the metrics to a log entry; a ValueError if the callback is not attached."""
         logs: dict[str, Any] = kwargs["logs"]
-        if self._trainer is None:
-            raise ValueError(
-                "NumberMetricsCallback was added with callbacks=[...] or add_callback, after the trackers: "
-                "expected NumberMetricsCallback().attach(trainer)"
-            )
+        self._check_attached()
         evaluations = [name for name in logs if name.endswith("_runtime") and name != "train_runtime"]
         if "loss" in logs:
             metrics = self._windows[True].pop()
@@ -179,10 +175,18 @@ class NumberMetricsCallback(TrainerCallback):
         state.log_history[-1].update(metrics)
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
-        """Add the metrics to those that `trainer.predict` returns, which are not logged."""
+        """Add the metrics to those that `trainer.predict` returns; a ValueError if not attached."""
+        self._check_attached()
         runtime = next(name for name in metrics if name.endswith("_runtime"))
         measured = self._windows[False].pop()
         metrics.update({runtime.removesuffix("runtime") + name: value for name, value in measured.items()})
+
+    def _check_attached(self) -> None:
+        if self._trainer is None:
+            raise ValueError(
+                "NumberMetricsCallback was added with callbacks=[...] or add_callback, after the trackers: "
+                "expected NumberMetricsCallback().attach(trainer)"
+            )
 
 
 class _Window:

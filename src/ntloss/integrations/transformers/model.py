@@ -357,7 +357,7 @@ def install_handle(
             f"the loss_function of this {type(model).__name__} has been replaced, and your function would be "
             "lost: use NTLCrossEntropyLoss in it, or restore the model's own"
         )
-    check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
+    _check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
     vocabulary = vocabulary_for(numbers, head)
     check_inline_loss(model)
     shared = {name: value for name, value in options.items() if name in _OPTIONS}
@@ -370,7 +370,7 @@ def install_handle(
     return handle
 
 
-def check_options(options: dict[str, Any], expected: set[str]) -> None:
+def _check_options(options: dict[str, Any], expected: set[str]) -> None:
     """Raise a TypeError for options that are unknown, or that depend on the model."""
     if unknown := set(options) - expected:
         raise TypeError(
