@@ -81,7 +81,7 @@ __all__ = [
     "Needs",
     # the number term's weight at each step
     "WeightScheduler",
-    # metrics of predicted numbers (ntloss.decoding and ntloss.parsing read them out)
+    # metrics of predicted numbers (ntloss.decoding and ntloss.parsing obtain the numbers)
     "NumericMetrics",
     "QuantileMetrics",
     "TokenMetrics",

@@ -1,4 +1,4 @@
-"""Shared by the library's autograd functions."""
+"""A helper for the library's autograd functions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 def refuse_double_backward() -> None:
     """Raise an error in a backward pass with `create_graph=True`.
 
-    `once_differentiable` raises only if the second backward pass reaches it. `torch.autograd.grad` of some
-    inputs does not, so gradient penalties and Hessians would silently lack second derivatives.
+    `once_differentiable` raises only if the second backward pass reaches it. `torch.autograd.grad` with
+    respect to some inputs may not reach it, and gradient penalties and Hessians would then silently lack
+    second derivatives.
     """
     if torch.is_grad_enabled():
         raise RuntimeError(

@@ -43,7 +43,7 @@ The same from Python:
 The exit code is 0 on success and 2 on an error."""
 
 # A JSON file may be a single line. Encoding takes some fifty times the memory of the text, so long lines are
-# split, before white space so that no number is split.
+# split, at white space if possible, to keep numbers whole.
 _PIECE = re.compile(r".{1,10000}(?=\s|$)|.{1,10000}", re.DOTALL)
 
 
@@ -185,7 +185,7 @@ def _forms(inspection: Inspection) -> list[str]:
         rows.append([shape, *(_samples(groups[m]) if m in groups else "-" for m in markers)])
     others = [[f"{script} digits", _samples(group)] for script, group in inspection.other_scripts.items()]
     if inspection.mixed.count:
-        others.insert(0, ["digits and more", _samples(inspection.mixed)])
+        others.insert(0, ["digits with other characters", _samples(inspection.mixed)])
     return _table(rows) + (["", *_table([["never counted", "tokens"], *others])] if others else [])
 
 

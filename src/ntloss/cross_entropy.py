@@ -113,7 +113,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
     the loss needs one buffer of their size, which becomes their gradient.
 
     Args:
-        vocabulary: the number tokens, or a tokenizer, for `NumberVocabulary.from_tokenizer(tokenizer)`.
+        vocabulary: the number tokens, or a tokenizer, which is passed to `NumberVocabulary.from_tokenizer`.
         criterion: how wrong a number is. Default: `Wasserstein()`.
         weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. The attribute may
             change between steps (`WeightScheduler`). Under `torch.compile`, pass a scalar tensor, which is
@@ -137,7 +137,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         validate: check the values of labels and weights at each call. Default: on the CPU only, where it
             does not synchronize, and not under `torch.compile`.
         inplace_backward: write the gradient over the logits, to save their buffer. Nothing may read the
-            logits after the backward pass. On the CPU this can take up to half as long again, because the
+            logits after the backward pass. On the CPU this can take up to 50 % longer, because the
             exponentials are computed in both passes; it saves memory, not time. Default: False.
 
     Raises:
@@ -192,8 +192,9 @@ class NTLCrossEntropyLoss(_CombinedLoss):
                 micro-batches and ranks (`normalizers`). Default: the total weight of this call.
             num_numbers_in_batch: likewise for the number term.
             sequence_ids: `[...]`, integers, for criteria on whole numbers if a row packs several sequences:
-                adjacent positions with equal ids belong to one sequence (`sequence_ids_of` makes them from
-                position ids). Default: each row is one sequence.
+                adjacent positions with equal ids belong to one sequence
+                (`ntloss.number_spans.sequence_ids_of` makes them from position ids). Default: each row is one
+                sequence.
             number_weights: `[...]`, factor of the number term alone, on top of `loss_weights`: 0 for numbers
                 that are names, such as multiple-choice answers, identifiers or dates. "mean" divides the
                 number term by the total of `loss_weights * number_weights` over number labels. With
@@ -237,7 +238,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
     "sum" the forward pass computes the gradients too, with the three matrix products that whole logits need;
     a second `backward` through the same graph is then an error. For "none", and for criteria on whole
     numbers, which look at all positions at once, the backward pass recomputes the logits: a fourth product.
-    Under `torch.compile` the loss is one graph break.
+    Under `torch.compile` the loss causes one graph break.
 
     Args:
         vocabulary, criterion, weight, reweigh, mode, ignore_index: see `NTLCrossEntropyLoss`.
@@ -245,9 +246,9 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         reduction, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
         group: process group over which the rows of a plain head are sharded, in the order of its ranks;
             every rank holds the whole hidden states. A `DTensor` with placement `Shard(0)` needs none.
-        chunk_size: number of tokens in a chunk. Default: on the CPU 512, or fewer, so that a chunk has at
-            most an eighth of the logits or 2^24, whichever is more; on accelerators an eighth of the tokens,
-            at least 256 and at most 2^29 logits.
+        chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at
+            most an eighth of the logits or 2^24 logits, whichever is larger; on accelerators an eighth of the
+            tokens, at most 2^29 logits but at least 256 tokens.
         drop_ignored: leave positions with `ignore_index` out of the matrix products. Counting them is the
             only synchronization with the device; False avoids it. Default: True.
 

@@ -1,4 +1,4 @@
-"""Report how a tokenizer represents numbers, as a value: `ntloss inspect` prints it."""
+"""Report how a tokenizer represents numbers; `ntloss inspect` prints this report."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from ntloss.token_texts import TokenTexts, count_tokens, texts_of_tokenizer
 
 SENTENCE = "The answer is 42, or 3.14 in 2019."
 
-SHAPES = ("one digit", "several digits", "decimal", "signed", "exponent")
+_SHAPES = ("one digit", "several digits", "decimal", "signed", "exponent")
 MARKERS = ("plain", "after a space", "inside a word")
 _SAMPLES = 5
-# Single digits have decimal places and only ten values, which is worth a few unseen digits of a text.
+# Single digits are preferred even if they miss a few digits of the text, because they have decimal places and
+# only ten values.
 _ENOUGH = 0.95
 
 
@@ -75,7 +76,7 @@ class Inspection:
         unseen: the five tokens outside of all token sets that hold the most digits of the text, each with its
             number of digits.
         recommendation: None if no token set covers any digit.
-        notes: further findings, one sentence each.
+        notes: further findings, a short text each.
     """
 
     tokenizer: str
@@ -171,7 +172,7 @@ def _group_forms(tokens: Iterable[NumberToken]) -> dict[str, dict[str, TokenGrou
         texts.setdefault((_shape(token), _marker(token)), []).append(_shown(token.text, token.bare))
     return {
         shape: {marker: _group(texts[shape, marker]) for marker in MARKERS if (shape, marker) in texts}
-        for shape in SHAPES
+        for shape in _SHAPES
         if any(shape == found for found, _ in texts)
     }
 
@@ -238,7 +239,7 @@ def _recommend(
         bare = coverage.row(digit_level, False).seen / coverage.digits
         where = " or ".join(m for m in MARKERS if m in set(map(_marker, marked)))
         reason += f"; {len(marked):,} of these tokens occur {where} (such as {most.text!r}), "
-        reason += f"and without them it would be {bare:.1%}."
+        reason += f"and without them the share would be {bare:.1%}."
     else:
         reason += "; none of these tokens occurs after a space, so space_prefixed changes nothing."
     code = f"NumberVocabulary.from_tokenizer(tokenizer, digit_level={digit_level}, space_prefixed=True)"

@@ -218,8 +218,8 @@ class NumberLevelLoss(NTLossDotProduct):
     right for numbers of more than 20 digits.
 
     Under teacher forcing the loss reads as many digits as the *label* has. It does not penalize a model that
-    would stop after `12` or go on to `12345` where `1234` is right; cross-entropy beside it does. Since each
-    digit enters by its mean, wrong digits that cancel cost nothing.
+    would stop after `12` or continue to `12345` where `1234` is right; cross-entropy beside it does. Since
+    each digit contributes only its mean, errors that cancel cost nothing.
 
     Args:
         tokenizer: a Hugging Face tokenizer (it is not changed), or a `NumberVocabulary`.

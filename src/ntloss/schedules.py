@@ -26,9 +26,9 @@ class WeightScheduler:
     r"""Sets a loss's `weight` to $\lambda \cdot$ schedule(step).
 
     It does not count steps: after a resume, call `set_step` with the step that was reached. A tensor weight
-    is changed in place, which recompiles nothing under `torch.compile`. With a float
-    that changes at each step, the compiler recompiles until it gives up, so a compiled training step needs a
-    loss made with `weight=torch.tensor(0.3)`.
+    is changed in place, which recompiles nothing under `torch.compile`. With a float that changes at each
+    step, the compiler recompiles until it gives up, so a compiled training step needs a loss made with
+    `weight=torch.tensor(0.3)`.
 
     Args:
         loss: an object with a `weight`, a float or a scalar tensor, such as `NTLCrossEntropyLoss`.

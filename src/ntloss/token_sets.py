@@ -209,8 +209,8 @@ def check_digits(kept: Sequence[NumberToken], others: Sequence[NumberToken]) -> 
     if missing := sorted(set(_DIGITS) - digits_of(kept)):
         if not set(missing) - digits_of(others):
             raise ValueError(
-                f"the digits {', '.join(missing)} have tokens only with a space before them. "
-                "Pass space_prefixed=True to count those."
+                f"the digits {', '.join(missing)} have tokens only with a marker of the tokenizer, such as "
+                "'▁4', 'Ġ4' or '##4'. Pass space_prefixed=True to count those."
             )
         raise ValueError(
             f"the digits {', '.join(missing)} have no token in this vocabulary. Expected all of 0 to 9. Add "

@@ -18,7 +18,7 @@ from typing import Any
 # SentencePiece's byte fallback: "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 # Tokens with none of these characters are skipped without decoding them.
-_CANDIDATE = re.compile(r"[0-9.,+-]")
+_CANDIDATE = re.compile(r"[0-9.+-]")
 _DIGITS = re.compile(r" ?([0-9]+)")
 _SPACE_MARKERS = "▁Ġ"
 _BATCH = 1000  # texts; encodings take some fifty times the memory of their texts
@@ -164,11 +164,11 @@ def _without_spaces_of_decoder(
 ) -> dict[int, str]:
     """Remove leading spaces that only the decoder adds.
 
-    A tokenizer without a decoder joins all tokens with spaces, so that `12` is decoded to `1 2`. To find out,
-    a string of digits is encoded: no token after its first one has a space before it in the text. If all of
-    these decode with a leading space, the decoder adds it, and it is removed from all tokens of their kind
-    (with or without a marker). BERT's tokens keep it: there, `12` is one token or continues with `##2`, and
-    `2` begins a word.
+    A tokenizer without a decoder joins all tokens with spaces, so that `12` is decoded to `1 2`. To detect
+    this, a string of digits is encoded, in which no token after the first follows a space. If all of these
+    decode with a leading space, the decoder adds it, and it is removed from all tokens of their kind (with or
+    without a marker). BERT's tokens keep it: there, `12` is one token or continues with `##2`, and `2` begins
+    a word.
     """
     matches = [match for text in decoded.values() if (match := _DIGITS.fullmatch(text))]
     if not any(match[0].startswith(" ") for match in matches):

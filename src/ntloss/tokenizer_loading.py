@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-TIKTOKEN = "tiktoken:"
+_TIKTOKEN = "tiktoken:"
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _PROBE_TIMEOUT = 10.0  # seconds
 _DOWNLOAD_TIMEOUT = 60.0
@@ -43,8 +43,8 @@ def load_tokenizer(source: str) -> Any:
         TokenizerLoadingError: there is no such tokenizer, it cannot be loaded, or its library is missing.
     """
     path = Path(source).expanduser()
-    if source.startswith(TIKTOKEN):
-        return _load_encoding(source.removeprefix(TIKTOKEN))
+    if source.startswith(_TIKTOKEN):
+        return _load_encoding(source.removeprefix(_TIKTOKEN))
     if path.is_file():
         if path.suffix != ".json":
             raise TokenizerLoadingError(f"{source}: expected a folder or a tokenizer.json. {_OTHER_KINDS}")
@@ -55,7 +55,7 @@ def load_tokenizer(source: str) -> Any:
     if not _HUB_NAME.fullmatch(source) or source.endswith((".json", ".model", ".tiktoken")):
         raise TokenizerLoadingError(
             f"{source!r}: no such file or folder. Expected the folder of a tokenizer, a tokenizer.json, a "
-            f"name on the Hugging Face hub, or {TIKTOKEN}<encoding>."
+            f"name on the Hugging Face hub, or {_TIKTOKEN}<encoding>."
         )
     return _load_from_hub(source)
 

@@ -37,10 +37,11 @@ from ntloss.token_texts import (
     texts_of_tokenizer,
 )
 
-# A sign may follow a space (" -3"); a point or a separator inside a number may not.
-_POINT, _SEPARATOR = ".", ","
+# A sign may follow a space (" -3"); a point inside a number may not. A mapping may also list a comma, which
+# ends a number as text does.
+_POINT = "."
 _SIGNS = {"-": -1, " -": -1, "+": 1, " +": 1}
-_MARKS = (_POINT, *_SIGNS, _SEPARATOR)
+_MARKS = (_POINT, *_SIGNS, ",")
 
 
 class NumberTokensLeftOut(UserWarning):
@@ -57,7 +58,10 @@ class NumberVocabulary:
         left_out: number tokens that are not in the chosen token set.
         point_ids: ids of the decimal point.
         sign_ids: ids of signs, each with its factor, -1 or +1.
-        separator_ids: ids of the thousands separator (a comma).
+
+    Raises:
+        TypeError: `vocab_size` is not an int.
+        ValueError: there is no number token, or an id is outside of `vocab_size`.
 
     Example:
         >>> from ntloss import NumberVocabulary
@@ -74,7 +78,6 @@ class NumberVocabulary:
     left_out: tuple[NumberToken, ...] = ()
     point_ids: tuple[int, ...] = ()
     sign_ids: Mapping[int, int] = field(default_factory=dict)
-    separator_ids: tuple[int, ...] = ()
     _encode: Encode = field(default=cannot_encode, repr=False)
     _normalize: Callable[[str], str] = field(default=str, repr=False)
 
@@ -84,7 +87,7 @@ class NumberVocabulary:
                 f"vocab_size: expected an int, the width of the model's logits, given {self.vocab_size!r}"
             )
         check_not_empty(self.tokens, self.vocab_size)
-        ids = sorted([*self.token_ids, *self.point_ids, *self.sign_ids, *self.separator_ids])
+        ids = sorted([*self.token_ids, *self.point_ids, *self.sign_ids])
         if ids[0] < 0 or ids[-1] >= self.vocab_size:
             raise ValueError(
                 f"token id {ids[0] if ids[0] < 0 else ids[-1]} is outside of a vocabulary of "
@@ -124,7 +127,7 @@ class NumberVocabulary:
             tokenizer: a Hugging Face tokenizer (any object with `get_vocab()` and
                 `convert_tokens_to_string(tokens)`), a `tiktoken.Encoding`, a mistral-common tokenizer or a
                 `sentencepiece.SentencePieceProcessor`. A Hugging Face tokenizer should also be able to
-                tokenize text, which `coverage` needs, and which shows whether a space is in the text or only
+                tokenize text: `coverage` needs this, and it shows whether a space is in the text or only
                 added by the decoder.
             digit_level: True keeps the ten ASCII digits; False keeps every token whose text is an ASCII
                 number (`42`, `-3`, `3.14`, `3.`, `.5`, `1e3`, `007`).
@@ -136,8 +139,9 @@ class NumberVocabulary:
             The vocabulary. If number tokens are left out, a `NumberTokensLeftOut` warning says so once.
 
         Raises:
-            TypeError: `tokenizer` is not a tokenizer.
-            ValueError: a digit has no token, or the id of a number token is outside of `vocab_size`.
+            TypeError: `tokenizer` is not a tokenizer, or `vocab_size` is not an int.
+            ValueError: no token is a number, a digit has no token with `digit_level=True`, or the id of a
+                number token is outside of `vocab_size`.
         """
         texts = texts_of_tokenizer(tokenizer)
         size = texts.vocab_size if vocab_size is None else vocab_size
@@ -166,9 +170,10 @@ class NumberVocabulary:
             The vocabulary.
 
         Raises:
-            TypeError: a token id is not an int, or a value is neither a number nor a text.
-            ValueError: there is no number, an id is outside of `vocab_size`, a text is not a number, or a
-                value is not finite.
+            TypeError: `mapping` is not a mapping, a token id or `vocab_size` is not an int, or a value is
+                neither a number nor a text.
+            ValueError: there is no number, a digit is missing with `digit_level=True`, an id is outside of
+                `vocab_size`, a text is not a number, or a value is not finite.
 
         Example:
             >>> NumberVocabulary.from_mapping({7: 0.5, 8: "12"}, vocab_size=10).values
@@ -197,14 +202,13 @@ class NumberVocabulary:
             check_digits(kept, left_out)
         if left_out:
             _warn_once(_describe_left_out(left_out, len(kept), digit_level))
-        marks = {i: text for i, text in sorted(texts.decoded.items()) if text in _MARKS}
+        marks = sorted(texts.decoded.items())
         return cls(
             vocab_size=vocab_size,
             tokens=tuple(kept),
             left_out=tuple(left_out),
-            point_ids=tuple(i for i, text in marks.items() if text == _POINT),
-            sign_ids={i: _SIGNS[text] for i, text in marks.items() if text in _SIGNS},
-            separator_ids=tuple(i for i, text in marks.items() if text == _SEPARATOR),
+            point_ids=tuple(i for i, text in marks if text == _POINT),
+            sign_ids={i: _SIGNS[text] for i, text in marks if text in _SIGNS},
             _encode=texts.encode,
             _normalize=texts.normalize,
         )
@@ -265,7 +269,7 @@ def _describe_left_out(left_out: Sequence[NumberToken], kept: int, digit_level: 
     marked = [token for token in left_out if not digit_level or token.is_digit]
     if marked:
         parts.append(
-            f"{len(marked):,} with a space before them (such as {marked[0].text!r}): "
+            f"{len(marked):,} with a marker of the tokenizer (such as {marked[0].text!r}): "
             "pass space_prefixed=True to count them"
         )
     if multiple:

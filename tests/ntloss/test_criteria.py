@@ -512,6 +512,7 @@ UNEVEN = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
             (partial(Wasserstein(3).worst, torch.tensor(values)), "squash_factor=3.*three distinct values")
             for values in ([5.0], [0.0, 9.0])
         ],
+        (partial(Wasserstein(3), make_input([0.5, 0.5], [0.0, 9.0], 0)), "squash_factor=3.*three distinct"),
         (lambda: NumberTokenLoss(NumberVocabulary.from_mapping({0: 0, 1: 5}, 3), SMMD()), "squash_factor"),
         *[
             (partial(ExpectedValue, loss), r"(?s)loss=.*absolute.*huber.*squared")

@@ -104,7 +104,7 @@ def test_rows_that_were_sampled_or_reordered_are_refused() -> None:
     ("tokens", "options", "message"),
     [
         ({0: "1"}, {"quantile": 0.0}, "above 0 and below 1"),
-        ({0: "1"}, {"digits": 0}, "at least one digit"),
+        ({0: "1"}, {"digits": 0}, "digits of 1 or more"),
         ({0: "1", 1: "12"}, {}, "digit_level=True"),
         ({0: "1", 1: "-1", 2: "-"}, {"signed": True}, "digit_level=True"),
         ({0: "1"}, {"decimals": 1}, "cannot write"),

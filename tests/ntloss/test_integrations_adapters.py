@@ -97,7 +97,7 @@ def test_an_adapter_without_separate_low_rank_weights_needs_logits() -> None:
     config = peft.LoraConfig(r=2, target_modules=["lm_head"], use_dora=True)
     model = peft.get_peft_model(cases.llama(), config).train()
     handle = make_number_aware(model, DIGITS, chunked=True)
-    with pytest.raises(ValueError, match=r"without variants such as DoRA.*Use chunked=False"):
+    with pytest.raises(ValueError, match=r"no variant such as DoRA.*Use chunked=False"):
         model(**batch())
     handle.undo()
     make_number_aware(model, DIGITS)

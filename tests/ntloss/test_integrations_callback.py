@@ -272,8 +272,9 @@ def test_a_callback_that_is_added_but_not_attached_is_an_error(tmp_path: Path) -
     trainer = trainer_for(cases.llama(), tmp_path)
     make_trainer_number_aware(trainer, DIGITS)
     trainer.add_callback(NumberMetricsCallback())
-    with pytest.raises(ValueError, match=r"expected NumberMetricsCallback\(\).attach\(trainer\)"):
-        trainer.train()
+    for call in (trainer.train, lambda: trainer.predict(samples(6))):
+        with pytest.raises(ValueError, match=r"expected NumberMetricsCallback\(\).attach\(trainer\)"):
+            call()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")

@@ -530,12 +530,12 @@ def test_a_user_loss_function_is_neither_lost_nor_mistaken_for_ours(chunked: boo
 
     model = cases.llama()
     model.loss_function = own
-    with pytest.raises(ValueError, match="loss_function of this LlamaForCausalLM was replaced"):
+    with pytest.raises(ValueError, match="loss_function of this LlamaForCausalLM has been replaced"):
         make_number_aware(model, DIGITS, chunked=chunked)
     del model._loss_function
     make_number_aware(model, DIGITS, chunked=chunked)
     model.loss_function = own
-    with pytest.raises(ValueError, match="loss_function was not replaced since"):
+    with pytest.raises(ValueError, match="loss_function has not been replaced since"):
         model(**batch())
 
 

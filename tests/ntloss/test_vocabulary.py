@@ -117,13 +117,12 @@ class TestTinyTokenizers:
         starts = by_raw_text(tokenizer, vocabulary, "starts_number")
         assert all(starts[raw] == (raw[0] in "▁-+") for raw in starts)
 
-    def test_points_signs_and_separators_are_found(self) -> None:
+    def test_points_and_signs_are_found(self) -> None:
         tokenizer = tiny_tokenizers.sentence_piece()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
         ids = tokenizer.convert_tokens_to_ids
         assert vocabulary.point_ids == (ids("."),)
         assert dict(vocabulary.sign_ids) == {ids("-"): -1, ids("▁-"): -1, ids("+"): 1, ids("▁+"): 1}
-        assert vocabulary.separator_ids == (ids(","),)
 
     def test_special_tokens_are_not_numbers(self) -> None:
         tokenizer = tiny_tokenizers.sentence_piece()
@@ -165,7 +164,6 @@ class TestDecodersThatPutSpacesBetweenTokens:
         assert not any(fields(vocabulary, "starts_number"))
         ids = tokenizer.convert_tokens_to_ids
         assert vocabulary.point_ids == (ids("."),)
-        assert vocabulary.separator_ids == (ids(","),)
         assert dict(vocabulary.sign_ids) == {ids("-"): -1, ids("+"): 1}
         assert places_of_numbers(tokenizer, "12") == [[1, 0]]
         assert places_of_numbers(tokenizer, "3.14,-2019") == [[0, -1, -2], [3, 2, 1, 0]]
@@ -311,7 +309,7 @@ class TestTiktoken:
         ours = NumberVocabulary.from_tokenizer(
             other_tokenizers.gpt2_encoding(tokenizer_folder / "gpt2"), digit_level
         )
-        for name in ("vocab_size", "tokens", "left_out", "point_ids", "sign_ids", "separator_ids"):
+        for name in ("vocab_size", "tokens", "left_out", "point_ids", "sign_ids"):
             assert getattr(ours, name) == getattr(theirs, name)
         assert ours.coverage(gsm8k) == theirs.coverage(gsm8k)
 
@@ -453,7 +451,7 @@ class TestVocabSize:
         # It is common, and harmless, to add a padding token to the tokenizer but not to the model.
         tokenizer = tiny_tokenizers.llama_like()
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
-        signs = (*vocabulary.point_ids, *vocabulary.sign_ids, *vocabulary.separator_ids)
+        signs = (*vocabulary.point_ids, *vocabulary.sign_ids)
         needed = 1 + max(*vocabulary.token_ids, *signs)
         assert NumberVocabulary.from_tokenizer(tokenizer, vocab_size=needed).vocab_size == needed
         with pytest.raises(ValueError, match="vocab_size"):
@@ -470,7 +468,7 @@ class TestWarningForTokensLeftOut:
         tokenizer = tiny_tokenizers.byte_level()
         first = warnings_of(lambda: NTLoss(tokenizer))
         assert len(first) == 1
-        for part in ("10 tokens count", "12 more", "10 with a space", "2 that are not a single digit"):
+        for part in ("10 tokens count", "12 more", "10 with a marker", "2 that are not a single digit"):
             assert part in first[0]
         assert "space_prefixed=True" in first[0]
         assert "digit_level=False" in first[0]
@@ -551,7 +549,6 @@ class TestFromMapping:
         assert vocabulary.distinct_values == (-3.0, 0.5, 12.0)
         assert vocabulary.point_ids == (2,)
         assert dict(vocabulary.sign_ids) == {1: -1, 4: -1, 0: 1}
-        assert vocabulary.separator_ids == (6,)
 
     @pytest.mark.parametrize(
         "text", ["abc", "", " ", "\n4", "4\n", "- ", " .", "１", "²", "nan", "inf", "1e400", "1_000", "1,000"]

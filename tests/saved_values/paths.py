@@ -145,7 +145,8 @@ def compute(case: Case, shards: Shards | None = None) -> dict[str, Tensor]:
     if case.path == "published":
         return _published(case, options)
     vocabulary = vocabulary_of(case.vocabulary)
-    marks = [*vocabulary.point_ids, *vocabulary.sign_ids, *vocabulary.separator_ids]
+    commas = [i for i, text in MAPPINGS[case.vocabulary].items() if text == ","]
+    marks = [*vocabulary.point_ids, *vocabulary.sign_ids, *commas]
     ignore_index = options.get("ignore_index", -100)
     inputs = Inputs(case, list(vocabulary.token_ids), marks, VOCAB, ignore_index)
     criterion = make_criterion(case.criterion)

@@ -46,11 +46,11 @@ def place_weights(x: CriterionInput, criterion: object, weighting: str, place_ba
     """
     spans = spans_of(x, criterion)
     dtype = x.log_probs.dtype
-    behind = spans.place_from_end.to(dtype)
+    digits_after = spans.place_from_end.to(dtype)
     if weighting == "linear":
-        return behind + 1
+        return digits_after + 1
     if weighting == "exponential":
-        return torch.pow(place_base, behind).clamp(max=_LARGEST_WEIGHT)
+        return torch.pow(place_base, digits_after).clamp(max=_LARGEST_WEIGHT)
     place = spans.place.to(dtype)
     return torch.where(place >= 0, 2 * (place + 1), torch.pow(1.02, place - 1))
 
@@ -59,16 +59,16 @@ def place_weights(x: CriterionInput, criterion: object, weighting: str, place_ba
 class PlaceWeighted:
     r"""A criterion weighted by the decimal place of the digit in its number.
 
-    $w(place) \cdot loss$; with `Wasserstein` it is NTIL's token term. It has the criterion's minimum, and the
-    criterion's range times the weights'. Use it if a wrong leading digit is worse than a wrong last one.
-    Means still count each position once.
+    $w(place) \cdot loss$; with `Wasserstein` it is NTIL's token term. Its minimum is the criterion's; its
+    range is scaled by the weights. Use it if a wrong leading digit is worse than a wrong last one. Means
+    still count each position once.
 
     Args:
         criterion: the criterion to weight, with one loss per token.
-        weighting: "exponential" (default): `place_base` to the power of the number of digits after this one;
-            "linear": that number + 1; "decimal": see `place_weights`.
+        weighting: "exponential" (default): `place_base ** r` with r the number of digits after this one;
+            "linear": r + 1; "decimal": see `place_weights`.
         place_base: base of the exponential weights, 1 or more. Default: 1.2, as published.
-        decimals: a point between two digits belongs to their number. Default: True for "decimal".
+        decimals: a point between two digits belongs to their number. Default: True for "decimal", else False.
 
     Raises:
         ValueError: an unknown weighting, a base below 1, or a criterion with one loss per number.
@@ -190,7 +190,7 @@ class PerNumber:
 class WeightedSum:
     r"""A weighted sum of criteria: $\sum_i w_i \, loss_i$.
 
-    It is smallest where all of them are, if such a distribution exists. If all have a worst cost, `reweigh`
+    A distribution that minimizes all criteria also minimizes the sum. If all have a worst cost, `reweigh`
     acts on the sum, with the weighted sum of the worst costs.
 
     Args:
@@ -198,8 +198,8 @@ class WeightedSum:
         weights: weight of each criterion, 0 or more. Default: 1.
 
     Raises:
-        ValueError: no criterion, another number of weights, a negative weight, or criteria on tokens together
-            with criteria on whole numbers.
+        ValueError: no criterion, a different number of weights than criteria, a negative weight, or criteria
+            on tokens together with criteria on whole numbers.
 
     Example:
         >>> import torch

@@ -61,7 +61,8 @@ class Needs:
     Args:
         log_normalizer: it reads `log_mass`, which needs the log-normalizer of the whole vocabulary.
         spans: it reads `spans`.
-        across_positions: it looks at several positions at once, so the input must have all of a batch.
+        across_positions: it looks at several positions at once, so the input must hold all positions of the
+            batch.
         per_number: it returns one loss for each whole number, at the number's first token (other entries are
             dropped). Means divide by the count of numbers, and reweighing uses the mass at the first token.
             Implies `spans` and `across_positions`.
@@ -147,7 +148,7 @@ def spans_of(x: CriterionInput, criterion: object) -> NumberSpans:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Check that an option is a finite number above 0."""
+    """Raise a ValueError unless an option is a finite number above 0."""
     if not 0 < value < math.inf:
         raise ValueError(f"{name}={value!r}: expected a finite number above 0")
 
@@ -169,6 +170,6 @@ def reweigh_by_mass(loss: Tensor, log_mass: Tensor, worst: float) -> Tensor:
     Source: the package ntloss since 0.1 (not in the paper).
     """
     mass = log_mass.exp()
-    # 1 - mass loses digits if mass is near 1, and the gradient of expm1 does if it is far below.
+    # 1 - mass loses precision where mass is near 1; the gradient of expm1 loses it where mass is far below 1.
     on_text = torch.where(log_mass > -1, -torch.expm1(log_mass), 1 - mass)
     return mass * loss + (1.01 * worst) * on_text

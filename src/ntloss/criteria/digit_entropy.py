@@ -35,7 +35,7 @@ class DigitEntropy:
     """
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`."""
+        """Compute the loss of each position, `[positions]`; a ValueError if `number_logsumexp` is missing."""
         if x.number_logsumexp is None:
             raise ValueError(f"number_logsumexp is None, but {self!r} depends on the level of the logits")
         logits = x.log_probs + x.number_logsumexp.unsqueeze(-1)

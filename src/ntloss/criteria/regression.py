@@ -36,8 +36,8 @@ class ExpectedValue:
             `torch.nn.functional.smooth_l1_loss`, is called with `reduction="none"`.
         over: what the probabilities $p_j$ are normalized over. "numbers" (default): the number tokens.
             "vocabulary": all tokens, so that probability on text pulls the expected value towards 0; this is
-            the expectation of regression-aware fine-tuning (RAFT). With `mode="replace"` and numbers of one
-            token the combined loss is RAFT's at every number label.
+            the expectation of regression-aware fine-tuning (RAFT). If every number is one token, the combined
+            loss with `mode="replace"` is RAFT's at every number label.
 
     Raises:
         ValueError: an unknown `loss` or `over`.
@@ -83,27 +83,19 @@ class ExpectedValue:
         return Needs(log_normalizer=self.over == "vocabulary")
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`, in the units of `loss`."""
+        """Compute the loss of each position, `[positions]`, in the units of `loss`.
+
+        Raise a ValueError if `log_mass` is needed and missing, or if a callable does not return one loss for
+        each prediction.
+        """
         prediction = (x.probs * x.values).sum(-1)
         if self.over == "vocabulary":
             if x.log_mass is None:
                 raise ValueError(f"log_mass is None, but {self!r} needs the probability of all number tokens")
             prediction = prediction * x.log_mass.exp()
-        return self.elementwise(prediction, x.target_values)
+        return self._elementwise(prediction, x.target_values)
 
-    def elementwise(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Apply the regression loss to each pair.
-
-        Args:
-            prediction: `[positions]`.
-            target: `[positions]`.
-
-        Returns:
-            `[positions]`.
-
-        Raises:
-            ValueError: the callable returned another shape.
-        """
+    def _elementwise(self, prediction: Tensor, target: Tensor) -> Tensor:
         losses = self._function(prediction, target)
         if losses.shape != prediction.shape:
             raise ValueError(
@@ -113,11 +105,14 @@ class ExpectedValue:
         return losses
 
     def worst(self, values: Tensor) -> float | None:
-        """Return the larger loss of confusing the smallest and largest value; None over the vocabulary."""
+        """Return the larger loss of predicting the smallest value for the largest or vice versa.
+
+        None with `over="vocabulary"`.
+        """
         if self.over == "vocabulary":
             return None
         ends = torch.stack([values[0], values[-1]])
-        return float(self.elementwise(ends, ends.flip(0)).abs().max())
+        return float(self._elementwise(ends, ends.flip(0)).abs().max())
 
 
 def _takes_reduction(function: Callable[..., Tensor]) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ntloss.autograd import refuse_double_backward
 from ntloss.criteria.criterion import BoundCriterion, CriterionInput, check_positive
-from ntloss.criteria.transport import check_squash, squashed
+from ntloss.criteria.transport import check_squash, check_squash_factor, squashed
 
 _KERNELS = ("gaussian", "laplace")
 _FORMS = ("both", "mmd", "smoothness")
@@ -26,7 +26,8 @@ class SMMD:
     $K_{ij} = \exp(-d_{ij}^2 / 2\sigma^2)$ the kernel of the values, $D = diag(K 1)$ and
     $\alpha = 1 / (2 \, mean(K 1))$. It ranges from 0 to a few units, and is zero exactly if all probability
     is on the label's value. If the label is uncertain, its own distribution is optimal, as for cross-entropy.
-    Errors at neighbouring values count nearly as one; the second term spreads errors over neighbours.
+    The kernel treats errors at neighboring values as nearly the same; the second term penalizes differences
+    between the errors of neighbors.
 
     Use it for a smooth loss with a bounded gradient. Its cost grows with the square of the number of values:
     one product with a matrix `[values, values]` per position.
@@ -75,8 +76,7 @@ class SMMD:
                 raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {choices}")
         if self.alpha is not None:
             check_positive("alpha", self.alpha)
-        if self.squash_factor is not None and not 1 < self.squash_factor < float("inf"):
-            raise ValueError(f"squash_factor={self.squash_factor!r}: expected a number above 1, or None")
+        check_squash_factor(self.squash_factor)
 
     @property
     def _bandwidths(self) -> tuple[float, ...]:
@@ -93,9 +93,7 @@ class SMMD:
     def _loss(self, x: CriterionInput, matrix: Tensor) -> Tensor:
         step = torch.full_like(x.target, -1, dtype=x.log_probs.dtype)
         error = x.probs.scatter_add(-1, x.target.unsqueeze(-1), step.unsqueeze(-1))
-        # Autocast would compute the product in half precision.
-        with torch.autocast(error.device.type, enabled=False):
-            loss: Tensor = _QuadraticForm.apply(error, matrix)  # type: ignore[no-untyped-call]
+        loss: Tensor = _QuadraticForm.apply(error, matrix)  # type: ignore[no-untyped-call]
         return loss
 
     def _matrix(self, values: Tensor) -> Tensor:

@@ -34,11 +34,11 @@ class GaussianCrossEntropy:
     is optimal.
 
     The paper's baseline uses it *instead of* cross-entropy at number positions: `mode="replace"` of the
-    combined losses. Use it for a calibrated spread, not if answers are either right or wrong.
+    combined losses. Use it where near misses are acceptable, not where answers are either right or wrong.
 
     Args:
-        sigma: standard deviation of the target, in units of the values. Default: 1, as published. For small
-            ones the loss becomes cross-entropy.
+        sigma: standard deviation of the target, in units of the values. As sigma decreases, the loss
+            approaches cross-entropy. Default: 1, as published.
 
     Raises:
         ValueError: `sigma` is not above 0.
@@ -89,13 +89,13 @@ class Dist2:
     to infinity, and is zero exactly if p = q; the most likely value is then the label's. If the label is
     uncertain, the average q is optimal.
 
-    Use it if predicting a neighbouring value is nearly right. It sees only the distribution within the number
+    Use it if predicting a neighboring value is nearly right. It sees only the distribution within the number
     tokens; cross-entropy beside it covers the rest. The paper's weights by place are
     `PlaceWeighted(Dist2(), "linear")`.
 
     Args:
-        tau: temperature of the target; a higher one spreads it, and for low ones the loss becomes
-            cross-entropy. Default: 1, as published.
+        tau: temperature of the target; a higher one spreads it, and as it approaches 0, the loss becomes
+            cross-entropy within the number tokens. Default: 1, as published.
         distance: "squared" (default, as published) or "absolute" difference of the values.
 
     Raises:

@@ -23,9 +23,10 @@ class Wasserstein:
     it sharpens the distribution beyond the truth; `CRPS` does not.
 
     Args:
-        squash_factor: ratio of the largest cost to that of the nearest wrong value, above 1. The cost of a
-            wrong value becomes $1 + (|v_j - v_k| - c_{min})(s - 1)/(c_{max} - c_{min})$. Use it for
-            irregularly spaced or very large values. Default: None, the plain distance.
+        squash_factor: ratio of the largest to the smallest cost of a wrong value, above 1. The cost becomes
+            $1 + (|v_j - v_k| - c_{min})(s - 1)/(c_{max} - c_{min})$ with $c_{min}$ and $c_{max}$ the smallest
+            non-zero and the largest distance between two values. Use it for irregularly spaced or very large
+            values. Default: None, the plain distance.
 
     Raises:
         ValueError: `squash_factor` is not a finite number above 1.
@@ -47,14 +48,20 @@ class Wasserstein:
     squash_factor: float | None = None
 
     def __post_init__(self) -> None:
-        if self.squash_factor is not None and not (1 < self.squash_factor < math.inf):
-            raise ValueError(
-                f"squash_factor={self.squash_factor!r}: expected a finite number above 1 (at 1 every wrong "
-                "value costs the same), or None for the plain distance"
-            )
+        check_squash_factor(self.squash_factor)
 
     def __call__(self, x: CriterionInput) -> Tensor:
         """Compute the loss of each position, `[positions]`, in the units of the values unless squashed."""
+        return self.bind(x.values.double(), x.log_probs)(x)
+
+    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+        """Return the loss; a ValueError if the distances between the values cannot be squashed."""
+        # Here rather than at each call, because reading values synchronizes an accelerator.
+        if self.squash_factor is not None:
+            check_squash(values, self.squash_factor)
+        return self._loss
+
+    def _loss(self, x: CriterionInput) -> Tensor:
         cost = (x.values - x.target_values.unsqueeze(-1)).abs()
         if self.squash_factor is not None:
             cost = squashed(cost, x.values, self.squash_factor)
@@ -73,6 +80,15 @@ def squashed(distance: Tensor, values: Tensor, factor: float) -> Tensor:
     smallest, largest = values.diff().min(), values[-1] - values[0]
     stretched = 1 + (distance - smallest) * ((factor - 1) / (largest - smallest))
     return torch.where(distance == 0, 0.0, stretched)
+
+
+def check_squash_factor(factor: float | None) -> None:
+    """Raise a `ValueError` unless a squash factor is None or a finite number above 1."""
+    if factor is not None and not 1 < factor < math.inf:
+        raise ValueError(
+            f"squash_factor={factor!r}: expected a finite number above 1 (at 1 every wrong value costs the "
+            "same), or None for the plain distance"
+        )
 
 
 def check_squash(values: Tensor, factor: float) -> None:

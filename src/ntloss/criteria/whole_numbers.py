@@ -31,7 +31,7 @@ class NumberLevel:
 
     $|\hat x - x| / (\hat x + x + \epsilon)$ with $\hat x = \sum_t E[d_t] \, 10^{place_t}$ and
     $\epsilon = 1.2 \cdot 10^{-7}$ units of the number's last digit. It ranges from 0 to 1, and is zero
-    whenever the expected number is right, even if digits are uncertain: each digit enters by its mean.
+    whenever $\hat x = x$, even if digits are uncertain, because each digit contributes its mean.
 
     Use it if the size of a number matters more than each digit. If all digits are uncertain, most of the
     gradient goes to the first one. `NumberLevelLoss` is the published class with this criterion.
@@ -108,8 +108,8 @@ class RelativeError(_FromDigits):
     however uncertain. So use it beside a loss on tokens.
 
     Args:
-        temperature: temperature of the softmax that replaces the argmax; a lower one is closer to it and has
-            gradients for fewer digits. Default: 0.1, as published.
+        temperature: temperature of the softmax that replaces the argmax; a lower temperature is closer to the
+            argmax and gives fewer digits a gradient. Default: 0.1, as published.
         hard: use the value of the argmax and the gradient of the softmax (straight-through). False uses the
             softmax for both. Default: True, as published.
         decimals: a point between two digits belongs to their number. Default: False.

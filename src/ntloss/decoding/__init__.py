@@ -1,13 +1,13 @@
-"""Read the right number out of a model, and how sure it is.
+"""Decode the number with the least expected error, and intervals around it.
 
-Greedy decoding takes the likeliest token at each step. Errors are measured by distance, and for these the
-median is better; two more quantiles beside it are an interval.
+Greedy decoding picks the most likely token at each step. If errors are measured by distance, the median is a
+better answer, and two further quantiles form an interval.
 
     read = number_quantiles(model, tokenizer(questions, return_tensors="pt"), vocabulary, digits=3)
     low, median, high = read.values.unbind(-1)
 
-Relatives: Lukasik et al., "Regression-aware inference with LLMs", 2024 (sampled candidates); Song and Bahri,
-"Decoding-based regression", 2025.
+Related work: Lukasik et al., "Regression-aware inference with LLMs", 2024 (sampled candidates); Song and
+Bahri, "Decoding-based regression", 2025.
 """
 
 from ntloss.decoding.conformal import interval_margin
@@ -18,8 +18,8 @@ __all__ = [
     # quantiles of the number that a model is about to write
     "number_quantiles",
     "NumberQuantiles",
-    # the same inside of model.generate
+    # the same inside model.generate
     "QuantileLogitsProcessor",
-    # intervals that keep their promise
+    # intervals with guaranteed coverage
     "interval_margin",
 ]

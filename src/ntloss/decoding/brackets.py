@@ -1,4 +1,4 @@
-"""Quantiles of distributions that are known in part: numbers with their mass, and ranges with theirs."""
+"""Bounds on quantiles of partly known distributions: the masses of single numbers and of ranges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Shares of the mass below this are rounding, so that quantiles between two numbers of half the mass each end.
+# Relative tolerance for masses, so that a quantile exactly between two halves is decided.
 ROUNDING = 1e-9
 
 
@@ -16,10 +16,10 @@ class Known(NamedTuple):
 
     Args:
         question: which distribution an entry belongs to, from 0.
-        mass: what it weighs.
+        mass: its probability mass.
         low: the smallest number that it may be.
         high: the largest; equal to `low` for a number.
-        likely: where it counts for the estimate.
+        likely: the number that it counts as in the estimate.
         number: bool, whether it is a complete number. Otherwise any part of the mass may be no number at all.
     """
 
@@ -32,7 +32,7 @@ class Known(NamedTuple):
 
 
 def brackets(known: Known, quantiles: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Bracket the quantiles of normalised distributions.
+    r"""Bracket the quantiles of normalized distributions.
 
     With C the mass of complete numbers and U that of ranges, whatever the ranges turn out to be,
 
@@ -43,10 +43,10 @@ def brackets(known: Known, quantiles: Tensor, count: int) -> tuple[Tensor, Tenso
     Args:
         known: what is known.
         quantiles: `[quantiles]`, float64.
-        count: of distributions.
+        count: number of distributions.
 
     Returns:
-        Estimate, lower and upper end, each `[count, quantiles]`; NaN where there is no mass.
+        Estimate, lower and upper end, each `[count, quantiles]`; NaN if there is no mass.
     """
     numbers = torch.where(known.number, known.mass, 0)
     question, mass = known.question, known.mass
@@ -60,17 +60,17 @@ def brackets(known: Known, quantiles: Tensor, count: int) -> tuple[Tensor, Tenso
 
 def _smallest(
     question: Tensor,
-    places: Tensor,
+    candidates: Tensor,
     below: Tensor,
     above: Tensor,
     quantiles: Tensor,
     slack: float,
     count: int,
 ) -> Tensor:
-    """Smallest place x with (1 - q) below(<= x) >= q above(> x) + slack, `[count, quantiles]`."""
-    order = places.argsort()
+    """Find the least candidate x with (1 - q) below(<= x) >= q above(> x) + slack, `[count, quantiles]`."""
+    order = candidates.argsort()
     order = order[question[order].argsort(stable=True)]
-    question, places = question[order], places[order]
+    question, candidates = question[order], candidates[order]
     sizes = torch.bincount(question, minlength=count)
     first = sizes.cumsum(0) - sizes
     under, total = _cumulate(below[order], question, first, sizes)
@@ -80,14 +80,15 @@ def _smallest(
     reached = (1 - quantiles) * under[:, None] >= quantiles * rest[:, None] + allowed[:, None]
     missed = torch.zeros(count, len(quantiles), dtype=torch.int64)
     missed.index_add_(0, question, (~reached).long())
-    index = (first[:, None] + missed.minimum((sizes - 1)[:, None])).clamp(min=0, max=max(len(places) - 1, 0))
+    index = first[:, None] + missed.minimum((sizes - 1)[:, None])
+    index = index.clamp(min=0, max=max(len(candidates) - 1, 0))
     empty = ((total + total_over) == 0)[:, None]
-    found = places[index] if len(places) else torch.zeros(index.shape, dtype=torch.float64)
+    found = candidates[index] if len(candidates) else torch.zeros(index.shape, dtype=torch.float64)
     return torch.where(empty, torch.nan, found)
 
 
 def _cumulate(mass: Tensor, question: Tensor, first: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums up to and with each entry of its question, and each question's total."""
+    """Cumulative sums within each question, inclusive, and each question's total."""
     sums = torch.cat([mass.new_zeros(1), mass.cumsum(0)])
     start = sums[first]
     return sums[1:] - start[question], sums[first + sizes] - start
@@ -98,13 +99,12 @@ def modes(question: Tensor, value: Tensor, mass: Tensor, unexpanded: Tensor) -> 
 
     Args:
         question: `[numbers]`, which distribution each complete number belongs to.
-        value: `[numbers]`; a number may stand there several times.
+        value: `[numbers]`; a number may occur several times.
         mass: `[numbers]`.
         unexpanded: `[count]`, mass of the ranges of each distribution.
 
     Returns:
-        The numbers, `[count]`, NaN where there is none; and whether no other can be likelier, `[count]`,
-        bool.
+        The numbers, `[count]`, NaN if there is none; and whether no other can be likelier, `[count]`, bool.
     """
     count = len(unexpanded)
     keys, index = torch.unique(torch.stack([question.double(), value], dim=-1), dim=0, return_inverse=True)
@@ -112,7 +112,7 @@ def modes(question: Tensor, value: Tensor, mass: Tensor, unexpanded: Tensor) -> 
     keys, mass = keys[mass > 0], mass[mass > 0]
     order = mass.argsort(descending=True, stable=True)
     order = order[keys[order, 0].argsort(stable=True)]
-    # Two entries without mass stand behind those of the last question.
+    # Two entries without mass are appended, so that `first + 1` always exists.
     keys = torch.cat([keys[order], keys.new_full((2, 2), torch.nan)])
     mass = torch.cat([mass[order], mass.new_zeros(2)])
     sizes = torch.bincount(keys[:-2, 0].long(), minlength=count)

@@ -1,4 +1,4 @@
-"""Intervals that keep their promise, whatever the model: split-conformal calibration."""
+"""Intervals with guaranteed coverage, whatever the model: split-conformal calibration."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ def interval_margin(
     truths: Tensor | Sequence[float],
     coverage: float,
 ) -> float:
-    r"""Compute the margin by which intervals have to be widened to cover a share of new truths.
+    r"""Compute the margin by which intervals have to be widened to cover a share of new numbers.
 
     With $E_i = \max(l_i - y_i, y_i - u_i)$ on n calibration examples, it is the
     $\lceil (n + 1) c \rceil$-th smallest. `[lower - margin, upper + margin]` then covers a new example with
-    probability c or more, over calibration and new example together, if these are exchangeable.
+    probability at least c, over the calibration and the new examples together, if these are exchangeable.
 
     Args:
         lower: `[examples]`, lower ends, of examples that the model was not trained on. NaN is a miss.
         upper: `[examples]`, upper ends.
-        truths: `[examples]`, what the numbers should have been.
+        truths: `[examples]`, the true numbers.
         coverage: the share c to cover, above 0 and below 1.
 
     Returns:
-        The margin; negative where intervals are too wide, infinite where there are too few examples, or too
-        many misses, for that coverage.
+        The margin; negative if intervals are too wide, infinite if there are too few examples, or too many
+        misses, for that coverage.
 
     Raises:
-        ValueError: a coverage outside of (0, 1), no examples, shapes that differ, or a NaN among the truths.
+        ValueError: a coverage outside (0, 1), no examples, shapes that differ, or a NaN among the truths.
 
     Source: Romano, Patterson and Candès, "Conformalized quantile regression", 2019, eq. 6 to 8.
 
@@ -54,6 +54,6 @@ def interval_margin(
     scores = torch.maximum(low - true, true - high).nan_to_num(
         nan=math.inf, posinf=math.inf, neginf=-math.inf
     )
-    # A product such as 100 * 0.07 is 7 up to its rounding.
+    # A product such as 100 * 0.07 exceeds 7 by rounding.
     rank = math.ceil((len(true) + 1) * coverage - 1e-9)
     return math.inf if rank > len(true) else scores.sort().values[rank - 1].item()

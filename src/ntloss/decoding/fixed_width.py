@@ -1,12 +1,12 @@
-r"""Quantiles of numbers of one width: one walk down the digits for each, all side by side.
+r"""Quantiles of fixed-width numbers: one digit-by-digit walk for each, all in parallel.
 
-At each slot the digit is taken where the cumulated probability crosses the quantile that remains,
+At each slot, the digit is chosen at which the cumulative probability crosses the remaining quantile,
 $q \leftarrow (q - F_{before}) / p$. Digits of one place are ordered like the numbers, so this is exact for
-the model masked at each step to the tokens that the format allows. Below a minus the order is the other way
-round.
+the model masked at each step to the tokens that the format allows. After a minus sign the order is reversed.
 
-A text of several tokens can be one number: `12` and `1`, `2`, or ` 4` and `4`. All spellings of the digits
-so far are walked side by side, and their probabilities are added. What quantiles share is evaluated once.
+A number can be spelled with different tokens: `12` or `1`, `2`; ` 4` or `4`. All spellings of the digits so
+far are followed in parallel, and their probabilities are added. Prefixes that quantiles share are evaluated
+once.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from torch import Tensor
 
 from ntloss.decoding.formats import CODES, DIGIT, MINUS, SIGN, Entries, Format
 from ntloss.decoding.models import Branch, Prompt
+from ntloss.engine.readout import compute_dtype
 
-# Quantiles share a text where that leaves less than this of the rows: selecting rows copies their caches.
+# Rows with equal texts are merged only if less than this share of the rows remains, because selecting rows
+# copies their caches.
 _WORTH_SHARING = 0.5
 
 
-class Spellings(NamedTuple):
+class _Spellings(NamedTuple):
     """Token sequences that spell what the rows have written up to one slot.
 
     Args:
         rows: `[spellings]`, the row that each belongs to.
-        tokens: `[spellings, written]`, -1 behind the last.
+        tokens: `[spellings, written]`, -1 after the last.
         log_weights: `[spellings]`, float64, log-probability given the row's digits so far.
         log_masses: `[spellings]`, float64, log of the allowed probability along it.
         nodes: `[spellings]`, row of the model's pass over all but the last token.
@@ -46,19 +48,19 @@ class Spellings(NamedTuple):
 
 @dataclass
 class Level:
-    """The spellings that came to a slot, and the tokens that may follow there.
+    """The spellings that end before a slot, and the tokens that may follow.
 
     Args:
         slot: the slot.
-        entries: the tokens.
-        spellings: that came to it.
+        entries: the tokens that may begin at the slot.
+        spellings: the spellings.
         log_joint: `[spellings, allowed]`, float64, log-probability of each spelling and token, given the
-            row's digits so far; -inf for tokens that ended, or do not begin with these from `slot` on.
+            row's digits so far; -inf for tokens that have ended or do not match what was written.
     """
 
     slot: int
     entries: Entries
-    spellings: Spellings
+    spellings: _Spellings
     log_joint: Tensor
 
 
@@ -66,14 +68,14 @@ def walk(prompt: Prompt, numbers: Format, ends: list[int], quantiles: Tensor) ->
     """Walk to the quantiles of all prompts.
 
     Args:
-        prompt: that was run.
+        prompt: the prompts, already run.
         numbers: the format.
         ends: tokens that end a text.
         quantiles: `[walks]`, float64; the mass is that of the first walk's path.
 
     Returns:
-        The numbers, `[batch, walks]`, float64, NaN where the model rules out every number; and the allowed
-        probability along the first walk, the end's included, `[batch]`.
+        The numbers, `[batch, walks]`, float64, NaN if the model rules out every number; and the product of
+        the probabilities of all allowed tokens along the first walk, end token included, `[batch]`.
     """
     return _Walk(prompt, numbers, quantiles).run(ends)
 
@@ -83,16 +85,16 @@ class _Walk:
         device = prompt.logits.device
         count = len(prompt) * len(quantiles)
         self.prompt, self.numbers, self.batch = prompt, numbers, len(prompt)
-        # Walk by walk, so that the first one's rows lie side by side.
+        # Walk by walk, so that the first walk's rows come first.
         self.remaining = quantiles.to(device).repeat_interleave(len(prompt))
         self.negative = torch.zeros(count, dtype=torch.bool, device=device)
         self.dead = torch.zeros_like(self.negative)
         self.mantissa = torch.zeros(count, dtype=torch.int64, device=device)
-        # The last pass, as long as every spelling extends it by one token.
+        # The last pass; None once some spelling does not extend it by exactly one token.
         self.branch: Branch | None = prompt.root
         rows = torch.arange(count, device=device)
         zeros = torch.zeros(count, dtype=torch.float64, device=device)
-        nothing = Spellings(rows, rows[:, None][:, :0], zeros, zeros, rows % self.batch)
+        nothing = _Spellings(rows, rows[:, None][:, :0], zeros, zeros, rows % self.batch)
         self.levels = [self._level(0, nothing, prompt.logits)]
 
     def run(self, ends: list[int]) -> tuple[Tensor, Tensor]:
@@ -108,9 +110,9 @@ class _Walk:
         values = torch.where(self.dead, math.nan, values).reshape(-1, self.batch).T
         return values, self._mass(written, ends)
 
-    def _level(self, slot: int, spellings: Spellings, logits: Tensor) -> Level:
+    def _level(self, slot: int, spellings: _Spellings, logits: Tensor) -> Level:
         entries = self.numbers.entries[slot]
-        assert entries is not None, "tokens that lead nowhere are no entries"
+        assert entries is not None, "entries hold only tokens that lead to a complete number"
         log_probs, log_allowed = mask_logits(logits, entries.token_ids)
         # Only the first walk's mass is reported, and its normalizer is a pass over the whole vocabulary.
         first = spellings.rows < self.batch
@@ -121,7 +123,7 @@ class _Walk:
         return Level(slot, entries, spellings._replace(log_masses=masses), log_joint)
 
     def _choose(self, slot: int) -> tuple[Tensor, Tensor]:
-        """What each row writes into the slot, and the log of its weight; both `[rows]`."""
+        """Return the code that each row writes into the slot, and the log of its weight; both `[rows]`."""
         weights = torch.zeros(len(self.dead), CODES, dtype=torch.float64, device=self.dead.device)
         for level in self.levels:
             by_code = level.log_joint.exp() @ level.entries.one_hot[slot - level.slot]
@@ -136,8 +138,8 @@ class _Walk:
             self.mantissa = 10 * self.mantissa + chosen
         return chosen, torch.where(self.dead, 0, weight.log())
 
-    def _write(self, slot: int, chosen: Tensor, log_weight: Tensor) -> Spellings:
-        """Keep the tokens that begin with what was chosen; returns what comes to the next slot."""
+    def _write(self, slot: int, chosen: Tensor, log_weight: Tensor) -> _Spellings:
+        """Keep the tokens that match the choice; return the spellings that reach the next slot."""
         made = []
         for level in self.levels:
             old, entries = level.spellings, level.entries
@@ -148,14 +150,14 @@ class _Walk:
             index, token = (ended & (log_joint > -math.inf)).nonzero(as_tuple=True)
             tokens = torch.cat([old.tokens[index], entries.token_ids[token][:, None]], dim=-1)
             new = (old.rows[index], tokens, log_joint[index, token], old.log_masses[index], old.nodes[index])
-            made.append(Spellings(*new))
+            made.append(_Spellings(*new))
             if level.slot < slot and len(index):
                 self.branch = None
         self.levels = [level for level in self.levels if bool((level.log_joint > -math.inf).any())]
         return _join(made)
 
-    def _evaluate(self, written: Spellings) -> tuple[Tensor, Tensor]:
-        """Run the model on the texts: logits `[nodes, vocab]`, and the node of each spelling."""
+    def _evaluate(self, written: _Spellings) -> tuple[Tensor, Tensor]:
+        """Run the model on the texts; return logits `[nodes, vocab]` and the node of each spelling."""
         if self.branch is not None:
             width = self.prompt.logits.shape[-1]
             keys, nodes = _share(written.nodes * width + written.tokens[:, -1])
@@ -172,11 +174,11 @@ class _Walk:
         branch = self.prompt.root.select(questions)
         return branch.run(tokens[:, : int(lengths.max())].clamp(min=0), lengths), nodes
 
-    def _mass(self, written: Spellings, ends: list[int]) -> Tensor:
-        """The allowed probability along the first walk of each prompt, up to the end token."""
+    def _mass(self, written: _Spellings, ends: list[int]) -> Tensor:
+        """Return the probability of all allowed tokens along each prompt's first walk, end token included."""
         mass = torch.zeros(self.batch, dtype=torch.float64, device=self.dead.device)
         index = (written.rows < self.batch).nonzero().squeeze(-1)
-        first = Spellings(*(column[index] for column in written))
+        first = _Spellings(*(column[index] for column in written))
         if len(index):
             logits, nodes = self._evaluate(first)
             _, log_end = mask_logits(logits, torch.tensor(ends, device=logits.device))
@@ -187,7 +189,10 @@ class _Walk:
 
 
 def _share(texts: Tensor) -> tuple[Tensor, Tensor]:
-    """Distinct texts, and which of them each is; all texts where few are equal, to keep their caches."""
+    """Return the distinct texts and each text's index among them.
+
+    All texts if few are equal, to keep their caches.
+    """
     dim = None if texts.dim() == 1 else 0
     distinct, index = torch.unique(texts, dim=dim, return_inverse=True)
     if len(distinct) < _WORTH_SHARING * len(texts):
@@ -195,20 +200,20 @@ def _share(texts: Tensor) -> tuple[Tensor, Tensor]:
     return texts, torch.arange(len(texts), device=texts.device)
 
 
-def _join(parts: list[Spellings]) -> Spellings:
-    """All of them, with the padding of their tokens behind the last."""
+def _join(parts: list[_Spellings]) -> _Spellings:
+    """Concatenate spellings, padded after each one's last token."""
     longest = max(part.tokens.shape[-1] for part in parts)
     parts = [
         part._replace(tokens=F.pad(part.tokens, (longest - part.tokens.shape[-1], 0), value=-1))
         for part in parts
     ]
-    joined = Spellings(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    joined = _Spellings(*(torch.cat(column) for column in zip(*parts, strict=True)))
     order = (joined.tokens < 0).int().argsort(dim=-1, stable=True)
     return joined._replace(tokens=joined.tokens.gather(-1, order))
 
 
 def mask_logits(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Mask logits to some tokens.
+    """Restrict logits to some tokens.
 
     Args:
         logits: `[rows, vocab]`.
@@ -216,7 +221,7 @@ def mask_logits(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         Log-probabilities of these tokens among themselves, `[rows, allowed]`, and their `logsumexp`,
-        `[rows]`; float64, -inf where a row rules all of them out.
+        `[rows]`; float64, -inf if a row rules all of them out.
     """
     allowed = logits[:, token_ids].double()
     normalizer = allowed.logsumexp(-1, keepdim=True)
@@ -225,31 +230,32 @@ def mask_logits(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _log_total(logits: Tensor) -> Tensor:
-    """The `logsumexp` of all tokens, `[rows]`, float64."""
-    return (logits if logits.dtype == torch.float64 else logits.float()).logsumexp(-1).double()
+    """Return the `logsumexp` of all tokens, `[rows]`, float64."""
+    return logits.to(compute_dtype(logits.dtype)).logsumexp(-1).double()
 
 
 def choose(
     weights: Tensor, remaining: Tensor, descending: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Take the code where the cumulated probability crosses the remaining quantile.
+    """Choose the code at which the cumulative probability crosses the remaining quantile.
 
     Args:
         weights: `[rows, codes]`, up to a factor for each row.
         remaining: `[rows]`, the quantile among these.
-        descending: `[rows]`, whether the largest code stands for the smallest number. Default: no row.
+        descending: `[rows]`, whether the largest code means the smallest number. Default: no row.
 
     Returns:
-        The codes, the quantile that remains within each, and its weight, 0 where all are; each `[rows]`.
+        The codes, the quantile that remains within each, and its weight, 0 if all weights of the row are 0;
+        each `[rows]`.
     """
     last = weights.shape[-1] - 1
     if descending is not None:
         weights = torch.where(descending[:, None], weights.flip(-1), weights)
-    cumulated = weights.cumsum(-1)
-    target = (remaining * cumulated[:, -1])[:, None]
-    index = ((cumulated < target) | (cumulated == 0)).sum(-1, keepdim=True).clamp(max=last)
+    cumulative = weights.cumsum(-1)
+    target = (remaining * cumulative[:, -1])[:, None]
+    index = ((cumulative < target) | (cumulative == 0)).sum(-1, keepdim=True).clamp(max=last)
     weight = weights.gather(-1, index)
-    before = cumulated.gather(-1, index) - weight
+    before = cumulative.gather(-1, index) - weight
     rest = torch.where(weight > 0, (target - before) / weight, 0).clamp(0, 1)
     index = index.squeeze(-1)
     chosen = index if descending is None else torch.where(descending, last - index, index)

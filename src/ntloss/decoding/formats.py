@@ -1,11 +1,12 @@
-"""Numbers of one format: what stands at each of their places, and which tokens can write it.
+"""Numbers of one format: the slots that make up a number, and the tokens that can fill them.
 
 A format is a row of slots: a sign (if signed), the digits, and with decimals a point and further digits. A
-token fills one slot or several, so what may follow depends only on the slot that the text has come to.
+token fills one or more slots, so the tokens that may follow depend only on the slot reached so far.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,25 +14,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ntloss.token_sets import NumberToken
 from ntloss.vocabulary import NumberVocabulary
 
 SIGN, DIGIT, POINT = "sign", "digit", "point"
-# What fills a slot, as a code below CODES: a digit itself, a sign, or the point.
+# Codes of a slot's content, below CODES: a digit itself, a sign, or the point.
 MINUS, PLUS = 0, 1
 CODES = 10
 _POINT_CODE = 0
 _SIGNS = {"-": MINUS, "+": PLUS}
-_LARGEST = 18  # digits of an int64
+MOST_DIGITS = 18  # of an int64
 
 
 class Entries(NamedTuple):
-    """The tokens that may stand where a slot begins.
+    """The tokens that may begin at a slot.
 
     Args:
         token_ids: `[allowed]`.
-        lengths: `[allowed]`, slots that each fills.
-        codes: `[allowed, longest]`, what it fills them with, -1 behind its last.
-        one_hot: `[longest, allowed, CODES]`, float64, the same; zeros behind its last.
+        lengths: `[allowed]`, number of slots that each token fills.
+        codes: `[allowed, longest]`, code of each slot that it fills, then -1.
+        one_hot: `[longest, allowed, CODES]`, float64, the same codes, one-hot; zeros after the last.
     """
 
     token_ids: Tensor
@@ -45,10 +47,10 @@ class Format:
     """Numbers of one width, and the tokens that write them.
 
     Args:
-        slots: what stands where, from left to right.
-        decimals: how many of the digits stand behind the point.
+        slots: kind of each slot, from left to right.
+        decimals: number of digits after the point.
         entries: for each slot the tokens that may begin there, all of which lead to a complete number; None
-            where no text comes to stand.
+            if no token can begin there.
     """
 
     slots: tuple[str, ...]
@@ -68,7 +70,7 @@ class Format:
         return True
 
     def numbers(self, mantissa: Tensor, negative: Tensor) -> Tensor:
-        """The numbers, float64, of their digits as one integer and their sign."""
+        """Return the numbers, float64, given their digits as one integer and whether they are negative."""
         values = mantissa.double() / 10**self.decimals
         return torch.where(negative, -values, values) + 0.0  # -0.0 is 0.0
 
@@ -80,9 +82,9 @@ def number_format(
 
     Args:
         vocabulary: the number tokens; those that it leaves out are not used.
-        digits: digits in front of the point, 1 or more.
-        decimals: digits behind it.
-        signed: whether a sign may stand in front. A number without one is positive.
+        digits: number of digits before the point, 1 or more.
+        decimals: number of digits after the point.
+        signed: whether the number may begin with a sign. A number without one is positive.
         device: of the tables.
 
     Returns:
@@ -93,7 +95,7 @@ def number_format(
     """
     _check_width(digits, decimals)
     slots = (SIGN,) * signed + (DIGIT,) * digits + ((POINT, *(DIGIT,) * decimals) if decimals else ())
-    texts = _texts(vocabulary)
+    texts = texts_in_numbers(vocabulary, vocabulary.tokens)
     if signed and not any(text.startswith("-") for _, text, _ in texts):
         raise ValueError("signed=True, but the vocabulary has no minus sign. Add one, or pass signed=False.")
     filled = [
@@ -115,28 +117,38 @@ def number_format(
 
 
 def _check_width(digits: int, decimals: int) -> None:
-    if digits < 1 or decimals < 0 or digits + decimals > _LARGEST:
+    if digits < 1 or decimals < 0 or digits + decimals > MOST_DIGITS:
         raise ValueError(
-            f"digits={digits}, decimals={decimals}: expected at least one digit in front of the point, no "
-            f"negative count behind it, and {_LARGEST} in all at most"
+            f"digits={digits}, decimals={decimals}: expected digits of 1 or more, decimals of 0 or more, and "
+            f"at most {MOST_DIGITS} in total"
         )
 
 
-def _texts(vocabulary: NumberVocabulary) -> list[tuple[int, str, bool]]:
-    """Id and text of each token, and whether it can only begin a number."""
+def texts_in_numbers(
+    vocabulary: NumberVocabulary, tokens: Iterable[NumberToken]
+) -> list[tuple[int, str, bool]]:
+    """List the tokens that can be part of a number: number tokens, and the vocabulary's signs and points.
+
+    Args:
+        vocabulary: the vocabulary.
+        tokens: which of its number tokens to list.
+
+    Returns:
+        Id and text of each token, and whether it can only begin a number.
+    """
     return [
-        *((t.token_id, t.text.removeprefix(" "), t.starts_number) for t in vocabulary.tokens),
+        *((t.token_id, t.text.removeprefix(" "), t.starts_number) for t in tokens),
         *((i, "-" if factor < 0 else "+", True) for i, factor in vocabulary.sign_ids.items()),
         *((i, ".", False) for i in vocabulary.point_ids),
     ]
 
 
 def _fill(text: str, starts: bool, slots: tuple[str, ...], first: int) -> tuple[int, ...] | None:
-    """What `text` fills the slots from `first` on with; None where it does not fit."""
+    """Return the codes that `text` writes from slot `first` on; None if it does not fit."""
     if starts and first:
         return None
     if slots[first] == SIGN and text[0] not in _SIGNS:
-        # No sign is a plus.
+        # A missing sign counts as a plus.
         rest = _fill(text, False, slots, 1)
         return None if rest is None else (PLUS, *rest)
     codes = []

@@ -1,13 +1,13 @@
 """Quantiles of numbers of any length, by a best-first search.
 
 Digits do not order numbers of different lengths (`9` < `10`), so no walk finds a quantile. But all numbers
-that begin with a prefix lie in a known range, and weigh no more than the prefix. The search expands the
-heaviest prefixes until the quantiles are known, whatever the others turn out to be
+that begin with a prefix lie in a known range, and together have at most its probability. The search expands
+the heaviest prefixes until the quantiles are known, whatever the others turn out to be
 (`ntloss.decoding.brackets`). `ntloss.decoding.grammar` defines what counts as a number; the
 distribution is the model's, given that it writes one.
 
-The search goes in rounds. What a question expands in a round depends on that question alone, so its
-quantiles do not depend on the batch, beyond the rounding of the model's logits. A round of many questions
+The search proceeds in rounds. Which prefixes a question expands in a round depends on that question alone, so
+its quantiles do not depend on the batch, beyond the rounding of the model's logits. A round of many questions
 takes several passes of the model.
 """
 
@@ -22,12 +22,13 @@ from torch import Tensor
 
 from ntloss.decoding import grammar
 from ntloss.decoding.brackets import Known, brackets, modes
+from ntloss.decoding.formats import MOST_DIGITS
 from ntloss.decoding.models import Prompt
+from ntloss.engine.readout import compute_dtype
 from ntloss.vocabulary import NumberVocabulary
 
-_LARGEST = 18  # digits of an int64
-# Prefixes of a question's round, and later a sixteenth of its rows so far. Larger rounds need fewer passes,
-# but spend the rows on breadth, and a number of 12 digits is 12 rounds deep.
+# A question expands 16 prefixes in a round, later a sixteenth of its rows so far. Larger rounds need fewer
+# passes, but spend the rows on breadth, and a number of 12 digits is 12 rounds deep.
 _ROUND = 16
 
 
@@ -36,11 +37,14 @@ class Limits:
     """How long numbers may be, and when the search ends.
 
     Args:
-        max_digits: of a number.
+        max_digits: most digits of a number.
         rtol: relative width of a bracket that is narrow enough.
         atol: absolute width.
-        rows_per_pass: prefixes of one pass, and of a question's round.
+        rows_per_pass: most prefixes of one pass, and of a question's round.
         max_rows: rows of each question, its prompt included; None for no limit.
+
+    Raises:
+        ValueError: `max_digits` is not from 1 to 18, or a width is negative.
     """
 
     max_digits: int
@@ -50,14 +54,14 @@ class Limits:
     max_rows: int | None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_digits <= _LARGEST:
-            raise ValueError(f"max_digits={self.max_digits}: expected 1 to {_LARGEST}")
+        if not 1 <= self.max_digits <= MOST_DIGITS:
+            raise ValueError(f"max_digits={self.max_digits}: expected 1 to {MOST_DIGITS}")
         if not (self.rtol >= 0 and self.atol >= 0):
             raise ValueError(f"rtol={self.rtol}, atol={self.atol}: expected 0 or more")
 
 
-class Found(NamedTuple):
-    """What `number_quantiles` returns, in its order; on the CPU."""
+class _Found(NamedTuple):
+    """The results of `number_quantiles`, in its order; on the CPU."""
 
     values: Tensor
     lower: Tensor
@@ -68,15 +72,15 @@ class Found(NamedTuple):
     mode_exact: Tensor
 
 
-class Frontier(NamedTuple):
+class _Frontier(NamedTuple):
     """Prefixes that were not expanded; all `[prefixes]`.
 
     Args:
         question: the prompt that each continues.
         mass: its probability.
         parent: row of `tokens` that holds all but its last token.
-        token: the last.
-        prefix: what it says.
+        token: its last token.
+        prefix: the number so far.
     """
 
     question: Tensor
@@ -85,20 +89,20 @@ class Frontier(NamedTuple):
     token: Tensor
     prefix: grammar.Prefixes
 
-    def select(self, index: Tensor) -> Frontier:
-        """Some of them."""
+    def select(self, index: Tensor) -> _Frontier:
+        """Select rows by index."""
         question, mass, parent, token = (column[index] for column in self[:4])
-        return Frontier(question, mass, parent, token, self.prefix.select(index))
+        return _Frontier(question, mass, parent, token, self.prefix.select(index))
 
 
-def search(prompt: Prompt, vocabulary: NumberVocabulary, quantiles: Tensor, limits: Limits) -> Found:
+def search(prompt: Prompt, vocabulary: NumberVocabulary, quantiles: Tensor, limits: Limits) -> _Found:
     """Search for the quantiles of all prompts.
 
     Args:
-        prompt: that was run.
+        prompt: the prompts, already run.
         vocabulary: the number tokens.
         quantiles: `[quantiles]`, float64, on the CPU.
-        limits: when to end.
+        limits: limits of the search.
 
     Returns:
         The quantiles and what else was found.
@@ -112,7 +116,7 @@ class _Search:
         self.tables = grammar.continuations(vocabulary)
         count = len(prompt)
         everything, ones = torch.arange(count), torch.ones(count, dtype=torch.float64)
-        # Texts of the prompts and of the expanded prefixes, -1 behind the last token.
+        # Texts of the prompts and of the expanded prefixes, -1 after the last token.
         self.tokens = everything[:, None][:, :0]
         # Complete numbers.
         self.question, self.value, self.mass = everything[:0], ones[:0], ones[:0]
@@ -121,10 +125,10 @@ class _Search:
         self.rows = torch.ones(count, dtype=torch.int64)
         # Mass of the prefixes of questions that are closed.
         self.unexpanded = torch.zeros(count, dtype=torch.float64)
-        root = Frontier(everything, ones, everything, everything, grammar.start(count))
+        root = _Frontier(everything, ones, everything, everything, grammar.start(count))
         self.frontier = self._expand(root, everything, prompt.logits)
 
-    def run(self) -> Found:
+    def run(self) -> _Found:
         count = len(self.prompt)
         values, lower, upper = torch.full((3, count, len(self.quantiles)), torch.nan, dtype=torch.float64)
         while True:
@@ -142,10 +146,10 @@ class _Search:
         unexpanded = self.unexpanded.index_add(0, self.frontier.question, self.frontier.mass)
         mass = unexpanded.index_add(0, self.question, self.mass)
         found_modes = modes(self.question, self.value, self.mass, unexpanded)
-        return Found(values, lower, upper, lower == upper, mass, *found_modes)
+        return _Found(values, lower, upper, lower == upper, mass, *found_modes)
 
     def _known(self) -> Known:
-        """Complete numbers and the frontier of the open questions."""
+        """Return the complete numbers and the frontier of the open questions."""
         done = self.open[self.question]
         values = self.value[done]
         front = self.frontier.select(self.open[self.frontier.question])
@@ -160,7 +164,10 @@ class _Search:
         )
 
     def _best(self) -> Tensor:
-        """The heaviest prefixes of each open question, as many as its next round takes; indices."""
+        """Return the indices of the heaviest prefixes of each open question.
+
+        As many as its next round expands.
+        """
         limits = self.limits
         count = (self.rows // 16).clamp(min=_ROUND).clamp(max=limits.rows_per_pass)
         if limits.max_rows is not None:
@@ -174,7 +181,7 @@ class _Search:
         return order[rank < count[question]]
 
     def _expand_best(self, chosen: Tensor) -> None:
-        """Put what may follow the chosen prefixes into their place, and drop those of closed questions."""
+        """Replace the chosen prefixes by their continuations, and drop those of closed questions."""
         size, kept = self.limits.rows_per_pass, self.open[self.frontier.question]
         closed = self.frontier.select(~kept)
         self.unexpanded.index_add_(0, closed.question, closed.mass)
@@ -184,8 +191,8 @@ class _Search:
         made = [self._run_pass(self.frontier.select(index)) for index in passes]
         self.frontier = _concatenate([self.frontier.select(kept), *made])
 
-    def _run_pass(self, best: Frontier) -> Frontier:
-        """Run the model on these prefixes; returns what may follow them."""
+    def _run_pass(self, best: _Frontier) -> _Frontier:
+        """Run the model on these prefixes, and return their continuations."""
         device = self.prompt.logits.device
         texts = torch.cat([self.tokens[best.parent], best.token[:, None]], dim=-1)
         texts = texts.gather(-1, (texts < 0).int().argsort(dim=-1, stable=True))  # padding goes to the end
@@ -200,18 +207,21 @@ class _Search:
         )
         return self._expand(best, parents, logits)
 
-    def _expand(self, front: Frontier, parents: Tensor, logits: Tensor) -> Frontier:
-        """Store the numbers that end after these prefixes (rows of the logits); returns what goes on."""
+    def _expand(self, front: _Frontier, parents: Tensor, logits: Tensor) -> _Frontier:
+        """Store the numbers that end after these prefixes, and return the prefixes' continuations.
+
+        Row i of the logits belongs to prefix i.
+        """
         made = []
         for state in sorted(set(front.prefix.state.tolist())):
             rows = (front.prefix.state == state).nonzero().squeeze(-1)
             table, mass = self.tables[state], front.mass[rows]
-            go_on, end = _next_token(logits[rows.to(logits.device)], table.token_ids)
+            continuing, end = _next_token(logits[rows.to(logits.device)], table.token_ids)
             if state in grammar.COMPLETE:
                 self.question = torch.cat([self.question, front.question[rows]])
                 self.value = torch.cat([self.value, front.prefix.select(rows).numbers()])
                 self.mass = torch.cat([self.mass, mass * end])
-            masses = mass[:, None] * go_on
+            masses = mass[:, None] * continuing
             fits = front.prefix.digits[rows][:, None] + table.digits <= self.limits.max_digits
             index, token = (fits & (masses > 0)).nonzero(as_tuple=True)
             tokens = grammar.Continuations(*(column[token] for column in table))
@@ -222,22 +232,25 @@ class _Search:
                 parents[rows[index]],
                 tokens.token_ids,
             )
-            made.append(Frontier(*columns, prefix))
+            made.append(_Frontier(*columns, prefix))
         return _concatenate(made)
 
 
 def _next_token(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Probability of each of these tokens, `[rows, tokens]`, and of all others, `[rows]`; on the CPU."""
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    """Return the probability of each of these tokens, `[rows, tokens]`, and of all others, `[rows]`.
+
+    Both are on the CPU.
+    """
+    logits = logits.to(compute_dtype(logits.dtype))
     token_ids = token_ids.to(logits.device)
     chosen = logits[:, token_ids].double()
-    # Summed by themselves: as a difference from 1, a small end would be lost.
+    # Summed separately: as 1 minus the rest, a small probability of ending would be lost to rounding.
     others = logits.index_fill(1, token_ids, -torch.inf).logsumexp(-1).double()
     normalizer = torch.logaddexp(chosen.logsumexp(-1), others)
     return (chosen - normalizer[:, None]).exp().cpu(), (others - normalizer).exp().cpu()
 
 
-def _concatenate(parts: list[Frontier]) -> Frontier:
+def _concatenate(parts: list[_Frontier]) -> _Frontier:
     prefixes = zip(*(part.prefix for part in parts), strict=True)
     question, mass, parent, token = map(torch.cat, zip(*(part[:4] for part in parts), strict=True))
-    return Frontier(question, mass, parent, token, grammar.Prefixes(*map(torch.cat, prefixes)))
+    return _Frontier(question, mass, parent, token, grammar.Prefixes(*map(torch.cat, prefixes)))

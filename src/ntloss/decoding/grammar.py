@@ -1,14 +1,14 @@
 """What counts as a number of any length, token by token.
 
-One rule for what a model writes behind a prompt:
+The rule for what a model writes after a prompt:
 
-- An optional sign, digits, and optionally a point with digits behind it: `-12.5`, `+3`, `007`, which is 7.
-- A space may stand in front, as part of the first token. Without a digit after it a sign is no number, and
-  neither is a point in front of the first digit.
+- An optional sign, digits, and optionally a point with digits after it: `-12.5`, `+3`, `007`, which is 7.
+- The first token may begin with a space. A sign without a digit after it is no number, and neither is a point
+  before the first digit.
 - Any token that cannot continue the number ends it: text, the end of the text, a second point, a comma, an
   exponent, or a token that begins with a space or a sign.
 - A point continues the number only if the next token begins with a digit. Otherwise it ends a sentence, and
-  the number in front of it.
+  the number before it.
 - A number of more than `max_digits` digits, leading zeros and decimals included, is not counted.
 """
 
@@ -20,11 +20,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ntloss.decoding.formats import texts_in_numbers
 from ntloss.vocabulary import NumberVocabulary
 
-# What has been written: nothing, a sign, digits, digits and a point, or digits behind the point too.
+# What has been written: nothing, a sign, digits, digits and a point, or digits after the point too.
 START, SIGN, WHOLE, POINT, FRACTION = range(5)
-STATES = range(5)
+_STATES = range(5)
 # From these, a token that does not continue the number ends it.
 COMPLETE = (WHOLE, POINT, FRACTION)
 _BARE = r"[0-9]+(?:\.[0-9]*)?"
@@ -42,11 +43,11 @@ class Continuations(NamedTuple):
 
     Args:
         token_ids: the tokens.
-        state: that they lead to.
-        digits: count of their digits.
-        value: their digits as one integer.
-        decimals: how many of these stand behind the point.
-        minus: whether they begin with a minus.
+        state: the state that each leads to.
+        digits: number of its digits.
+        value: these digits as one integer.
+        decimals: number of these digits after the point.
+        minus: whether it begins with a minus.
     """
 
     token_ids: Tensor
@@ -62,9 +63,9 @@ class Prefixes(NamedTuple):
 
     Args:
         state: what has been written.
-        digits: count of digits so far.
-        mantissa: the digits so far as one integer.
-        decimals: how many of these stand behind the point.
+        digits: number of digits so far.
+        mantissa: these digits as one integer.
+        decimals: number of these digits after the point.
         negative: whether there is a minus.
     """
 
@@ -75,19 +76,19 @@ class Prefixes(NamedTuple):
     negative: Tensor
 
     def select(self, index: Tensor) -> Prefixes:
-        """Some of them."""
+        """Select rows by index."""
         return Prefixes(*(column[index] for column in self))
 
     def numbers(self) -> Tensor:
-        """The numbers that end here, float64."""
+        """Return the numbers that end here, float64."""
         values = self.mantissa.double() / 10.0**self.decimals
         return torch.where(self.negative, -values, values) + 0.0  # -0.0 is 0.0
 
     def bounds(self, max_digits: int) -> tuple[Tensor, Tensor]:
-        """The smallest and the largest number that begins so; float64."""
+        """Return the smallest and the largest number that begins with each prefix; float64."""
         left = 10.0 ** (max_digits - self.digits)
         value, unit = self.mantissa.double(), 10.0**self.decimals
-        # Further digits make a whole number longer, and go behind the last decimal of another one.
+        # Further digits lengthen a whole number; after a point they only add decimals.
         longest = torch.where(self.state <= WHOLE, (value + 1) * left - 1, (value + 1 - 1 / left) / unit)
         shortest = value / unit
         low = torch.where(self.negative, -longest, shortest)
@@ -96,13 +97,13 @@ class Prefixes(NamedTuple):
 
 
 def start(count: int) -> Prefixes:
-    """`count` prefixes with nothing written."""
+    """Return `count` prefixes with nothing written."""
     zeros = torch.zeros(count, dtype=torch.int64)
     return Prefixes(zeros, zeros, zeros, zeros, zeros.bool())
 
 
 def extend(prefixes: Prefixes, tokens: Continuations) -> Prefixes:
-    """The prefixes with one more token each."""
+    """Return the prefixes with one more token each."""
     # A mantissa of too many digits may overflow: `select` those of max_digits first.
     return Prefixes(
         tokens.state,
@@ -114,22 +115,17 @@ def extend(prefixes: Prefixes, tokens: Continuations) -> Prefixes:
 
 
 def continuations(vocabulary: NumberVocabulary) -> list[Continuations]:
-    """The tokens that continue a number, for each state.
+    """Find the tokens that continue a number, for each state.
 
     Args:
-        vocabulary: its number tokens, those that it leaves out included, signs and points.
+        vocabulary: its number tokens (including those left out), signs and points are used.
 
     Returns:
-        One table for each of `STATES`, on the CPU.
+        One table for each state, on the CPU.
     """
-    texts = [
-        *((t.token_id, t.text.removeprefix(" "), t.starts_number) for t in vocabulary.tokens),
-        *((t.token_id, t.text.removeprefix(" "), t.starts_number) for t in vocabulary.left_out),
-        *((i, "-" if factor < 0 else "+", True) for i, factor in vocabulary.sign_ids.items()),
-        *((i, ".", False) for i in vocabulary.point_ids),
-    ]
+    texts = texts_in_numbers(vocabulary, (*vocabulary.tokens, *vocabulary.left_out))
     tables = []
-    for state in STATES:
+    for state in _STATES:
         rows = [
             (token, *_read(text, state))
             for token, text, starts in texts
@@ -142,7 +138,7 @@ def continuations(vocabulary: NumberVocabulary) -> list[Continuations]:
 
 
 def _read(text: str, state: int) -> tuple[int, int, int, int, int]:
-    """State, count of digits, their value, decimals, and whether there is a minus."""
+    """Return the state reached, the number of digits, their value, decimals, and whether there is a minus."""
     bare = text.lstrip("+-")
     whole, point, fraction = bare.partition(".")
     digits = whole + fraction

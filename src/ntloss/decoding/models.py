@@ -2,7 +2,7 @@
 
 Encoder-decoder models run their encoder and the decoder's first tokens once, causal models their prompt. A
 `Branch` is a selection of these rows with a copy of their cache. No class of transformers is imported: a
-cache is copied by its tensors, which holds for attention and Mamba, in transformers 4.57 and 5.
+cache is copied tensor by tensor, which works for attention and Mamba caches of transformers 4.57 and 5.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IGNORED = ("token_type_ids",)  # some tokenizers return them for models that do
 
 @dataclass
 class Counts:
-    """Work of the model: its calls, and the rows of all calls together."""
+    """Number of calls of the model, and of rows in all calls."""
 
     passes: int = 0
     rows: int = 0
@@ -53,7 +53,7 @@ class Prompt:
             tokens = torch.cat([start, prefix], dim=-1)
         else:
             _check_left_padding(mask)
-            # Its part of the mask is added with the tokens.
+            # `extend` adds the prompt's mask together with its tokens.
             empty = Branch(_Causal(model), self.counts, mask[:, :0], padding=mask)
             tokens = torch.cat([input_ids, prefix], dim=-1)
         self.logits = empty.extend(tokens)[:, -1]
@@ -65,15 +65,15 @@ class Prompt:
 
 @dataclass
 class Branch:
-    """Rows that go on from the prompt, each with what it has written so far in the cache.
+    """Continuations of the prompt; the cache holds the tokens of each row.
 
     Args:
         call: runs the model.
         counts: shared by all branches of a prompt.
         mask: `[rows, seen]`, attention mask of the encoder's inputs, or of all tokens so far.
-        decoder: whether the mask is the encoder's, and does not grow.
-        cache: the model's.
-        padding: `[rows, seq]`, attention mask of the tokens that come first.
+        decoder: True for an encoder-decoder, whose mask covers the encoder's inputs and does not grow.
+        cache: the model's cache.
+        padding: `[rows, seq]`, attention mask of the prompt, for the first `extend`.
     """
 
     call: Callable[[Branch, Tensor], tuple[Tensor, Any]]
@@ -89,12 +89,15 @@ class Branch:
         return replace(self, mask=self.mask.index_select(0, rows), cache=cache)
 
     def first(self, count: int) -> Branch:
-        """The first rows, in this branch's memory; do not use both."""
+        """Return a branch of the first rows that shares this one's memory; do not use this one afterwards."""
         cache = _map_rows(self.cache, lambda rows: rows[:count], len(self.mask))
         return replace(self, mask=self.mask[:count], cache=cache)
 
     def extend(self, tokens: Tensor) -> Tensor:
-        """Write `[rows, n]` tokens; returns the logits behind them, `[rows, 1 or n, vocab]`."""
+        """Write `[rows, n]` tokens; return the logits after them, `[rows, 1 or n, vocab]`.
+
+        Raise a TypeError if the model returns no cache.
+        """
         if not self.decoder:
             new = torch.ones_like(tokens)
             if self.padding is not None:
@@ -111,7 +114,7 @@ class Branch:
         return logits
 
     def run(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Write up to `lengths` tokens of `[rows, n]`, padded on the right; returns `[rows, vocab]`.
+        """Write up to `lengths` tokens of `[rows, n]`, padded on the right; return `[rows, vocab]`.
 
         The branch cannot be extended afterwards: the cache of a shorter row holds its padding.
         """
@@ -119,7 +122,8 @@ class Branch:
         rows = torch.arange(len(tokens), device=tokens.device)
         if _is_attention(self.cache):
             return self.extend(tokens)[rows, last]
-        # A recurrent model starts a longer input from an empty state: only single tokens go on from a cache.
+        # A recurrent model starts a longer input from an empty state: only single tokens can continue from a
+        # cache.
         logits = self.extend(tokens[:, :1])[:, -1]
         for i in range(1, tokens.shape[-1]):
             logits = torch.where((last >= i)[:, None], self.extend(tokens[:, i : i + 1])[:, -1], logits)
@@ -138,7 +142,8 @@ class _EncoderDecoder:
                     f"{type(self.model).__name__} returned a {type(branch.cache).__name__}: expected an "
                     "EncoderDecoderCache, with the keys of the encoder's output"
                 )
-            # It is in the cache. A view of the right shape is passed, so that no rows are copied.
+            # The encoder's output is already in the cache. A view of the right shape is passed, so that no
+            # rows are copied.
             encoded = encoded[:1].expand(len(tokens), -1, -1)
         output = self.model(
             encoder_outputs=(encoded,),
@@ -156,7 +161,7 @@ class _Causal:
         accepted = inspect.signature(model.forward).parameters
         self.recurrent = "cache_params" in accepted
         self.positions = "position_ids" in accepted
-        # transformers 4's Mamba takes the position of a token behind its cache, later ones do not.
+        # Mamba in transformers 4 needs the position of the token after its cache; later versions do not.
         self.cache_position = self.recurrent and "cache_position" in accepted
         self.keep = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
 
@@ -180,7 +185,7 @@ class _Causal:
 
 
 def end_tokens(model: Any, eos_token_id: int | Sequence[int] | None) -> list[int]:
-    """The tokens that end a text: those given, or else the model's.
+    """Return the tokens that end a text: those given, or else the model's.
 
     Raises:
         ValueError: neither is known.
@@ -196,7 +201,7 @@ def end_tokens(model: Any, eos_token_id: int | Sequence[int] | None) -> list[int
 
 
 def _map_rows(held: Any, take: Callable[[Tensor], Tensor], count: int) -> Any:
-    """A copy of a cache of `count` rows, whatever it is made of, with `take` of each tensor."""
+    """Copy a cache of `count` rows, applying `take` to each of its tensors."""
     if isinstance(held, Tensor):
         return take(held) if held.dim() > 1 and len(held) == count else held
     if isinstance(held, list | tuple):
@@ -211,7 +216,7 @@ def _map_rows(held: Any, take: Callable[[Tensor], Tensor], count: int) -> Any:
 
 
 def _is_attention(cache: Any) -> bool:
-    """Whether several tokens at once can go on from this cache: all its layers hold keys alone."""
+    """Whether several tokens can be appended in one call: all layers are attention layers."""
     layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
     return bool(layers) and all(
         hasattr(layer, "keys") and not hasattr(layer, "conv_states") for layer in layers
@@ -225,9 +230,7 @@ def _check_inputs(model: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Ten
             f"'input_ids'; given {type(inputs).__name__}"
         )
     if unknown := sorted(set(inputs) - {*_USED, *_IGNORED}):
-        raise TypeError(
-            f"inputs: expected {' and '.join(_USED)}, given {', '.join(unknown)} too: leave them out"
-        )
+        raise TypeError(f"inputs: expected only {' and '.join(_USED)}: remove {', '.join(unknown)}")
     if model.training:
         raise ValueError(
             "the model is in training mode, where dropout changes its answers: call model.eval()"
@@ -235,7 +238,7 @@ def _check_inputs(model: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Ten
     input_ids = inputs["input_ids"]
     if input_ids.dim() != 2 or not input_ids.numel():
         raise ValueError(
-            f"inputs: input_ids of shape {list(input_ids.shape)}: expected [batch, seq], neither of them 0"
+            f"inputs: input_ids of shape {list(input_ids.shape)}: expected [batch, seq], both above 0"
         )
     mask = inputs.get("attention_mask")
     return input_ids, torch.ones_like(input_ids) if mask is None else mask

@@ -1,4 +1,4 @@
-"""The walk of `number_quantiles(digits=...)` inside of transformers' `generate`."""
+"""The walk of `number_quantiles(digits=...)` inside transformers' `generate`."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from ntloss.decoding.fixed_width import choose, mask_logits
 from ntloss.decoding.formats import CODES, MINUS, PLUS, SIGN, Entries, number_format
 from ntloss.vocabulary import NumberVocabulary
 
-# Largest log-normalizer of scores that are log-probabilities already, with the rounding of float32.
+# Largest |logsumexp| of scores that count as log-probabilities, given float32 rounding.
 _NORMALIZED = 1e-3
 
 
 class QuantileLogitsProcessor:
     r"""Make greedy `generate` write a quantile of the model's distribution over numbers of one width.
 
-    At each step one token is left. It belongs to the digit where the cumulated probability crosses the
-    quantile that remains of its row. `generate` may be called again with the same processor, on any batch.
+    At each step all tokens but one are masked: a token of the digit at which the cumulative probability
+    crosses the row's remaining quantile. `generate` may be called again with the same processor, on any
+    batch.
 
-    A step writes one token, so it follows one spelling: a digit counts with all its tokens (`4`, ` 4`), of
-    which the likeliest is written. `number_quantiles` follows all, and reads vocabularies with multi-digit
-    tokens.
+    A row follows one spelling: the probabilities of a digit's tokens (`4`, ` 4`) are added, and the likeliest
+    is written. `number_quantiles` follows all spellings and supports multi-digit tokens.
 
-    Beams and sampling are refused as far as they can be seen: scores that are log-probabilities, the same for
-    neighbouring rows, are beams; rows that do not continue with the token left to them were sampled or
-    reordered otherwise. (Sampling that takes effect after this processor has one token to choose from.)
+    Beam search and sampling raise an error where they can be detected: neighboring rows with the same
+    log-probabilities indicate beams; a row that continues with a masked token was sampled or reordered.
+    (Sampling that takes effect after this processor has one token to choose from.)
 
     Args:
         vocabulary: the number tokens, one character each.
         quantile: above 0 and below 1; 0.5 writes the median.
-        digits: digits in front of the point.
-        decimals: digits behind it.
-        signed: whether a sign may stand in front.
-        prompt_length: width of the `input_ids` that `generate` starts from: of a decoder-only model's padded
-            prompts; 1 for an encoder-decoder, whose decoder begins with its start token.
+        digits: number of digits before the point.
+        decimals: number of digits after the point.
+        signed: whether the number may begin with a sign.
+        prompt_length: width of the `input_ids` that `generate` starts from: that of the padded prompts for a
+            decoder-only model, 1 for an encoder-decoder.
         eos_token_id: the end token; of several, the likeliest is written.
 
     Raises:
-        ValueError: a quantile outside of (0, 1), multi-digit tokens, or a width that the vocabulary cannot
+        ValueError: a quantile outside (0, 1), multi-digit tokens, or a width that the vocabulary cannot
             write; in `generate`, another `prompt_length`, beams or sampling.
 
     Example:
@@ -72,14 +72,15 @@ class QuantileLogitsProcessor:
         self.numbers = number_format(vocabulary, digits, decimals, signed, torch.device("cpu"))
         if not self.numbers.single:
             raise ValueError(
-                "the vocabulary has number tokens of several characters, whose spellings one row cannot add "
-                "up. Pass a vocabulary with digit_level=True, or use number_quantiles."
+                "the vocabulary has number tokens of several characters, and one row cannot add up the "
+                "probabilities of different spellings. Pass a vocabulary with digit_level=True, or use "
+                "number_quantiles."
             )
         self.ends = torch.tensor([eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id))
-        self._length = -1  # of the input_ids of the step before
+        self._length = -1  # of the previous step's input_ids
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Leave one token of each row.
+        """Mask all tokens but one in each row.
 
         Args:
             input_ids: `[rows, seq]`.
@@ -104,14 +105,14 @@ class QuantileLogitsProcessor:
             self._start(scores)
         elif length != self._length + 1 or rows != len(self._slot):
             raise ValueError(
-                f"input_ids of shape {list(input_ids.shape)} follow neither prompts of {self.prompt_length} "
-                "tokens nor the step before. Pass prompt_length=<width of the input_ids that generate starts "
-                "from>: 1 for an encoder-decoder. Beams cannot be used."
+                f"input_ids of shape {list(input_ids.shape)} continue neither prompts of "
+                f"{self.prompt_length} tokens nor the previous step. Pass prompt_length=<width of the "
+                "input_ids that generate starts from>: 1 for an encoder-decoder. Beams cannot be used."
             )
         elif bool(((input_ids[:, -1] != self._tokens) & (self._slot <= len(self.numbers.slots))).any()):
             raise ValueError(
-                "a row does not continue with the only token that was left to it: expected greedy decoding, "
-                "num_beams=1 and do_sample=False"
+                "a row continues with a token that was masked: expected greedy decoding, num_beams=1 and "
+                "do_sample=False"
             )
         self._length = length
 
@@ -122,7 +123,7 @@ class QuantileLogitsProcessor:
         beside[:-1] |= repeated
         if bool((beside & (scores.float().logsumexp(-1).abs() < _NORMALIZED)).all()):
             raise ValueError(
-                "the scores are log-probabilities, the same for neighbouring rows, as in beam search: "
+                "the scores are log-probabilities, the same for neighboring rows, as in beam search: "
                 "expected greedy decoding, num_beams=1"
             )
         self._slot = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
@@ -136,7 +137,7 @@ class QuantileLogitsProcessor:
         return ends[scores[:, ends].argmax(-1)]
 
     def _write(self, rows: Tensor, slot: int, scores: Tensor) -> Tensor:
-        """The token that each row writes into the slot (or two slots, a digit without a sign)."""
+        """Return the token that each row writes into the slot (or two slots, a digit without a sign)."""
         entries = self.numbers.entries[slot]
         assert entries is not None, "with single characters every slot has tokens"
         entries = Entries(*(table.to(scores.device) for table in entries))
@@ -149,13 +150,13 @@ class QuantileLogitsProcessor:
         chosen, remaining, weight = choose(by_code, self._remaining[rows], self._negative[rows])
         self._remaining[rows] = remaining
         index = torch.where(codes == chosen[:, None], weights, -1).argmax(-1)
-        # A row that rules out every number ends at once.
+        # A row that rules out every number ends here.
         end = len(self.numbers.slots) + 1
         self._slot[rows] = torch.where(weight > 0, slot + entries.lengths[index], end)
         return torch.where(weight > 0, entries.token_ids[index], self.ends[0].to(scores.device))
 
     def _choose_sign(self, rows: Tensor, entries: Entries, weights: Tensor) -> Tensor:
-        """Choose between minus, plus and no sign; returns the weights of that choice's tokens."""
+        """Choose between minus, plus and no sign; return the weights of that choice's tokens."""
         kinds = torch.where(entries.lengths > 1, 2, entries.codes[:, 0])  # MINUS, PLUS, 2
         minus, plus, bare = (weights @ F.one_hot(kinds, 3).double()).unbind(-1)
         shares = torch.stack([minus, plus + bare], dim=-1)

@@ -1,4 +1,4 @@
-"""Quantiles of the number that a model is about to write: the entry to both searches."""
+"""Quantiles of the number that a model is about to write: the entry point of both algorithms."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class NumberQuantiles:
     """Quantiles of the number that follows each prompt, on the prompts' device.
 
     Args:
-        quantiles: those asked for, each between 0 and 1.
+        quantiles: the requested levels, each between 0 and 1.
         values: `[batch, quantiles]`, float64: for each q the smallest number x with P(number <= x) >= q. NaN
-            where the model writes no number.
-        lower: `[batch, quantiles]`, float64, the smallest number that it can be, as far as the search went.
-        upper: `[batch, quantiles]`, float64, the largest.
-        exact: `[batch, quantiles]`, bool, where the two are one.
-        mass: `[batch]`, float64, from 0 to 1. Fixed width: the probability that the model gives to the
-            format, multiplied along the median's digits and the end. Free length: the probability that it
-            writes a number, as far as the search has not ruled it out.
+            if the model writes no number.
+        lower: `[batch, quantiles]`, float64, lower bound when the search ended.
+        upper: `[batch, quantiles]`, float64, upper bound.
+        exact: `[batch, quantiles]`, bool, whether `lower` equals `upper`.
+        mass: `[batch]`, float64, from 0 to 1. Fixed width: the product of the probabilities of all allowed
+            tokens along the median's digits, end token included. Free length: an upper bound of the
+            probability that the model writes a number.
         mode: `[batch]`, float64, the likeliest of the numbers that the search completed; NaN for a fixed
-            width, whose walk does not see it.
+            width, whose walk does not find it.
         mode_exact: `[batch]`, bool, whether no other number can be likelier.
-        passes: calls of the model.
-        rows: rows of all calls together. A recurrent model takes one call for each token of a prefix.
+        passes: number of calls of the model.
+        rows: number of rows in all calls. A recurrent model takes one call for each token of a prefix.
     """
 
     quantiles: tuple[float, ...]
@@ -53,18 +53,18 @@ class NumberQuantiles:
         r"""Estimate the mean as the average of `count` equally spaced quantiles.
 
         Args:
-            count: K; the quantiles $(k - \frac12) / K$, k = 1 to K, must be among those asked for.
+            count: K; the quantiles $(k - \frac12) / K$, k = 1 to K, must be among the requested levels.
 
         Returns:
-            The estimates and their largest errors, `[batch]` each. The error is $(Q_K - Q_1) / 2K$ plus the
-            average width of the brackets. It bounds the distance to the mean of the distribution whose tails
-            count as $Q_1$ and $Q_K$; what lies beyond these is not seen.
+            The estimates and their largest errors, `[batch]` each. The error is $(Q_K - Q_1)/2K$, from the
+            outer ends of their brackets, plus the mean distance from a value to the farther end of its
+            bracket. It bounds the error for the distribution with its tails clipped to $[Q_1, Q_K]$.
 
         Raises:
-            ValueError: one of these quantiles was not asked for.
+            ValueError: one of these quantiles was not requested.
 
         Example:
-            >>> [(k + 0.5) / 20 for k in range(20)][:3]  # what to ask for before mean(20)
+            >>> [(k + 0.5) / 20 for k in range(20)][:3]  # the levels to request for mean(20)
             [0.025, 0.075, 0.125]
         """
         columns = [self._column((k + 0.5) / count, count) for k in range(count)]
@@ -77,8 +77,8 @@ class NumberQuantiles:
             if math.isclose(given, quantile, rel_tol=1e-9):
                 return i
         raise ValueError(
-            f"mean({count}) needs the quantile {quantile:g}, given {self.quantiles}. Ask number_quantiles "
-            f"for quantiles=[(k + 0.5) / {count} for k in range({count})]."
+            f"mean({count}) needs the quantile {quantile:g}, given {self.quantiles}. Call number_quantiles "
+            f"with quantiles=[(k + 0.5) / {count} for k in range({count})]."
         )
 
 
@@ -115,27 +115,31 @@ def number_quantiles(
         vocabulary: the number tokens. Fixed width: those that may be written. Free length: the tokens that it
             leaves out are read as numbers too, because the model may write them.
         quantiles: each above 0 and below 1. Default: the median and a 90 % interval.
-        digits: digits in front of the point, 1 to 18; None (default) for numbers of any length.
-        decimals: digits behind the point; only with `digits`.
-        signed: whether a sign may stand in front; only with `digits`.
-        max_digits: free length: digits that a number has at most, 1 to 18; longer ones are not counted.
-        prefix_ids: tokens that every answer starts with, such as a space's.
-        eos_token_id: what ends an answer; fixed width only. Default: the model's.
-        rtol: free length: a bracket is narrow enough at `atol + rtol * |value|`. Default: to the number.
-        atol: see `rtol`; in the numbers' unit.
-        rows_per_pass: free length: prefixes that one pass of the model expands at most.
+        digits: number of digits before the point, 1 to 18; None (default) for numbers of any length.
+        decimals: number of digits after the point; an error without `digits`.
+        signed: whether the number may begin with a sign; an error without `digits`.
+        max_digits: free length: most digits of a number, 1 to 18; longer numbers are not counted. Default:
+            12. No effect with `digits`.
+        prefix_ids: tokens that every answer starts with, such as that of a space.
+        eos_token_id: fixed width: the tokens that end an answer. Default: the model's. No effect without
+            `digits`.
+        rtol: free length: the search ends at brackets of width `atol + rtol * |value|`. Default: 0, until the
+            quantile is exact. No effect with `digits`.
+        atol: see `rtol`; in the numbers' units. Default: 0. No effect with `digits`.
+        rows_per_pass: free length: most prefixes that one pass of the model expands. Default: 256. No effect
+            with `digits`.
         max_rows: free length: rows per question after which its search ends: its prompt and each prefix that
             is expanded count one. Default: no limit. Set one for a model that has not learned to write
-            numbers.
+            numbers. No effect with `digits`.
 
     Returns:
         The quantiles.
 
     Raises:
         TypeError: inputs of another kind, or a model that returns no cache.
-        ValueError: quantiles outside of (0, 1), prompts padded on the right, a width that the vocabulary
-            cannot write, no known end token, logits of another width than the vocabulary, or a model in
-            training mode.
+        ValueError: an option is out of range, quantiles outside (0, 1), prompts padded on the right, a width
+            that the vocabulary cannot write, no known end token, logits of another width than the vocabulary,
+            or a model in training mode.
 
     Example:
         >>> import torch
@@ -197,8 +201,8 @@ def _check_options(
         raise ValueError(f"quantiles={tuple(quantiles)}: expected one or more numbers above 0 and below 1")
     if digits is None and (decimals or signed):
         raise ValueError(
-            f"decimals={decimals}, signed={signed} belong to a fixed width: pass digits=<digits in front of "
-            "the point>. Numbers of free length have any sign and decimals already."
+            f"decimals={decimals}, signed={signed} apply to a fixed width only: pass digits=<digits before "
+            "the point>. Without it, numbers may have any sign and decimals."
         )
     if rows_per_pass < 1 or (max_rows is not None and max_rows < 1):
         raise ValueError(f"rows_per_pass={rows_per_pass}, max_rows={max_rows}: expected 1 or more")

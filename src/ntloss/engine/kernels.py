@@ -18,15 +18,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ntloss.engine.readout import compute_dtype
+
 # Bytes of a row that a program loads at a time, and its warps: enough loads in flight to use the bandwidth,
 # in few enough registers that several programs share a multiprocessor.
 _PIECE = 1 << 14
 _WARPS = 8
-# A block smaller than a program's threads would be loaded more than once, which writing in place forbids.
+# With fewer elements in a block than threads in a program, elements would be loaded more than once, which is
+# wrong when writing in place.
 _SMALLEST_PIECE = 1024
 _MOST_NUMBERS = 1024
 
-# Level of rows that are -inf everywhere: the smallest float32.
+# Level of rows that are -inf everywhere: the lowest finite float32.
 _LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 
 
@@ -43,7 +46,7 @@ def read(
         mean: also read the mean logit.
     """
     rows, vocab_size = logits.shape
-    level = torch.empty(rows, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device)
+    level = torch.empty(rows, dtype=compute_dtype(logits.dtype), device=logits.device)
     log_sum, label_logit = torch.empty_like(level), torch.empty_like(level)
     mean_logit = torch.empty_like(level) if mean else level.new_empty(0)
     number_logits = level.new_empty(rows, len(token_ids))
@@ -100,7 +103,7 @@ def _blocks(logits: Tensor, token_ids: Tensor) -> tuple[int, int]:
 
 @triton.jit
 def _cap(z, softcap: tl.constexpr):
-    # Up to one rounding of 1, which is one rounding of the largest logit.
+    # tanh from exp, accurate to one rounding of 1: after scaling, of the largest logit.
     small = tl.exp(-2 * tl.abs(z / softcap))
     return tl.where(z < 0, small - 1, 1 - small) / (1 + small) * softcap
 
@@ -139,7 +142,7 @@ def _read_rows(
     if mean:
         tl.store(mean_logit + row, plain / vocab_size)
 
-    # A label outside of the vocabulary becomes NaN, not some other memory.
+    # A label outside the vocabulary reads as NaN, not as other memory.
     within = counts & (label < width)
     of_label = tl.load(logits + label * column_stride, mask=within, other=float("nan")).to(dtype) * scale
     if softcap is not None:

@@ -30,9 +30,10 @@ from ntloss.engine.readout import (
 from ntloss.engine.shards import Shard, local_columns, unwrap_replicated
 from ntloss.engine.targets import Targets
 
-# Number of positions from which a CPU's products are at speed.
+# Number of positions at which a CPU's matrix products reach full speed.
 _ROWS_ON_CPU = 512
-# Number of logits that a block may always have, even if an eighth of them is less: 64 MiB of float32.
+# Logits that a block on the CPU may always hold, even if that is more than an eighth of all: 64 MiB of
+# float32.
 _LOGITS_ON_CPU = 1 << 24
 # On accelerators, the fewest positions of a block, and the most logits: 1 GiB of bfloat16. More positions
 # mean fewer passes over the head's gradient.
@@ -40,7 +41,7 @@ _ROWS_ON_ACCELERATORS = 256
 _LOGITS_ON_ACCELERATORS = 1 << 29
 
 
-class Head(NamedTuple):
+class _Head(NamedTuple):
     """A language model's head, which maps hidden states to logits.
 
     Args:
@@ -55,8 +56,11 @@ class Head(NamedTuple):
     transform: Transform
     shard: Shard | None
 
-    def cast_for_autocast(self, hidden: Tensor) -> tuple[Tensor, Head]:
-        """Cast hidden states and head as autocast, if it is on, would for a linear layer."""
+    def cast_for_autocast(self, hidden: Tensor) -> tuple[Tensor, _Head]:
+        """Cast hidden states and head as autocast would for a linear layer.
+
+        Return them unchanged without autocast.
+        """
         device = hidden.device.type
         if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
             return hidden, self
@@ -68,18 +72,26 @@ class Head(NamedTuple):
 def local_head(
     hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, transform: Transform,
     vocab_size: int, group: dist.ProcessGroup | None,
-) -> tuple[Tensor, Head]:  # fmt: skip
-    """Check hidden states and head, and return this rank's part of them; see `local_columns`."""
+) -> tuple[Tensor, _Head]:  # fmt: skip
+    """Check hidden states and head, and return this rank's part of them.
+
+    Raise the errors of `unwrap_replicated`, `local_columns` and `check_head`.
+    """
     hidden_states = unwrap_replicated(hidden_states)
     lm_head_weight, shard = local_columns(lm_head_weight, 0, vocab_size, group)
     if bias is not None and type(bias) is not Tensor:  # a plain one is checked below
         bias = local_columns(bias, 0, vocab_size, None)[0]
     check_head(hidden_states, lm_head_weight, bias, vocab_size if shard is None else shard.size)
-    return hidden_states, Head(lm_head_weight, bias, transform, shard)
+    return hidden_states, _Head(lm_head_weight, bias, transform, shard)
 
 
 def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, vocab_size: int) -> None:
-    """Check that hidden states, head and bias fit each other and the vocabulary."""
+    """Check that hidden states, head and bias fit each other and the vocabulary.
+
+    Raises:
+        TypeError: a tensor is not floating-point, or dtypes differ without autocast.
+        ValueError: shapes or devices do not fit.
+    """
     parameters = {"lm_head_weight": lm_head_weight} | ({} if bias is None else {"bias": bias})
     for name, tensor in {"hidden_states": hidden_states, **parameters}.items():
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
@@ -110,9 +122,10 @@ def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | Non
 
 
 def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
-    """Number of positions in a block: enough for fast products, if memory allows.
+    """Return the number of positions in a block.
 
-    A block holds an eighth of the logits at most, or, on the CPU, 2^24 logits if that is more.
+    On the CPU: at most 512, and at most an eighth of the positions unless 2^24 logits allow more. On
+    accelerators: an eighth of the positions, at most 2^29 logits, but at least 256 positions.
     """
     if device.type == "cpu":
         return min(_ROWS_ON_CPU, max(positions // 8, _LOGITS_ON_CPU // vocab_size, 1))
@@ -121,7 +134,7 @@ def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
 
 
 def sum_of_blocks(
-    hidden: Tensor, head: Head, targets: Targets, objective: Objective, weight: float | Tensor, rows: int
+    hidden: Tensor, head: _Head, targets: Targets, objective: Objective, weight: float | Tensor, rows: int
 ) -> LossTerms:
     """Sum a combined loss over the positions `[positions, hidden]`, `rows` of them at a time."""
     hidden, head = head.cast_for_autocast(hidden)
@@ -134,7 +147,7 @@ def sum_of_blocks(
 
 
 def read_hidden(
-    hidden: Tensor, head: Head, labels: Tensor, token_ids: Tensor, mean: bool, rows: int
+    hidden: Tensor, head: _Head, labels: Tensor, token_ids: Tensor, mean: bool, rows: int
 ) -> Readout:
     """Read the logits of hidden states `[positions, hidden]`, differentiably, `rows` positions at a time.
 
@@ -151,7 +164,7 @@ def read_hidden(
 class _SumOfBlocks(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: Head, targets: Targets,
+        ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: _Head, targets: Targets,
         objective: Objective, weight: float | Tensor, rows: int, grad_enabled: bool,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         # In float16 the gradients of a mean over many positions underflow, those of large values overflow,
@@ -214,7 +227,7 @@ class _SumOfBlocks(torch.autograd.Function):
 class _ReadHidden(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: Head, labels: Tensor,
+        ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: _Head, labels: Tensor,
         token_ids: Tensor, mean: bool, rows: int,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         parts = [
@@ -232,7 +245,7 @@ class _ReadHidden(torch.autograd.Function):
     def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         hidden, weight_of_head, bias, labels, token_ids, level, log_sum, number_logits = ctx.saved_tensors
-        head = Head(weight_of_head, bias, ctx.transform, ctx.shard)
+        head = _Head(weight_of_head, bias, ctx.transform, ctx.shard)
         gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3], scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
             # The gradient of the mean logit is empty if it was not read; so are its blocks.
@@ -248,7 +261,7 @@ class _ReadHidden(torch.autograd.Function):
         )
 
 
-def _blocks(hidden: Tensor, head: Head, rows: int) -> Iterator[tuple[slice, Tensor]]:
+def _blocks(hidden: Tensor, head: _Head, rows: int) -> Iterator[tuple[slice, Tensor]]:
     # All blocks share one buffer: the caller is done with a block before it takes the next.
     buffer = hidden.new_empty(min(rows, len(hidden)), len(head.weight))
     # At least one block, so that an empty batch has results of the right shapes.
@@ -272,7 +285,7 @@ def _largest(grads: tuple[Tensor, ...]) -> Tensor:
 class _Gradients:
     """The needed gradients of hidden states, head and bias, accumulated block by block."""
 
-    def __init__(self, hidden: Tensor, head: Head, needed: tuple[bool, ...], scaled: bool) -> None:
+    def __init__(self, hidden: Tensor, head: _Head, needed: tuple[bool, ...], scaled: bool) -> None:
         self.head = head
         self.inputs = hidden
         self.wanted = any(needed)

@@ -48,6 +48,11 @@ class Objective(nn.Module):
         worst: the criterion's worst cost if the loss is reweighed, else None.
         needs_log_normalizer: whether the number term depends on the probability on text.
         needs_all_positions: whether the criterion must see all positions, not the number labels alone.
+
+    Raises:
+        TypeError: `criterion` is not a criterion.
+        ValueError: `label_smoothing` or `z_loss` is out of range, or `reweigh=True` for a criterion without a
+            worst cost.
     """
 
     def __init__(
@@ -90,7 +95,7 @@ class Objective(nn.Module):
         return self
 
     def move_to_device_of(self, tensor: Tensor) -> None:
-        """Move the tables to the device of `tensor`, if they are on another."""
+        """Move the tables to the device of `tensor`; a RuntimeError if compiled code has to."""
         # Other types are rejected by the checks.
         if isinstance(tensor, Tensor) and tensor.device != self._device:
             if torch.compiler.is_compiling():
@@ -127,7 +132,10 @@ class Objective(nn.Module):
         return LossTerms(loss, ce.detach(), ntl.detach())
 
     def number_term(self, readout: Readout, targets: Targets) -> Tensor:
-        """Compute the weighted number term of each position: `[positions]`."""
+        """Compute the weighted number term of each position: `[positions]`.
+
+        Raise a ValueError if the criterion does not return one loss for each position.
+        """
         level, log_sum, number_logits = readout.level, readout.log_sum, readout.number_logits
         has_normalizer = len(level) == len(number_logits)
         target, weights, rows = targets.target, targets.number_weights, targets.number_rows

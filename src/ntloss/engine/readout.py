@@ -40,11 +40,12 @@ if importlib.util.find_spec("triton") is not None:
 class Readout(NamedTuple):
     """Quantities of each position's logits, in float32 or float64; all but `level` are differentiable.
 
-    The logsumexp is kept as two terms, `level + log_sum`: that of large logits is large, and a single float32
-    would round off the digits that a probability needs. For a logit z, `-log p = log_sum + (level - z)`.
+    The logsumexp is kept as two terms, `level + log_sum`: for large logits it is large, and a single float32
+    would lose the digits that determine a probability. For a logit z, `-log p = log_sum + (level - z)`.
 
     Args:
-        level: `[positions]`, the largest logit of the row, or a likely one; it has no gradient.
+        level: `[positions]`, the row's largest logit, or its label's unless that is vanishingly unlikely; it
+            has no gradient.
         log_sum: `[positions]`, log of the sum of `exp(logits - level)` over the vocabulary.
         label_logit: `[positions]`, logit of the label.
         number_logits: `[positions, number tokens]`, in the order of the token ids.
@@ -59,7 +60,7 @@ class Readout(NamedTuple):
 
     @classmethod
     def from_number_logits(cls, number_logits: Tensor, log_normalizer: Tensor | None = None) -> Readout:
-        """Make the readout of a number term; the log-normalizer `[...]` if it needs the mass."""
+        """Make a readout for the number term alone; pass the log-normalizer `[...]` if it needs the mass."""
         nothing = number_logits.new_empty(0)
         if log_normalizer is None:
             return cls(nothing, nothing, nothing, number_logits, nothing)
@@ -79,7 +80,7 @@ class Transform(NamedTuple):
     softcap: float | None = None
 
     def check(self) -> Transform:
-        """Check the ranges of both values, and return the transform."""
+        """Return the transform; raise a ValueError unless both values are in range."""
         if not 0 < self.scale < math.inf:
             raise ValueError(f"logit_scale={self.scale!r}: expected a number above 0")
         if self.softcap is not None and not 0 < self.softcap < math.inf:
@@ -118,7 +119,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def check_logits(logits: Tensor, vocab_size: int) -> None:
-    """Check that logits are floating-point and `vocab_size` wide."""
+    """Raise a TypeError unless logits are floating-point, a ValueError unless they are `vocab_size` wide."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         given = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
         raise TypeError(f"logits: expected a floating-point tensor [..., vocab], given {given}")

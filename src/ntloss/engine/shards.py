@@ -37,7 +37,11 @@ class Shard(NamedTuple):
 
     @classmethod
     def of(cls, size: int, vocab_size: int, group: dist.ProcessGroup) -> Shard:
-        """Make the shard of a rank with `size` tokens; as in DTensor, each rank has ceil(vocab / ranks)."""
+        """Make the shard of a rank with `size` tokens.
+
+        As in DTensor, each rank has ceil(vocab / ranks) tokens, the last one the rest. Raise a ValueError if
+        `size` is another number, or if a rank would have no token.
+        """
         world = dist.get_world_size(group)
         each = -(-vocab_size // world)
         if each * (world - 1) >= vocab_size:
@@ -116,6 +120,9 @@ def local_columns(
         dim: dimension of the vocabulary: -1 for logits, 0 for a head.
         vocab_size: number of tokens on all ranks.
         group: process group of a plain sharded tensor; None for a whole one.
+
+    Raises:
+        ValueError: a DTensor that is sharded otherwise than along the vocabulary; see `Shard.of`.
     """
     if _is_dtensor(tensor):
         sharded = [i for i, placement in enumerate(tensor.placements) if not placement.is_replicate()]
@@ -131,7 +138,7 @@ def local_columns(
 
 
 def unwrap_replicated(tensor: Tensor) -> Tensor:
-    """Return the local tensor of a DTensor, and raise an error if it is sharded."""
+    """Return the local tensor of a DTensor; raise a ValueError if it is sharded."""
     if not _is_dtensor(tensor):
         return tensor
     if not all(placement.is_replicate() for placement in tensor.placements):
@@ -146,7 +153,7 @@ _GROUPS_WITH_SAME_LABELS: set[tuple[int, ...]] = set()
 
 
 def check_same_labels(labels: Tensor, group: dist.ProcessGroup) -> None:
-    """Check that all ranks of a group have the same labels, at the first call for each group.
+    """Raise a ValueError unless all ranks of a group have the same labels; checked once for each group.
 
     Tensor parallelism shards a head over ranks with the same batch, FSDP over ranks with different batches;
     the DTensors look the same.

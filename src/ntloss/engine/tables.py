@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ntloss.criteria import CriterionInput
+from ntloss.engine.readout import compute_dtype
 from ntloss.number_spans import NumberSpans, token_kinds
 from ntloss.vocabulary import NumberVocabulary
 
@@ -24,12 +25,11 @@ class NumberTables(nn.Module):
 
     Args:
         vocabulary: the number tokens.
-        device: device of the tables. Default: the CPU.
         spans: also build `kinds`, which finds whole numbers in labels. Default: False.
 
     Attributes:
-        token_ids: `[number tokens]`, one token of each distinct value by ascending value, then its further
-            forms.
+        token_ids: `[number tokens]`, one token of each distinct value by ascending value, then the further
+            forms of these values.
         values: `[values]`, the distinct values, ascending, float64 (float32 on devices without float64).
         value_of_token: `[vocab]`, index into `values` of each number token, -1 for text.
         kinds: `[vocab]`, `number_spans.token_kinds`, or None unless `spans`.
@@ -40,14 +40,12 @@ class NumberTables(nn.Module):
     value_of_token: Tensor
     kinds: Tensor | None
 
-    def __init__(
-        self, vocabulary: NumberVocabulary, device: torch.device | str = "cpu", spans: bool = False
-    ) -> None:
+    def __init__(self, vocabulary: NumberVocabulary, spans: bool = False) -> None:
         super().__init__()
         self.vocabulary = vocabulary
         self.register_buffer("kinds", None)
         self._spans = spans
-        self._build(torch.device(device))
+        self._build(torch.device("cpu"))
 
     def _build(self, device: torch.device) -> None:
         distinct = self.vocabulary.distinct_values
@@ -81,8 +79,9 @@ class NumberTables(nn.Module):
         self._levels = len(levels)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NumberTables:
-        # Of .half(), .to(device) and .to_empty(...), only the device takes effect; an empty tensor finds it.
-        # That tensor is on the CPU if the tables are on meta, because meta tensors cannot be moved.
+        # Of .half(), .to(device) and .to_empty(...), only the device takes effect; applying `fn` to an empty
+        # tensor reveals it. That tensor is on the CPU if the tables are on meta, because meta tensors cannot
+        # be moved.
         here = self.values.device if self.values.device.type != "meta" else "cpu"
         device = fn(torch.empty(0, device=here)).device
         if device != self.values.device:
@@ -104,7 +103,7 @@ class NumberTables(nn.Module):
             log_normalizer: `level` and `log_sum` of the `Readout`. Default: None, without `log_mass`.
             spans: `[positions]` each. Default: None.
         """
-        dtype = torch.promote_types(number_logits.dtype, torch.float32)
+        dtype = compute_dtype(number_logits.dtype)
         number_logits = number_logits.to(dtype).clamp(min=_MINUS_INFINITY)
         # Differences of large logits are more precise than their logsumexp.
         highest = number_logits.detach().amax(-1)

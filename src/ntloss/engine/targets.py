@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ntloss.engine.readout import compute_dtype
 from ntloss.number_spans import NumberSpans, find_numbers
 
 if TYPE_CHECKING:
@@ -77,6 +78,11 @@ def read_labels(
         weight: weight of the number term, checked with the other values.
 
     The other arguments are those of `NTLCrossEntropyLoss` and its `forward`.
+
+    Raises:
+        TypeError: see `check_labels`.
+        ValueError: an unknown reduction, labels without sequences for a criterion on whole numbers, or
+            see `check_labels` and `check_values`.
     """
     tables, needs = objective.tables, objective.needs
     check_labels(labels, inputs, loss_weights, sequence_ids, number_weights)
@@ -109,11 +115,11 @@ def read_labels(
     spans = None
     if needs.spans and tables.kinds is not None:
         spans = find_numbers(labels, tables.kinds, sequence_ids, needs.decimals, ignore_index).flatten()
-    labels = labels.reshape(-1).long()  # gather takes int32 since torch 2.8 only
+    labels = labels.reshape(-1).long()  # gather accepts int32 only since torch 2.8
     target, is_number = tables.lookup(labels, ignore_index)
     has_term = spans.starts if needs.per_number and spans is not None else is_number
     counted = labels != ignore_index
-    dtype = torch.promote_types(inputs.dtype, torch.float32)
+    dtype = compute_dtype(inputs.dtype)
     item_weights = counted.to(dtype)
     if loss_weights is not None:
         item_weights = torch.where(counted, loss_weights.reshape(-1).to(dtype), 0)
@@ -157,7 +163,8 @@ def shift_left(
 ) -> tuple[Tensor, Tensor | None]:
     """Shift labels and weights `[..., seq]` by one position to the left, for causal models.
 
-    The last position gets `ignore_index`, so the length stays that of the logits.
+    The last position gets `ignore_index`, so the length stays that of the logits. Raise a ValueError for
+    labels without a dimension.
     """
     if labels.dim() == 0:
         raise ValueError("shift=True with labels of shape []: expected [..., seq], to shift along seq")
@@ -173,7 +180,12 @@ def check_labels(
     sequence_ids: Tensor | None = None,
     number_weights: Tensor | None = None,
 ) -> None:
-    """Check that labels, weights and sequence ids fit inputs `[..., width]`, without reading values."""
+    """Check that labels, weights and sequence ids fit inputs `[..., width]`, without reading values.
+
+    Raises:
+        TypeError: labels or sequence ids that are not integers, or weights that are not real tensors.
+        ValueError: a shape or a device other than the inputs'.
+    """
     leading, device = inputs.shape[:-1], inputs.device
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         given = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
@@ -213,10 +225,11 @@ def check_values(
     number_weights: Tensor | None = None,
     mode: str = "add",
 ) -> None:
-    """Check that labels lie inside the vocabulary and that weights are finite and not negative.
+    """Raise a ValueError unless labels lie inside the vocabulary and weights are finite and not negative.
 
-    Reading values synchronizes an accelerator with the host. So by default (`validate=None`) only tensors on
-    the CPU are checked, and nothing under `torch.compile`.
+    With mode='replace', number weights are 1 at most. Reading values synchronizes an accelerator with the
+    host. So by default (`validate=None`) only tensors on the CPU are checked, and nothing under
+    `torch.compile`.
     """
     if torch.compiler.is_compiling() or not (labels.device.type == "cpu" if validate is None else validate):
         return
@@ -243,7 +256,7 @@ def check_values(
 
 
 def check_weight(weight: object, validate: bool | None = None) -> None:
-    """Check that the number term's weight is a finite float, 0 or more, or a scalar tensor of one.
+    """Raise a ValueError unless the number term's weight is a finite number, 0 or more, or a scalar tensor.
 
     By default (`validate=None`) a tensor is checked on the CPU only. Under `torch.compile` it never is.
     """
@@ -258,7 +271,11 @@ def check_weight(weight: object, validate: bool | None = None) -> None:
 
 
 def _check_normalizers(num_items: object, num_numbers: object, mode: str, reduction: str) -> None:
-    """Check that counts are given for a mean only, and both together."""
+    """Check the counts of a batch.
+
+    Raise a ValueError if counts are given without reduction='mean', are negative, or, with mode='add', only
+    one is given.
+    """
     if reduction != "mean":
         raise ValueError(
             "num_items_in_batch and num_numbers_in_batch are the divisors of reduction='mean': omit them "

@@ -1,4 +1,6 @@
-"""Integrations with training libraries; each module needs the library that it is named after, as an extra.
+"""Integrations with training libraries.
+
+`transformers`, `callback` and `trl` need an extra; `counts` and `collator` need torch alone.
 
     ntloss.integrations.transformers    Trainer, Seq2SeqTrainer, and any loop over a transformers model
     ntloss.integrations.callback        logs how well numbers are predicted, to all trackers of a Trainer

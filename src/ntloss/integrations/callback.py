@@ -44,15 +44,15 @@ class NumberMetricsCallback(TrainerCallback):
     `ce`, `ntl`              means of both terms of the loss, before $\lambda$
     `number_tokens`          count of labels that are number tokens: with 0, the loss sees no numbers
     `number_accuracy`        share of these that are the most likely token
-    `number_value_accuracy`  share whose value is the most likely number: `4` and `▁4` are one
-    `number_error`           mean of $\sum_j p_j |v_j - v_k|$, for digits from 0 to 9
+    `number_value_accuracy`  share whose value is the most likely number: `4` and `▁4` count as one
+    `number_error`           mean of $\sum_j p_j |v_j - v_k|$, in the values' units (0 to 9 for digits)
     `number_error_place_1`   the same for digits of one place: 0 are units, 1 tens, -1 tenths
     `number_mass`            mean total probability of the number tokens, where the label is a number
     `text_number_mass`       the same where the label is text
     `number_ce`, `text_ce`   mean cross-entropy where the label is a number, and where it is text
     ======================== ====================================================================
 
-    In training, the two terms cover every step and cost nothing; the other metrics are computed from the
+    In training, the two terms cover every step at almost no cost; the other metrics are computed from the
     loss's logits at every `train_every`-th step. A loss from hidden states (`chunked=True`) has no logits in
     training: the other metrics are then computed in evaluations only. The callback synchronizes with the
     device only when a log entry is written. An entry has the means over all processes and accumulated batches
@@ -62,7 +62,7 @@ class NumberMetricsCallback(TrainerCallback):
         loss: the combined loss that your own trainer calls. Default: the loss of the trainer's number-aware
             model.
         train_every: optimizer steps between measurements in training; None for none. Default: 10.
-        places: places of digits to log separately. Default: from hundredths to ten thousands.
+        places: decimal places to log separately. Default: from hundredths to ten thousands.
 
     Raises:
         TypeError: `loss` is not a combined loss.
@@ -151,7 +151,7 @@ class NumberMetricsCallback(TrainerCallback):
             window.add(loss, inputs)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Discard what an earlier training has not logged."""
+        """Discard metrics that an earlier training run has not logged."""
         if self._trainer is not None:
             self._windows[True].reset()
 
@@ -160,13 +160,9 @@ class NumberMetricsCallback(TrainerCallback):
         self._measures = self.train_every is not None and state.global_step % self.train_every == 0
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Add the metrics to a log entry."""
+        """Add the metrics to a log entry; a ValueError if the callback is not attached."""
         logs: dict[str, Any] = kwargs["logs"]
-        if self._trainer is None:
-            raise ValueError(
-                "NumberMetricsCallback was added with callbacks=[...] or add_callback, after the trackers: "
-                "expected NumberMetricsCallback().attach(trainer)"
-            )
+        self._check_attached()
         evaluations = [name for name in logs if name.endswith("_runtime") and name != "train_runtime"]
         if "loss" in logs:
             metrics = self._windows[True].pop()
@@ -179,10 +175,18 @@ class NumberMetricsCallback(TrainerCallback):
         state.log_history[-1].update(metrics)
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
-        """Add the metrics to those that `trainer.predict` returns, which are not logged."""
+        """Add the metrics to those that `trainer.predict` returns; a ValueError if not attached."""
+        self._check_attached()
         runtime = next(name for name in metrics if name.endswith("_runtime"))
         measured = self._windows[False].pop()
         metrics.update({runtime.removesuffix("runtime") + name: value for name, value in measured.items()})
+
+    def _check_attached(self) -> None:
+        if self._trainer is None:
+            raise ValueError(
+                "NumberMetricsCallback was added with callbacks=[...] or add_callback, after the trackers: "
+                "expected NumberMetricsCallback().attach(trainer)"
+            )
 
 
 class _Window:

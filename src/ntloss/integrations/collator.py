@@ -15,10 +15,11 @@ class NumberWeightsCollator:
     """A collator around yours that adds the column `number_weights` to the batch.
 
     It takes the column out of the rows, calls your collator, and pads the weights like the labels: on the
-    left or right, as the rows' own tokens show. If your collator flattens the rows into one, their weights
-    are concatenated. If it adds or moves tokens or rows, let it make a column `number_weights`, `[batch,
-    seq]`, itself. The padding is 0; a row without weights among others that have them gets 1. A batch without
-    the column stays as it is. The trainers' one-line functions wrap the trainer's collator.
+    left or right, which is found by comparing the rows' tokens with the batch's. If your collator flattens
+    the rows into one, their weights are concatenated. If it adds or moves tokens or rows, let it make a
+    column `number_weights`, `[batch, seq]`, itself. The padding is 0; a row without weights among others that
+    have them gets 1. A batch without the column stays as it is. `make_trainer_number_aware` and
+    `make_sft_number_aware` wrap the trainer's collator in this one.
 
     Args:
         collator: function of a list of rows, dicts, that returns a batch with `labels`, `[batch, seq]`. Its

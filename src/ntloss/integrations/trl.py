@@ -105,7 +105,7 @@ def make_sft_number_aware(
         criterion, weight, reweigh: see `NTLCrossEntropyLoss`.
         metrics: also compute the entropy and token accuracy that the trainer logs, at the cost of one more
             matrix product with the head. Default: True; with False they are logged as NaN.
-        options: of `ntloss.integrations.transformers.make_number_aware`.
+        options: passed to `ntloss.integrations.transformers.make_number_aware`.
 
     Returns:
         The handle: its `loss`, and `undo`, which restores the trainer's own loss.
@@ -139,7 +139,7 @@ def number_reward(
     which: Which = "last",
     invalid: float = -1.0,
 ) -> Callable[..., list[float | None]]:
-    r"""Make a reward function for a `GRPOTrainer`: how near the number of a completion is to the true one.
+    r"""Make a reward function for a `GRPOTrainer`: how close the number of a completion is to the true one.
 
     The reward is $\exp(-e / scale)$, from 1 for the true number down to 0.
 
@@ -148,9 +148,10 @@ def number_reward(
         error: $e$ for the completion's number $\hat x$ and the true one $x$. "log" (default):
             $|s(\hat x) - s(x)|$ with $s(x) = \mathrm{sign}(x) \log_{10}(|x| + 1)$; "absolute":
             $|\hat x - x|$; "relative": $2 |\hat x - x| / (|\hat x| + |x|)$, from 0 to 2.
-        scale: the error with the reward $1/e = 0.37$, above 0. Default: 1, with "log" a factor of ten.
-        which: which number of a completion counts; see `ntloss.parsing.parse_number`. Default: "last". The
-            same for a true text, unless the whole text is a number.
+        scale: error at which the reward is $\exp(-1) \approx 0.37$, above 0. Default: 1, with "log" a factor
+            of ten.
+        which: which number of a completion counts; see `ntloss.parsing.parse_number`. It also applies to true
+            texts that are not a single number. Default: "last".
         invalid: reward of a completion without a number. Default: -1. A number that is too large for float64
             is a number, with reward 0.
 
@@ -221,7 +222,7 @@ _ERRORS: dict[str, Callable[[float, float], float]] = {
 
 
 def _true_number(given: Any, which: Which) -> float | None:
-    """The number of a dataset's row, or None if it has no finite one."""
+    """Return the number of a dataset's row, None without a finite one; a TypeError for other values."""
     if isinstance(given, str):
         whole = parse_number(given, "whole")
         given = parse_number(given, which) if whole is None else whole

@@ -64,8 +64,9 @@ class NumericMetrics:
     `invalid_rate`        `invalid` / (`count` - `skipped`), 0 to 1
     `exact_match`         share of *all* pairs with equal texts, ignoring surrounding white space, or with
                           equal numbers if either side was given as numbers
-    `accuracy`            share of pairs with $|\hat x - x| \le 10^{-8} + 10^{-5} |x|$ (`np.isclose`),
-                          before clipping; an invalid prediction is wrong
+    `accuracy`            share of the pairs that are not skipped with
+                          $|\hat x - x| \le 10^{-8} + 10^{-5} |x|$ (`np.isclose`), before clipping; an invalid
+                          prediction is wrong
     `accuracy_of_valid`   the same share among valid predictions
     `mae`, `median_ae`    mean and median of $|e|$, in the numbers' units
     `rmse`                $\sqrt{\mathrm{mean}(e^2)}$, in the numbers' units
@@ -75,8 +76,8 @@ class NumericMetrics:
     `spearman`            rank correlation, with mean ranks for ties; NaN if either side is constant
     `mape`                mean of $|e| / |x|$ where $x \ne 0$, as a fraction (0.1 is 10 %)
     `smape`               mean of $2 |e| / (|\hat x| + |x|)$, 0 to 2; 0 where both are 0
-    `digit_count_error`   mean difference in the number of digits before the decimal point, before clipping:
-                          1 for 999 and 1000
+    `digit_count_error`   mean absolute difference in the number of digits before the decimal point, before
+                          clipping: 1 for 999 and 1000
     ===================== =======================================================================
 
     All but the first seven are over valid predictions. Report them together with `invalid_rate`: a model that
@@ -227,7 +228,10 @@ class NumericMetrics:
 
 
 def gather(tensor: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
-    """Gather tensors of any length from all ranks, on the CPU; without `torch.distributed`, only this one."""
+    """Gather tensors of any length from all ranks, on the CPU.
+
+    Without `torch.distributed`, return this tensor alone.
+    """
     if not (dist.is_available() and dist.is_initialized()):
         return [tensor.cpu()]
     gathered: list[Any] = [None] * dist.get_world_size(group)

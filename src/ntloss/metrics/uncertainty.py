@@ -35,7 +35,7 @@ class QuantileMetrics:
 
     ======================= =====================================================================
     `count`                 number of rows
-    `skipped`               rows whose target is missing
+    `skipped`               rows whose target is NaN or infinite
     `invalid`               invalid predictions among the other rows
     `invalid_rate`          `invalid` / (`count` - `skipped`), 0 to 1
     `pinball_0.05`, ...     mean of $\max(\tau (x - \hat x_\tau), (\tau - 1)(x - \hat x_\tau))$ at each level

@@ -32,7 +32,7 @@ def align_labels(
         shift_labels: `[batch, seq]`, labels that are already aligned, as with context parallelism.
         position_ids: `[batch, seq]`; a packed sequence begins where they restart.
         num_items: count of labels over the accumulated batches and the ranks, or None.
-        num_numbers: the same count of numbers, or None.
+        num_numbers: likewise for numbers, or None.
         number_weights: `[batch, seq]`, factor of the number term at each of the `labels`.
 
     Returns:
@@ -41,8 +41,8 @@ def align_labels(
         `num_items_in_batch`, `num_numbers_in_batch`.
 
     Raises:
-        ValueError: only one of the counts is given, and it covers more than this batch; weights beside labels
-            that are already aligned.
+        ValueError: only one of the counts is given, and it covers more than this batch; `number_weights`
+            together with `shift_labels`.
     """
     ignore_index = loss.ignore_index
     sequence_ids = None

@@ -16,7 +16,7 @@ class TermSums:
     """Sums of both terms over batches, because the mean of batch means is not the mean over all labels.
 
     Attributes:
-        listening: whether a number-aware model passes its batches to `see`: while a Trainer evaluates.
+        listening: True while a Trainer evaluates: the number-aware model then passes its batches to `see`.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,8 @@ class TermSums:
 
         Args:
             loss: the loss that computed the terms.
-            inputs: arguments of its `forward`, by name; labels, what counts them, and divisors are read.
+            inputs: arguments of its `forward`, by name; labels, weights, sequence ids and the two counts are
+                read.
             terms: of the batch.
         """
         read = (inputs.get(name) for name in ("loss_weights", "sequence_ids", "number_weights"))

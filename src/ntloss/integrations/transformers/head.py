@@ -97,7 +97,7 @@ def logit_transform(config: Any) -> dict[str, float]:
         if isinstance(getattr(config, name, None), (int, float)):
             options.setdefault("logit_scale", float(getattr(config, name)))
     scaling = getattr(config, "logits_scaling", None)
-    if scaling is not None and config.model_type != "minicpm3":  # it scales before its head
+    if scaling is not None and config.model_type != "minicpm3":  # which scales the hidden states instead
         # Granite models divide by it, HyperCLOVA X multiplies.
         multiplies = config.model_type.startswith("hyperclovax")
         options.setdefault("logit_scale", float(scaling) if multiplies else 1 / scaling)
@@ -137,7 +137,7 @@ def head_tensors(head: nn.Module, hidden: Tensor) -> HeadTensors:
     if not hasattr(layer, "lora_A") or any(name in layer.lora_variant for name in active):
         raise ValueError(
             f"the head is wrapped by an adapter ({type(layer).__module__}.{type(layer).__name__}) which "
-            "has no separate low-rank weights: expected LoRA, without variants such as DoRA, "
+            "has no separate low-rank weights: expected plain LoRA (no variant such as DoRA), "
             "modules_to_save or trainable_token_indices. Use chunked=False, which computes the logits."
         )
     tensors = head_tensors(layer.base_layer, hidden)
@@ -181,7 +181,10 @@ def _with_lora(layer: Any, name: str, hidden: Tensor, tensors: HeadTensors) -> H
 
 
 def probe_of(head_forward: Any, hidden: Tensor) -> Tensor:
-    """Return one position of each row, scaled up for a soft cap to have an effect; `[..., 1, hidden]`."""
+    """Return the first position of each row, `[..., 1, hidden]`.
+
+    They are scaled so that their largest logit is 50, where a soft cap has an effect.
+    """
     probe = hidden[..., :1, :].detach()
     logits = head_forward(probe).abs()
     largest = float(torch.where(logits.isfinite(), logits, 0).max())  # a bias of -inf may disable tokens

@@ -27,12 +27,12 @@ class HeadHook:
     """A hook on the head of a model.
 
     The head's weight is read in its forward, the only place where sharded weights are gathered. The model
-    gets logits for no positions, so its later operations cost nothing. On the first call it gets
-    the logits of a probe, and what it makes of them is compared with the transform that the loss assumes.
+    receives empty logits, so its later operations cost nothing. On the first call it receives the logits of a
+    probe, and its output is compared with the assumed transform.
 
     Args:
         model: the model whose head is hooked.
-        transform: what the model is assumed to do to its logits.
+        transform: the transform that the model is assumed to apply to its logits.
     """
 
     def __init__(self, model: Any, transform: Transform) -> None:

@@ -76,7 +76,7 @@ def without_labels(model: Any, names: tuple[str, ...], kwargs: dict[str, Any]) -
         kwargs["use_cache"] = False
     has_inputs = any(kwargs.get(name) is not None for name in ("decoder_input_ids", "decoder_inputs_embeds"))
     if model.config.is_encoder_decoder and not has_inputs:
-        kwargs["decoder_input_ids"] = decoder_inputs_of(model, labels)
+        kwargs["decoder_input_ids"] = _decoder_inputs_of(model, labels)
     if kwargs.get("output_router_logits") or getattr(model.config, "output_router_logits", False):
         raise ValueError(
             f"{type(model).__name__} adds its routers' loss inline, which would be lost: omit "
@@ -85,7 +85,7 @@ def without_labels(model: Any, names: tuple[str, ...], kwargs: dict[str, Any]) -
     return kwargs
 
 
-def decoder_inputs_of(model: Any, labels: Tensor) -> Tensor:
+def _decoder_inputs_of(model: Any, labels: Tensor) -> Tensor:
     """Shift labels `[batch, seq]` to the right as an encoder-decoder does, or raise a ValueError."""
     for name in ("prepare_decoder_input_ids_from_labels", "_shift_right"):
         if hasattr(model, name):

@@ -104,7 +104,7 @@ class NumberAwareModel:
             delattr(self.model, name)
             if value is not None:
                 setattr(self.model, name, value)
-        # If our forward was wrapped since, as for autocast, it stays, and passes calls on.
+        # If this forward has been wrapped since, for example for autocast, it stays and passes calls on.
         if getattr(vars(self.model).get("forward"), "__func__", None) is self._entry:
             del self.model.forward
             if self._previous is not None:
@@ -137,8 +137,8 @@ class NumberAwareModel:
     def install(self) -> None:
         """Replace the model's loss by this one."""
         handles, forward = vars(self.model).setdefault(_STATE, []), vars(self.model).get("forward")
-        # A wrapper may still call the forward of an undone handle, which is then reused, unless something in
-        # between may answer without calling it, such as the forward that an SFTTrainer installs.
+        # A wrapper may still call the forward of an undone handle: reuse that forward. Not if a forward in
+        # between may answer without calling it, as an SFTTrainer's does.
         if handles and leads_to(forward, handles[-1]._entry):
             self._entry, self._previous = handles[-1]._entry, handles[-1]._previous
             handles[-1] = self
@@ -165,7 +165,7 @@ class NumberAwareModel:
         return self._generate(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model's forward, with this loss."""
+        """Run the model's forward, with this loss; see `compute` for its errors."""
         kwargs = self.as_keywords(args, kwargs)
         if not self.active or kwargs.get("labels") is None:
             return self._call(**{name: value for name, value in kwargs.items() if name not in _WITH_LABELS})
@@ -190,7 +190,7 @@ class NumberAwareModel:
         return type(self.model).forward(self.model, **kwargs)
 
     def compute(self, kwargs: dict[str, Any], from_hidden: bool) -> tuple[Any, Tensor]:
-        """Call the model with labels.
+        """Call the model with labels; a ValueError if it does not ask for a loss, or call its head.
 
         Args:
             kwargs: arguments of the call.
@@ -231,10 +231,10 @@ class NumberAwareModel:
                 hook.compute_next(None)
         if loss is None:
             never = (
-                "calls its head: use chunked=False, which computes the logits"
-                if self._asked
-                else "asks for a loss: expected a language model, whose loss_function was not replaced since"
+                "asks for a loss: expected a language model whose loss_function has not been replaced since"
             )
+            if self._asked:
+                never = "calls its head: use chunked=False, which computes the logits"
             raise ValueError(f"{type(self.model).__name__}.forward never {never}")
         loss = loss.to(outputs["logits"].device)  # accelerate may move the outputs of a spread model
         made = {**outputs, "loss": outputs["loss"] if self._calls_loss_function else loss}
@@ -243,7 +243,7 @@ class NumberAwareModel:
         return type(outputs)(**made), loss
 
     def _loss_function(self, logits: Tensor, labels: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Replaces `model.loss_function`."""
+        """Replace `model.loss_function`; a ValueError outside the model's forward, or twice in it."""
         if self._aligned is None:
             raise ValueError(
                 "model.loss_function was called outside the model's forward, or twice in it: call the model "
@@ -289,8 +289,8 @@ def make_number_aware(
     r"""Make a model's own loss number-aware: `model(**batch).loss` is cross-entropy plus $\lambda$ NTL.
 
     The model is changed in place; `handle.undo()` restores it. Models that call `model.loss_function` (Llama,
-    Qwen, Gemma, Mamba, GPT-2, ...) get another one. T5, BART and similar models, which compute their loss
-    inline, are called without labels. Nothing is saved with the model, and the keys of its state dict stay.
+    Qwen, Gemma, Mamba, GPT-2, ...) get a number-aware one. T5, BART and similar models compute their loss
+    inline and are called without labels. Nothing is saved with the model; its state dict keeps its keys.
 
     The loss is divided by `num_items_in_batch` and `num_numbers_in_batch` if the model is called with them.
     `make_trainer_number_aware(trainer)` makes a Trainer pass them, `CountedBatches(loader, handle)` computes
@@ -309,13 +309,13 @@ def make_number_aware(
             with `chunked` also `chunk_size` and `drop_ignored` of `NTLLinearCrossEntropyLoss`.
 
     Returns:
-        The handle: its `loss`, its `undo`.
+        The handle, with `loss` and `undo`.
 
     Raises:
         TypeError: an unknown option.
         ValueError: the tokenizer is another model's; the model has no head, or is already number-aware; its
-            class computes another loss than cross-entropy of its logits, or does not tell whether labels are
-            shifted.
+            class computes a loss other than cross-entropy of its logits, or does not determine whether labels
+            are shifted.
 
     Example:
         >>> import torch
@@ -344,7 +344,7 @@ def install_handle(
     shift: bool | None,
     options: dict[str, Any],
 ) -> Handle:
-    """Do the work of `make_number_aware` with a given class of handle."""
+    """Implement `make_number_aware`, with its errors, for a given class of handle."""
     model = without_wrappers(model)
     head = find_head(model)
     if handle_of(model) is not None:
@@ -354,10 +354,10 @@ def install_handle(
         )
     if "_loss_function" in vars(model):
         raise ValueError(
-            f"the loss_function of this {type(model).__name__} was replaced, and would be lost: use "
-            "NTLCrossEntropyLoss in yours, or restore the model's own"
+            f"the loss_function of this {type(model).__name__} has been replaced, and your function would be "
+            "lost: use NTLCrossEntropyLoss in it, or restore the model's own"
         )
-    check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
+    _check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
     vocabulary = vocabulary_for(numbers, head)
     check_inline_loss(model)
     shared = {name: value for name, value in options.items() if name in _OPTIONS}
@@ -370,7 +370,7 @@ def install_handle(
     return handle
 
 
-def check_options(options: dict[str, Any], expected: set[str]) -> None:
+def _check_options(options: dict[str, Any], expected: set[str]) -> None:
     """Raise a TypeError for options that are unknown, or that depend on the model."""
     if unknown := set(options) - expected:
         raise TypeError(
@@ -392,8 +392,7 @@ def _make_forward(model: nn.Module, index: int) -> Callable[..., Any]:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(self, _STATE)[index].forward(*args, **kwargs)
 
-    # Trainers read the signature. `functools.wraps` would let code that unwraps later wrappers go on to the
-    # stock forward.
+    # Trainers read the signature. `functools.wraps` would lead code that unwraps it to the stock forward.
     forward.__signature__ = inspect.signature(type(model).forward)  # type: ignore[attr-defined]
     forward.__doc__ = type(model).forward.__doc__
     return forward

@@ -79,7 +79,10 @@ class NumberCountingMixin:
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Any:
-        """Compute the Trainer's loss, with the count of numbers passed to the model."""
+        """Compute the Trainer's loss, with the count of numbers passed to the model.
+
+        Raise a ValueError if the Trainer does not take its loss from the number-aware model.
+        """
         num_numbers = None if num_items_in_batch is None else self._num_numbers_in_batch
         handle = None if num_numbers is None else handle_of(self.model)
         terms = None
@@ -157,7 +160,7 @@ def make_trainer_number_aware(
     Args:
         trainer: a `Trainer` or `Seq2SeqTrainer`, before `train()`.
         numbers: the tokenizer or `NumberVocabulary`. Default: `trainer.processing_class`.
-        args, options: of `make_number_aware`: criterion, weight, chunked, ...
+        args, options: passed to `make_number_aware`: criterion, weight, chunked, ...
 
     Returns:
         The handle: its `loss`, and `undo`, which restores the stock loss.
@@ -205,6 +208,7 @@ class WeightScheduleCallback(TrainerCallback):
 
     Raises:
         TypeError: `loss` has no weight, or `schedule` is not callable.
+        ValueError: `weight` is negative or not finite.
     """
 
     def __init__(self, loss: Any, schedule: Callable[[int], float], weight: float | None = None) -> None:
@@ -216,7 +220,10 @@ class WeightScheduleCallback(TrainerCallback):
 
 
 def check_uses_model_loss(trainer: Any) -> None:
-    """Raise a ValueError if an option of a Trainer replaces the model's loss, or averages it wrongly."""
+    """Raise a ValueError if an option of a Trainer replaces the model's loss, or averages it wrongly.
+
+    Raise a TypeError for anything but a Trainer.
+    """
     check_is_trainer(trainer)
     _check_compute_loss_func(trainer)
     _check_arguments(trainer)
@@ -255,6 +262,6 @@ def _check_arguments(trainer: Any) -> None:
         )
     if hasattr(trainer, "get_sp_size") and trainer.get_sp_size() > 1:  # absent in transformers 4
         raise ValueError(
-            "sequence parallelism averages the losses of the ranks by their labels, which is not the mean of "
-            "the number term: expected data, tensor or context parallelism"
+            "sequence parallelism weights the ranks' losses by their counts of labels, which does not give "
+            "the mean of the number term: expected data, tensor or context parallelism"
         )
