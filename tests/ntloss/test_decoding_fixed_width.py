@@ -170,7 +170,7 @@ def test_a_batch_takes_fewer_calls_than_a_loop() -> None:
         ({"quantiles": (0.5, 1.0), "digits": 3}, "above 0 and below 1"),
         ({"quantiles": (), "digits": 3}, "one or more numbers"),
         ({"digits": 0}, "digits of 1 or more"),
-        ({"digits": 12, "decimals": 9}, "18 in all"),
+        ({"digits": 12, "decimals": 9}, "at most 18 in total"),
         ({"decimals": 2}, "pass digits="),
         ({"signed": True}, "pass digits="),
         ({"max_digits": 19}, "expected 1 to 18"),

@@ -52,7 +52,7 @@ class Wasserstein:
 
     def __call__(self, x: CriterionInput) -> Tensor:
         """Compute the loss of each position, `[positions]`, in the units of the values unless squashed."""
-        return self.bind(x.values.double(), x.log_probs)(x)
+        return self.bind(x.values, x.log_probs)(x)
 
     def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
         """Return the loss; a ValueError if the distances between the values cannot be squashed."""
