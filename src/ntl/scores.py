@@ -74,7 +74,7 @@ def reference_scores(train: Sequence[str], examples: Sequence[Example]) -> dict[
 
     Returns:
         `constant_mae` and `constant_log_mae`: the errors of always answering the median of the training
-        answers, which a model must beat to have learnt anything. `noise_mae` and `noise_log_mae`: the errors
+        answers, which a model must beat to have learned anything. `noise_mae` and `noise_log_mae`: the errors
         of answering without the noise, which no model can beat; only if the noise of every answer is known.
 
     Example:

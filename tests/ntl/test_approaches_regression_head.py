@@ -48,7 +48,7 @@ def test_an_overfitted_model_answers_correctly_also_after_saving_and_loading(tmp
     assert other.model.config.ntl == approach.model.config.ntl
 
 
-def test_answers_are_standardised_by_the_training_answers():
+def test_answers_are_standardized_by_the_training_answers():
     approach = regression(["1", "3"], log_scale=False)
     batch = approach.collate(rows_of(approach, ["a", "b"], ["1", "3"]))
     with torch.no_grad():

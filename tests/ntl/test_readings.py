@@ -131,13 +131,13 @@ def test_an_untrained_model_with_plain_answers_runs_out_of_rows_and_says_so(monk
 def test_t5s_tokenizer_starts_numbers_with_a_space():
     approach = make(tokenizer=str(shared("tokenizers/t5")))
     space = approach.tokenizer.convert_tokens_to_ids("▁")
-    assert approach.answers.quantile_options()["prefix_ids"] == [space]
+    assert approach.answer_format.quantile_options()["prefix_ids"] == [space]
     # Its ids of an answer start with it, whatever the sign.
     for row in approach.encode(["q"] * 3, ["7", "-7", "0.5"])["labels"]:
         assert row[0] == space
     approach = make(tokenizer=str(shared("tokenizers/t5")), number_format="padded")
     approach.fit(["1", "20"])
-    options = approach.answers.quantile_options()
+    options = approach.answer_format.quantile_options()
     assert (options["prefix_ids"], options["digits"], options["signed"]) == ([space], 2, False)
     assert approach.quantiles(approach.model.eval(), ["3 + 4"], [0.5]).values.isfinite().all()
 

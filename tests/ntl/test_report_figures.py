@@ -36,7 +36,7 @@ def test_errors_are_grouped_by_the_true_numbers_digits():
     assert found == approx({0: 2 * math.log10(1.5), 1: 1.0, 3: 6.0, 10: 0.0})
 
 
-def test_ten_series_are_distinguishable_without_colour():
+def test_ten_series_are_distinguishable_without_color():
     looks = [series_style(i) for i in range(10)]
     assert len({(how.dashes, how.marker) for how in looks}) == 10
     assert len({(how.colour, how.dashes) for how in looks}) == 10

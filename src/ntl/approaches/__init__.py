@@ -31,7 +31,7 @@ class ModelSource(NamedTuple):
     """What a model is built from; see `ntl.approaches.pretrained.load_source`.
 
     Args:
-        settings: Model settings; `seed` initialises new weights.
+        settings: Model settings; `seed` initializes new weights.
         tokenizer: Tokenizer, to which encodings add their tokens. It splits digits, unless the encoding uses
             it unchanged.
         checkpoint: Configuration of the checkpoint, or None for a model from scratch.
@@ -47,7 +47,7 @@ class Share(NamedTuple):
 
     Args:
         loss: Scalar with a graph.
-        terms: Terms of the loss by name (`ce`, `ntl`, `number`, ...): detached scalars, normalised like the
+        terms: Terms of the loss by name (`ce`, `ntl`, `number`, ...): detached scalars, normalized like the
             loss.
     """
 
@@ -79,7 +79,7 @@ class Approach(Protocol):
         """
 
     def fit(self, answers: Iterable[str]) -> None:
-        """Compute what depends on the training answers: statistics that standardise, or the number format.
+        """Compute what depends on the training answers: statistics that standardize, or the number format.
 
         This is called once before training. It computes nothing for approaches that need neither, and for
         models that already have it from an earlier run.
@@ -101,13 +101,13 @@ class Approach(Protocol):
         """Pad encoded rows into a batch of tensors, which includes `labels`."""
 
     def count(self, batch: Batch) -> Tensor:
-        """Count the items that normalise the losses of this batch, `[k]`, float64.
+        """Count the items that normalize the losses of this batch, `[k]`, float64.
 
         Training sums the counts over the micro-batches and ranks of one update.
         """
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute this micro-batch's share of the loss, normalised by the counts of the whole update."""
+        """Compute this micro-batch's share of the loss, normalized by the counts of the whole update."""
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
         """Answer a batch of questions with texts (a regression head formats its number)."""

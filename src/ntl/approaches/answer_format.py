@@ -72,7 +72,7 @@ class AnswerFormat:
                 number_format.write(answer)
         else:
             found = NumberFormat.of_answers(answers, ntl.get("number_width"), ntl.get("number_places"))
-            fitted = zip(FORMAT_KEYS, (found.width, found.places, found.signed), strict=True)
+            fitted = zip(FORMAT_KEYS, (found.width, found.decimals, found.signed), strict=True)
             # A new dictionary, because copies of the configuration share the old one.
             self._config.ntl = {**ntl, **dict(fitted)}
         self.mask()
@@ -118,7 +118,7 @@ class AnswerFormat:
             options |= {"rtol": PLAIN_PRECISION, "max_rows": PLAIN_ROWS}
         else:
             samples = sample_numbers(number_format)
-            options |= {"digits": number_format.width, "decimals": number_format.places}
+            options |= {"digits": number_format.width, "decimals": number_format.decimals}
             options |= {"signed": number_format.signed}
         return {**options, "prefix_ids": self._start_ids(samples)}
 

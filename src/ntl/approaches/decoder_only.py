@@ -47,7 +47,9 @@ class DecoderOnly(LanguageModel):
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` of the whole row and `labels` of its end; see `Approach.encode`."""
-        labels = [[*ids, self.tokenizer.eos_token_id] for ids in self._plain(self.answers.write(answers))]
+        labels = [
+            [*ids, self.tokenizer.eos_token_id] for ids in self._plain(self.answer_format.write(answers))
+        ]
         rows = [prompt + answer for prompt, answer in zip(self.prompts(questions), labels, strict=True)]
         if self._longest is not None and (longest := max(map(len, rows), default=0)) > self._longest:
             raise UserError(

@@ -84,7 +84,7 @@ class LanguageModel:
     """T5 that reads and writes text; implements `ntl.approaches.Approach`.
 
     The loss is cross-entropy plus a weighted number token loss, both computed in one pass over the logits.
-    Without a criterion, NTL-WAS is reported but not minimised (its weight is 0).
+    Without a criterion, NTL-WAS is reported but not minimized (its weight is 0).
     """
 
     pads_left = False
@@ -105,12 +105,12 @@ class LanguageModel:
             self.vocabulary = _number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
         self.objective = _objective(self.vocabulary, loss)
         self._number_ids = torch.tensor(self.vocabulary.token_ids)
-        self.answers = AnswerFormat(self.model, self.tokenizer)
+        self.answer_format = AnswerFormat(self.model, self.tokenizer)
 
     @property
     def number_format(self) -> NumberFormat | None:
         """See `Approach.number_format`."""
-        return self.answers.number_format
+        return self.answer_format.number_format
 
     @property
     def ill_formed(self) -> int | None:
@@ -119,11 +119,11 @@ class LanguageModel:
 
     def fit(self, answers: Iterable[str]) -> None:
         """Choose the number format, if answers are padded; see `Approach.fit`."""
-        self.answers.fit(answers)
+        self.answer_format.fit(answers)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`; see `Approach.encode`."""
-        labels = self.encoding.encode(self.answers.write(answers))
+        labels = self.encoding.encode(self.answer_format.write(answers))
         return {"input_ids": self.prompts(questions), "labels": labels}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
@@ -185,7 +185,7 @@ class LanguageModel:
             register_fsdp_forward_method(self.model, "generate")
         prompt = 1 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
         options: dict[str, Any] = {"max_new_tokens": generation.max_new_tokens}
-        if (mask := self.answers.mask()) is not None:  # such answers end by themselves
+        if (mask := self.answer_format.mask()) is not None:  # such answers end by themselves
             options = {"max_new_tokens": mask.longest, "logits_processor": [mask.processor(prompt)]}
         with generation_mode(self.model, model):
             tokens = self.model.generate(
@@ -195,7 +195,7 @@ class LanguageModel:
                 do_sample=False,
                 synced_gpus=sharded,
             )
-        return self.answers.read(self.encoding.decode(tokens[:, prompt:].tolist()))
+        return self.answer_format.read(self.encoding.decode(tokens[:, prompt:].tolist()))
 
     def quantiles(
         self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
@@ -210,7 +210,7 @@ class LanguageModel:
                 "quantiles need the whole model in each process, and this one is sharded. Pass "
                 "evaluation.read=[greedy]."
             )
-        options = self.answers.quantile_options()
+        options = self.answer_format.quantile_options()
         batch = self._pad(self.prompts(questions))
         inputs = {key: value.to(self.model.device) for key, value in batch.items()}
         with generation_mode(self.model, model):

@@ -13,7 +13,7 @@ from transformers import T5Config, T5ForConditionalGeneration, T5Model, T5PreTra
 from ntl.approaches import Batch, ModelSource, Row, Share
 from ntl.approaches.batches import generation_mode, pad_questions
 from ntl.approaches.pretrained import build_model
-from ntl.approaches.standardise import NO_STATISTICS, fit, init_weights, restore, standardise
+from ntl.approaches.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
 from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.data import format_number
 from ntl.encodings.digits import TextEncoding
@@ -45,14 +45,14 @@ class T5ForRegression(T5PreTrainedModel):
         return model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Predict the standardised answer.
+        """Predict the standardized answer.
 
         Args:
             input_ids: Token ids of the questions, `[batch, seq]`.
             attention_mask: Mask with 0 at padding, `[batch, seq]`.
 
         Returns:
-            Standardised answers `[batch]`, float32; see `ntl.approaches.standardise`.
+            Standardized answers `[batch]`, float32; see `ntl.approaches.standardize`.
         """
         start = input_ids.new_full((len(input_ids), 1), self.config.decoder_start_token_id)
         states = self.transformer(
@@ -100,9 +100,9 @@ class RegressionHead:
         return torch.tensor([len(labels)], dtype=torch.float64, device=labels.device)
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute the share of the mean squared error of the standardised answers, the term `number`."""
+        """Compute the share of the mean squared error of the standardized answers, the term `number`."""
         predicted = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
-        target = standardise(batch["labels"], self.model.config)
+        target = standardize(batch["labels"], self.model.config)
         error = F.mse_loss(predicted, target, reduction="sum") / counts[0].clamp(min=1).to(predicted.dtype)
         return Share(error, {"number": error.detach()})
 

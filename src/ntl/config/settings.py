@@ -51,10 +51,10 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class LossSettings:
-    """Which loss to minimise in addition to cross-entropy, or in place of it at number tokens.
+    """Which loss to minimize in addition to cross-entropy, or in place of it at number tokens.
 
     Args:
-        criterion: A name from `ntloss.criterion_names()`. None minimises cross-entropy alone.
+        criterion: A name from `ntloss.criterion_names()`. None minimizes cross-entropy alone.
         options: Arguments of the criterion.
         weight: Weight λ of the criterion.
         reweigh: Whether probability on text costs more than the worst number.

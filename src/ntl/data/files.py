@@ -67,14 +67,14 @@ def read_pairs(path: Path) -> Iterator[Example]:
         )
 
 
-def question_and_answer(record: Any) -> list[Example]:
+def parse_pair(record: Any) -> list[Example]:
     """Convert a JSON object of prepared data, with the texts `question` and `answer`."""
     return [Example(get_value(record, "question"), get_value(record, "answer"))]
 
 
 def read_records(
     path: Path,
-    convert: Callable[[Any], Iterable[Example]] = question_and_answer,
+    convert: Callable[[Any], Iterable[Example]] = parse_pair,
     parse: Callable[[str], Any] = json.loads,
 ) -> Iterator[Example]:
     """Read a file with one record per line.

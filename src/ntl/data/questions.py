@@ -24,7 +24,7 @@ PLACES = ("one decimal place", "two decimal places", "three decimal places")
 SIZES = {"train-easy": 10, "train-medium": 50, "train-hard": 200, "interpolate": 100, "extrapolate": 5000}
 
 
-def questions(
+def generate_questions(
     split: str, modules: tuple[str, ...], rng: random.Random, exclude: Set[str]
 ) -> Iterator[Example]:
     """Generate an endless stream of questions that are not in `exclude`, cycling through the modules.

@@ -92,7 +92,7 @@ class Speller:
         return [self._characters[c] for c in number]
 
     def _normalize(self, text: str) -> str:
-        # Normalise as the tokenizer does: T5's converts full-width digits to ASCII, which then are numbers.
+        # Normalize as the tokenizer does: T5's converts full-width digits to ASCII, which then are numbers.
         normalizer = self.tokenizer.backend_tokenizer.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 

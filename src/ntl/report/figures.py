@@ -127,7 +127,7 @@ class DatasetFigures:
         self.room_for_legend = (0.0, 0.4 + 0.18 * len(self.groups))
         self.curves = [[run.folder.curve() for run in group.runs] for group in self.groups]
         # Predictions by test set, label and seed.
-        self.answers = {
+        self.predictions = {
             test: {g.label: found for g in self.groups if (found := g.predictions(test))}
             for test in dataset.tests
             if dataset.reference(test, "accuracy") is not None and not dataset.lacks_predictions(test)
@@ -136,14 +136,14 @@ class DatasetFigures:
     def draw(self) -> dict[str, Figure]:
         """Draw all figures that there is data for, by name."""
         figures = {"accuracy": self.accuracy(), "learning_curves": self.learning_curves()}
-        if self.answers:
+        if self.predictions:
             figures["error_by_magnitude"] = self.error_by_magnitude()
-        for test in self.answers:
+        for test in self.predictions:
             figures[f"digit_confusion_{test}"] = self.digit_confusion(test)
-        tests = [test for test in self.answers if test != "validation"]
+        tests = [test for test in self.predictions if test != "validation"]
         figures["calibration"] = draw_calibration(self.groups, tests, self.looks)
         for test in tests:
-            figures[f"intervals_{test}"] = draw_intervals(test, self.answers[test], self.looks)
+            figures[f"intervals_{test}"] = draw_intervals(test, self.predictions[test], self.looks)
         if noisy := [test for test in tests if self.dataset.has_noise(test)]:
             figures["overview"] = self.overview(noisy[0])
         return {name: figure for name, figure in figures.items() if figure is not None}
@@ -183,8 +183,8 @@ class DatasetFigures:
 
     def error_by_magnitude(self) -> Figure:
         """Draw the error by the number of digits of the true number."""
-        figure, axes = new_figure(len(self.answers), COLUMNS, (4.2, 3.0), self.room_for_legend)
-        for ax, (test, answers) in zip(axes, self.answers.items(), strict=True):
+        figure, axes = new_figure(len(self.predictions), COLUMNS, (4.2, 3.0), self.room_for_legend)
+        for ax, (test, answers) in zip(axes, self.predictions.items(), strict=True):
             digits: set[float] = set()
             for label, seeds in answers.items():
                 points = [error_by_digits(predictions) for predictions in seeds.values()]
@@ -200,7 +200,7 @@ class DatasetFigures:
 
     def digit_confusion(self, test: str) -> Figure | None:
         """Draw predicted against true digits of the first groups, or return None without any digit."""
-        answers = self.answers[test]
+        answers = self.predictions[test]
         shown = list(answers)[:MOST_MODELS]
         found = {label: list(chain.from_iterable(answers[label].values())) for label in shown}
         counts = {key: digit_counts(found[key[0]], key[1]) for key in product(shown, range(len(PLACES)))}
@@ -228,7 +228,7 @@ class DatasetFigures:
         If quantiles were read, predictions are the first model's intervals, beside the calibration of all
         models; otherwise they are the numbers of the first two models against the true ones.
         """
-        answers = list(self.answers[test].items())
+        answers = list(self.predictions[test].items())
         read = next((pair for pair in answers if next(iter(pair[1].values()))[0].lower is not None), None)
         shown = answers[:2] if read is None else [read]
         widths = [1.25, 1.35, 1.0, 1.0] if read or len(shown) > 1 else [1.25, 1.35, 1.0]

@@ -273,7 +273,9 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
         state: dict[str, Any] = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
         state["global_step"] + 0  # raises unless it is a number
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise unusable(checkpoint, f"{TRAINER_STATE_NAME} cannot be read ({describe(error)})") from None
+        raise checkpoint_error(
+            checkpoint, f"{TRAINER_STATE_NAME} cannot be read ({describe(error)})"
+        ) from None
     return state
 
 
@@ -289,11 +291,11 @@ def check_checkpoint(checkpoint: Path, model: PreTrainedModel) -> None:
     optimizer = () if any(checkpoint.glob("global_step*")) else ("optimizer*",)  # DeepSpeed has its own files
     for pattern in (*optimizer, "scheduler.pt", "rng_state*.pth", "model*.safetensors"):
         if not any(checkpoint.glob(pattern)):
-            raise unusable(checkpoint, f"it lacks {pattern}")
+            raise checkpoint_error(checkpoint, f"it lacks {pattern}")
     for file in checkpoint.iterdir():
         # `torch.save` writes zip files, whose directory stands at the end.
         if file.suffix in (".pt", ".pth", ".bin") and not is_zipfile(file):
-            raise unusable(checkpoint, f"{file.name} cannot be read")
+            raise checkpoint_error(checkpoint, f"{file.name} cannot be read")
     _check_model(checkpoint, model)
 
 
@@ -306,7 +308,7 @@ def _check_model(checkpoint: Path, model: PreTrainedModel) -> None:
             with safe_open(file, "pt") as weights:
                 found |= {key: list(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
     except (OSError, ValueError, SafetensorError) as error:
-        raise unusable(checkpoint, f"the model cannot be read ({describe(error)})") from None
+        raise checkpoint_error(checkpoint, f"the model cannot be read ({describe(error)})") from None
     trained = {"number_format": "plain", **trained}  # earlier versions did not say so
     wrong = f"training_args.resume_from_checkpoint={checkpoint} "
     advice = "expected a checkpoint of the same model. Choose the model that the checkpoint was trained with."
@@ -321,7 +323,7 @@ def _check_model(checkpoint: Path, model: PreTrainedModel) -> None:
             raise UserError(f"{wrong}has {key} of shape {found[key]}, not {shapes.get(key)}; {advice}")
 
 
-def unusable(checkpoint: Path | str, reason: str) -> UserError:
+def checkpoint_error(checkpoint: Path | str, reason: str) -> UserError:
     """Make the error of a checkpoint that training cannot continue from."""
     return UserError(
         f"{checkpoint} is not a complete checkpoint: {reason}; expected all files that training writes. "

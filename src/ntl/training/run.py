@@ -20,7 +20,7 @@ from transformers.integrations import get_reporting_integration_callbacks
 from ntl.approaches import Approach, build_approach
 from ntl.config.settings import RunSettings
 from ntl.data import TaskData, evenly_spaced, load_task
-from ntl.encodings.cache import tokenize
+from ntl.training.token_cache import tokenize
 from ntl.errors import UserError, describe
 from ntl.evaluation import check_readings, describe_metrics, evaluate, evaluate_tests
 from ntl.training.folders import check_checkpoint, check_folder, open_folder, place_evaluation
@@ -71,7 +71,7 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
 
 
 def training_arguments(settings: RunSettings) -> Seq2SeqTrainingArguments:
-    """Make the trainer's arguments. Under `torchrun`, this initialises the process group.
+    """Make the trainer's arguments. Under `torchrun`, this initializes the process group.
 
     Raises:
         UserError: transformers rejects the arguments, or a tracker cannot be used. The message quotes the

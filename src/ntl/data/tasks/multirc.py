@@ -45,7 +45,7 @@ def plan(settings: Mapping[str, Any]) -> Plan:
     return plan_files(settings, [OFFICIAL], PREPARED.files)
 
 
-def passage(record: Any) -> list[Example]:
+def parse_passage(record: Any) -> list[Example]:
     """Convert one passage of SuperGLUE's files.
 
     Args:
@@ -91,7 +91,7 @@ PREPARED = Layout(
 )
 OFFICIAL = Layout(
     {"train": "train.jsonl", "validation": "train.jsonl", "test": "val.jsonl"},
-    partial(read_records, convert=passage),
+    partial(read_records, convert=parse_passage),
     _passage_of,
 )
 ON_HUB = Layout({"train": "train", "validation": "train", "test": "validation"}, _from_rows, _passage_of)

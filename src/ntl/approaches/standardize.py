@@ -1,4 +1,4 @@
-"""What number heads share: initial weights, and answers standardised by those for training.
+"""What number heads share: initial weights, and answers standardized by those for training.
 
 The statistics are stored in `config.ntl`, so that they are saved with the model.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, T5PreTrainedModel
 from transformers import initialization as init
 
-from ntl.encodings.xval import LARGEST
+from ntl.encodings.number_values import LARGEST
 from ntl.errors import UserError
 
 NO_STATISTICS: dict[str, Any] = {"answer_mean": None, "answer_deviation": None}
@@ -31,7 +31,7 @@ def init_weights(model: T5PreTrainedModel, module: nn.Module) -> None:
 def fit(config: PreTrainedConfig, answers: Sequence[float]) -> None:
     """Compute the statistics of the training answers in `config.ntl`, unless it has them already.
 
-    If there are no answers, predictions are not standardised.
+    If there are no answers, predictions are not standardized.
     """
     if config.ntl["answer_mean"] is None:
         values = _scaled(torch.tensor(answers, dtype=torch.float64), config)
@@ -41,8 +41,8 @@ def fit(config: PreTrainedConfig, answers: Sequence[float]) -> None:
         config.ntl = {**config.ntl, "answer_mean": mean, "answer_deviation": deviation or 1.0}
 
 
-def standardise(values: Tensor, config: PreTrainedConfig) -> Tensor:
-    """Standardise numbers of any shape, float64, into float32 targets of the head.
+def standardize(values: Tensor, config: PreTrainedConfig) -> Tensor:
+    """Standardize numbers of any shape, float64, into float32 targets of the head.
 
     Raises:
         UserError: The model has no statistics of training answers.
