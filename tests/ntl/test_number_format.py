@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from ntl.approaches import IGNORE, build_approach
 from ntl.config.settings import ModelSettings
 from ntl.data import Example, TaskData
-from ntl.training.token_cache import tokenize
 from ntl.encodings.digits import TextEncoding, load_tokenizer, split_digits
 from ntl.encodings.format_mask import FormatMask
 from ntl.encodings.number_format import NumberFormat
 from ntl.errors import UserError
 from ntl.evaluation import evaluate
+from ntl.training.token_cache import tokenize
 
 SHAPES = {"t5-tiny": "t5", "llama-tiny": "decoder_only", "mamba-tiny": "decoder_only"}
 TOKENIZERS = {"shipped": None, "t5": "tokenizers/t5", "gpt2": "tokenizers/gpt2"}

@@ -3,9 +3,9 @@
 An approach combines an encoding of numbers, a model, a loss and a way to decode answers:
 
     language_model   T5 with digits as tokens, the unchanged tokenizer, or the Regression Transformer's tokens
-    decoder_only     Llama, Mamba, ...: question and answer in one row, with the loss on the answer only
+    decoder_only     Llama, Mamba, ...: question and answer in one sequence, with the loss on the answer only
     xval             T5 with one [NUM] token scaled by the value, and a number head
-    regression_head  T5 with one output
+    regression_head  T5 with a regression head that predicts one number
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class Approach(Protocol):
         Answers that do not fit `number_format` are encoded as they are.
 
         Raises:
-            UserError: A text cannot be encoded (a regression head needs numeric answers).
+            UserError: A text cannot be encoded (a regression head needs numeric answers), or the model was
+                not fitted to training answers.
         """
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
@@ -107,10 +108,18 @@ class Approach(Protocol):
         """
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute this micro-batch's share of the loss, normalized by the counts of the whole update."""
+        """Compute this micro-batch's share of the loss, normalized by the counts of the whole update.
+
+        Raises:
+            UserError: The model was not fitted to training answers.
+        """
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
-        """Answer a batch of questions with texts (a regression head formats its number)."""
+        """Answer a batch of questions with texts (a regression head formats its number).
+
+        Raises:
+            UserError: The model was not fitted to training answers.
+        """
 
     def quantiles(
         self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]

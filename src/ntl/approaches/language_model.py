@@ -61,7 +61,7 @@ class T5WithPlaces(T5ForConditionalGeneration):
         self.post_init()
 
     def set_input_embeddings(self, new_embeddings: nn.Embedding) -> None:
-        """Replace the embeddings, which may have another size."""
+        """Replace the embeddings, whose size may differ."""
         self.shared = new_embeddings
         self._replace_embeddings()
         self.tie_weights()
@@ -132,7 +132,7 @@ class LanguageModel:
         return {**self._pad([row["input_ids"] for row in rows]), "labels": labels}
 
     def count(self, batch: Batch) -> Tensor:
-        """Count labels, what the number term is averaged over, and number tokens; see `Approach.count`."""
+        """Count the labels, the items that the number term is averaged over, and the number tokens."""
         counts = *self.objective.normalizers(batch["labels"]), self._is_number(batch["labels"]).sum()
         return torch.stack(counts).double()
 
@@ -178,7 +178,7 @@ class LanguageModel:
         if not questions:
             return []
         batch = self._pad(self.prompts(questions))
-        # Every forward pass gathers sharded parameters, so all ranks must run equally many.
+        # Every forward pass gathers sharded parameters, so all ranks must run the same number of passes.
         sharded = is_sharded(self.model)
         if sharded and "generate" not in vars(self.model):
             # `generate` calls the encoder directly, bypassing the hook that gathers the embeddings.
@@ -200,12 +200,12 @@ class LanguageModel:
     def quantiles(
         self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
     ) -> NumberQuantiles:
-        """Walk or search the digits for quantiles; see `Approach.quantiles`.
+        """Find the quantiles digit by digit; see `Approach.quantiles`.
 
         Raises:
             UserError: The model is sharded, or does not fit the number format.
         """
-        if is_sharded(self.model):  # the search of each rank takes another number of forward passes
+        if is_sharded(self.model):  # each rank's search takes a different number of forward passes
             raise UserError(
                 "quantiles need the whole model in each process, and this one is sharded. Pass "
                 "evaluation.read=[greedy]."
@@ -218,7 +218,8 @@ class LanguageModel:
                 return number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
             except (ValueError, TypeError) as error:
                 raise UserError(
-                    f"quantiles cannot be read from this model: {error} Or pass evaluation.read=[greedy]."
+                    f"quantiles cannot be read from this model: {error} Alternatively, pass "
+                    "evaluation.read=[greedy]."
                 ) from error
 
     def _pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
@@ -226,7 +227,11 @@ class LanguageModel:
 
 
 def _number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:
-    """Find the number tokens that a tokenizer writes: digits or, if it does not split them, all numbers."""
+    """Find the number tokens that a tokenizer writes: digits or, if it does not split them, all numbers.
+
+    Raises:
+        UserError: The tokenizer has no number tokens that can be used.
+    """
     try:
         with warnings.catch_warnings():
             # A tokenizer that splits digits never writes the omitted tokens, such as `▁4` and `42`.
@@ -239,6 +244,7 @@ def _number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size:
 
 
 def _objective(vocabulary: NumberVocabulary, loss: LossSettings) -> NTLCrossEntropyLoss:
+    """Make the loss; a UserError says which of its settings is invalid."""
     if loss.criterion is None:
         loss = LossSettings("wasserstein", weight=0.0, label_smoothing=loss.label_smoothing)
     try:

@@ -24,8 +24,8 @@ from ntloss.parsing import parse_number
 class T5ForRegression(T5PreTrainedModel):
     """T5 whose decoder reads only its start token; a linear layer maps its state to the number.
 
-    It differs from transformers' `T5ForSequenceClassification` with one label in the decoder. There, the
-    decoder reads the whole question again, which costs as much as the encoder and adds no information.
+    In transformers' `T5ForSequenceClassification`, the decoder reads the whole question again, which costs as
+    much as the encoder and adds no information.
     """
 
     def __init__(self, config: T5Config):
@@ -38,7 +38,7 @@ class T5ForRegression(T5PreTrainedModel):
 
     @classmethod
     def from_config(cls, config: T5Config) -> T5ForRegression:
-        """Build the model with the same encoder and decoder as a language model of the same random state."""
+        """Build the model with the encoder and decoder that a language model has with the same random state."""
         body = T5ForConditionalGeneration(config).state_dict()
         model = cls(config)
         model.transformer.load_state_dict({k: v for k, v in body.items() if k != "lm_head.weight"})

@@ -194,7 +194,7 @@ def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: in
         values: Predicted numbers `[batch, seq]`, float32.
     """
     config = model.config
-    # Every forward pass gathers sharded parameters, so all ranks must run equally many.
+    # Every forward pass gathers sharded parameters, so all ranks must run the same number of passes.
     may_stop = not isinstance(model, FSDPModule)
     count = len(questions["input_ids"])
     token = questions["input_ids"].new_full((count, 1), config.decoder_start_token_id)

@@ -1,7 +1,9 @@
-"""Numbers of one length: leading zeros, a sign and decimals, so that digits of one place are at one position.
+"""Numbers padded to one length, so that each decimal place has a fixed position.
+
+Leading zeros, a sign and decimals are added as needed.
 
 In a format of three digits with a sign and one decimal, 7 is written `+007.0` and -12.5 is written `-012.5`.
-Numbers are decimals, so no digit is rounded.
+Numbers are handled as `Decimal`, so no digit is rounded.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ class NumberFormat:
 
         Args:
             answers: Numbers in plain text; at least one.
-            width: Digits before the point. None is as many as the answers need.
-            decimals: Digits after the point. None is as many as the answers need.
+            width: Digits before the point. None: as many as the answers need.
+            decimals: Digits after the point. None: as many as the answers need.
 
         Returns:
             The format.
@@ -145,7 +147,7 @@ class NumberFormat:
         """
         if len(text) != self.length or any(c not in self.allowed(i) for i, c in enumerate(text)):
             raise ValueError(
-                f"{text[:80]!r} is not in the number format; expected a text like {self!r} writes"
+                f"{text[:80]!r} is not in the number format; expected a text as {self!r} writes it"
             )
         return format_number(_parse(text))
 

@@ -20,11 +20,11 @@ from transformers.integrations import get_reporting_integration_callbacks
 from ntl.approaches import Approach, build_approach
 from ntl.config.settings import RunSettings
 from ntl.data import TaskData, evenly_spaced, load_task
-from ntl.training.token_cache import tokenize
 from ntl.errors import UserError, describe
 from ntl.evaluation import check_readings, describe_metrics, evaluate, evaluate_tests
 from ntl.training.folders import check_checkpoint, check_folder, open_folder, place_evaluation
 from ntl.training.run_folder import Metrics, RunFolder
+from ntl.training.token_cache import tokenize
 from ntl.training.trainer import ApproachTrainer
 
 PLATEAU = {"factor": 0.5, "patience": 5}  # options of the published reduce_lr_on_plateau schedule

@@ -32,7 +32,7 @@ from transformers import (
 from ntl.approaches import Approach
 from ntl.errors import UserError, describe
 from ntl.evaluation import describe_metrics
-from ntl.training.folders import read_state, checkpoint_error
+from ntl.training.folders import checkpoint_error, read_state
 from ntl.training.run_folder import CHECKPOINT, Metrics, RunFolder
 
 REPORT_EVERY = 5  # updates between two progress reports
