@@ -251,7 +251,7 @@ def test_invalid_settings_are_errors(settings, loss, complaint):
 
 def test_a_hub_name_fails_at_once_without_access_to_the_hub(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match="or pass model_args.model_name_or_path=null to train from scratch"):
+    with pytest.raises(UserError, match=r"or pass model_args\.model_name_or_path=null to train from scratch"):
         build_approach(ModelSettings(checkpoint="someone/some-t5"), LossSettings())
 
 

@@ -246,7 +246,7 @@ GOOD = '{"question": "How many, 1 or 2?", "answer": "Two.\\n#### 2"}\n'
         ('{"question": "How many', "it is not JSON"),
         ("", "it is not JSON"),
         ("[1]", "found '\\[1\\]'; expected an object with the key 'question'"),
-        ('{"question": "How many?"}', "the key 'answer' is missing; it has 'question'"),
+        ('{"question": "How many?"}', "the key 'answer' is missing; the object has 'question'"),
         ('{"question": " ", "answer": "#### 1"}', "'question' is ' '; expected non-empty text"),
         ('{"question": 3, "answer": "#### 1"}', "'question' is '3'; expected non-empty text"),
         (
@@ -345,7 +345,10 @@ def test_a_malformed_passage_is_an_error_that_names_file_and_line(load, tmp_path
     good = passage("Text.", ("Who?", [("Ann", 1)]))
     for odd, complaint in (
         ('{"idx": 1}', "the key 'passage' is missing"),
-        (good.replace('"label": 1', '"other": 1'), "the key 'label' is missing; it has 'text', 'other'"),
+        (
+            good.replace('"label": 1', '"other": 1'),
+            "the key 'label' is missing; the object has 'text', 'other'",
+        ),
         (good.replace('"Text."', "7"), "'text' is '7'; expected non-empty text"),
         (good.replace('"questions": [', '"questions": [5, '), "found '5'; expected an object"),
     ):

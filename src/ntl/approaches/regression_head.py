@@ -38,7 +38,10 @@ class T5ForRegression(T5PreTrainedModel):
 
     @classmethod
     def from_config(cls, config: T5Config) -> T5ForRegression:
-        """Build the model with the encoder and decoder that a language model has with the same random state."""
+        """Build the model.
+
+        Its encoder and decoder are those of a language model built from the same random state.
+        """
         body = T5ForConditionalGeneration(config).state_dict()
         model = cls(config)
         model.transformer.load_state_dict({k: v for k, v in body.items() if k != "lm_head.weight"})

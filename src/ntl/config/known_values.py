@@ -22,7 +22,10 @@ from ntloss import criterion_names
 
 
 class Rule(NamedTuple):
-    """What a value must be: `expected` says it in error messages, with an example as the user writes it."""
+    """A rule for a value.
+
+    `expected` describes valid values in error messages; `example` is one, as the user writes it.
+    """
 
     expected: str
     example: Any
@@ -34,8 +37,8 @@ def check_values(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:
 
     Args:
         config: A composed configuration, whose keys are known.
-        files: The same configuration without the overrides. A key without a rule whose value is true or false
-            here takes only these.
+        files: The same configuration without the overrides. A key that has no rule, and is true or false
+            here, accepts only true and false.
 
     Raises:
         UserError: A value is invalid. The message says what was given, what is expected, and an example.
@@ -60,18 +63,18 @@ def check_values(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:
 
 
 def one_of(*names: str) -> Rule:
-    """Return the rule of one of several names."""
+    """Return a rule that accepts one of several names."""
     return Rule(f"one of: {', '.join(names)}", names[0], lambda value: value in names)
 
 
 def whole_number(least: int, example: int, most: float = inf) -> Rule:
-    """Return the rule of a whole number from `least` to `most`."""
+    """Return a rule that accepts a whole number from `least` to `most`."""
     bounds = f"of at least {least}" if most == inf else f"from {least} to {most}"
     return Rule(f"a whole number {bounds}", example, lambda v: type(v) is int and least <= v <= most)
 
 
 def number(example: float, above: float = -inf, least: float = -inf, below: float = inf) -> Rule:
-    """Return the rule of a number within bounds; `least` itself is valid, `above` and `below` are not."""
+    """Return a rule that accepts a number within bounds: `least` itself, but not `above` and `below`."""
     named = {"above": above, "at least": least, "below": below}
     bounds = " and ".join(f"{word} {bound:g}" for word, bound in named.items() if abs(bound) < inf)
     return Rule(
@@ -82,23 +85,24 @@ def number(example: float, above: float = -inf, least: float = -inf, below: floa
 
 
 def or_null(rule: Rule, meaning: str = "") -> Rule:
-    """Return the rule of a value that may also be null."""
+    """Return a rule that accepts null too."""
     null = f"null ({meaning})" if meaning else "null"
     return Rule(f"{null} or {rule.expected}", rule.example, lambda v: v is None or rule.fits(v))
 
 
 def list_of(item: Rule, example: str) -> Rule:
-    """Return the rule of a list, not empty and without repetition."""
+    """Return a rule that accepts a non-empty list without duplicates."""
 
     def fits(values: Any) -> bool:
         good = isinstance(values, list) and bool(values) and all(map(item.fits, values))
         return good and len(set(values)) == len(values)
 
-    return Rule(f"a list, not empty and without repetition, each item {item.expected}", example, fits)
+    expected = f"a non-empty list without duplicates, in which each item is {item.expected}"
+    return Rule(expected, example, fits)
 
 
 def mapping(example: str) -> Rule:
-    """Return the rule of keys and values."""
+    """Return a rule that accepts keys and values."""
     return Rule("keys and values", example, lambda value: isinstance(value, Mapping))
 
 
@@ -106,7 +110,7 @@ BOOLEAN = Rule("true or false", "true", lambda value: isinstance(value, bool))
 COUNT = whole_number(1, 8)
 SEED = whole_number(0, 1, 2**32 - 1)
 NOT_NEGATIVE = number(0.1, least=0)
-TEXT = Rule("a text", "text", lambda value: isinstance(value, str) and value != "")
+TEXT = Rule("a non-empty string", "text", lambda value: isinstance(value, str) and value != "")
 FOLDER = TEXT._replace(expected="the path of a folder", example="some/folder")
 
 
@@ -169,9 +173,9 @@ DATA_RULES = {
 def _data_rules(data: Mapping[str, Any], name: str = "") -> dict[str, Rule]:
     """Map the settings of a dataset to rules, some of which depend on the dataset or on other settings.
 
-    `name` is the dataset's name in its file, with which its other settings belong together.
+    `name` is the dataset's name in its file; the file's other settings belong to that dataset.
     """
-    named = f"{name}, as in its file; dataset_args=NAME chooses another one of: "
+    named = f"{name}, as in its file; to choose another dataset, pass dataset_args=NAME with one of: "
     smallest = 1 if data.get("log_scale") is True else 0  # there is no logarithm of 0
     longer = data["digits"] + 1 if type(data.get("digits")) is int else 2
     rules = {

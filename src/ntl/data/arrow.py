@@ -1,6 +1,6 @@
 """Cache examples in memory-mapped Arrow files.
 
-The full mathematics dataset has 26 million pairs. As Python objects, they would take gigabytes in every
+The paper's mathematics mixture has 26 million pairs. As Python objects, they would take gigabytes in every
 process. Memory-mapped, they are shared through the page cache, and a run starts at once.
 """
 
@@ -57,7 +57,7 @@ class ArrowExamples(Sequence[Example]):
 def read_cached(
     source: Sequence[Any], settings: Mapping[str, Any], read: Callable[[], Iterable[Example]]
 ) -> ArrowExamples:
-    """Read examples into an Arrow file, unless it is cached already.
+    """Read examples into an Arrow file, unless they are cached already.
 
     If several processes request the same examples at once, one reads them and the others wait. An interrupted
     call leaves no partial file that a later call would use.

@@ -67,7 +67,10 @@ def _by_module(inside: str) -> Layout:
 
 
 def generate(settings: Mapping[str, Any]) -> TaskData:
-    """Generate simpler questions of the same modules; no two of training, validation and tests share any."""
+    """Generate simpler questions of the same modules.
+
+    Training, validation and test sets share no question.
+    """
     rng = random.Random(settings["data_seed"])
     held_out: set[str] = set()
 

@@ -68,7 +68,7 @@ def parse_passage(record: Any) -> list[Example]:
 
 
 def _from_rows(rows: Iterable[Any]) -> Iterator[Example]:
-    """Convert the hub's rows, which hold one answer each, with the answers to a question in succession."""
+    """Convert the hub's rows: each holds one answer; consecutive rows hold the answers to one question."""
     for (text, question), answers in groupby(
         rows, lambda row: (get_value(row, "paragraph"), get_value(row, "question"))
     ):
@@ -76,7 +76,10 @@ def _from_rows(rows: Iterable[Any]) -> Iterator[Example]:
 
 
 def _example(text: str, question: str, answers: Iterable[Any], key: str) -> list[Example]:
-    """Return the example of a question, none if no answer is correct. `key` is that of an answer's text."""
+    """Return a question's example in a list, which is empty if no answer is correct.
+
+    `key` is that of an answer's text.
+    """
     correct = [get_value(answer, key) for answer in answers if get_value(answer, "label", int) == 1]
     return [Example(f"{text}{BETWEEN}{question}", " | ".join(correct))] if correct else []
 

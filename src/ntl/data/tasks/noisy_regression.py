@@ -29,6 +29,9 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     Returns:
         Training, validation and one test set. No test or validation question is in the training set.
         `Example.expected` is the answer's median, which minimizes the mean absolute error.
+
+    Raises:
+        UserError: The range of the integers has too few questions to hold out for validation and test.
     """
     low, high, weights = settings["smallest"], settings["largest"], settings["weights"]
     held_out = settings["validation_size"] + settings["test_size"]
