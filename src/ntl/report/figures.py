@@ -41,7 +41,7 @@ ERROR_CURVES = {
     "eval_median_mae": ("MAE of the median", "mean absolute error"),
 }
 NOISE_CURVES = {**ERROR_CURVES, **CROSS_ENTROPY}
-OTHER_TOKENS = "xVal"  # writes [NUM] for a number: its cross-entropy is of other tokens than digits
+OTHER_TOKENS = "xVal"  # writes [NUM] for a number: its cross-entropy covers no digit tokens
 FEWEST_SEEDS = 5  # with fewer, an interval is so wide that it hides the seeds
 FEWEST = 10  # minimum answers of a seed per bin of magnitude; fewer are too noisy
 LARGEST_MAGNITUDE = 10  # digits
@@ -54,7 +54,9 @@ SHOWN = {
     "exact_match": "share of equal texts",
 }
 COLUMNS = 3
-SEEDS_NOTE = f"dots: seeds; from {FEWEST_SEEDS} seeds on, the mean with its 95 % confidence interval"
+SEEDS_NOTE = (
+    f"dots: seeds; with at least {FEWEST_SEEDS} seeds, also the mean with its 95 % confidence interval"
+)
 
 
 def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
@@ -195,7 +197,7 @@ class DatasetFigures:
             ax.set_ylim(bottom=0)
             ax.set(title=test, xlabel="integer digits of the true number (0: below 1)")
             ax.set_ylabel("mean error, log10")
-        add_legend(figure, f"{LINES_NOTE}; from {FEWEST} answers per point")
+        add_legend(figure, f"{LINES_NOTE}; at least {FEWEST} answers per point")
         return figure
 
     def digit_confusion(self, test: str) -> Figure | None:
@@ -253,7 +255,7 @@ class DatasetFigures:
         if read is not None:
             axes[2].set_xlabel("questions by true number (line)")
             plot_calibration(axes[3], self.groups, test, self.looks)
-            axes[3].set_title("intervals: promised, found")
+            axes[3].set_title("coverage: nominal, empirical")
         return figure
 
     def _seeds(self, ax: Axes, test: str, metric: str, by_reading: bool = False) -> list[Group]:
@@ -285,7 +287,7 @@ class DatasetFigures:
         ax.set_xlabel("updates")
 
     def _scale_errors(self, ax: Axes, test: str) -> None:
-        """Scale an axis of errors for trained models, as early ones write numbers with too many digits."""
+        """Scale an error axis to trained models, because models early in training write too many digits."""
         smallest = min((m["mae"] for m in self.dataset.metrics(test) if m.get("mae")), default=1.0)
         floor = self.dataset.reference(test, "noise_mae")
         ax.set_yscale("log")

@@ -1,4 +1,4 @@
-"""Do a run: load the data and the model, train or resume, evaluate, and write the results."""
+"""Execute a run: load the data and the model, train or resume, evaluate, and write the results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLATEAU = {"factor": 0.5, "patience": 5}  # options of the published reduce_lr_o
 
 
 def run(settings: RunSettings, on_progress: Callable[[float], None] | None = None) -> dict[str, Metrics]:
-    """Do a run, or the part of it that is not done yet.
+    """Execute a run, or the part of it that is not done yet.
 
     Args:
         settings: Settings from `paper_keys.read_settings`.
@@ -163,7 +163,11 @@ def answer_tests(
     model: nn.Module,
     say: Callable[[str], None],
 ) -> dict[str, Metrics]:
-    """Evaluate the validation and test sets that are not evaluated yet, and write the results."""
+    """Evaluate the validation and test sets that are not evaluated yet, and write the results.
+
+    Raises:
+        UserError: A question cannot be answered with these settings, or a file in the folder cannot be read.
+    """
     parts = {"validation": data.validation, **data.tests}
     data = replace(data, tests={name: evenly_spaced(part, settings.samples) for name, part in parts.items()})
     folder, record, generation = place_evaluation(settings, data)

@@ -71,7 +71,7 @@ class ApproachTrainer(Seq2SeqTrainer):
             args=args,
             model=approach.model,
             data_collator=approach.collate,
-            processing_class=approach.tokenizer,  # saved with every checkpoint, which so can answer questions
+            processing_class=approach.tokenizer,  # saved, so that each checkpoint can answer questions
             **datasets,
         )
         self.approach, self.measure, self.folder = approach, measure, folder
@@ -122,10 +122,11 @@ class ApproachTrainer(Seq2SeqTrainer):
         self.save_model()
 
     def _load_optimizer_and_scheduler(self, checkpoint):
+        """Load their states; a UserError says why they do not fit."""
         try:
             super()._load_optimizer_and_scheduler(checkpoint)
         except (OSError, LookupError, ValueError) as error:
-            # Its files are whole (see `check_checkpoint`), but another optimizer or launcher wrote them.
+            # The files are complete (see `check_checkpoint`), but another optimizer or launcher wrote them.
             raise checkpoint_error(
                 checkpoint, f"the optimizer's state does not fit ({describe(error)})"
             ) from error
@@ -231,7 +232,7 @@ class ProgressReporter(TrainerCallback):
         self.report = report
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Report, if due after this update."""
+        """Report the share every `REPORT_EVERY` updates, and after the last one."""
         if state.global_step % REPORT_EVERY == 0 or state.global_step == state.max_steps:
             self.report(state.global_step / state.max_steps)
 
