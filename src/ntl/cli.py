@@ -79,7 +79,7 @@ def run_program(
         message, code = f"{message}Free some space. {advice}", 2
     # Under torchrun every process raises the same error; only one prints it.
     if os.environ.get("RANK", "0") == "0":
-        print(f"{name}: {message}", file=sys.stderr)
+        print(f"{name}: {message}".rstrip(), file=sys.stderr)  # there may be no advice
     return code
 
 

@@ -24,7 +24,7 @@ from ntl.approaches.answer_format import PLAIN_PRECISION
 from ntl.approaches.batches import evaluation_mode
 from ntl.config.settings import GenerationSettings
 from ntl.data import Example, TaskData, evenly_spaced
-from ntl.errors import UserError
+from ntl.errors import UserError, not_a_number
 from ntl.scores import (
     SPACED,
     SPACED_LEVELS,
@@ -192,11 +192,8 @@ def check_readings(approach: Approach, data: TaskData, generation: GenerationSet
     example: Example | None = None
     for example in chain(data.validation, *data.tests.values()):
         if parse_number(example.answer, "whole") is None:
-            raise UserError(
-                f"the answer {example.answer[:80]!r} is not a single number, and "
-                f"evaluation.read=[{','.join(generation.quantile_readings)}] needs single numbers; expected "
-                "answers such as -12.5. Choose another dataset, or pass evaluation.read=[greedy]."
-            )
+            read = f"evaluation.read=[{','.join(generation.quantile_readings)}]"
+            raise not_a_number(example.answer, read, "pass evaluation.read=[greedy]")
     if example is not None:
         approach.quantiles(approach.model, [example.question], SPACED_LEVELS)
 

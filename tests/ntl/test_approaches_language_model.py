@@ -236,7 +236,7 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_rejected(tmp_
             "config_overrides.d_modell is unknown. Did you mean model_args.config_overrides.d_model",
         ),
         ({"config": {"model_type": "t5", "feed_forward_proj": "wavy"}}, {}, "wavy"),
-        ({"checkpoint": "/nowhere"}, {}, "model_name_or_path=/nowhere is not a folder"),
+        ({"checkpoint": "/nowhere"}, {}, "model_name_or_path=/nowhere is neither a folder"),
         ({}, {"criterion": "euclid"}, "no criterion is called 'euclid'. Expected one of crps, digit_entropy"),
         ({}, {"criterion": "wasserstein", "options": {"p": 2}}, "has no option 'p'"),
         ({}, {"criterion": "dist2", "reweigh": True}, "reweigh"),

@@ -97,7 +97,7 @@ def test_pretrained_weights_get_a_regression_head(tmp_path):
 
 def test_an_answer_that_is_not_a_number_is_an_error_that_quotes_it():
     approach = make(head="regression", loss=CE)
-    with pytest.raises(UserError, match="'3 apples' is not a number"):
+    with pytest.raises(UserError, match="'3 apples' is not a single number"):
         approach.encode(["a"], ["3 apples"])
-    with pytest.raises(UserError, match="'yes' is not a number"):
+    with pytest.raises(UserError, match="'yes' is not a single number; a regression head expects"):
         approach.fit(["yes"])

@@ -163,6 +163,22 @@ def test_an_unknown_missing_or_ineffective_key_of_a_comparison_is_an_error(overr
         load_comparison(["objectives=[ce]", override])
 
 
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("model_args.config_name=null", "None; expected the name of a shape, or a folder that holds config"),
+        ("model_args.config_name=5", "5; expected the name of a shape"),
+        ("model_args.model_name_or_path=5", "5; expected null or a folder or a name on the hub"),
+        ("model_args.tokenizer_name_or_path=5", "5; expected null or a folder or a name on the hub"),
+        ("training_args.output_dir=5", "5; expected null or the path of a folder"),
+        ("dataset_args.hub=5", "5; expected null or the name of a dataset on the hub"),
+    ],
+)
+def test_a_name_that_is_read_as_a_number_or_null_is_an_error(override, expected):
+    with pytest.raises(UserError, match=f"{override.partition('=')[0]} is {expected}"):
+        plan_runs([*SCRATCH, "dataset_args=gsm8k", override])
+
+
 def folder_of(command):
     config = compose_config("run_language_modeling", shlex.split(command), "ntl-train")
     return str(read_settings(config).output_dir)

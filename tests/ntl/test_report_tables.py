@@ -270,6 +270,16 @@ def test_a_full_disk_while_drawing_leaves_no_report(tmp_path, monkeypatch, capsy
     assert report(tmp_path) == 0
 
 
+def test_an_error_of_the_disk_without_a_number_is_quoted(tmp_path, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise OSError("image file is truncated")
+
+    make_run(tmp_path / "runs/a", "T5", 0)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", fail)
+    assert report(tmp_path) == 2
+    assert "cannot be written (image file is truncated)" in capsys.readouterr().err
+
+
 def test_a_killed_report_does_not_block_the_next_one(tmp_path, monkeypatch):
     make_run(tmp_path / "runs/a", "T5", 0)
     (tmp_path / "out/.unfinished-abc").mkdir(parents=True)  # killed while drawing

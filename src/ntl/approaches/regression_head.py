@@ -17,7 +17,7 @@ from ntl.approaches.standardize import NO_STATISTICS, fit, init_weights, restore
 from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.data import format_number
 from ntl.encodings.digits import TextEncoding
-from ntl.errors import UserError
+from ntl.errors import not_a_number
 from ntloss.parsing import parse_number
 
 
@@ -125,10 +125,8 @@ class RegressionHead:
 
 
 def _number(answer: str) -> float:
+    """Parse an answer; a UserError quotes one that is not a single number."""
     number = parse_number(answer, "whole")
     if number is None:
-        raise UserError(
-            f"the answer {answer[:80]!r} is not a number; a regression head expects one number. Choose "
-            "another dataset or another model."
-        )
+        raise not_a_number(answer, "a regression head", "choose another model")
     return number

@@ -1,4 +1,4 @@
-"""The configuration: its files, which Hydra finds by this package's name, and the modules that use them.
+"""The configuration: its files, and the modules that compose, check and translate it.
 
-The modules compose the configuration, check it and translate it into settings.
+Hydra finds the files by this package's name.
 """

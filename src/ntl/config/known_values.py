@@ -112,6 +112,7 @@ SEED = whole_number(0, 1, 2**32 - 1)
 NOT_NEGATIVE = number(0.1, least=0)
 TEXT = Rule("a non-empty string", "text", lambda value: isinstance(value, str) and value != "")
 FOLDER = TEXT._replace(expected="the path of a folder", example="some/folder")
+MODEL = TEXT._replace(expected="a folder or a name on the hub", example="google-t5/t5-small")
 
 
 @cache
@@ -133,6 +134,11 @@ def _rules() -> dict[str, Rule]:
         "model_args.number_format": one_of(*NUMBER_FORMATS),
         "model_args.number_width": or_null(COUNT, "as many as the training answers need"),
         "model_args.number_places": or_null(whole_number(0, 2), "as many as the training answers need"),
+        "model_args.model_name_or_path": or_null(MODEL),
+        "model_args.tokenizer_name_or_path": or_null(MODEL),
+        "model_args.config_name": TEXT._replace(
+            expected="the name of a shape, or a folder that holds config.json", example="t5-tiny"
+        ),
         "model_args.config_overrides": or_null(mapping("{dropout_rate: 0.0}")),
         "model_args.number_token_loss_weight": NOT_NEGATIVE,
         "model_args.number_token_loss_function": or_null(one_of(*NUMBER_TOKEN_LOSS_FUNCTIONS)),
@@ -157,6 +163,7 @@ DATA_RULES = {
     **dict.fromkeys(("data_seed", "split_seed"), whole_number(0, 1)),
     **dict.fromkeys(("source", "destination", "cache_dir", "data_dir"), FOLDER),
     "mode": Rule("null, because only mathematics_dataset has modes", "null", lambda value: value is None),
+    "hub": or_null(TEXT._replace(expected="the name of a dataset on the hub", example="openai/gsm8k")),
     "annotations": one_of("remove", "keep"),
     "validation_share": number(0.1, above=0, below=1),
     "noise": NOT_NEGATIVE,
@@ -219,6 +226,7 @@ def _training_rules() -> dict[str, Rule]:
             lambda v: COUNT.fits(v) or v == -1,
         ),
         "seed": SEED,
+        "output_dir": or_null(FOLDER),
         "lr_scheduler_kwargs": or_null(mapping("{factor: 0.5}")),
         "resume_from_checkpoint": Rule(
             "true, null or a checkpoint's folder", "true", lambda v: isinstance(v, bool | str | None)

@@ -32,7 +32,8 @@ class Example(NamedTuple):
 
     Args:
         question: Text that the model reads.
-        answer: Text that the model should write. Most tasks have numeric answers; MultiRC's are mostly words.
+        answer: Text that the model should write. Most tasks have numeric answers; MultiRC's are mostly in
+            words.
         expected: The answer without noise, or None for tasks without noise.
     """
 

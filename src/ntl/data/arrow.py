@@ -69,7 +69,7 @@ def read_cached(
         read: Returns the examples; called only if they are not cached.
 
     Raises:
-        UserError: The folder cannot be written, or `read` raises one.
+        UserError: The folder cannot be written, the source cannot be read, or `read` raises one.
     """
     folder = Path(settings["cache_dir"]).expanduser()
     depends_on = {key: value for key, value in settings.items() if key not in INDEPENDENT}
@@ -78,7 +78,7 @@ def read_cached(
     if not path.exists():
         with writing(folder), FileLock(path.with_suffix(".lock")):
             if not path.exists():
-                _write(path, iter(read()))
+                _write(path, _read_source(read))
     return ArrowExamples(path)
 
 
@@ -102,6 +102,17 @@ def writing(folder: Path) -> Iterator[None]:
             f"dataset_args.cache_dir={folder} cannot be written ({error.strerror or error}); expected a "
             "folder with room for a copy of the data. Pass for example dataset_args.cache_dir=some/folder."
         ) from None
+
+
+def _read_source(read: Callable[[], Iterable[Example]]) -> Iterator[Example]:
+    """Yield the examples. An OSError becomes a UserError here, or `writing` would blame the cache."""
+    try:
+        yield from read()
+    except OSError as error:
+        raise UserError(
+            f"the data cannot be read ({error}); expected files that stay readable until they are cached. "
+            "Restore them, or choose other data."
+        ) from error
 
 
 def _write(path: Path, examples: Iterator[Example]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from ntl.data import format_number
-from ntl.errors import UserError
+from ntl.errors import UserError, not_a_number
 
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 
@@ -170,11 +170,7 @@ def _parse(answer: str) -> Decimal:
         UserError: The answer is not a single number.
     """
     if _NUMBER.fullmatch(answer.strip()) is None:
-        raise UserError(
-            f"the answer {answer[:80]!r} is not a single number such as -12.5; number_format=padded writes "
-            "nothing else. Pass model_args.number_format=plain, or choose a dataset whose answers are single "
-            "numbers."
-        )
+        raise not_a_number(answer, "model_args.number_format=padded", "pass model_args.number_format=plain")
     return Decimal(answer.strip()) or Decimal(0)  # one zero, without a sign
 
 

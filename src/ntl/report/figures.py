@@ -23,6 +23,7 @@ from ntl.report.uncertainty import (
     MOST_MODELS,
     draw_calibration,
     draw_intervals,
+    find_intervals,
     plot_calibration,
     plot_intervals,
 )
@@ -230,9 +231,9 @@ class DatasetFigures:
         If quantiles were read, predictions are the first model's intervals, beside the calibration of all
         models; otherwise they are the numbers of the first two models against the true ones.
         """
-        answers = list(self.predictions[test].items())
-        read = next((pair for pair in answers if next(iter(pair[1].values()))[0].lower is not None), None)
-        shown = answers[:2] if read is None else [read]
+        read = find_intervals(self.predictions[test])[:1]
+        firsts = [(label, *next(iter(seeds.items()))) for label, seeds in self.predictions[test].items()]
+        shown = read or firsts[:2]
         widths = [1.25, 1.35, 1.0, 1.0] if read or len(shown) > 1 else [1.25, 1.35, 1.0]
         figure, axes = new_figure(len(widths), len(widths), (3.3, 3.3), widths=widths)
         self._curves(axes[0], "eval_mae")
@@ -246,13 +247,12 @@ class DatasetFigures:
         if max(m.get("mae") or 0.0 for m in self.dataset.metrics(test)) > 30 * floor:
             axes[1].set_xscale("log")  # a model that is hardly trained would compress the rest
         axes[1].set_title(f"{test} MAE (dots: seeds)")
-        for ax, (label, seeds) in zip(axes[2:], shown, strict=False):
-            seed, predictions = next(iter(seeds.items()))
-            plot = _scatter if read is None else plot_intervals
+        for ax, (label, seed, predictions) in zip(axes[2:], shown, strict=False):
+            plot = plot_intervals if read else _scatter
             plot(ax, predictions, self.looks[label].colour)
             ax.set_title(f"{label} (seed {seed})")
         axes[2].set_ylabel("predicted")
-        if read is not None:
+        if read:
             axes[2].set_xlabel("questions by true number (line)")
             plot_calibration(axes[3], self.groups, test, self.looks)
             axes[3].set_title("coverage: nominal, empirical")
@@ -287,7 +287,10 @@ class DatasetFigures:
         ax.set_xlabel("updates")
 
     def _scale_errors(self, ax: Axes, test: str) -> None:
-        """Scale an error axis to trained models, because models early in training write too many digits."""
+        """Scale an error axis to trained models.
+
+        Models early in training write numbers with too many digits.
+        """
         smallest = min((m["mae"] for m in self.dataset.metrics(test) if m.get("mae")), default=1.0)
         floor = self.dataset.reference(test, "noise_mae")
         ax.set_yscale("log")

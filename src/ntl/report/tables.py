@@ -205,15 +205,19 @@ def _is_constant(cells: Sequence[str]) -> bool:
     return len(cells) > 1 and len({cell.strip("*").partition(" ± ")[0] for cell in cells}) == 1
 
 
+def _metric_names(dataset: Dataset, test: str) -> set[str]:
+    return {name for metrics in dataset.metrics(test) for name in metrics}
+
+
 def _metric_columns(dataset: Dataset, test: str) -> list[Column]:
-    names = {name for metrics in dataset.metrics(test) for name in metrics}
+    names = _metric_names(dataset, test)
     numbers = NOISE_COLUMNS if dataset.has_noise(test) else NUMBER_COLUMNS
     columns = (*FINAL_ANSWER, *(numbers if "accuracy" in names else TEXT_COLUMNS))
     return [column for column in columns if column.metric in names]
 
 
 def _uncertainty_columns(dataset: Dataset, test: str) -> list[Column]:
-    names = {name for metrics in dataset.metrics(test) for name in metrics}
+    names = _metric_names(dataset, test)
     return [column for column in UNCERTAINTY_COLUMNS if column.metric in names]
 
 

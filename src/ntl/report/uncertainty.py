@@ -66,9 +66,7 @@ def draw_intervals(
 
     `answers` holds predictions by label and seed. Returns None if no quantiles were read.
     """
-    firsts = [(label, *next(iter(seeds.items()))) for label, seeds in answers.items()]
-    read = [(label, seed, [p for p in own if p.lower is not None]) for label, seed, own in firsts]
-    shown = [row for row in read if row[2]][:MOST_MODELS]
+    shown = find_intervals(answers)[:MOST_MODELS]
     if not shown:
         return None
     figure, axes = new_figure(len(shown), COLUMNS, (5.2, 3.0), (0.0, 0.3))
@@ -81,6 +79,15 @@ def draw_intervals(
         fontsize=8,
     )
     return figure
+
+
+def find_intervals(
+    answers: Mapping[str, Mapping[int, Sequence[Prediction]]],
+) -> list[tuple[str, int, list[Prediction]]]:
+    """Return the label, the first seed and its predictions with an interval, for each model that has any."""
+    firsts = [(label, *next(iter(seeds.items()))) for label, seeds in answers.items()]
+    read = [(label, seed, [p for p in own if p.lower is not None]) for label, seed, own in firsts]
+    return [row for row in read if row[2]]
 
 
 def plot_intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
@@ -100,7 +107,7 @@ def plot_intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> 
 
 
 def _coverage(group: Group, test: str) -> list[dict[float, float]]:
-    """Return, for each seed with quantiles, the share of answers covered by nominal coverage."""
+    """Map nominal coverage to the share of answers covered, for each seed with quantiles."""
     curves = (
         {
             float(name.removeprefix(COVERAGE)) / 100: value

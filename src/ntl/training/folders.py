@@ -163,8 +163,8 @@ def open_folder(settings: RunSettings, approach: Approach) -> None:
         folder.write_record(replace(new_record(settings), parameters=parameters))
     except OSError as error:
         raise UserError(
-            f"training_args.output_dir={folder} cannot be written ({error.strerror}); expected a writable "
-            "folder. Choose another one."
+            f"training_args.output_dir={folder} cannot be written ({error.strerror or error}); expected a "
+            "writable folder. Choose another one."
         ) from None
 
 

@@ -166,7 +166,7 @@ def answer_tests(
     """Evaluate the validation and test sets that are not evaluated yet, and write the results.
 
     Raises:
-        UserError: A question cannot be answered with these settings, or a file in the folder cannot be read.
+        UserError: There are no questions, an answer cannot be encoded, or a file cannot be read.
     """
     parts = {"validation": data.validation, **data.tests}
     data = replace(data, tests={name: evenly_spaced(part, settings.samples) for name, part in parts.items()})

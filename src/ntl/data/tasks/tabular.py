@@ -41,6 +41,9 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         UserError: The file cannot be read, a column is missing, a target is not a finite number, or there are
             too few rows.
     """
+    # The command line reads a column's name such as 2019 as a number.
+    names = {key: str(settings[key]) for key in ("target", "split_by") if settings[key] is not None}
+    settings = {**settings, **names}
     table, target = _read(settings["file"]), settings["target"]
     columns = settings["columns"] or [name for name in table.columns if name != target]
     _check_columns(table, columns, settings)
@@ -55,6 +58,13 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     validation, rest = rest[-settings["validation_size"] :], rest[: -settings["validation_size"]]
     seen = {example.question for example in (*validation, *test)}
     train = [example for example in rest if example.question not in seen]
+    needed = settings["train_size"] or 1
+    if len(train) < needed:
+        raise UserError(
+            f"{settings['file']} has {len(train)} training rows whose question is in neither the validation "
+            f"nor the test set; expected at least {needed}. Lower dataset_args.train_size, validation_size "
+            "or test_size, or add dataset_args.columns that distinguish the rows."
+        )
     # The rows next to the held-out ones: those of a split by time are the latest.
     return TaskData(train[-(settings["train_size"] or len(train)) :], validation, {"test": test})
 
