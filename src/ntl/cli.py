@@ -50,8 +50,11 @@ def run_program(
         advice: How to continue after an interrupt or once a full disk has room.
 
     Returns:
-        The exit code: the program's own, 2 for a user-fixable error, 130 if interrupted, 141 if the output
-        pipe was closed.
+        The exit code: the program's own, 2 for a user-fixable error, 130 if interrupted, 141 if the reader of
+        `--help` closed the pipe.
+
+    Raises:
+        BrokenPipeError, OSError: The error is neither a closed pipe of `--help` nor a full disk.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -76,11 +79,16 @@ def run_program(
         message, code = f"{message}Free some space. {advice}", 2
     # Under torchrun every process raises the same error; only one prints it.
     if os.environ.get("RANK", "0") == "0":
-        print(f"{name}: {message}", file=sys.stderr)
+        print(f"{name}: {message}".rstrip(), file=sys.stderr)  # there may be no advice
     return code
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
+    """Run the command that comes first.
+
+    Raises:
+        UserError: The command is unknown, or a package that the lab needs is not installed.
+    """
     command, *rest = arguments or ["--help"]
     if command in HELP_OPTIONS:
         print(USAGE)

@@ -1,4 +1,4 @@
-"""The lab's user-fixable error, and how others are quoted in it."""
+"""The lab's user-fixable error, and helpers for its messages."""
 
 
 class UserError(Exception):
@@ -6,6 +6,14 @@ class UserError(Exception):
 
     The command line prints the message on one line, without a traceback, and exits with code 2.
     """
+
+
+def not_a_number(answer: str, reader: str, advice: str) -> UserError:
+    """Make the error of an answer that is not a single number, but read by something that expects one."""
+    return UserError(
+        f"the answer {answer[:80]!r} is not a single number; {reader} expects answers such as -12.5. Choose "
+        f"another dataset, or {advice}."
+    )
 
 
 def describe(error: Exception) -> str:

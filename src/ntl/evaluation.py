@@ -24,7 +24,7 @@ from ntl.approaches.answer_format import PLAIN_PRECISION
 from ntl.approaches.batches import evaluation_mode
 from ntl.config.settings import GenerationSettings
 from ntl.data import Example, TaskData, evenly_spaced
-from ntl.errors import UserError
+from ntl.errors import UserError, not_a_number
 from ntl.scores import (
     SPACED,
     SPACED_LEVELS,
@@ -41,12 +41,12 @@ from ntl.training.run_folder import Metrics, Prediction, RunFolder
 from ntloss.parsing import parse_number
 
 REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
-# The first of these that a task has measures how many answers are right.
+# Metrics of correct answers, in order of preference.
 RIGHT = ("exact_final_answer", "exact_number", "exact_match")
 ERRORS = ("mae", "log_mae")
 
 Answer = tuple[str, Distribution | None]
-"""One question's text and, if a reading needs it, the distribution of its number."""
+"""An answer's text and, if a reading needs it, the distribution of its number."""
 T = TypeVar("T")
 
 
@@ -94,16 +94,16 @@ def evaluate(
     batches = batches_by_length([len(e.question) for e in examples], min(generation.batch_size, share))
     # A rank with fewer batches repeats the last one to keep in step; `_gather` counts it once.
     rounds = math.ceil(len(batches) / world)
-    numbers = [min(number, len(batches) - 1) for number in range(rank, rounds * world, world)]
-    mine = {number: [examples[i] for i in batches[number]] for number in numbers}
+    indices = [min(index, len(batches) - 1) for index in range(rank, rounds * world, world)]
+    mine = {index: [examples[i] for i in batches[index]] for index in indices}
     answers: dict[int, list[Answer]] = {}
     ill_formed: dict[int, int] = {}
     with evaluation_mode(model):
         losses = _losses(approach, model, mine)
-        for number, batch in mine.items():
+        for index, batch in mine.items():
             before = approach.ill_formed or 0
-            answers[number] = _answers(approach, model, [e.question for e in batch], generation)
-            ill_formed[number] = (approach.ill_formed or 0) - before
+            answers[index] = _answers(approach, model, [e.question for e in batch], generation)
+            ill_formed[index] = (approach.ill_formed or 0) - before
     found = _gather(answers)
     answered = {
         i: answer for n, batch in enumerate(batches) for i, answer in zip(batch, found[n], strict=True)
@@ -181,21 +181,19 @@ def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]
 
 
 def check_readings(approach: Approach, data: TaskData, generation: GenerationSettings) -> None:
-    """Try out, before training, whether the readings fit the model and the data.
+    """Check, before training, that the readings fit the model and the data.
 
     Raises:
-        UserError: A reading needs quantiles, but an answer is not a single number, or the model has none.
+        UserError: A reading needs quantiles, but an answer is not a single number, or quantiles cannot be
+            read from the model.
     """
     if not generation.quantile_readings:
         return
     example: Example | None = None
     for example in chain(data.validation, *data.tests.values()):
         if parse_number(example.answer, "whole") is None:
-            raise UserError(
-                f"the answer {example.answer[:80]!r} is not a single number, and "
-                f"evaluation.read=[{','.join(generation.quantile_readings)}] reads nothing else; expected "
-                "numbers such as -12.5. Choose another dataset, or pass evaluation.read=[greedy]."
-            )
+            read = f"evaluation.read=[{','.join(generation.quantile_readings)}]"
+            raise not_a_number(example.answer, read, "pass evaluation.read=[greedy]")
     if example is not None:
         approach.quantiles(approach.model, [example.question], SPACED_LEVELS)
 
@@ -212,19 +210,19 @@ def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
 def _losses(approach: Approach, model: nn.Module, batches: Mapping[int, Sequence[Example]]) -> Metrics:
     """Compute the teacher-forced loss and its terms, as if all examples of all ranks were one batch.
 
-    `batches` are those of this rank, by their numbers.
+    `batches` are those of this rank, by their indices.
     """
     device = next(model.parameters()).device
     encoded, shares = {}, {}
-    for number, batch in batches.items():
+    for index, batch in batches.items():
         columns = approach.encode([e.question for e in batch], [e.answer for e in batch])
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        encoded[number] = approach.collate(rows)
-    own = {number: approach.count(tensors).cpu() for number, tensors in encoded.items()}
+        encoded[index] = approach.collate(rows)
+    own = {index: approach.count(tensors).cpu() for index, tensors in encoded.items()}
     counts = torch.stack(list(_gather(own).values())).sum(0).to(device)
-    for number, tensors in encoded.items():
+    for index, tensors in encoded.items():
         share = approach.loss(model, {k: v.to(device) for k, v in tensors.items()}, counts)
-        shares[number] = {"loss": float(share.loss), **{name: float(x) for name, x in share.terms.items()}}
+        shares[index] = {"loss": float(share.loss), **{name: float(x) for name, x in share.terms.items()}}
     found = _gather(shares).values()
     names = dict.fromkeys(chain.from_iterable(found))
     totals = {name: sum(terms.get(name, 0.0) for terms in found) for name in names}
@@ -283,5 +281,5 @@ def _number(text: str) -> float | None:
 
 
 def _gather(mine: Mapping[int, T]) -> dict[int, T]:
-    """Merge what all ranks have computed for their batches, by the batch's number, on every rank."""
-    return {number: value for share in gather_object([mine]) for number, value in share.items()}
+    """Merge what all ranks have computed for their batches, by the batch's index, on every rank."""
+    return {index: value for share in gather_object([mine]) for index, value in share.items()}

@@ -60,7 +60,7 @@ def _train(arguments: Sequence[str]) -> int:
         return 0
     overrides = [argument for argument in arguments if argument not in MULTIRUN_OPTIONS]
     runs = plan_runs(overrides, multirun=len(overrides) < len(arguments))
-    from ntl.training.run import run  # imports transformers, so only once the configuration is checked
+    from ntl.training.run import run  # slow to import, so only after the configuration is checked
 
     for settings in runs:
         run(settings)
@@ -97,7 +97,7 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
 
 
 def _swept_values(override: str) -> list[str]:
-    """Return one override for each value of a sweep, or the override itself if it is none."""
+    """Return one override for each value of a sweep, or the override itself if it is not a sweep."""
     try:
         (parsed,) = OverridesParser.create().parse_overrides([override])
     except OverrideParseException:

@@ -1,8 +1,8 @@
 """Compute metrics of answers: of numbers, of texts, and of the distributions that numbers are read from.
 
-A greedily decoded number is made digit by digit, and errors are judged by distance, for which the median and
-the mean of the model's distribution are better. The same quantiles give an interval, whose coverage says how
-well the model knows its own error.
+Greedy decoding takes the most likely digit at each step. For errors that measure distance, the median and the
+mean of the model's distribution are better. The same quantiles give an interval; its coverage shows how well
+the model knows its own error.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from ntloss import NumericMetrics, QuantileMetrics
 from ntloss.parsing import number_texts, parse_number
 
 SPACED = 20
-"""Number of equally spaced quantiles whose mean is the mean, and whose coverage is measured."""
+"""Number of equally spaced quantiles.
+
+Their average estimates the mean, and the coverage of the intervals between them is reported.
+"""
 SPACED_LEVELS = tuple((k + 0.5) / SPACED for k in range(SPACED))
 
 
 class Distribution(NamedTuple):
-    """What was read out of the model's distribution for one question; NaN where it writes no number.
+    """The quantities read from the model's distribution for one question; NaN if the model writes no number.
 
     Args:
         spaced: The quantiles of `SPACED_LEVELS`, ascending.
@@ -34,7 +37,7 @@ class Distribution(NamedTuple):
         upper: Upper end of the interval.
         mean: The mean.
         mass: Probability that the model writes a number, as `NumberQuantiles.mass`.
-        unresolved: Share of the quantiles that the search did not find within its rows.
+        unresolved: Share of the quantiles that the search did not resolve within its budget of rows.
     """
 
     spaced: Sequence[float]
@@ -74,8 +77,9 @@ def reference_scores(train: Sequence[str], examples: Sequence[Example]) -> dict[
 
     Returns:
         `constant_mae` and `constant_log_mae`: the errors of always answering the median of the training
-        answers, which a model must beat to have learnt anything. `noise_mae` and `noise_log_mae`: the errors
-        of answering without the noise, which no model can beat; only if the noise of every answer is known.
+        answers, which a model must beat to have learned anything. `noise_mae` and `noise_log_mae`: the errors
+        of answering without the noise, which no model can beat on average; only if every example has a
+        noise-free answer.
 
     Example:
         >>> scores = reference_scores(["1", "2", "9"], [Example("a", "4", 3.0), Example("b", "1", 3.0)])
@@ -180,10 +184,10 @@ def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: st
 def reading_scores(
     read: Sequence[Distribution], answers: Sequence[str], generation: GenerationSettings
 ) -> dict[str, float | None]:
-    """Score each reading, and the distributions that they come from; all answers are single numbers.
+    """Score each reading and the distributions behind them. All answers must be single numbers.
 
     Returns:
-        The metrics of `number_scores` for each reading, with its name in front (`median_mae`); `crps`;
+        The metrics of `number_scores` for each reading, prefixed with its name (`median_mae`); `crps`;
         `interval_coverage`, `interval_width` and `interval_score` of the intervals; `coverage_95`,
         `coverage_85`, ... of the central intervals between the spaced quantiles, see
         `ntloss.QuantileMetrics`; and the means of `mass` and `unresolved` as `number_mass` and
@@ -208,7 +212,7 @@ def reading_scores(
 
 
 def interval_levels(interval: float) -> tuple[float, float]:
-    """Return the quantiles at the ends of the interval with a share of the distribution."""
+    """Return the levels of the quantiles that bound the central interval with this share of the mass."""
     return (1 - interval) / 2, (1 + interval) / 2
 
 

@@ -236,7 +236,7 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_rejected(tmp_
             "config_overrides.d_modell is unknown. Did you mean model_args.config_overrides.d_model",
         ),
         ({"config": {"model_type": "t5", "feed_forward_proj": "wavy"}}, {}, "wavy"),
-        ({"checkpoint": "/nowhere"}, {}, "model_name_or_path=/nowhere is not a folder"),
+        ({"checkpoint": "/nowhere"}, {}, "model_name_or_path=/nowhere is neither a folder"),
         ({}, {"criterion": "euclid"}, "no criterion is called 'euclid'. Expected one of crps, digit_entropy"),
         ({}, {"criterion": "wasserstein", "options": {"p": 2}}, "has no option 'p'"),
         ({}, {"criterion": "dist2", "reweigh": True}, "reweigh"),
@@ -251,7 +251,7 @@ def test_invalid_settings_are_errors(settings, loss, complaint):
 
 def test_a_hub_name_fails_at_once_without_access_to_the_hub(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match="model_name_or_path=null trains from scratch"):
+    with pytest.raises(UserError, match=r"or pass model_args\.model_name_or_path=null to train from scratch"):
         build_approach(ModelSettings(checkpoint="someone/some-t5"), LossSettings())
 
 

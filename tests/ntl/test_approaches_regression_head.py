@@ -48,7 +48,7 @@ def test_an_overfitted_model_still_answers_correctly_after_saving_and_loading(tm
     assert other.model.config.ntl == approach.model.config.ntl
 
 
-def test_answers_are_standardised_by_the_training_answers():
+def test_answers_are_standardized_by_the_training_answers():
     approach = regression(["1", "3"], log_scale=False)
     batch = approach.collate(rows_of(approach, ["a", "b"], ["1", "3"]))
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_pretrained_weights_get_a_regression_head(tmp_path):
 
 def test_an_answer_that_is_not_a_number_is_an_error_that_quotes_it():
     approach = make(head="regression", loss=CE)
-    with pytest.raises(UserError, match="'3 apples' is not a number"):
+    with pytest.raises(UserError, match="'3 apples' is not a single number"):
         approach.encode(["a"], ["3 apples"])
-    with pytest.raises(UserError, match="'yes' is not a number"):
+    with pytest.raises(UserError, match="'yes' is not a single number; a regression head expects"):
         approach.fit(["yes"])

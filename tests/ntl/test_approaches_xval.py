@@ -56,7 +56,7 @@ def test_the_linear_scale_is_saved_with_the_model_and_not_confused_with_the_log_
         build_approach(ModelSettings(checkpoint=str(tmp_path), encoding="xval"), CE)
 
 
-def test_the_loss_is_the_mean_of_cross_entropy_and_standardised_squared_error():
+def test_the_loss_is_the_mean_of_cross_entropy_and_standardized_squared_error():
     approach = xval(log_scale=False)
     batch = approach.collate(rows_of(approach))
     values = torch.tensor([float(a) for a in ANSWERS])

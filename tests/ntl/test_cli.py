@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -49,6 +50,16 @@ def test_a_broken_pipe_during_training_is_raised(monkeypatch):
     monkeypatch.setattr(cli, "_dispatch", run)
     with pytest.raises(BrokenPipeError, match="tracker"):
         cli.main(["train"])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full")])
+def test_a_message_without_advice_ends_with_its_last_sentence(monkeypatch, capsys, error):
+    def run(arguments):
+        raise error
+
+    monkeypatch.setattr(cli, "_dispatch", run)
+    assert cli.main(["report"]) in (2, 130)
+    assert capsys.readouterr().err.endswith(".\n")
 
 
 @pytest.mark.parametrize(("command", "missing"), [("compare", "tqdm"), ("train", "hydra")])

@@ -20,7 +20,7 @@ WITHOUT_DIGITS = {
     [
         (PADDED, "padded needs a model that writes numbers as text, and {} does not"),
         (MEDIAN, "median] needs the distribution of a number .* and {} has none"),
-        ("model_args.family=decoder_only", "family=decoder_only has no model with {}; expected t5"),
+        ("model_args.family=decoder_only", "family=decoder_only does not support {}; expected t5"),
     ],
 )
 def test_settings_that_need_digits_are_an_error_for_a_model_without_them(model, override, expected):
@@ -31,7 +31,7 @@ def test_settings_that_need_digits_are_an_error_for_a_model_without_them(model, 
 @pytest.mark.parametrize("model", ["xval", "vanilla_t5_regression_head"])
 @pytest.mark.parametrize("loss", ["loss=ntl_was", "model_args.number_token_loss=true"])
 def test_a_model_without_number_tokens_is_not_combined_with_a_criterion(model, loss):
-    with pytest.raises(UserError, match=f"needs number tokens .* and {WITHOUT_DIGITS[model]} writes none"):
+    with pytest.raises(UserError, match=f"needs a token for each .* and {WITHOUT_DIGITS[model]} has none"):
         plan_runs([*SCRATCH, f"model_args={model}", loss])
 
 

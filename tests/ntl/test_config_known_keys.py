@@ -35,7 +35,7 @@ def test_a_published_command_only_has_known_keys_with_an_effect(command):
         ("~training_args.seed", "training_args.seed is missing"),
         (
             "dataset_args.dataset_name=gsm8k",
-            "'gsm8k'; expected mathematics_dataset, as in its file; dataset_args=NAME .* arithmetic",
+            "'gsm8k'; expected mathematics_dataset, as in its file; .* dataset_args=NAME .* arithmetic",
         ),
         ("=3", "Correct the override"),
         ("~loss", "loss is missing"),
@@ -154,13 +154,29 @@ def test_the_debug_configuration_composes_with_every_dataset(dataset):
         ("+dataset_args.data_sed=3", "Did you mean dataset_args.data_seed?"),
         ("~training_args.max_steps", "training_args.max_steps is missing"),
         ("~seeds", "seeds is missing"),
-        ("training_args.seed=3", r"the comparison sets it. Pass seeds=\[0,1\]"),
+        ("training_args.seed=3", r"the comparison sets it. Omit it, or pass seeds=\[0,1\]"),
         ("loss.weight=0.5", "has no effect"),
     ],
 )
 def test_an_unknown_missing_or_ineffective_key_of_a_comparison_is_an_error(override, expected):
     with pytest.raises(UserError, match=expected):
         load_comparison(["objectives=[ce]", override])
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("model_args.config_name=null", "None; expected the name of a shape, or a folder that holds config"),
+        ("model_args.config_name=5", "5; expected the name of a shape"),
+        ("model_args.model_name_or_path=5", "5; expected null or a folder or a name on the hub"),
+        ("model_args.tokenizer_name_or_path=5", "5; expected null or a folder or a name on the hub"),
+        ("training_args.output_dir=5", "5; expected null or the path of a folder"),
+        ("dataset_args.hub=5", "5; expected null or the name of a dataset on the hub"),
+    ],
+)
+def test_a_name_that_is_read_as_a_number_or_null_is_an_error(override, expected):
+    with pytest.raises(UserError, match=f"{override.partition('=')[0]} is {expected}"):
+        plan_runs([*SCRATCH, "dataset_args=gsm8k", override])
 
 
 def folder_of(command):

@@ -90,6 +90,16 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path):
         read_cached(["numbers"], {"cache_dir": str(tmp_path / "file")}, lambda: EXAMPLES)
 
 
+def test_an_error_of_reading_the_source_does_not_blame_the_cache(tmp_path):
+    def fail():
+        yield EXAMPLES[0]
+        raise OSError(5, "Input/output error", "train.txt")
+
+    with pytest.raises(UserError, match=r"the data cannot be read \(.*train\.txt") as caught:
+        read_cached(["numbers"], {"cache_dir": str(tmp_path)}, fail)
+    assert "cache_dir" not in str(caught.value)
+
+
 def test_a_file_that_has_changed_is_read_again(tmp_path):
     layout = Layout({"train": "train.txt", "validation": "val.txt"})
     for name in layout.files.values():

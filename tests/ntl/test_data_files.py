@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from ntl.config.compose import choices
 from ntl.config.known_values import check_values
 from ntl.data import Example, TaskData, format_number, load_task
-from ntl.data.tasks.gsm8k import normalise, problem
+from ntl.data.tasks.gsm8k import normalize, parse_problem
 from ntl.data.tasks.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES
 from ntl.errors import UserError
 
@@ -226,15 +226,15 @@ def test_a_missing_split_is_an_error_before_anything_is_read(load, tmp_path):
         ("in 2019 100 cars", "in 2019 100 cars"),
     ],
 )
-def test_numbers_in_problems_are_normalised(text, expected):
-    assert normalise(text) == expected
-    assert normalise(expected) == expected
+def test_numbers_in_problems_are_normalized(text, expected):
+    assert normalize(text) == expected
+    assert normalize(expected) == expected
 
 
 def test_annotations_are_removed_or_kept():
     record = {"question": "How many?", "answer": "It is 48/2 = <<48/2=24>>24.\n#### 24"}
-    assert problem(record)[0].answer == "It is 48/2 = 24.\n#### 24"
-    assert problem(record, "keep")[0].answer == "It is 48/2 = <<48/2=24>>24.\n#### 24"
+    assert parse_problem(record)[0].answer == "It is 48/2 = 24.\n#### 24"
+    assert parse_problem(record, "keep")[0].answer == "It is 48/2 = <<48/2=24>>24.\n#### 24"
 
 
 GOOD = '{"question": "How many, 1 or 2?", "answer": "Two.\\n#### 2"}\n'
@@ -246,7 +246,7 @@ GOOD = '{"question": "How many, 1 or 2?", "answer": "Two.\\n#### 2"}\n'
         ('{"question": "How many', "it is not JSON"),
         ("", "it is not JSON"),
         ("[1]", "found '\\[1\\]'; expected an object with the key 'question'"),
-        ('{"question": "How many?"}', "the key 'answer' is missing; it has 'question'"),
+        ('{"question": "How many?"}', "the key 'answer' is missing; the object has 'question'"),
         ('{"question": " ", "answer": "#### 1"}', "'question' is ' '; expected non-empty text"),
         ('{"question": 3, "answer": "#### 1"}', "'question' is '3'; expected non-empty text"),
         (
@@ -345,7 +345,10 @@ def test_a_malformed_passage_is_an_error_that_names_file_and_line(load, tmp_path
     good = passage("Text.", ("Who?", [("Ann", 1)]))
     for odd, complaint in (
         ('{"idx": 1}', "the key 'passage' is missing"),
-        (good.replace('"label": 1', '"other": 1'), "the key 'label' is missing; it has 'text', 'other'"),
+        (
+            good.replace('"label": 1', '"other": 1'),
+            "the key 'label' is missing; the object has 'text', 'other'",
+        ),
         (good.replace('"Text."', "7"), "'text' is '7'; expected non-empty text"),
         (good.replace('"questions": [', '"questions": [5, '), "found '5'; expected an object"),
     ):

@@ -90,6 +90,14 @@ def test_training_rows_that_repeat_a_held_out_question_are_left_out(table):
     assert [e.question for e in data.train] == ["1"]
 
 
+@pytest.mark.parametrize("split_by", ["null", "2020"])
+def test_the_name_of_a_column_may_be_a_number(tmp_path, split_by):
+    (tmp_path / "table.csv").write_text("2019,2020\n1,2\n3,4\n5,6\n")
+    sizes = ("validation_size=1", "test_size=1", "columns=null")
+    data = task(f"file={tmp_path}/table.csv", "target=2019", f"split_by={split_by}", *sizes)
+    assert {(e.question, e.answer) for e in rows(data)} == {("2", "1"), ("4", "3"), ("6", "5")}
+
+
 @pytest.mark.parametrize(
     ("text", "overrides", "complaint"),
     [
@@ -99,8 +107,8 @@ def test_training_rows_that_repeat_a_held_out_question_are_left_out(table):
         ("a,z\n1,2\n", (), "dataset_args.target names the column 'y'; expected one of the columns .*: a, z"),
         ("a,y\n1,2\n", ("columns=[b]",), "dataset_args.columns names the column 'b'"),
         ("a,y\n1,2\n", ("columns=[a,y]",), "names the target 'y'"),
-        ("a,y\n1,2\n", ("columns=a",), "columns is 'a'; expected null .all but the target. or a list"),
-        ("a,y\n1,2\n", ("columns=[]",), "expected null .* or a list, not empty"),
+        ("a,y\n1,2\n", ("columns=a",), "columns is 'a'; expected null .all but the target. or a non-empty"),
+        ("a,y\n1,2\n", ("columns=[]",), "expected null .* or a non-empty list"),
         ("t,y\n21.11.2026,2\n3,4\n5,6\n", ("split_by=t",), "'21.11.2026'; expected numbers, or dates such"),
         ("a,y\n1,2\n", ("file=7",), "file is 7; expected the path"),
         ("a,y\n1,2\n", ("split_by=when",), "dataset_args.split_by names the column 'when'"),
@@ -111,6 +119,12 @@ def test_training_rows_that_repeat_a_held_out_question_are_left_out(table):
             "significant_digits is 0; expected null .as they are written. or a whole",
         ),
         ("", (), "cannot be read .*; expected a CSV file"),
+        ("a,y\n1,2\n1,3\n1,4\n", (), "has 0 training rows .*; expected at least 1"),
+        (
+            "a,t,y\n1,0,1\n2,1,2\n2,2,3\n2,3,4\n",
+            ("columns=[a]", "split_by=t", "train_size=2"),
+            "has 1 training rows .*; expected at least 2. Lower dataset_args.train_size",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_used_is_an_error_with_the_reason(table, text, overrides, complaint):

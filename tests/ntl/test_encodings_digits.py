@@ -85,5 +85,5 @@ def test_a_tokenizer_that_appends_no_end_token_is_an_error():
 def test_a_folder_without_a_tokenizer_is_an_error(tmp_path):
     with pytest.raises(UserError, match="holds no tokenizer"):
         load_tokenizer(tmp_path)
-    with pytest.raises(UserError, match="is not a folder"):
+    with pytest.raises(UserError, match="is neither a folder nor a name on the hub"):
         load_tokenizer(tmp_path / "nowhere")

@@ -76,7 +76,7 @@ def test_a_number_outside_the_range_of_places_keeps_its_plain_digits(encoding):
 
 
 @pytest.mark.parametrize("text", ["４２", "x²", "٣ 7"])
-def test_digits_of_other_scripts_are_text_unless_the_tokenizer_normalises_them(encoding, text):
+def test_digits_of_other_scripts_are_text_unless_the_tokenizer_normalizes_them(encoding, text):
     plain = TextEncoding(encoding.tokenizer)
     assert encoding.decode(encoding.encode([text])) == plain.decode(plain.encode([text]))
 

@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from ntl.approaches import IGNORE, build_approach
 from ntl.config.settings import ModelSettings
 from ntl.data import Example, TaskData
-from ntl.encodings.cache import tokenize
 from ntl.encodings.digits import TextEncoding, load_tokenizer, split_digits
 from ntl.encodings.format_mask import FormatMask
 from ntl.encodings.number_format import NumberFormat
 from ntl.errors import UserError
 from ntl.evaluation import evaluate
+from ntl.training.token_cache import tokenize
 
 SHAPES = {"t5-tiny": "t5", "llama-tiny": "decoder_only", "mamba-tiny": "decoder_only"}
 TOKENIZERS = {"shipped": None, "t5": "tokenizers/t5", "gpt2": "tokenizers/gpt2"}
@@ -63,10 +63,10 @@ def test_padded_texts_sort_like_their_numbers(numbers):
 
 
 @given(plain_numbers(), st.integers(1, 32), st.integers(0, 22), st.booleans())
-def test_a_number_is_written_only_if_no_digit_is_lost(number, width, places, signed):
-    number_format = NumberFormat(width, places, signed)
-    whole, _, decimals = number.lstrip("-").partition(".")
-    fits = len(whole) <= width and len(decimals) <= places and (signed or number[0] != "-")
+def test_a_number_is_written_only_if_no_digit_is_lost(number, width, decimals, signed):
+    number_format = NumberFormat(width, decimals, signed)
+    whole, _, after = number.lstrip("-").partition(".")
+    fits = len(whole) <= width and len(after) <= decimals and (signed or number[0] != "-")
     assert number_format.fits(number) == fits
     if fits:
         assert number_format.read(number_format.write(number)) == number
@@ -96,7 +96,7 @@ def test_both_zeros_are_read_as_zero():
 
 
 def test_width_and_places_can_be_given():
-    number_format = NumberFormat.of_answers(["7", "-12"], width=4, places=2)
+    number_format = NumberFormat.of_answers(["7", "-12"], width=4, decimals=2)
     assert [number_format.write(number) for number in ("7", "-12")] == ["+0007.00", "-0012.00"]
 
 
@@ -104,7 +104,7 @@ def test_width_and_places_can_be_given():
     ("given", "expected"),
     [
         ({"width": 3}, "the answer '-1234' does not fit .* 4 digits before the point; expected at most 3"),
-        ({"places": 1}, "the answer '0.125' does not fit .* 3 digits after the point; expected at most 1"),
+        ({"decimals": 1}, "the answer '0.125' does not fit .* 3 digits after the point; expected at most 1"),
     ],
 )
 def test_a_training_answer_that_does_not_fit_is_an_error_that_names_it(given, expected):

@@ -259,7 +259,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
         (["model_args.config_name=t5-gigantic"], "t5-tiny"),
         (
             ["model_args=xval", "loss=ntl_was", "dataset_args.data_dir=nowhere"],
-            "number_encoding=xval writes none",
+            "number_encoding=xval has none",
         ),
         (["loss=ntl_was", "loss.options={p: 2}", "dataset_args.data_dir=nowhere"], "has no option 'p'"),
         (["model_args=vanilla_t5_regression_head", "dataset_args=multirc"], "number"),

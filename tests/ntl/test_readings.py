@@ -131,13 +131,13 @@ def test_an_untrained_model_with_plain_answers_reports_unresolved_quantiles(monk
 def test_t5s_tokenizer_starts_numbers_with_a_space():
     approach = make(tokenizer=str(shared("tokenizers/t5")))
     space = approach.tokenizer.convert_tokens_to_ids("▁")
-    assert approach.answers.quantile_options()["prefix_ids"] == [space]
+    assert approach.answer_format.quantile_options()["prefix_ids"] == [space]
     # Its ids of an answer start with it, whatever the sign.
     for row in approach.encode(["q"] * 3, ["7", "-7", "0.5"])["labels"]:
         assert row[0] == space
     approach = make(tokenizer=str(shared("tokenizers/t5")), number_format="padded")
     approach.fit(["1", "20"])
-    options = approach.answers.quantile_options()
+    options = approach.answer_format.quantile_options()
     assert (options["prefix_ids"], options["digits"], options["signed"]) == ([space], 2, False)
     assert approach.quantiles(approach.model.eval(), ["3 + 4"], [0.5]).values.isfinite().all()
 
@@ -159,12 +159,12 @@ def command(tmp_path, *more):
         (["model_args=vanilla_t5_regression_head"], "and a regression head has none"),
         (["model_args=xval"], "and number_encoding=xval has none"),
         (["model_args=rt"], "and number_encoding=rt has none"),
-        (["dataset_args=gsm8k"], "is not a single number, and evaluation.read=[median,mean]"),
-        (["dataset_args=multirc"], "is not a single number, and evaluation.read=[median,mean]"),
+        (["dataset_args=gsm8k"], "is not a single number; evaluation.read=[median,mean] expects"),
+        (["dataset_args=multirc"], "is not a single number; evaluation.read=[median,mean] expects"),
         (["+training_args.fsdp=true"], "expected training without training_args.fsdp"),
-        (["evaluation.read=[mode]"], "each item one of: greedy, median, mean"),
-        (["evaluation.read=[]"], "each item one of: greedy, median, mean"),
-        (["evaluation.read=median"], "each item one of: greedy, median, mean"),
+        (["evaluation.read=[mode]"], "each item is one of: greedy, median, mean"),
+        (["evaluation.read=[]"], "each item is one of: greedy, median, mean"),
+        (["evaluation.read=median"], "each item is one of: greedy, median, mean"),
         (["evaluation.interval=1"], "interval is 1; expected a number that is above 0 and below 1"),
         (["evaluation.read=[greedy]", "evaluation.interval=0.5"], "evaluation.interval has no effect"),
         (

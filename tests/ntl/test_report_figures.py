@@ -36,7 +36,7 @@ def test_errors_are_grouped_by_the_true_numbers_digits():
     assert found == approx({0: 2 * math.log10(1.5), 1: 1.0, 3: 6.0, 10: 0.0})
 
 
-def test_ten_series_are_distinguishable_without_colour():
+def test_ten_series_are_distinguishable_without_color():
     looks = [series_style(i) for i in range(10)]
     assert len({(how.dashes, how.marker) for how in looks}) == 10
     assert len({(how.colour, how.dashes) for how in looks}) == 10
@@ -109,6 +109,18 @@ def test_titles_name_the_first_seed_that_was_evaluated_on_the_test_set(tmp_path)
     figures = DatasetFigures(dataset).draw()
     assert figures["overview"].axes[2].get_title() == "T5 (seed 1)"
     assert figures["intervals_test"].axes[0].get_title() == "T5 (seed 1)"
+
+
+def test_the_overview_shows_intervals_even_if_the_first_question_has_none(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_record(RunRecord("m", "T5", "noisy_regression", 0, {}, status="finished"))
+    read = [p._replace(lower=1.0, median=4.0, upper=9.0) for p in predict(5.0, 4.0, 12)]
+    metrics = {"accuracy": 0.5, "mae": 4.0, "noise_mae": 2.0}
+    folder.write_results("test", metrics, [*predict(5.0, 4.0), *read], {})
+    (dataset,), _ = load_datasets([tmp_path])
+    *_, predicted, coverage = DatasetFigures(dataset).draw()["overview"].axes
+    assert predicted.get_xlabel() == "questions by true number (line)"
+    assert coverage.get_xlabel() == "nominal coverage"
 
 
 def test_runs_without_learning_curves_have_no_learning_curve_figure(tmp_path):

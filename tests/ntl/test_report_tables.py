@@ -112,8 +112,8 @@ def test_the_report_names_what_errors_are_compared_with(tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0, metrics=noisy(25.0))
     assert report(tmp_path) == 0
     text = (tmp_path / "out/table.md").read_text()
-    assert "MAE on interpolate of always answering the median of the training answers: 130" in text
-    assert "of answering without the noise: 20.2." in text
+    assert "MAE on interpolate: 130 for always answering the median of the training answers" in text
+    assert "; 20.2 for answering without the noise." in text
     assert (tmp_path / "out/arithmetic_overview.png").exists()
 
 
@@ -270,6 +270,16 @@ def test_a_full_disk_while_drawing_leaves_no_report(tmp_path, monkeypatch, capsy
     assert report(tmp_path) == 0
 
 
+def test_an_error_of_the_disk_without_a_number_is_quoted(tmp_path, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise OSError("image file is truncated")
+
+    make_run(tmp_path / "runs/a", "T5", 0)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", fail)
+    assert report(tmp_path) == 2
+    assert "cannot be written (image file is truncated)" in capsys.readouterr().err
+
+
 def test_a_killed_report_does_not_block_the_next_one(tmp_path, monkeypatch):
     make_run(tmp_path / "runs/a", "T5", 0)
     (tmp_path / "out/.unfinished-abc").mkdir(parents=True)  # killed while drawing
@@ -386,7 +396,7 @@ def test_each_reading_is_a_row_and_distributions_have_a_table_of_their_own(tmp_p
     ]
     assert second.splitlines()[0] == " seeds | test CRPS | test coverage | test width |"
     assert "| T5 | 2 | 2.00 ± 0.00 | 0.800 ± 0.000 | 4.50 ± 6.35 |" in second
-    assert "regression head" not in second.partition("CRPS: error")[0]
+    assert "regression head" not in second.partition("CRPS: continuous")[0]
     table = {row["objective"]: row for row in rows_of(tmp_path)}
     assert float(table["T5, median"]["test mae"]) == 7
     assert float(table["T5, median"]["test mae ±"]) == 0

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from torch import nn
 
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, RunSettings
 from ntl.data import Example, TaskData
-from ntl.training.folders import evaluated_record, new_record, place_evaluation
+from ntl.errors import UserError
+from ntl.training.folders import evaluated_record, new_record, open_folder, place_evaluation
 from ntl.training.run_folder import RunFolder
 
 TESTS = TaskData([], [], {"validation": [Example("1 + 1", "2")]})
@@ -41,6 +44,16 @@ def settings_in(path, *, evaluates=None, data=None, **evaluation):
         output_dir=path,
         only_evaluate=evaluates is not None,
     )
+
+
+def test_an_error_of_the_disk_without_a_number_is_quoted(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError("file name is invalid")
+
+    monkeypatch.setattr(RunFolder, "write_record", fail)
+    approach = SimpleNamespace(model=nn.Linear(1, 1))
+    with pytest.raises(UserError, match=r"cannot be written \(file name is invalid\)"):
+        open_folder(settings_in(tmp_path / "run"), approach)
 
 
 def folder_of(settings):

@@ -38,7 +38,7 @@ def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny,
     assert main(["compare", *tiny]) == 0
     printed = capsys.readouterr().out
     assert "| T5 + NTL-WAS |" in printed
-    assert "of answering without the noise" in printed
+    assert "for answering without the noise" in printed
 
     folder = output(tiny)
     assert finished(tiny) == ["ce/seed0", "ntl_was/seed0"]

@@ -3,9 +3,9 @@
 An approach combines an encoding of numbers, a model, a loss and a way to decode answers:
 
     language_model   T5 with digits as tokens, the unchanged tokenizer, or the Regression Transformer's tokens
-    decoder_only     Llama, Mamba, ...: question and answer in one row, with the loss on the answer only
+    decoder_only     Llama, Mamba, ...: question and answer in one sequence, with the loss on the answer only
     xval             T5 with one [NUM] token scaled by the value, and a number head
-    regression_head  T5 with one output
+    regression_head  T5 with a regression head that predicts one number
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ModelSource(NamedTuple):
     """What a model is built from; see `ntl.approaches.pretrained.load_source`.
 
     Args:
-        settings: Model settings; `seed` initialises new weights.
+        settings: Model settings; `seed` initializes new weights.
         tokenizer: Tokenizer, to which encodings add their tokens. It splits digits, unless the encoding uses
             it unchanged.
         checkpoint: Configuration of the checkpoint, or None for a model from scratch.
@@ -47,7 +47,7 @@ class Share(NamedTuple):
 
     Args:
         loss: Scalar with a graph.
-        terms: Terms of the loss by name (`ce`, `ntl`, `number`, ...): detached scalars, normalised like the
+        terms: Terms of the loss by name (`ce`, `ntl`, `number`, ...): detached scalars, normalized like the
             loss.
     """
 
@@ -79,7 +79,7 @@ class Approach(Protocol):
         """
 
     def fit(self, answers: Iterable[str]) -> None:
-        """Compute what depends on the training answers: statistics that standardise, or the number format.
+        """Compute what depends on the training answers: statistics that standardize, or the number format.
 
         This is called once before training. It computes nothing for approaches that need neither, and for
         models that already have it from an earlier run.
@@ -94,23 +94,32 @@ class Approach(Protocol):
         Answers that do not fit `number_format` are encoded as they are.
 
         Raises:
-            UserError: A text cannot be encoded (a regression head needs numeric answers).
+            UserError: A text cannot be encoded (a regression head needs numeric answers), or the model was
+                not fitted to training answers.
         """
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad encoded rows into a batch of tensors, which includes `labels`."""
 
     def count(self, batch: Batch) -> Tensor:
-        """Count the items that normalise the losses of this batch, `[k]`, float64.
+        """Count the items that normalize the losses of this batch, `[k]`, float64.
 
         Training sums the counts over the micro-batches and ranks of one update.
         """
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute this micro-batch's share of the loss, normalised by the counts of the whole update."""
+        """Compute this micro-batch's share of the loss, normalized by the counts of the whole update.
+
+        Raises:
+            UserError: The model was not fitted to training answers.
+        """
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
-        """Answer a batch of questions with texts (a regression head formats its number)."""
+        """Answer a batch of questions with texts (a regression head formats its number).
+
+        Raises:
+            UserError: The model was not fitted to training answers.
+        """
 
     def quantiles(
         self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]

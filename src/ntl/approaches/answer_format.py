@@ -17,7 +17,8 @@ from ntl.errors import UserError
 
 # Entries of `config.ntl` that hold the format of padded answers.
 FORMAT_KEYS = ("number_width", "number_places", "number_signed")
-# Relative width to which the search for quantiles of plain answers goes, unless it runs out of rows.
+# Relative precision at which the search for quantiles of plain answers stops, unless it runs out of rows
+# first.
 PLAIN_PRECISION = 0.01
 PLAIN_ROWS = 256  # rows of forward passes that the search may take for each question
 PLAIN_SAMPLES = ("7", "-7", "12", "0.5")
@@ -72,7 +73,7 @@ class AnswerFormat:
                 number_format.write(answer)
         else:
             found = NumberFormat.of_answers(answers, ntl.get("number_width"), ntl.get("number_places"))
-            fitted = zip(FORMAT_KEYS, (found.width, found.places, found.signed), strict=True)
+            fitted = zip(FORMAT_KEYS, (found.width, found.decimals, found.signed), strict=True)
             # A new dictionary, because copies of the configuration share the old one.
             self._config.ntl = {**ntl, **dict(fitted)}
         self.mask()
@@ -81,6 +82,9 @@ class AnswerFormat:
         """Write answers for labels. Answers that do not fit the format are left as they are.
 
         Training answers all fit, because `fit` checks them.
+
+        Raises:
+            UserError: Answers are padded, but `fit` was not called.
         """
         number_format = self.number_format
         if number_format is None:
@@ -88,7 +92,12 @@ class AnswerFormat:
         return [number_format.write(a) if number_format.fits(a) else a for a in answers]
 
     def read(self, texts: Sequence[str]) -> list[str]:
-        """Convert a model's answers to plain text."""
+        """Convert a model's answers to plain text.
+
+        Raises:
+            UserError: Answers are padded, but `fit` was not called.
+            ValueError: A text is not in the format.
+        """
         number_format = self.number_format
         return list(texts) if number_format is None else [number_format.read(text) for text in texts]
 
@@ -96,7 +105,7 @@ class AnswerFormat:
         """Return the tokens that padded answers may have, or None if answers are plain.
 
         Raises:
-            UserError: The tokenizer cannot write the format.
+            UserError: Answers are padded, but `fit` was not called; or the tokenizer cannot write the format.
         """
         if (number_format := self.number_format) is None:
             return None
@@ -109,7 +118,8 @@ class AnswerFormat:
         """Return the arguments of `number_quantiles` for answers in this format.
 
         Raises:
-            UserError: Some numbers start with a token without text and others do not.
+            UserError: Answers are padded, but `fit` was not called; or some numbers start with a token
+                without text and others do not.
         """
         number_format = self.number_format
         options: dict[str, Any] = {"eos_token_id": self._tokenizer.eos_token_id}
@@ -118,12 +128,16 @@ class AnswerFormat:
             options |= {"rtol": PLAIN_PRECISION, "max_rows": PLAIN_ROWS}
         else:
             samples = sample_numbers(number_format)
-            options |= {"digits": number_format.width, "decimals": number_format.places}
+            options |= {"digits": number_format.width, "decimals": number_format.decimals}
             options |= {"signed": number_format.signed}
         return {**options, "prefix_ids": self._start_ids(samples)}
 
     def _start_ids(self, samples: Sequence[str]) -> list[int]:
-        """Return the token without text that numbers start with, such as T5's `▁`, or nothing."""
+        """Return the token without text that numbers start with, such as T5's `▁`, or nothing.
+
+        Raises:
+            UserError: Some numbers start with such a token and others do not.
+        """
         encoding = TextEncoding(self._tokenizer)
         rows = encoding.encode(samples, special_tokens=False)
         starts = {row[0]: text for row, text in zip(rows, samples, strict=True)}
@@ -132,8 +146,8 @@ class AnswerFormat:
             first, other = empty[0], next(token for token in starts if token != empty[0])
             raise UserError(
                 f"the tokenizer starts {starts[first]} with {self._tokenizer.convert_ids_to_tokens(first)!r} "
-                f"and {starts[other]} with {self._tokenizer.convert_ids_to_tokens(other)!r}, so quantiles of "
-                "all numbers cannot be read; expected one start. Use another tokenizer, or pass "
-                "evaluation.read=[greedy]."
+                f"and {starts[other]} with {self._tokenizer.convert_ids_to_tokens(other)!r}, so quantiles "
+                "cannot be read; expected every number to start with the same token. Use another tokenizer, "
+                "or pass evaluation.read=[greedy]."
             )
         return empty

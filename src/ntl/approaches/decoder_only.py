@@ -1,4 +1,4 @@
-"""Decoder-only models (Llama, Mamba, ...): question and answer in one row, with the loss on the answer."""
+"""Decoder-only models (Llama, Mamba, ...): question and answer in one sequence, the loss on the answer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from ntl.errors import UserError
 class DecoderOnly(LanguageModel):
     """A causal language model that completes questions.
 
-    A row consists of the question, a separator, the answer and the end token. The separator is a line break
-    or, if the tokenizer has none, its end token. Rows are padded on the left, so that all answers are at the
-    end and logits are computed only there.
+    A sequence consists of the question, a separator, the answer and the end token. The separator is a line
+    break or, if the tokenizer has none, its end token. Sequences are padded on the left, so that all answers
+    are at the end and logits are computed only there.
+
+    Raises:
+        UserError: The tokenizer has no end token, or the model or the loss cannot be built from the settings.
     """
 
     pads_left = True
@@ -31,8 +34,8 @@ class DecoderOnly(LanguageModel):
         tokenizer = source.tokenizer
         if tokenizer.eos_token_id is None:
             raise UserError(
-                "the tokenizer has no end token; expected one, because answers would never end. Use another "
-                "tokenizer."
+                "the tokenizer has no end token; expected one, because answers would never end without it. "
+                "Use another tokenizer."
             )
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token  # padding is always masked
@@ -46,8 +49,10 @@ class DecoderOnly(LanguageModel):
         self._longest = getattr(self.model.config, "max_position_embeddings", None)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
-        """Encode pairs as `input_ids` of the whole row and `labels` of its end; see `Approach.encode`."""
-        labels = [[*ids, self.tokenizer.eos_token_id] for ids in self._plain(self.answers.write(answers))]
+        """Encode pairs as `input_ids` of the sequence and `labels` of its end; see `Approach.encode`."""
+        labels = [
+            [*ids, self.tokenizer.eos_token_id] for ids in self._plain(self.answer_format.write(answers))
+        ]
         rows = [prompt + answer for prompt, answer in zip(self.prompts(questions), labels, strict=True)]
         if self._longest is not None and (longest := max(map(len, rows), default=0)) > self._longest:
             raise UserError(

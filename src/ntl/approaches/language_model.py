@@ -61,7 +61,7 @@ class T5WithPlaces(T5ForConditionalGeneration):
         self.post_init()
 
     def set_input_embeddings(self, new_embeddings: nn.Embedding) -> None:
-        """Replace the embeddings, which may have another size."""
+        """Replace the embeddings, whose size may differ."""
         self.shared = new_embeddings
         self._replace_embeddings()
         self.tie_weights()
@@ -84,7 +84,7 @@ class LanguageModel:
     """T5 that reads and writes text; implements `ntl.approaches.Approach`.
 
     The loss is cross-entropy plus a weighted number token loss, both computed in one pass over the logits.
-    Without a criterion, NTL-WAS is reported but not minimised (its weight is 0).
+    Without a criterion, NTL-WAS is reported but not minimized (its weight is 0).
     """
 
     pads_left = False
@@ -105,12 +105,12 @@ class LanguageModel:
             self.vocabulary = _number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
         self.objective = _objective(self.vocabulary, loss)
         self._number_ids = torch.tensor(self.vocabulary.token_ids)
-        self.answers = AnswerFormat(self.model, self.tokenizer)
+        self.answer_format = AnswerFormat(self.model, self.tokenizer)
 
     @property
     def number_format(self) -> NumberFormat | None:
         """See `Approach.number_format`."""
-        return self.answers.number_format
+        return self.answer_format.number_format
 
     @property
     def ill_formed(self) -> int | None:
@@ -119,11 +119,11 @@ class LanguageModel:
 
     def fit(self, answers: Iterable[str]) -> None:
         """Choose the number format, if answers are padded; see `Approach.fit`."""
-        self.answers.fit(answers)
+        self.answer_format.fit(answers)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`; see `Approach.encode`."""
-        labels = self.encoding.encode(self.answers.write(answers))
+        labels = self.encoding.encode(self.answer_format.write(answers))
         return {"input_ids": self.prompts(questions), "labels": labels}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
@@ -132,7 +132,7 @@ class LanguageModel:
         return {**self._pad([row["input_ids"] for row in rows]), "labels": labels}
 
     def count(self, batch: Batch) -> Tensor:
-        """Count labels, what the number term is averaged over, and number tokens; see `Approach.count`."""
+        """Count the labels, the items that the number term is averaged over, and the number tokens."""
         counts = *self.objective.normalizers(batch["labels"]), self._is_number(batch["labels"]).sum()
         return torch.stack(counts).double()
 
@@ -178,14 +178,14 @@ class LanguageModel:
         if not questions:
             return []
         batch = self._pad(self.prompts(questions))
-        # Every forward pass gathers sharded parameters, so all ranks must run equally many.
+        # Every forward pass gathers sharded parameters, so all ranks must run the same number of passes.
         sharded = is_sharded(self.model)
         if sharded and "generate" not in vars(self.model):
             # `generate` calls the encoder directly, bypassing the hook that gathers the embeddings.
             register_fsdp_forward_method(self.model, "generate")
         prompt = 1 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
         options: dict[str, Any] = {"max_new_tokens": generation.max_new_tokens}
-        if (mask := self.answers.mask()) is not None:  # such answers end by themselves
+        if (mask := self.answer_format.mask()) is not None:  # such answers end by themselves
             options = {"max_new_tokens": mask.longest, "logits_processor": [mask.processor(prompt)]}
         with generation_mode(self.model, model):
             tokens = self.model.generate(
@@ -195,22 +195,22 @@ class LanguageModel:
                 do_sample=False,
                 synced_gpus=sharded,
             )
-        return self.answers.read(self.encoding.decode(tokens[:, prompt:].tolist()))
+        return self.answer_format.read(self.encoding.decode(tokens[:, prompt:].tolist()))
 
     def quantiles(
         self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
     ) -> NumberQuantiles:
-        """Walk or search the digits for quantiles; see `Approach.quantiles`.
+        """Find the quantiles digit by digit; see `Approach.quantiles`.
 
         Raises:
             UserError: The model is sharded, or does not fit the number format.
         """
-        if is_sharded(self.model):  # the search of each rank takes another number of forward passes
+        if is_sharded(self.model):  # each rank's search takes a different number of forward passes
             raise UserError(
                 "quantiles need the whole model in each process, and this one is sharded. Pass "
                 "evaluation.read=[greedy]."
             )
-        options = self.answers.quantile_options()
+        options = self.answer_format.quantile_options()
         batch = self._pad(self.prompts(questions))
         inputs = {key: value.to(self.model.device) for key, value in batch.items()}
         with generation_mode(self.model, model):
@@ -218,7 +218,8 @@ class LanguageModel:
                 return number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
             except (ValueError, TypeError) as error:
                 raise UserError(
-                    f"quantiles cannot be read from this model: {error} Or pass evaluation.read=[greedy]."
+                    f"quantiles cannot be read from this model: {error} Alternatively, pass "
+                    "evaluation.read=[greedy]."
                 ) from error
 
     def _pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
@@ -226,7 +227,11 @@ class LanguageModel:
 
 
 def _number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:
-    """Find the number tokens that a tokenizer writes: digits or, if it does not split them, all numbers."""
+    """Find the number tokens that a tokenizer writes: digits or, if it does not split them, all numbers.
+
+    Raises:
+        UserError: The tokenizer has no number tokens that can be used.
+    """
     try:
         with warnings.catch_warnings():
             # A tokenizer that splits digits never writes the omitted tokens, such as `▁4` and `42`.
@@ -239,6 +244,7 @@ def _number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size:
 
 
 def _objective(vocabulary: NumberVocabulary, loss: LossSettings) -> NTLCrossEntropyLoss:
+    """Make the loss; a UserError says which of its settings is invalid."""
     if loss.criterion is None:
         loss = LossSettings("wasserstein", weight=0.0, label_smoothing=loss.label_smoothing)
     try:

@@ -22,7 +22,8 @@ from ntl.encodings.locate import WEIGHTS, loading, locate
 from ntl.errors import UserError
 
 _SCRATCH = (
-    "model_args.model_name_or_path=null trains from scratch, with a configuration that ships with the lab"
+    "pass model_args.model_name_or_path=null to train from scratch, with a configuration that ships with "
+    "the lab"
 )
 _FILES = "a folder with config.json and model.safetensors"
 # Arguments that transformers reads although `to_dict()` may omit them.
@@ -51,7 +52,11 @@ def load_source(settings: ModelSettings) -> ModelSource:
 
 
 def _read_config(settings: ModelSettings) -> PreTrainedConfig:
-    """Read and check the configuration of the checkpoint, before its weights are loaded."""
+    """Read and check the configuration of the checkpoint, before its weights are loaded.
+
+    Raises:
+        UserError: The configuration cannot be loaded, or the checkpoint was trained with another approach.
+    """
     folder = locate(str(settings.checkpoint), CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
     with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -72,7 +77,11 @@ def _read_config(settings: ModelSettings) -> PreTrainedConfig:
 
 
 def _scratch_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
-    """Make the configuration of a model from scratch, whose vocabulary is the tokenizer's."""
+    """Make the configuration of a model from scratch, whose vocabulary is the tokenizer's.
+
+    Raises:
+        UserError: The settings have no architecture, or one that does not fit or has invalid arguments.
+    """
     arguments = dict(settings.config)
     model_type = arguments.pop("model_type", None)
     if model_type is None:
@@ -154,20 +163,26 @@ def build_model(
 
 
 def _from_config(model_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
+    """Build a model from scratch; a UserError says why its configuration is invalid."""
     # Auto classes select the model by its configuration.
     make = getattr(model_class, "from_config", model_class)
     try:
         return make(config).train()
     except (ValueError, TypeError, KeyError, ZeroDivisionError, RuntimeError) as error:
         raise UserError(
-            f"no {config.model_type} can be built from this configuration: {type(error).__name__}: {error}. "
-            "Correct it."
+            f"a {config.model_type} model cannot be built from this configuration: {type(error).__name__}: "
+            f"{error}. Correct it."
         ) from error
 
 
 def _load(
     model_class: Any, settings: ModelSettings, config: PreTrainedConfig, new: tuple[str, ...]
 ) -> PreTrainedModel:
+    """Load the weights of a checkpoint, which may lack those whose names start with a prefix in `new`.
+
+    Raises:
+        UserError: The checkpoint cannot be loaded, or its weights do not fit the model.
+    """
     with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
         model, found = model_class.from_pretrained(
             config.name_or_path,
@@ -187,6 +202,7 @@ def _load(
 
 
 def _check_type(model_type: str, settings: ModelSettings) -> None:
+    """Raise a UserError if an architecture does not belong to the family of the settings."""
     types, shown = ["t5"], "t5"
     if settings.family != "t5":
         types, shown = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "a decoder-only architecture (llama, mamba, ...)"

@@ -13,19 +13,19 @@ from transformers import T5Config, T5ForConditionalGeneration, T5Model, T5PreTra
 from ntl.approaches import Batch, ModelSource, Row, Share
 from ntl.approaches.batches import generation_mode, pad_questions
 from ntl.approaches.pretrained import build_model
-from ntl.approaches.standardise import NO_STATISTICS, fit, init_weights, restore, standardise
+from ntl.approaches.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
 from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.data import format_number
 from ntl.encodings.digits import TextEncoding
-from ntl.errors import UserError
+from ntl.errors import not_a_number
 from ntloss.parsing import parse_number
 
 
 class T5ForRegression(T5PreTrainedModel):
     """T5 whose decoder reads only its start token; a linear layer maps its state to the number.
 
-    It differs from transformers' `T5ForSequenceClassification` with one label in the decoder. There, the
-    decoder reads the whole question again, which costs as much as the encoder and adds no information.
+    In transformers' `T5ForSequenceClassification`, the decoder reads the whole question again, which costs as
+    much as the encoder and adds no information.
     """
 
     def __init__(self, config: T5Config):
@@ -38,21 +38,24 @@ class T5ForRegression(T5PreTrainedModel):
 
     @classmethod
     def from_config(cls, config: T5Config) -> T5ForRegression:
-        """Build the model with the same encoder and decoder as a language model of the same random state."""
+        """Build the model.
+
+        Its encoder and decoder are those of a language model built from the same random state.
+        """
         body = T5ForConditionalGeneration(config).state_dict()
         model = cls(config)
         model.transformer.load_state_dict({k: v for k, v in body.items() if k != "lm_head.weight"})
         return model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Predict the standardised answer.
+        """Predict the standardized answer.
 
         Args:
             input_ids: Token ids of the questions, `[batch, seq]`.
             attention_mask: Mask with 0 at padding, `[batch, seq]`.
 
         Returns:
-            Standardised answers `[batch]`, float32; see `ntl.approaches.standardise`.
+            Standardized answers `[batch]`, float32; see `ntl.approaches.standardize`.
         """
         start = input_ids.new_full((len(input_ids), 1), self.config.decoder_start_token_id)
         states = self.transformer(
@@ -100,9 +103,9 @@ class RegressionHead:
         return torch.tensor([len(labels)], dtype=torch.float64, device=labels.device)
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute the share of the mean squared error of the standardised answers, the term `number`."""
+        """Compute the share of the mean squared error of the standardized answers, the term `number`."""
         predicted = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
-        target = standardise(batch["labels"], self.model.config)
+        target = standardize(batch["labels"], self.model.config)
         error = F.mse_loss(predicted, target, reduction="sum") / counts[0].clamp(min=1).to(predicted.dtype)
         return Share(error, {"number": error.detach()})
 
@@ -122,10 +125,8 @@ class RegressionHead:
 
 
 def _number(answer: str) -> float:
+    """Parse an answer; a UserError quotes one that is not a single number."""
     number = parse_number(answer, "whole")
     if number is None:
-        raise UserError(
-            f"the answer {answer[:80]!r} is not a number; a regression head expects one number. Choose "
-            "another dataset or another model."
-        )
+        raise not_a_number(answer, "a regression head", "choose another model")
     return number

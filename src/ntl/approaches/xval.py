@@ -14,9 +14,9 @@ from transformers import Cache, T5Config, T5ForConditionalGeneration
 from ntl.approaches import IGNORE, Batch, ModelSource, Row, Share
 from ntl.approaches.batches import generation_mode, pad, pad_questions, plain_cross_entropy
 from ntl.approaches.pretrained import build_model
-from ntl.approaches.standardise import NO_STATISTICS, fit, init_weights, restore, standardise
+from ntl.approaches.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
 from ntl.config.settings import GenerationSettings, LossSettings
-from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values
+from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_values
 
 
 class XvalOutput(NamedTuple):
@@ -24,7 +24,7 @@ class XvalOutput(NamedTuple):
 
     Args:
         logits: Logits `[batch, seq, vocab]`.
-        numbers: Standardised numbers `[batch, seq]`, float32, which are used at `[NUM]`.
+        numbers: Standardized numbers `[batch, seq]`, float32, which are used at `[NUM]`.
         encoded: States of the encoder, `[batch, question, width]`.
         past_key_values: Cache for the next step, if one is used.
     """
@@ -134,7 +134,7 @@ class Xval:
         return torch.stack([(labels != IGNORE).sum(), (labels == self.encoding.number_id).sum()]).double()
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute the share of (ce + number)/2, the mean of cross-entropy and standardised squared error.
+        """Compute the share of (ce + number)/2, the mean of cross-entropy and standardized squared error.
 
         In evaluation, the term `ce` has no label smoothing.
         """
@@ -154,7 +154,7 @@ class Xval:
             label_smoothing=self.label_smoothing,
             reduction="sum",
         )
-        error = (output.numbers - standardise(numbers, self.model.config)).square()
+        error = (output.numbers - standardize(numbers, self.model.config)).square()
         number = torch.where(labels == self.encoding.number_id, error, 0).sum()
         ce, number = ce * per_item, number * per_number
         loss = (ce + number) / 2
@@ -194,7 +194,7 @@ def _generate(model: T5ForXval, questions: dict[str, Tensor], max_new_tokens: in
         values: Predicted numbers `[batch, seq]`, float32.
     """
     config = model.config
-    # Every forward pass gathers sharded parameters, so all ranks must run equally many.
+    # Every forward pass gathers sharded parameters, so all ranks must run the same number of passes.
     may_stop = not isinstance(model, FSDPModule)
     count = len(questions["input_ids"])
     token = questions["input_ids"].new_full((count, 1), config.decoder_start_token_id)

@@ -1,1 +1,4 @@
-"""The configuration's files, which Hydra finds by this package's name."""
+"""The configuration: its files, and the modules that compose, check and translate it.
+
+Hydra finds the files by this package's name.
+"""

@@ -33,12 +33,12 @@ def check_combination(
     name = "a regression head" if model.head == "regression" else f"number_encoding={model.encoding}"
     if model.family != "t5":
         raise UserError(
-            f"model_args.family={model.family} has no model with {name}; expected t5. Pass "
+            f"model_args.family={model.family} does not support {name}; expected t5. Pass "
             "model_args.family=t5, or model_args.number_encoding=none."
         )
     if loss.criterion is not None and (model.head, model.encoding) != ("language", "rt"):
         raise UserError(
-            f"loss.criterion={loss.criterion} needs number tokens of several values, and {name} writes none; "
+            f"loss.criterion={loss.criterion} needs a token for each digit or number, and {name} has none; "
             "expected no criterion. Pass loss=ce, or model_args.number_encoding=none."
         )
     if model.number_format != "plain":

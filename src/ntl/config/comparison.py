@@ -15,13 +15,13 @@ from ntl.config.settings import RunSettings
 from ntl.errors import UserError
 
 KEYS = ("objectives", "seeds", "jobs", "output_dir", "overwrite")
-# Maps each key of a run that the comparison sets to the override that replaces it.
+# Maps each key of a run that the comparison sets to what to do instead.
 REPLACED = {
-    "training_args.seed": "seeds=[0,1]",
-    "training_args.output_dir": "output_dir=some/folder",
-    "training_args.overwrite_output_dir": "overwrite=true",
-    "training_args.resume_from_checkpoint": "the same command again, which continues",
-    "training_args.do_only_eval": "the folders of runs to `ntl train training_args=eval`",
+    "training_args.seed": "pass seeds=[0,1]",
+    "training_args.output_dir": "pass output_dir=some/folder",
+    "training_args.overwrite_output_dir": "pass overwrite=true",
+    "training_args.resume_from_checkpoint": "run the same command again, which continues the runs",
+    "training_args.do_only_eval": "evaluate the runs' folders with `ntl train training_args=eval`",
 }
 
 
@@ -58,10 +58,10 @@ def load_comparison(overrides: Sequence[str]) -> Comparison:
     for objective in first["objectives"]:
         own = objective_overrides(objective)
         keys = _keys(own)
-        if several := [key for key in keys if key in KEYS]:
+        if shared := [key for key in keys if key in KEYS]:
             raise UserError(
-                f"the objective {objective!r} sets {several[0]}, which is of the whole comparison; expected "
-                "keys of one run. Set it outside of objectives."
+                f"the objective {objective!r} sets {shared[0]}, which belongs to the whole comparison; "
+                "expected keys of one run. Set it outside of objectives."
             )
         configs[objective] = compose_config("compare", [*overrides, *own], "ntl compare")
         check_effect(keys, [configs[objective]])
@@ -85,10 +85,11 @@ def load_comparison(overrides: Sequence[str]) -> Comparison:
 
 
 def _keys(overrides: Sequence[str]) -> list[str]:
+    """Return the keys of overrides; a UserError names one that the comparison sets itself."""
     keys = [override.partition("=")[0].lstrip("+") for override in overrides]
     for key in keys:
         if instead := REPLACED.get(key):
-            raise UserError(f"{key} has no effect: the comparison sets it. Pass {instead}, or omit {key}.")
+            raise UserError(f"{key} has no effect: the comparison sets it. Omit it, or {instead}.")
     return keys
 
 

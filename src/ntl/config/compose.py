@@ -43,7 +43,7 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
     groups = [override for override in overrides if _is_group(override)]
     for override in groups:
         group, _, choice = override.partition("=")
-        if choice == "null" or choice.startswith("{"):  # Hydra would not name it
+        if choice == "null" or choice.startswith("{"):  # Hydra's error would not name the group
             raise UserError(
                 f"{override} names no file of the group {group}; expected a name. `{program} --help` lists "
                 "the names; omit the override to use the default."
@@ -99,7 +99,11 @@ def _drop_unused(config: dict[str, Any], files: Mapping[str, Any], overrides: Se
 
 
 def _check_keys(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:
-    """Check that no key is missing, and that each is in a file or among those that files omit."""
+    """Check that no key is missing, and that each is in a file or among those that files omit.
+
+    Raises:
+        UserError: A key is unknown or missing, or a section has no keys.
+    """
     from ntl.config.known_keys import keys_without_file
 
     check_section("", config, files, files)
@@ -141,8 +145,8 @@ def check_section(
         section: Name of the section; "" for the top level.
         given: Keys in the section.
         known: Keys that the section may have. For an unknown key, the message suggests the closest one.
-        needed: Keys that the section must have. The message lists these, or else all known ones, if no known
-            key is close.
+        needed: Keys that the section must have. If no known key is close, the message lists these or, if
+            there are none, all known keys.
 
     Raises:
         UserError: A key is unknown or missing.

@@ -1,4 +1,4 @@
-"""Know a configuration's keys: those that no file has, and those that have no effect."""
+"""List the keys that configuration files may omit, and reject keys that have no effect."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ WITHOUT_WARMUP = ("reduce_lr_on_plateau", "constant", "greedy")
 
 
 class Condition(NamedTuple):
-    """When some keys of a section have an effect: if `holds` is true of the value of the key `decided_by`.
+    """A condition under which some keys of a section have an effect.
 
-    The remedy is what to pass so that they have one.
+    `holds` is true of the value of the key `decided_by`. `remedy` completes "Pass ..." in the error.
     """
 
     section: str
@@ -131,6 +131,6 @@ def _ineffective_keys(config: Mapping[str, Any]) -> dict[str, str]:
                     f"{section}.{key}", f"{decided_by} is {format_setting(value)}. Pass {remedy}"
                 )
     for key in (*UNUSED_ARGUMENTS, *REPLACED_ARGUMENTS):
-        instead = REPLACED_ARGUMENTS.get(key, "the keys that --help lists")
+        instead = REPLACED_ARGUMENTS.get(key, "a key that --help lists")
         reasons[f"training_args.{key}"] = f"the lab does not use it. Pass {instead}"
     return reasons

@@ -22,7 +22,10 @@ from ntloss import criterion_names
 
 
 class Rule(NamedTuple):
-    """What a value must be: `expected` says it in error messages, with an example as the user writes it."""
+    """A rule for a value.
+
+    `expected` describes valid values in error messages; `example` is one, as the user writes it.
+    """
 
     expected: str
     example: Any
@@ -34,8 +37,8 @@ def check_values(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:
 
     Args:
         config: A composed configuration, whose keys are known.
-        files: The same configuration without the overrides. A key without a rule whose value is true or false
-            here takes only these.
+        files: The same configuration without the overrides. A key that has no rule, and is true or false
+            here, accepts only true and false.
 
     Raises:
         UserError: A value is invalid. The message says what was given, what is expected, and an example.
@@ -60,18 +63,18 @@ def check_values(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:
 
 
 def one_of(*names: str) -> Rule:
-    """Return the rule of one of several names."""
+    """Return a rule that accepts one of several names."""
     return Rule(f"one of: {', '.join(names)}", names[0], lambda value: value in names)
 
 
 def whole_number(least: int, example: int, most: float = inf) -> Rule:
-    """Return the rule of a whole number from `least` to `most`."""
+    """Return a rule that accepts a whole number from `least` to `most`."""
     bounds = f"of at least {least}" if most == inf else f"from {least} to {most}"
     return Rule(f"a whole number {bounds}", example, lambda v: type(v) is int and least <= v <= most)
 
 
 def number(example: float, above: float = -inf, least: float = -inf, below: float = inf) -> Rule:
-    """Return the rule of a number within bounds; `least` itself is valid, `above` and `below` are not."""
+    """Return a rule that accepts a number within bounds: `least` itself, but not `above` and `below`."""
     named = {"above": above, "at least": least, "below": below}
     bounds = " and ".join(f"{word} {bound:g}" for word, bound in named.items() if abs(bound) < inf)
     return Rule(
@@ -82,23 +85,24 @@ def number(example: float, above: float = -inf, least: float = -inf, below: floa
 
 
 def or_null(rule: Rule, meaning: str = "") -> Rule:
-    """Return the rule of a value that may also be null."""
+    """Return a rule that accepts null too."""
     null = f"null ({meaning})" if meaning else "null"
     return Rule(f"{null} or {rule.expected}", rule.example, lambda v: v is None or rule.fits(v))
 
 
 def list_of(item: Rule, example: str) -> Rule:
-    """Return the rule of a list, not empty and without repetition."""
+    """Return a rule that accepts a non-empty list without duplicates."""
 
     def fits(values: Any) -> bool:
         good = isinstance(values, list) and bool(values) and all(map(item.fits, values))
         return good and len(set(values)) == len(values)
 
-    return Rule(f"a list, not empty and without repetition, each item {item.expected}", example, fits)
+    expected = f"a non-empty list without duplicates, in which each item is {item.expected}"
+    return Rule(expected, example, fits)
 
 
 def mapping(example: str) -> Rule:
-    """Return the rule of keys and values."""
+    """Return a rule that accepts keys and values."""
     return Rule("keys and values", example, lambda value: isinstance(value, Mapping))
 
 
@@ -106,8 +110,9 @@ BOOLEAN = Rule("true or false", "true", lambda value: isinstance(value, bool))
 COUNT = whole_number(1, 8)
 SEED = whole_number(0, 1, 2**32 - 1)
 NOT_NEGATIVE = number(0.1, least=0)
-TEXT = Rule("a text", "text", lambda value: isinstance(value, str) and value != "")
+TEXT = Rule("a non-empty string", "text", lambda value: isinstance(value, str) and value != "")
 FOLDER = TEXT._replace(expected="the path of a folder", example="some/folder")
+MODEL = TEXT._replace(expected="a folder or a name on the hub", example="google-t5/t5-small")
 
 
 @cache
@@ -129,6 +134,11 @@ def _rules() -> dict[str, Rule]:
         "model_args.number_format": one_of(*NUMBER_FORMATS),
         "model_args.number_width": or_null(COUNT, "as many as the training answers need"),
         "model_args.number_places": or_null(whole_number(0, 2), "as many as the training answers need"),
+        "model_args.model_name_or_path": or_null(MODEL),
+        "model_args.tokenizer_name_or_path": or_null(MODEL),
+        "model_args.config_name": TEXT._replace(
+            expected="the name of a shape, or a folder that holds config.json", example="t5-tiny"
+        ),
         "model_args.config_overrides": or_null(mapping("{dropout_rate: 0.0}")),
         "model_args.number_token_loss_weight": NOT_NEGATIVE,
         "model_args.number_token_loss_function": or_null(one_of(*NUMBER_TOKEN_LOSS_FUNCTIONS)),
@@ -153,6 +163,7 @@ DATA_RULES = {
     **dict.fromkeys(("data_seed", "split_seed"), whole_number(0, 1)),
     **dict.fromkeys(("source", "destination", "cache_dir", "data_dir"), FOLDER),
     "mode": Rule("null, because only mathematics_dataset has modes", "null", lambda value: value is None),
+    "hub": or_null(TEXT._replace(expected="the name of a dataset on the hub", example="openai/gsm8k")),
     "annotations": one_of("remove", "keep"),
     "validation_share": number(0.1, above=0, below=1),
     "noise": NOT_NEGATIVE,
@@ -169,9 +180,9 @@ DATA_RULES = {
 def _data_rules(data: Mapping[str, Any], name: str = "") -> dict[str, Rule]:
     """Map the settings of a dataset to rules, some of which depend on the dataset or on other settings.
 
-    `name` is the dataset's name in its file, with which its other settings belong together.
+    `name` is the dataset's name in its file; the file's other settings belong to that dataset.
     """
-    named = f"{name}, as in its file; dataset_args=NAME chooses another one of: "
+    named = f"{name}, as in its file; to choose another dataset, pass dataset_args=NAME with one of: "
     smallest = 1 if data.get("log_scale") is True else 0  # there is no logarithm of 0
     longer = data["digits"] + 1 if type(data.get("digits")) is int else 2
     rules = {
@@ -215,6 +226,7 @@ def _training_rules() -> dict[str, Rule]:
             lambda v: COUNT.fits(v) or v == -1,
         ),
         "seed": SEED,
+        "output_dir": or_null(FOLDER),
         "lr_scheduler_kwargs": or_null(mapping("{factor: 0.5}")),
         "resume_from_checkpoint": Rule(
             "true, null or a checkpoint's folder", "true", lambda v: isinstance(v, bool | str | None)

@@ -1,6 +1,6 @@
 """Translate a composed configuration, with the published keys, into the lab's settings.
 
-No module behind this one reads these keys; what they need from a configuration, they get from here.
+Modules outside `ntl.config` do not read these keys; the functions here return what they need.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ NUMBER_ENCODINGS = {
 }
 TOKENIZER_TYPES = ("digits", "auto")
 NUMBER_TOKEN_LOSS_FUNCTIONS = {"mse": "squared", "mae": "absolute", "huber": "huber"}
-LOSS_OF_MODEL = "from_model_args"  # the value of loss.criterion with which model_args sets the loss
+LOSS_OF_MODEL = "from_model_args"  # the value of loss.criterion that leaves the loss to model_args
 # Keys of training_args that belong to the lab; the others belong to transformers.
 OWN_KEYS = (
     "trial", "special_name", "output_dir", "do_only_eval", "overwrite_output_dir", "resume_from_checkpoint",
 )  # fmt: skip
-# Keys of `evaluation` that say how numbers are read besides decoding.
+# Keys of `evaluation` that set the readings besides `greedy`.
 READING_KEYS = {"read", "interval"}
 # Keys, by their last part, that may change when a run is resumed, because they do not affect its result.
 CHANGEABLE_KEYS = (
@@ -55,7 +55,8 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         The settings.
 
     Raises:
-        UserError: Two values contradict each other, or a folder to continue from is none.
+        UserError: Two values contradict each other, the shape is unknown, or the model to evaluate or the
+            checkpoint to continue from is missing.
     """
     training, data, asked = config["training_args"], config["dataset_args"], config["evaluation"]
     model = model_settings(config["model_args"], training["seed"])
@@ -126,7 +127,7 @@ def evaluated_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def only_adds_readings(config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether the evaluation of `other` has the results of `config` and more readings beside them."""
+    """Return whether the evaluation of `other` differs from that of `config` only by additional readings."""
     before, now = evaluated_settings(config), evaluated_settings(other)
     differing = {key for key in {*before, *now} if before.get(key) != now.get(key)}
     kept = {*before.get("read", [])} <= {*now.get("read", [])}
@@ -152,7 +153,7 @@ def _flatten(nested: Mapping[str, Any], without: Sequence[str], prefix: str = ""
 
 
 def effective_evaluation(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an evaluation without those that have no effect if numbers are only decoded."""
+    """Return the settings of an evaluation, without those that have no effect if numbers are only decoded."""
     read = _readings(evaluation)
     if read == ["greedy"]:
         return {key: evaluation[key] for key in evaluation if key not in READING_KEYS}
@@ -160,19 +161,22 @@ def effective_evaluation(evaluation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _readings(evaluation: Mapping[str, Any]) -> list[str]:
-    """Return the readings of an evaluation in the order of `READINGS`, always with `greedy`."""
+    """Return the readings of an evaluation in the order of `READINGS`, which always include `greedy`."""
     return [name for name in READINGS if name == "greedy" or name in evaluation.get("read", ())]
 
 
 def reading_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `GenerationSettings` that say how numbers are read besides decoding."""
+    """Return the arguments of `GenerationSettings` that set the readings besides `greedy`."""
     asked = config.get("evaluation", {})
     interval = asked.get("interval", GenerationSettings.interval)
     return {"quantile_readings": tuple(_readings(asked)[1:]), "interval": interval}
 
 
 def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the data and the evaluation of another one, except during training."""
+    """Return a configuration with the dataset and evaluation settings of another one.
+
+    `samples_during_training` is kept.
+    """
     before = config.get("evaluation", {})
     kept = {key: before[key] for key in ("samples_during_training",) if key in before}
     return {**config, "dataset_args": other["dataset_args"], "evaluation": {**other["evaluation"], **kept}}
@@ -236,6 +240,7 @@ def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> Los
 
 
 def _loss_from_model_args(model_args: Mapping[str, Any]) -> LossSettings:
+    """Read the loss from the keys of `model_args`; a UserError says which of them contradict each other."""
     wasserstein = model_args["number_token_loss_with_wasserstein"]
     weight = model_args["number_token_loss_weight"]
     expected_value = {"loss": NUMBER_TOKEN_LOSS_FUNCTIONS[model_args["number_token_loss_function"] or "mse"]}

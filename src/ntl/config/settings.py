@@ -22,10 +22,10 @@ class ModelSettings:
             Regression Transformer's tokens of digit and place, and `xval` uses one `[NUM]` token scaled by
             the value.
         head: `language`, or `regression` to predict one number instead of text.
-        number_format: `plain` writes answers as they are. `padded` writes all answers in one length, with
+        number_format: `plain` writes answers as they are. `padded` pads all answers to one length, with
             leading zeros, a sign if any training answer is negative, and as many decimals.
-        number_width: Digits before the point of padded answers. None is as many as the training answers need.
-        number_places: Digits after the point of padded answers. None is as many as the training answers need.
+        number_width: Digits before the point of padded answers. None: as many as the training answers need.
+        number_places: Digits after the point of padded answers. None: as many as the training answers need.
         checkpoint: Folder or hub name of pretrained weights. None trains from scratch.
         tokenizer: Folder or hub name. None uses the checkpoint's tokenizer or, from scratch, the small one
             that ships with the lab.
@@ -51,10 +51,10 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class LossSettings:
-    """Which loss to minimise in addition to cross-entropy, or in place of it at number tokens.
+    """Which loss to minimize in addition to cross-entropy, or in place of it at number tokens.
 
     Args:
-        criterion: A name from `ntloss.criterion_names()`. None minimises cross-entropy alone.
+        criterion: A name from `ntloss.criterion_names()`. None minimizes cross-entropy alone.
         options: Arguments of the criterion.
         weight: Weight λ of the criterion.
         reweigh: Whether probability on text costs more than the worst number.
@@ -78,8 +78,8 @@ class GenerationSettings:
         beams: Number of beams; 1 decodes greedily. xVal always decodes greedily.
         max_new_tokens: Maximum length of an answer in tokens.
         batch_size: Number of questions decoded at once.
-        quantile_readings: How numbers are read besides decoding, which is the reading `greedy`: the other
-            `READINGS`, which need quantiles of the model's distribution.
+        quantile_readings: Readings besides `greedy`, the decoded number: `median` and `mean`. They need
+            quantiles of the model's distribution.
         interval: Share of the model's distribution between the two quantiles of an interval.
     """
 
@@ -109,7 +109,7 @@ class RunSettings:
         only_evaluate: Whether to evaluate a trained model without training.
         overwrite: Whether a run in the output folder is deleted.
         resume: Whether to continue the run in the output folder.
-        checkpoint: Checkpoint to continue from. None is the latest one.
+        checkpoint: Checkpoint to continue from. None: the latest one.
     """
 
     config: Mapping[str, Any]

@@ -8,10 +8,10 @@ them or each other, raise a UserError.
 
     gsm8k                grade-school problems with their solutions
     mathematics_dataset  the thirteen modules of the DeepMind mathematics dataset that the paper trained on
-    arithmetic           one of them: sums and differences in brackets
+    arithmetic           one of them: sums and differences with brackets
     multiplication       products of integers with up to a given number of digits
     rjokes               jokes and their scores
-    multirc              passages with questions, answered in words
+    multirc              passages with questions, answered mostly in words
     noisy_regression     weighted sums, or products, with noise
     tabular              any CSV file: the columns of a row, and its target
 """
@@ -32,7 +32,8 @@ class Example(NamedTuple):
 
     Args:
         question: Text that the model reads.
-        answer: Text that the model should write. Most tasks have numeric answers; MultiRC answers in words.
+        answer: Text that the model should write. Most tasks have numeric answers; MultiRC's are mostly in
+            words.
         expected: The answer without noise, or None for tasks without noise.
     """
 

@@ -1,6 +1,6 @@
 """Cache examples in memory-mapped Arrow files.
 
-The full mathematics dataset has 26 million pairs. As Python objects, they would take gigabytes in every
+The paper's mathematics mixture has 26 million pairs. As Python objects, they would take gigabytes in every
 process. Memory-mapped, they are shared through the page cache, and a run starts at once.
 """
 
@@ -57,7 +57,7 @@ class ArrowExamples(Sequence[Example]):
 def read_cached(
     source: Sequence[Any], settings: Mapping[str, Any], read: Callable[[], Iterable[Example]]
 ) -> ArrowExamples:
-    """Read examples into an Arrow file, unless it is cached already.
+    """Read examples into an Arrow file, unless they are cached already.
 
     If several processes request the same examples at once, one reads them and the others wait. An interrupted
     call leaves no partial file that a later call would use.
@@ -69,7 +69,7 @@ def read_cached(
         read: Returns the examples; called only if they are not cached.
 
     Raises:
-        UserError: The folder cannot be written, or `read` raises one.
+        UserError: The folder cannot be written, the source cannot be read, or `read` raises one.
     """
     folder = Path(settings["cache_dir"]).expanduser()
     depends_on = {key: value for key, value in settings.items() if key not in INDEPENDENT}
@@ -78,7 +78,7 @@ def read_cached(
     if not path.exists():
         with writing(folder), FileLock(path.with_suffix(".lock")):
             if not path.exists():
-                _write(path, iter(read()))
+                _write(path, _read_source(read))
     return ArrowExamples(path)
 
 
@@ -102,6 +102,17 @@ def writing(folder: Path) -> Iterator[None]:
             f"dataset_args.cache_dir={folder} cannot be written ({error.strerror or error}); expected a "
             "folder with room for a copy of the data. Pass for example dataset_args.cache_dir=some/folder."
         ) from None
+
+
+def _read_source(read: Callable[[], Iterable[Example]]) -> Iterator[Example]:
+    """Yield the examples. An OSError becomes a UserError here, or `writing` would blame the cache."""
+    try:
+        yield from read()
+    except OSError as error:
+        raise UserError(
+            f"the data cannot be read ({error}); expected files that stay readable until they are cached. "
+            "Restore them, or choose other data."
+        ) from error
 
 
 def _write(path: Path, examples: Iterator[Example]) -> None:

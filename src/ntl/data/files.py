@@ -67,14 +67,14 @@ def read_pairs(path: Path) -> Iterator[Example]:
         )
 
 
-def question_and_answer(record: Any) -> list[Example]:
+def parse_pair(record: Any) -> list[Example]:
     """Convert a JSON object of prepared data, with the texts `question` and `answer`."""
     return [Example(get_value(record, "question"), get_value(record, "answer"))]
 
 
 def read_records(
     path: Path,
-    convert: Callable[[Any], Iterable[Example]] = question_and_answer,
+    convert: Callable[[Any], Iterable[Example]] = parse_pair,
     parse: Callable[[str], Any] = json.loads,
 ) -> Iterator[Example]:
     """Read a file with one record per line.
@@ -111,7 +111,9 @@ def get_value(record: Any, key: str, kind: type = str) -> Any:
     if not isinstance(record, Mapping):
         raise FormatError(f"found {str(record)[:40]!r}; expected an object with the key {key!r}")
     if key not in record:
-        raise FormatError(f"the key {key!r} is missing; it has {', '.join(map(repr, record)) or 'none'}")
+        raise FormatError(
+            f"the key {key!r} is missing; the object has {', '.join(map(repr, record)) or 'none'}"
+        )
     value = record[key].strip() if isinstance(record[key], str) else record[key]
     if not isinstance(value, kind) or value == "":
         words = "non-empty text" if kind is str else kind.__name__
@@ -188,7 +190,10 @@ class Layout(NamedTuple):
     group: Callable[[Example], str] = lambda example: example.question
 
     def examples(self, split: str, source: Any, settings: Mapping[str, Any]) -> Iterable[Example]:
-        """Read the examples of a split, in their order, from what `read` takes."""
+        """Read the examples of a split, in order.
+
+        `source` is what `read` takes: a file's path or the hub's rows.
+        """
         examples = self.read(source)
         if split not in ("train", "validation") or self.files["train"] != self.files["validation"]:
             return examples
@@ -284,7 +289,11 @@ class Plan(NamedTuple):
 
 
 def plan_files(settings: Mapping[str, Any], layouts: Sequence[Layout], files: Mapping[str, str]) -> Plan:
-    """Plan the `files` of a dataset whose splits are read from the folder `source`, as by `load_files`."""
+    """Plan the `files` of a dataset. Its splits are read from the folder `source`, in one of the `layouts`.
+
+    Raises:
+        UserError: No layout is complete.
+    """
     folder = Path(settings["source"]).expanduser()
     layout = find_layout("source", folder, layouts, "Pass source=FOLDER, the folder of the official files.")
 

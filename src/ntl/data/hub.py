@@ -17,7 +17,7 @@ def load_hub(settings: Mapping[str, Any], subset: str, layout: Layout) -> TaskDa
     Args:
         settings: The section of the configuration, with `hub` (the dataset's id) and `cache_dir`.
         subset: Name of the dataset within its repository on the hub.
-        layout: The hub's split of each of our splits, and how to read its rows.
+        layout: Maps our splits to the hub's, and reads their rows.
 
     Raises:
         UserError: The hub cannot be reached or has no such dataset, or a row is malformed.

@@ -41,11 +41,12 @@ datasets, and their settings with defaults:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program on the dataset, then key=value; see `ntl.cli.run_program`."""
+    """Run the program on a dataset's name and key=value settings; see `ntl.cli.run_program`."""
     return run_program("ntl prepare", _prepare, arguments, "Nothing was changed.")
 
 
 def _prepare(arguments: Sequence[str]) -> int:
+    """Prepare the dataset that comes first; a UserError says why it cannot be prepared."""
     if not arguments or HELP_OPTIONS & {*arguments}:
         print(HELP)
         for name in choices("prepare"):
@@ -99,7 +100,11 @@ def _sizes(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _check_record(record: Path, now: Mapping[str, Any]) -> None:
-    """Check that existing files are complete and were made in this way, according to their record."""
+    """Check that existing files are complete and were made in this way, according to their record.
+
+    Raises:
+        UserError: Their sizes or the settings that they were made with differ, or there is no record.
+    """
     then = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
     differences = [
         f"{key} is {now.get(key, 'absent')} and was {then.get(key, 'not recorded')}"

@@ -1,6 +1,6 @@
 """Generate questions like those of the DeepMind mathematics dataset, for users without its files.
 
-Each module has one generator, which draws a question and its answer from a random generator and a maximum
+Each module has one function, which draws a question and its answer, given a random generator and the maximum
 size of the numbers. The questions are simpler than the originals. All arithmetic is exact, in integers and
 decimals.
 """
@@ -24,12 +24,13 @@ PLACES = ("one decimal place", "two decimal places", "three decimal places")
 SIZES = {"train-easy": 10, "train-medium": 50, "train-hard": 200, "interpolate": 100, "extrapolate": 5000}
 
 
-def questions(
+def generate_questions(
     split: str, modules: tuple[str, ...], rng: random.Random, exclude: Set[str]
 ) -> Iterator[Example]:
     """Generate an endless stream of questions that are not in `exclude`, cycling through the modules.
 
-    `split`, a key of `SIZES`, sets the size of the numbers. Modules that end with `_big` differ only in it.
+    `split`, a key of `SIZES`, sets the size of the numbers. Modules whose names end with `_big` differ only
+    in this size.
     """
     while True:
         for module in modules:

@@ -85,8 +85,9 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         tokenizer: A fast tokenizer, SentencePiece or byte-level; it is not changed.
 
     Returns:
-        The copy, with the same vocabulary. It encodes `42` as `4` and `2`, which T5 and GPT-2 already have.
-        It is a plain fast tokenizer, because `T5Tokenizer` forgets the splitting when it is saved and loaded.
+        The copy, with the same vocabulary. It encodes `42` as the tokens `4` and `2`, which the vocabularies
+        of T5 and GPT-2 already contain. It is a plain fast tokenizer, because `T5Tokenizer` forgets the
+        splitting when it is saved and loaded.
 
     Raises:
         UserError: The copy does not encode the ten digits as ten tokens, or does not decode texts unchanged.
@@ -135,7 +136,7 @@ def check_special_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
     if tokenizer.pad_token_id is None or tokenizer("1")["input_ids"][-1] != tokenizer.eos_token_id:
         raise UserError(
             "the tokenizer has no padding token, or adds no end token after a text; expected both, as T5's "
-            "has. Use a T5 tokenizer."
+            "tokenizer has. Use a T5 tokenizer."
         )
 
 
@@ -145,6 +146,7 @@ def digit_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
 
 
 def _check_digits(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Raise a UserError unless a tokenizer encodes each digit as one token and decodes texts unchanged."""
     digits = set(digit_ids(tokenizer))
     encoding = TextEncoding(tokenizer)
     for text in PROBES:
@@ -153,7 +155,7 @@ def _check_digits(tokenizer: PreTrainedTokenizerFast) -> None:
         decoded = encoding.decode([ids])[0]
         if len(digits) != 10 or tokenizer.unk_token_id in digits or seen != expected:
             raise UserError(
-                f"the tokenizer writes {seen} of the {expected} digits in {text!r} as digit tokens; "
+                f"the tokenizer encodes {seen} of the {expected} digits in {text!r} as digit tokens; "
                 "expected all. Use one with the ten tokens 0 to 9, such as T5's."
             )
         if decoded != text:

@@ -1,4 +1,4 @@
-"""Decode answers within a number format: at each step, only the tokens that the format allows."""
+"""Constrain decoding to a number format: each step allows only tokens that continue a number in it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FormatMask:
         self._check(encoding)
 
     def rows(self, tokens: Tensor) -> Tensor:
-        """Return whether each token may follow an answer, `[batch, vocab]`.
+        """Return whether each token may follow each partial answer, `[batch, vocab]`.
 
         Args:
             tokens: The tokens of each answer so far, `[batch, seq]`.
@@ -80,7 +80,7 @@ class FormatMask:
         return process
 
     def _check(self, encoding: TextEncoding) -> None:
-        """Check that the tokenizer writes and reads numbers in this format."""
+        """Raise a UserError unless the tokenizer writes and reads numbers in this format."""
         texts = sample_numbers(self.format)
         for text, ids in zip(texts, encoding.encode(texts, special_tokens=False), strict=True):
             rows = [self.rows(torch.tensor([ids[:i]], dtype=torch.long))[0] for i in range(len(ids) + 1)]
@@ -102,7 +102,7 @@ def sample_numbers(number_format: NumberFormat) -> list[str]:
 def _token_texts(
     encoding: TextEncoding, number_format: NumberFormat, digit_tokens: bool
 ) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the texts of the tokens at the start of an answer and after it, if a number may contain them."""
+    """Return the texts of tokens that a number may contain, at the start of an answer and later in it."""
     tokenizer, characters = encoding.tokenizer, set("0123456789.+-")
     # A first token without text, such as T5's `▁`, may only be one that the tokenizer itself writes.
     starts = {ids[0] for ids in encoding.encode(sample_numbers(number_format), special_tokens=False)}

@@ -41,7 +41,7 @@ def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> 
     if Path(name).expanduser().is_dir():
         return str(Path(name).expanduser())
     if isinstance(name, Path) or not _HUB_NAME.fullmatch(name):
-        raise UserError(f"{key}={name} is not a folder. Correct it, or {instead}.")
+        raise UserError(f"{key}={name} is neither a folder nor a name on the hub. Correct it, or {instead}.")
     for file in files:
         cached = try_to_load_from_cache(name, file)
         if isinstance(cached, str):
@@ -62,7 +62,7 @@ def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> 
 
 @contextmanager
 def loading(key: str, name: str | Path, expected: str) -> Iterator[None]:
-    """Turn the errors of loading a model or a tokenizer, of many types, into one.
+    """Turn any error of loading a model or a tokenizer into a `UserError`.
 
     Raises:
         UserError: The body raised any exception. The message quotes the setting, and what is expected of it.

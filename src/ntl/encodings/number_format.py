@@ -1,7 +1,9 @@
-"""Numbers of one length: leading zeros, a sign and decimals, so that digits of one place are at one position.
+"""Numbers padded to one length, so that each decimal place has a fixed position.
+
+Leading zeros, a sign and decimals are added as needed.
 
 In a format of three digits with a sign and one decimal, 7 is written `+007.0` and -12.5 is written `-012.5`.
-Numbers are decimals, so no digit is rounded.
+Numbers are handled as `Decimal`, so no digit is rounded.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from ntl.data import format_number
-from ntl.errors import UserError
+from ntl.errors import UserError, not_a_number
 
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 
@@ -24,40 +26,40 @@ class NumberFormat:
 
     Args:
         width: Digits before the point, at least 1.
-        places: Digits after the point. 0 writes no point.
+        decimals: Digits after the point. 0 writes no point.
         signed: Whether numbers start with `+` or `-`. Without signs, no number is negative.
 
     Example:
-        >>> number_format = NumberFormat(width=3, places=1, signed=True)
+        >>> number_format = NumberFormat(width=3, decimals=1, signed=True)
         >>> number_format.write("-12.5"), number_format.write("7"), number_format.read("+007.0")
         ('-012.5', '+007.0', '7')
     """
 
     width: int
-    places: int = 0
+    decimals: int = 0
     signed: bool = False
 
     @classmethod
     def of_answers(
-        cls, answers: Iterable[str], width: int | None = None, places: int | None = None
+        cls, answers: Iterable[str], width: int | None = None, decimals: int | None = None
     ) -> NumberFormat:
         """Choose the smallest format that fits all answers. It has signs if any answer is negative.
 
         Args:
             answers: Numbers in plain text; at least one.
-            width: Digits before the point. None is as many as the answers need.
-            places: Digits after the point. None is as many as the answers need.
+            width: Digits before the point. None: as many as the answers need.
+            decimals: Digits after the point. None: as many as the answers need.
 
         Returns:
             The format.
 
         Raises:
             UserError: There are no answers, an answer is not a single number, or one does not fit the given
-                width or places.
+                width or decimals.
 
         Example:
             >>> NumberFormat.of_answers(["7", "-12.5", "120"])
-            NumberFormat(width=3, places=1, signed=True)
+            NumberFormat(width=3, decimals=1, signed=True)
         """
         largest = finest = None
         signed = False
@@ -73,7 +75,9 @@ class NumberFormat:
                 "number_format=padded is taken from the training answers, and there are none; expected at "
                 "least one. Check the dataset."
             )
-        found = cls(width or _digits(largest)[0], _digits(finest)[1] if places is None else places, signed)
+        found = cls(
+            width or _digits(largest)[0], _digits(finest)[1] if decimals is None else decimals, signed
+        )
         for number in (largest, finest):
             found.write(format_number(number))
         return found
@@ -81,7 +85,7 @@ class NumberFormat:
     @property
     def length(self) -> int:
         """The number of characters of every number."""
-        return self.signed + self.width + (self.places + 1 if self.places else 0)
+        return self.signed + self.width + (self.decimals + 1 if self.decimals else 0)
 
     def allowed(self, position: int) -> str:
         """Return the characters that may be at a position.
@@ -93,7 +97,7 @@ class NumberFormat:
             The characters; "" after the last one, where the number ends.
 
         Example:
-            >>> number_format = NumberFormat(width=1, places=1, signed=True)
+            >>> number_format = NumberFormat(width=1, decimals=1, signed=True)
             >>> [number_format.allowed(position) for position in range(5)]
             ['+-', '0123456789', '.', '0123456789', '']
         """
@@ -122,7 +126,7 @@ class NumberFormat:
                 "model_args.number_width or model_args.number_places, null to take them from the training "
                 "answers, or model_args.number_format=plain."
             )
-        return f"{number:{'+' if self.signed else ''}0{self.length}.{self.places}f}"
+        return f"{number:{'+' if self.signed else ''}0{self.length}.{self.decimals}f}"
 
     def fits(self, answer: str) -> bool:
         """Return whether an answer is a single number that this format can write."""
@@ -143,17 +147,17 @@ class NumberFormat:
         """
         if len(text) != self.length or any(c not in self.allowed(i) for i, c in enumerate(text)):
             raise ValueError(
-                f"{text[:80]!r} is not in the number format; expected a text like {self!r} writes"
+                f"{text[:80]!r} is not in the number format; expected a text as {self!r} writes it"
             )
         return format_number(_parse(text))
 
     def _misfit(self, number: Decimal) -> str | None:
         """Return why a number does not fit, or None if it fits."""
-        width, places = _digits(number)
+        width, decimals = _digits(number)
         if width > self.width:
             return f"it has {width} digits before the point; expected at most {self.width}"
-        if places > self.places:
-            return f"it has {places} digits after the point; expected at most {self.places}"
+        if decimals > self.decimals:
+            return f"it has {decimals} digits after the point; expected at most {self.decimals}"
         if number < 0 and not self.signed:
             return "it is negative; expected no negative number, because no training answer is one"
         return None
@@ -166,11 +170,7 @@ def _parse(answer: str) -> Decimal:
         UserError: The answer is not a single number.
     """
     if _NUMBER.fullmatch(answer.strip()) is None:
-        raise UserError(
-            f"the answer {answer[:80]!r} is not a single number such as -12.5; number_format=padded writes "
-            "nothing else. Pass model_args.number_format=plain, or choose a dataset whose answers are single "
-            "numbers."
-        )
+        raise not_a_number(answer, "model_args.number_format=padded", "pass model_args.number_format=plain")
     return Decimal(answer.strip()) or Decimal(0)  # one zero, without a sign
 
 

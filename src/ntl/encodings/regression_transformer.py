@@ -3,7 +3,7 @@
 12.3 is encoded as `_1_1_ _2_0_ _3_-1_`, where digit d at place p stands for d·10^p. Signs are separate
 tokens, and the decimal point is omitted. Places range from -12 to 19. A number with a digit outside this
 range keeps its plain digits, so every text can be encoded and is restored exactly, including leading and
-trailing zeros. A point without a digit on both sides is text.
+trailing zeros. A point is text unless there is a digit on both sides.
 
 Source: Born & Manica, Nature Machine Intelligence 2023.
 """

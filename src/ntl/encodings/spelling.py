@@ -49,7 +49,8 @@ class Speller:
         if missing:
             raise UserError(
                 f"the tokenizer has no token for {missing}; expected one for each digit, the point, the "
-                "minus sign and the space, as T5's has. Use a T5 tokenizer, or omit the setting."
+                "minus sign and the space, as T5's has. Use a T5 tokenizer, or omit "
+                "model_args.tokenizer_name_or_path."
             )
         tokenizer.add_tokens(list(added))
         self.added_ids: list[int] = tokenizer.convert_tokens_to_ids(list(added))
@@ -92,7 +93,7 @@ class Speller:
         return [self._characters[c] for c in number]
 
     def _normalize(self, text: str) -> str:
-        # Normalise as the tokenizer does: T5's converts full-width digits to ASCII, which then are numbers.
+        # Normalize as the tokenizer does. T5's converts full-width digits to ASCII, which then are numbers.
         normalizer = self.tokenizer.backend_tokenizer.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 

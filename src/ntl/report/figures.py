@@ -23,6 +23,7 @@ from ntl.report.uncertainty import (
     MOST_MODELS,
     draw_calibration,
     draw_intervals,
+    find_intervals,
     plot_calibration,
     plot_intervals,
 )
@@ -41,7 +42,7 @@ ERROR_CURVES = {
     "eval_median_mae": ("MAE of the median", "mean absolute error"),
 }
 NOISE_CURVES = {**ERROR_CURVES, **CROSS_ENTROPY}
-OTHER_TOKENS = "xVal"  # writes [NUM] for a number: its cross-entropy is of other tokens than digits
+OTHER_TOKENS = "xVal"  # writes [NUM] for a number: its cross-entropy covers no digit tokens
 FEWEST_SEEDS = 5  # with fewer, an interval is so wide that it hides the seeds
 FEWEST = 10  # minimum answers of a seed per bin of magnitude; fewer are too noisy
 LARGEST_MAGNITUDE = 10  # digits
@@ -54,7 +55,9 @@ SHOWN = {
     "exact_match": "share of equal texts",
 }
 COLUMNS = 3
-SEEDS_NOTE = f"dots: seeds; from {FEWEST_SEEDS} seeds on, the mean with its 95 % confidence interval"
+SEEDS_NOTE = (
+    f"dots: seeds; with at least {FEWEST_SEEDS} seeds, also the mean with its 95 % confidence interval"
+)
 
 
 def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
@@ -127,7 +130,7 @@ class DatasetFigures:
         self.room_for_legend = (0.0, 0.4 + 0.18 * len(self.groups))
         self.curves = [[run.folder.curve() for run in group.runs] for group in self.groups]
         # Predictions by test set, label and seed.
-        self.answers = {
+        self.predictions = {
             test: {g.label: found for g in self.groups if (found := g.predictions(test))}
             for test in dataset.tests
             if dataset.reference(test, "accuracy") is not None and not dataset.lacks_predictions(test)
@@ -136,14 +139,14 @@ class DatasetFigures:
     def draw(self) -> dict[str, Figure]:
         """Draw all figures that there is data for, by name."""
         figures = {"accuracy": self.accuracy(), "learning_curves": self.learning_curves()}
-        if self.answers:
+        if self.predictions:
             figures["error_by_magnitude"] = self.error_by_magnitude()
-        for test in self.answers:
+        for test in self.predictions:
             figures[f"digit_confusion_{test}"] = self.digit_confusion(test)
-        tests = [test for test in self.answers if test != "validation"]
+        tests = [test for test in self.predictions if test != "validation"]
         figures["calibration"] = draw_calibration(self.groups, tests, self.looks)
         for test in tests:
-            figures[f"intervals_{test}"] = draw_intervals(test, self.answers[test], self.looks)
+            figures[f"intervals_{test}"] = draw_intervals(test, self.predictions[test], self.looks)
         if noisy := [test for test in tests if self.dataset.has_noise(test)]:
             figures["overview"] = self.overview(noisy[0])
         return {name: figure for name, figure in figures.items() if figure is not None}
@@ -183,8 +186,8 @@ class DatasetFigures:
 
     def error_by_magnitude(self) -> Figure:
         """Draw the error by the number of digits of the true number."""
-        figure, axes = new_figure(len(self.answers), COLUMNS, (4.2, 3.0), self.room_for_legend)
-        for ax, (test, answers) in zip(axes, self.answers.items(), strict=True):
+        figure, axes = new_figure(len(self.predictions), COLUMNS, (4.2, 3.0), self.room_for_legend)
+        for ax, (test, answers) in zip(axes, self.predictions.items(), strict=True):
             digits: set[float] = set()
             for label, seeds in answers.items():
                 points = [error_by_digits(predictions) for predictions in seeds.values()]
@@ -195,12 +198,12 @@ class DatasetFigures:
             ax.set_ylim(bottom=0)
             ax.set(title=test, xlabel="integer digits of the true number (0: below 1)")
             ax.set_ylabel("mean error, log10")
-        add_legend(figure, f"{LINES_NOTE}; from {FEWEST} answers per point")
+        add_legend(figure, f"{LINES_NOTE}; at least {FEWEST} answers per point")
         return figure
 
     def digit_confusion(self, test: str) -> Figure | None:
         """Draw predicted against true digits of the first groups, or return None without any digit."""
-        answers = self.answers[test]
+        answers = self.predictions[test]
         shown = list(answers)[:MOST_MODELS]
         found = {label: list(chain.from_iterable(answers[label].values())) for label in shown}
         counts = {key: digit_counts(found[key[0]], key[1]) for key in product(shown, range(len(PLACES)))}
@@ -228,9 +231,9 @@ class DatasetFigures:
         If quantiles were read, predictions are the first model's intervals, beside the calibration of all
         models; otherwise they are the numbers of the first two models against the true ones.
         """
-        answers = list(self.answers[test].items())
-        read = next((pair for pair in answers if next(iter(pair[1].values()))[0].lower is not None), None)
-        shown = answers[:2] if read is None else [read]
+        read = find_intervals(self.predictions[test])[:1]
+        firsts = [(label, *next(iter(seeds.items()))) for label, seeds in self.predictions[test].items()]
+        shown = read or firsts[:2]
         widths = [1.25, 1.35, 1.0, 1.0] if read or len(shown) > 1 else [1.25, 1.35, 1.0]
         figure, axes = new_figure(len(widths), len(widths), (3.3, 3.3), widths=widths)
         self._curves(axes[0], "eval_mae")
@@ -244,16 +247,15 @@ class DatasetFigures:
         if max(m.get("mae") or 0.0 for m in self.dataset.metrics(test)) > 30 * floor:
             axes[1].set_xscale("log")  # a model that is hardly trained would compress the rest
         axes[1].set_title(f"{test} MAE (dots: seeds)")
-        for ax, (label, seeds) in zip(axes[2:], shown, strict=False):
-            seed, predictions = next(iter(seeds.items()))
-            plot = _scatter if read is None else plot_intervals
+        for ax, (label, seed, predictions) in zip(axes[2:], shown, strict=False):
+            plot = plot_intervals if read else _scatter
             plot(ax, predictions, self.looks[label].colour)
             ax.set_title(f"{label} (seed {seed})")
         axes[2].set_ylabel("predicted")
-        if read is not None:
+        if read:
             axes[2].set_xlabel("questions by true number (line)")
             plot_calibration(axes[3], self.groups, test, self.looks)
-            axes[3].set_title("intervals: promised, found")
+            axes[3].set_title("coverage: nominal, empirical")
         return figure
 
     def _seeds(self, ax: Axes, test: str, metric: str, by_reading: bool = False) -> list[Group]:
@@ -285,7 +287,10 @@ class DatasetFigures:
         ax.set_xlabel("updates")
 
     def _scale_errors(self, ax: Axes, test: str) -> None:
-        """Scale an axis of errors for trained models, as early ones write numbers with too many digits."""
+        """Scale an error axis to trained models.
+
+        Models early in training write numbers with too many digits.
+        """
         smallest = min((m["mae"] for m in self.dataset.metrics(test) if m.get("mae")), default=1.0)
         floor = self.dataset.reference(test, "noise_mae")
         ax.set_yscale("log")

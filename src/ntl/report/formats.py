@@ -39,7 +39,7 @@ def latex_table(columns: Columns, caption: str) -> str:
     r"""Write a table as LaTeX with the booktabs package.
 
     Args:
-        columns: The columns. Neighbours with one title share it, above their headings. Cells are plain text,
+        columns: The columns. Neighbors with one title share it, above their headings. Cells are plain text,
             and bold if enclosed in `**`.
         caption: Caption as plain text.
 

@@ -74,7 +74,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The runs on one dataset; each group is a row of tables, and differences are to the first."""
+    """The runs on one dataset; each group is a row of tables, and differences are relative to the first."""
 
     name: str
     groups: Sequence[Group]
@@ -90,7 +90,7 @@ class Dataset:
         return list(dict.fromkeys(test for run in self.runs for test in run.metrics))
 
     def metrics(self, test: str) -> list[Metrics]:
-        """Return the metrics of a test set for each run that was evaluated on it."""
+        """Return the metrics of a test set for the runs that were evaluated on it."""
         return [run.metrics[test] for run in self.runs if test in run.metrics]
 
     def reference(self, test: str, metric: str) -> float | None:
@@ -227,7 +227,7 @@ def other_evaluations(runs: Sequence[FinishedRun]) -> list[RunFolder]:
 
 
 def describe_evaluations(dataset: Dataset) -> list[str]:
-    """Describe the settings of a dataset's evaluations that are shown, and name those that are not.
+    """Describe the settings of the evaluations shown, and name the evaluations not shown.
 
     Returns:
         One line for the settings, and one for the other evaluations if there are any.

@@ -75,8 +75,8 @@ def report(folders: Sequence[Path], output: Path, overwrite: bool = False, in_or
         write_json(output / REPORT, written)
     except OSError as error:
         raise UserError(
-            f"{output} cannot be written ({error.strerror}); expected a writable folder. Pass another "
-            "--output."
+            f"{output} cannot be written ({error.strerror or error}); expected a writable folder. Choose "
+            "another output folder."
         ) from None
     finally:
         if is_new:

@@ -1,4 +1,4 @@
-"""The style of the lab's figures, with colours that are easy to distinguish."""
+"""The style of the lab's figures, with colors that are easy to distinguish."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# The Okabe-Ito palette, which remains distinguishable with colour blindness and in greyscale.
-GREY, BLUE, ORANGE, GREEN = "#7A7A7A", "#0072B2", "#E69F00", "#009E73"
+# The Okabe-Ito palette, which remains distinguishable with color blindness and in grayscale.
+GRAY, BLUE, ORANGE, GREEN = "#7A7A7A", "#0072B2", "#E69F00", "#009E73"
 PINK, SKY, VERMILION = "#CC79A7", "#56B4E9", "#D55E00"
 STYLE = {
     "font.size": 9,
@@ -41,7 +41,7 @@ OBJECTIVES = (
 
 
 class SeriesStyle(NamedTuple):
-    """How one series is drawn; the first 21 styles are distinguishable even without colour."""
+    """How one series is drawn; the first 21 styles are distinguishable even without color."""
 
     colour: str
     dashes: object
@@ -60,7 +60,7 @@ def styles(labels: Sequence[str]) -> dict[str, SeriesStyle]:
 
 def series_style(i: int) -> SeriesStyle:
     """Return the style of the i-th series."""
-    colours = (GREY, BLUE, ORANGE, GREEN, PINK, SKY, VERMILION)
+    colours = (GRAY, BLUE, ORANGE, GREEN, PINK, SKY, VERMILION)
     dashes = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
     return SeriesStyle(colours[i % 7], dashes[i // 7 % 3], "osD^vPX"[(i + i // 7) % 7])
 

@@ -1,4 +1,4 @@
-"""Make the tables of a report: means over seeds, and differences to the first row, seed by seed."""
+"""Make the tables of a report: means over seeds, and differences relative to the first row, seed by seed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NOTE = (
     "number. Differences are paired by seed."
 )
 UNCERTAINTY_NOTE = (
-    "CRPS: error of the model's whole distribution, in the numbers' unit. Coverage: share of the answers "
-    "within the interval, which promises evaluation.interval of them; width: its mean width."
+    "CRPS: continuous ranked probability score, in the unit of the numbers. Coverage: share of true numbers "
+    "within the interval, nominally evaluation.interval; width: mean width of the interval."
 )
 LOG_NOTE = " log MAE and log R²: of sign(x)·log10(|x| + 1), as in the paper, over valid predictions."
 
@@ -205,15 +205,19 @@ def _is_constant(cells: Sequence[str]) -> bool:
     return len(cells) > 1 and len({cell.strip("*").partition(" ± ")[0] for cell in cells}) == 1
 
 
+def _metric_names(dataset: Dataset, test: str) -> set[str]:
+    return {name for metrics in dataset.metrics(test) for name in metrics}
+
+
 def _metric_columns(dataset: Dataset, test: str) -> list[Column]:
-    names = {name for metrics in dataset.metrics(test) for name in metrics}
+    names = _metric_names(dataset, test)
     numbers = NOISE_COLUMNS if dataset.has_noise(test) else NUMBER_COLUMNS
     columns = (*FINAL_ANSWER, *(numbers if "accuracy" in names else TEXT_COLUMNS))
     return [column for column in columns if column.metric in names]
 
 
 def _uncertainty_columns(dataset: Dataset, test: str) -> list[Column]:
-    names = {name for metrics in dataset.metrics(test) for name in metrics}
+    names = _metric_names(dataset, test)
     return [column for column in UNCERTAINTY_COLUMNS if column.metric in names]
 
 
@@ -254,14 +258,12 @@ def _references(dataset: Dataset, test: str) -> str:
     """Describe what the errors on a test set are compared with; empty if the runs have not recorded it."""
     column = MAE if dataset.has_noise(test) else LOG_MAE
     answers = {
-        "constant": "always answering the median of the training answers",
-        "noise": "answering without the noise",
+        "constant": "for always answering the median of the training answers",
+        "noise": "for answering without the noise",
     }
     errors = {words: dataset.reference(test, f"{name}_{column.metric}") for name, words in answers.items()}
-    parts = [
-        f"of {words}: {round_significant(error)}" for words, error in errors.items() if error is not None
-    ]
-    return f"{column.heading} on {test} {'; '.join(parts)}." if parts else ""
+    parts = [f"{round_significant(error)} {words}" for words, error in errors.items() if error is not None]
+    return f"Reference {column.heading} on {test}: {'; '.join(parts)}." if parts else ""
 
 
 def _note(datasets: Sequence[Dataset]) -> str:

@@ -1,4 +1,4 @@
-"""Draw how sure models are: the coverage of their intervals, and intervals over the true numbers."""
+"""Draw the uncertainty of models: the coverage of their intervals, and intervals over the true numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ntl.report.style import (
 )
 from ntl.training.run_folder import Prediction
 
-COVERAGE = "coverage_"  # prefix of metrics, followed by the promised percentage
+COVERAGE = "coverage_"  # prefix of metrics, followed by the nominal percentage
 MOST_MODELS = 4  # in a figure with a panel or more for each
 MOST_INTERVALS = 80  # of a model; more are too dense to see
 COLUMNS = 2
@@ -31,7 +31,7 @@ COLUMNS = 2
 def draw_calibration(
     groups: Sequence[Group], tests: Sequence[str], looks: Mapping[str, SeriesStyle]
 ) -> Figure | None:
-    """Draw the share of answers that central intervals cover against the share that they promise to.
+    """Draw the share of answers that central intervals cover against their nominal coverage.
 
     Test sets without quantiles are left out. Returns None if no quantiles were read.
     """
@@ -47,12 +47,14 @@ def draw_calibration(
 
 
 def plot_calibration(ax: Axes, groups: Sequence[Group], test: str, looks: Mapping[str, SeriesStyle]) -> None:
-    """Plot the share of answers that each model's central intervals cover against the promised share."""
+    """Plot the share of answers that each model's central intervals cover against the nominal one."""
     ax.plot([0, 1], [0, 1], label="calibrated", **FLOOR)
     for group in groups:
         if curves := _coverage(group, test):
             plot_seeds(ax, curves, looks[group.label], group.label)
-    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="promised", ylabel="share of answers covered")
+    ax.set(
+        xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="nominal coverage", ylabel="share of answers covered"
+    )
 
 
 def draw_intervals(
@@ -64,9 +66,7 @@ def draw_intervals(
 
     `answers` holds predictions by label and seed. Returns None if no quantiles were read.
     """
-    firsts = [(label, *next(iter(seeds.items()))) for label, seeds in answers.items()]
-    read = [(label, seed, [p for p in own if p.lower is not None]) for label, seed, own in firsts]
-    shown = [row for row in read if row[2]][:MOST_MODELS]
+    shown = find_intervals(answers)[:MOST_MODELS]
     if not shown:
         return None
     figure, axes = new_figure(len(shown), COLUMNS, (5.2, 3.0), (0.0, 0.3))
@@ -79,6 +79,15 @@ def draw_intervals(
         fontsize=8,
     )
     return figure
+
+
+def find_intervals(
+    answers: Mapping[str, Mapping[int, Sequence[Prediction]]],
+) -> list[tuple[str, int, list[Prediction]]]:
+    """Return the label, the first seed and its predictions with an interval, for each model that has any."""
+    firsts = [(label, *next(iter(seeds.items()))) for label, seeds in answers.items()]
+    read = [(label, seed, [p for p in own if p.lower is not None]) for label, seed, own in firsts]
+    return [row for row in read if row[2]]
 
 
 def plot_intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
@@ -98,7 +107,7 @@ def plot_intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> 
 
 
 def _coverage(group: Group, test: str) -> list[dict[float, float]]:
-    """Return, for each seed with quantiles, the share of answers covered by promised share."""
+    """Map nominal coverage to the share of answers covered, for each seed with quantiles."""
     curves = (
         {
             float(name.removeprefix(COVERAGE)) / 100: value

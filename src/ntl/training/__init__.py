@@ -1,1 +1,1 @@
-"""Train models: a run trains and evaluates one model, a sweep does several runs."""
+"""Train models: a run trains and evaluates one model, a sweep executes several runs."""

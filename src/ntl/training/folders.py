@@ -77,12 +77,16 @@ def check_folder(settings: RunSettings) -> Path | None:
 
 
 def _check_held_run(settings: RunSettings, record: RunRecord, name: str) -> None:
-    """Check that the run in the output folder is evaluated, continued or replaced as it should be."""
+    """Check that the run in the output folder may be evaluated, continued or replaced.
+
+    Raises:
+        UserError: The run is on another dataset, has another configuration, or would be overwritten.
+    """
     if settings.only_evaluate:
         if record.dataset != settings.dataset:
             raise UserError(
-                f"{name} holds a run on {record.dataset}; its answers to {settings.dataset} would be mixed "
-                "with those. Pass another training_args.output_dir."
+                f"{name} holds a run on {record.dataset}; results on {settings.dataset} would be mixed with "
+                "its own. Pass another training_args.output_dir."
             )
     elif settings.resume:
         for key, (before, now) in _differing(continued_settings, settings, record).items():
@@ -136,7 +140,7 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
 def _differing(
     view: Callable[[Mapping[str, Any]], Mapping[str, Any]], settings: RunSettings, record: RunRecord
 ) -> dict[str, tuple[Any, Any]]:
-    """Return the settings of a record and those given, by key, where a view of the configurations differs."""
+    """Return the settings that differ: key -> (recorded, given). `view` selects the settings to compare."""
     there, here = view(record.config), view(settings.config)
     pairs = {key: (there.get(key), here.get(key)) for key in sorted({*there, *here})}
     return {key: (one, other) for key, (one, other) in pairs.items() if one != other}
@@ -159,8 +163,8 @@ def open_folder(settings: RunSettings, approach: Approach) -> None:
         folder.write_record(replace(new_record(settings), parameters=parameters))
     except OSError as error:
         raise UserError(
-            f"training_args.output_dir={folder} cannot be written ({error.strerror}); expected a writable "
-            "folder. Choose another one."
+            f"training_args.output_dir={folder} cannot be written ({error.strerror or error}); expected a "
+            "writable folder. Choose another one."
         ) from None
 
 
@@ -200,12 +204,12 @@ def place_evaluation(
 
     A run's own evaluation is the one at the end of its training or, in a folder where nothing was trained,
     the first one. An evaluation with the same settings, or with more readings, is written to the same folder.
-    If it only has fewer readings, the run's own evaluation contains it. An evaluation with another model,
-    other decoding settings or other questions gets a folder named after the differences.
+    If an evaluation differs only by having fewer readings, the run's own evaluation contains it. One with
+    another model, other decoding settings or other questions gets a folder named after the differences.
 
     Returns:
         The folder of the run or a folder for this evaluation inside it, the content of its `run.json`, and
-        how the questions are answered there: perhaps with more readings than were asked for. Nothing is
+        the decoding settings to use there, which may include more readings than requested. Nothing is
         written.
 
     Raises:
@@ -252,7 +256,7 @@ def _differences(settings: RunSettings, record: RunRecord) -> dict[str, Any]:
 
 
 def _other_questions(folder: RunFolder, data: TaskData) -> dict[str, Any]:
-    """Return a setting that identifies the questions if a folder holds answers to others."""
+    """Return a setting that identifies the questions, if a folder holds answers to different questions."""
     if all(folder.questions(test) in (None, given) for test, given in data.fingerprints.items()):
         return {}
     return {"questions": hashlib.sha256("".join(data.fingerprints.values()).encode()).hexdigest()[:8]}
@@ -268,12 +272,18 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Read the trainer's state of a checkpoint, with its `global_step`."""
+    """Read the trainer's state of a checkpoint, with its `global_step`.
+
+    Raises:
+        UserError: The state cannot be read.
+    """
     try:
         state: dict[str, Any] = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
         state["global_step"] + 0  # raises unless it is a number
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise unusable(checkpoint, f"{TRAINER_STATE_NAME} cannot be read ({describe(error)})") from None
+        raise checkpoint_error(
+            checkpoint, f"{TRAINER_STATE_NAME} cannot be read ({describe(error)})"
+        ) from None
     return state
 
 
@@ -289,16 +299,20 @@ def check_checkpoint(checkpoint: Path, model: PreTrainedModel) -> None:
     optimizer = () if any(checkpoint.glob("global_step*")) else ("optimizer*",)  # DeepSpeed has its own files
     for pattern in (*optimizer, "scheduler.pt", "rng_state*.pth", "model*.safetensors"):
         if not any(checkpoint.glob(pattern)):
-            raise unusable(checkpoint, f"it lacks {pattern}")
+            raise checkpoint_error(checkpoint, f"it lacks {pattern}")
     for file in checkpoint.iterdir():
         # `torch.save` writes zip files, whose directory stands at the end.
         if file.suffix in (".pt", ".pth", ".bin") and not is_zipfile(file):
-            raise unusable(checkpoint, f"{file.name} cannot be read")
+            raise checkpoint_error(checkpoint, f"{file.name} cannot be read")
     _check_model(checkpoint, model)
 
 
 def _check_model(checkpoint: Path, model: PreTrainedModel) -> None:
-    """Check that a checkpoint fits the model, by its configuration and the shapes of its weights."""
+    """Check that a checkpoint fits the model, by its configuration and the shapes of its weights.
+
+    Raises:
+        UserError: The checkpoint cannot be read, or belongs to another model.
+    """
     try:
         trained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")).get("ntl") or {}
         found = {}
@@ -306,8 +320,8 @@ def _check_model(checkpoint: Path, model: PreTrainedModel) -> None:
             with safe_open(file, "pt") as weights:
                 found |= {key: list(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
     except (OSError, ValueError, SafetensorError) as error:
-        raise unusable(checkpoint, f"the model cannot be read ({describe(error)})") from None
-    trained = {"number_format": "plain", **trained}  # earlier versions did not say so
+        raise checkpoint_error(checkpoint, f"the model cannot be read ({describe(error)})") from None
+    trained = {"number_format": "plain", **trained}  # checkpoints of earlier versions lack this key
     wrong = f"training_args.resume_from_checkpoint={checkpoint} "
     advice = "expected a checkpoint of the same model. Choose the model that the checkpoint was trained with."
     compared = {"encoding", "head", "log_scale", "number_format", *FORMAT_KEYS}
@@ -321,7 +335,7 @@ def _check_model(checkpoint: Path, model: PreTrainedModel) -> None:
             raise UserError(f"{wrong}has {key} of shape {found[key]}, not {shapes.get(key)}; {advice}")
 
 
-def unusable(checkpoint: Path | str, reason: str) -> UserError:
+def checkpoint_error(checkpoint: Path | str, reason: str) -> UserError:
     """Make the error of a checkpoint that training cannot continue from."""
     return UserError(
         f"{checkpoint} is not a complete checkpoint: {reason}; expected all files that training writes. "

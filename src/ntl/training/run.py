@@ -1,4 +1,4 @@
-"""Do a run: load the data and the model, train or resume, evaluate, and write the results."""
+"""Execute a run: load the data and the model, train or resume, evaluate, and write the results."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from transformers.integrations import get_reporting_integration_callbacks
 from ntl.approaches import Approach, build_approach
 from ntl.config.settings import RunSettings
 from ntl.data import TaskData, evenly_spaced, load_task
-from ntl.encodings.cache import tokenize
 from ntl.errors import UserError, describe
 from ntl.evaluation import check_readings, describe_metrics, evaluate, evaluate_tests
 from ntl.training.folders import check_checkpoint, check_folder, open_folder, place_evaluation
 from ntl.training.run_folder import Metrics, RunFolder
+from ntl.training.token_cache import tokenize
 from ntl.training.trainer import ApproachTrainer
 
 PLATEAU = {"factor": 0.5, "patience": 5}  # options of the published reduce_lr_on_plateau schedule
 
 
 def run(settings: RunSettings, on_progress: Callable[[float], None] | None = None) -> dict[str, Metrics]:
-    """Do a run, or the part of it that is not done yet.
+    """Execute a run, or the part of it that is not done yet.
 
     Args:
         settings: Settings from `paper_keys.read_settings`.
@@ -71,7 +71,7 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
 
 
 def training_arguments(settings: RunSettings) -> Seq2SeqTrainingArguments:
-    """Make the trainer's arguments. Under `torchrun`, this initialises the process group.
+    """Make the trainer's arguments. Under `torchrun`, this initializes the process group.
 
     Raises:
         UserError: transformers rejects the arguments, or a tracker cannot be used. The message quotes the
@@ -163,7 +163,11 @@ def answer_tests(
     model: nn.Module,
     say: Callable[[str], None],
 ) -> dict[str, Metrics]:
-    """Evaluate the validation and test sets that are not evaluated yet, and write the results."""
+    """Evaluate the validation and test sets that are not evaluated yet, and write the results.
+
+    Raises:
+        UserError: There are no questions, an answer cannot be encoded, or a file cannot be read.
+    """
     parts = {"validation": data.validation, **data.tests}
     data = replace(data, tests={name: evenly_spaced(part, settings.samples) for name, part in parts.items()})
     folder, record, generation = place_evaluation(settings, data)

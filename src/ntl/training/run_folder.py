@@ -102,7 +102,7 @@ class RunFolder:
         return str(self.path)
 
     def predictions_path(self, test: str) -> Path:
-        """`predictions_<test>.jsonl`, with special characters percent-encoded."""
+        """Return the path of `predictions_<test>.jsonl`; special characters are percent-encoded."""
         return self.path / f"predictions_{quote(test, safe='')}.jsonl"
 
     def holds_run(self) -> bool:
@@ -247,6 +247,7 @@ def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; a UserError says why it cannot be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
@@ -257,6 +258,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Read JSON lines; a UserError says why they cannot be read."""
     try:
         # Split at "\n" only: texts may contain other separators that `splitlines` splits at.
         return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]

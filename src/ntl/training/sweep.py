@@ -27,8 +27,8 @@ HELP = """\
 usage: ntl compare [key=value ...]
 
 Train models with several objectives and seeds on the same data, each as `ntl train` does, and report them as
-`ntl report` does: tables with the differences to the first objective, and figures. Ctrl-C keeps finished
-runs; the same command continues.
+`ntl report` does: tables with the differences relative to the first objective, and figures. Ctrl-C keeps
+finished runs; the same command continues.
 
 examples:
   ntl compare
@@ -61,7 +61,7 @@ def _compare(arguments: Sequence[str]) -> int:
 
 
 def compare(comparison: Comparison) -> int:
-    """Do the missing runs of a comparison, and report all finished ones.
+    """Execute the missing runs of a comparison, and report all finished ones.
 
     Returns:
         The exit code: 0 if all runs are finished, 1 if one failed.
@@ -71,7 +71,7 @@ def compare(comparison: Comparison) -> int:
         KeyboardInterrupt: The user interrupted the runs. The finished ones are reported.
     """
     from ntl.report.program import check_output, report  # imports matplotlib
-    from ntl.training.folders import remaining  # imports transformers
+    from ntl.training.folders import remaining  # slow to import, so only after the configuration is checked
 
     runs, report_folder = comparison.runs, comparison.output_dir / "report"
     check_output(report_folder, overwrite=True)
@@ -96,13 +96,13 @@ def compare(comparison: Comparison) -> int:
     if interrupted:
         raise KeyboardInterrupt
     if failed := [name for name in runs if name not in done]:
-        print(f"Failed: {'; '.join(failed)}. The same command repeats them.")
+        print(f"Failed: {'; '.join(failed)}. Run the same command again to repeat them.")
         return 1
     return 0
 
 
 def check_data(runs: Collection[RunSettings]) -> None:
-    """Build the models and load the data of all runs, so that their errors precede the first run.
+    """Build the models and load the data of all runs, so that errors appear before the first run.
 
     Raises:
         UserError: A model cannot be built, or a dataset cannot be loaded.
@@ -123,7 +123,7 @@ def check_data(runs: Collection[RunSettings]) -> None:
 
 
 def do_runs(runs: Mapping[str, RunSettings], jobs: int) -> Iterator[str]:
-    """Do runs, `jobs` at a time, and show the progress of all together.
+    """Execute runs, `jobs` at a time, and show their combined progress.
 
     Yields:
         The name of each run that has finished. Runs that failed are only printed.

@@ -1,4 +1,4 @@
-"""transformers' trainer for approaches, with losses normalised over the whole update."""
+"""transformers' trainer for approaches, with losses normalized over the whole update."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from transformers import (
 from ntl.approaches import Approach
 from ntl.errors import UserError, describe
 from ntl.evaluation import describe_metrics
-from ntl.training.folders import read_state, unusable
+from ntl.training.folders import checkpoint_error, read_state
 from ntl.training.run_folder import CHECKPOINT, Metrics, RunFolder
 
 REPORT_EVERY = 5  # updates between two progress reports
@@ -41,8 +41,8 @@ REPORT_EVERY = 5  # updates between two progress reports
 class ApproachTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` for an approach.
 
-    transformers normalises by the number of labels, which does not fit the number terms. Here the approach
-    counts what it normalises by. The counts are summed over all micro-batches and ranks of an update, and
+    transformers normalizes by the number of labels, which does not fit the number terms. Here the approach
+    counts what it normalizes by. The counts are summed over all micro-batches and ranks of an update, and
     each micro-batch computes its share of the loss.
 
     Args:
@@ -71,7 +71,7 @@ class ApproachTrainer(Seq2SeqTrainer):
             args=args,
             model=approach.model,
             data_collator=approach.collate,
-            processing_class=approach.tokenizer,  # saved with every checkpoint, which so can answer questions
+            processing_class=approach.tokenizer,  # saved, so that each checkpoint can answer questions
             **datasets,
         )
         self.approach, self.measure, self.folder = approach, measure, folder
@@ -122,11 +122,14 @@ class ApproachTrainer(Seq2SeqTrainer):
         self.save_model()
 
     def _load_optimizer_and_scheduler(self, checkpoint):
+        """Load their states; a UserError says why they do not fit."""
         try:
             super()._load_optimizer_and_scheduler(checkpoint)
         except (OSError, LookupError, ValueError) as error:
-            # Its files are whole (see `check_checkpoint`), but another optimizer or launcher wrote them.
-            raise unusable(checkpoint, f"the optimizer's state does not fit ({describe(error)})") from error
+            # The files are complete (see `check_checkpoint`), but another optimizer or launcher wrote them.
+            raise checkpoint_error(
+                checkpoint, f"the optimizer's state does not fit ({describe(error)})"
+            ) from error
 
     def _save_checkpoint(self, model, trial):
         with _explain_write_errors(self.args.output_dir):
@@ -159,7 +162,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         if batches:
             self._updates += 1
             counts = torch.stack([self.approach.count(batch) for batch in batches]).sum(0)
-            # Keep the counts as tensors, so that the host never synchronises with an accelerator.
+            # Keep the counts as tensors, so that the host never synchronizes with an accelerator.
             self.counts = self.accelerator.reduce(counts.to(device), reduction="sum")
         return batches, None
 
@@ -229,7 +232,7 @@ class ProgressReporter(TrainerCallback):
         self.report = report
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Report, if due after this update."""
+        """Report the share every `REPORT_EVERY` updates, and after the last one."""
         if state.global_step % REPORT_EVERY == 0 or state.global_step == state.max_steps:
             self.report(state.global_step / state.max_steps)
 

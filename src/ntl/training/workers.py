@@ -1,4 +1,4 @@
-"""Do several runs at a time, each in a single-threaded process of its own.
+"""Execute several runs at a time, each in a single-threaded process of its own.
 
 If a process dies, only its run fails.
 """
@@ -23,13 +23,13 @@ Kind = Literal["progress", "done", "failed"]
 
 
 def run_all(runs: Mapping[str, RunSettings], jobs: int) -> Iterator[tuple[str, Kind, Any]]:
-    """Do all runs in their order, `jobs` at a time.
+    """Execute all runs in their order, `jobs` at a time.
 
     The processes are stopped when the iterator is closed or an interrupt ends it.
 
     Yields:
-        The name of a run, and `progress` with the share of its updates that are done, `done` with the metrics
-        that matter most in words, or `failed` with an error message.
+        The name of a run, and `progress` with the share of its updates that are done, `done` with a one-line
+        summary of the metrics, or `failed` with an error message.
     """
     waiting = list(runs)
     busy: dict[Connection, tuple[str, BaseProcess]] = {}
@@ -56,7 +56,8 @@ def run_all(runs: Mapping[str, RunSettings], jobs: int) -> Iterator[tuple[str, K
 
 
 def _start(settings: RunSettings) -> tuple[Connection, BaseProcess]:
-    # With a fork server, imports take seconds once, not in every run. CUDA and macOS do not allow forks.
+    # With a fork server, imports take seconds once, not in every run. Forking is unsafe with CUDA and on
+    # macOS.
     forks = settings.trainer["use_cpu"] and sys.platform == "linux"
     context = multiprocessing.get_context("forkserver" if forks else "spawn")
     context.set_forkserver_preload(["ntl.training.run"])
@@ -86,7 +87,7 @@ def _receive(connection: Connection, process: BaseProcess) -> tuple[Kind, Any]:
 
 
 def _work(settings: RunSettings, connection: Connection) -> None:
-    """Do one run, and send its progress and its result to the parent."""
+    """Execute one run, and send its progress and its result to the parent."""
     os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     # Exit when terminated instead of dying, so that semaphores are released.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

@@ -74,10 +74,13 @@ def _questions(split: str, rng: random.Random, held_out: set[str], hold_out: boo
 
 
 def plan(settings: Mapping[str, Any]) -> Plan:
-    """Plan the files of `ntl prepare arithmetic`: equally many pairs of each difficulty.
+    """Plan the files of `ntl prepare arithmetic`: the same number of pairs of each difficulty.
 
     Args:
         settings: `source`, `train_per_difficulty`, `validation_per_difficulty`, `split_seed`.
+
+    Raises:
+        UserError: A file is missing. Reading the splits raises one too, if a file is malformed or too short.
     """
     archive = find_archive(
         settings, ("arithmetic__add_sub_multiple",), ("arithmetic__add_sub_multiple_longer",)

@@ -1,6 +1,6 @@
 """GSM8K: grade-school problems, answered with a solution and the final number after `####`.
 
-As in the paper, the calculator annotations `<<48/2=24>>` are removed, and numbers are normalised: they have
+As in the paper, the calculator annotations `<<48/2=24>>` are removed, and numbers are normalized: they have
 no thousands separators, and `.5` becomes `0.5`.
 
 Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems", 2021.
@@ -43,7 +43,7 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         Training, validation and test problems. With official files, the validation problems are drawn from
         the training file.
     """
-    convert = partial(problem, annotations=settings["annotations"])
+    convert = partial(parse_problem, annotations=settings["annotations"])
     if settings["hub"] is not None:
         on_hub = Layout(ON_HUB, lambda rows: (example for row in rows for example in convert(row)))
         data = load_hub(settings, "main", on_hub)
@@ -55,11 +55,11 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 
 def plan(settings: Mapping[str, Any]) -> Plan:
     """Plan the files of `ntl prepare gsm8k`, from the official files in `source`."""
-    convert = partial(problem, annotations=settings["annotations"])
+    convert = partial(parse_problem, annotations=settings["annotations"])
     return plan_files(settings, [Layout(OFFICIAL, partial(read_records, convert=convert))], PREPARED)
 
 
-def problem(record: Any, annotations: str = "remove") -> list[Example]:
+def parse_problem(record: Any, annotations: str = "remove") -> list[Example]:
     """Convert one problem.
 
     Args:
@@ -67,13 +67,14 @@ def problem(record: Any, annotations: str = "remove") -> list[Example]:
         annotations: Whether to `remove` or `keep` the calculator annotations.
 
     Returns:
-        The problem with normalised numbers.
+        The problem with normalized numbers.
 
     Raises:
         FormatError: A key or the final answer is missing, or an annotation is not closed.
 
     Example:
-        >>> problem({"question": "1,000 at $.5?", "answer": "It is 1 000*.5=$<<1000*.5=500>>500.\\n#### 500"})
+        >>> answer = "It is 1 000*.5=$<<1000*.5=500>>500.\\n#### 500"
+        >>> parse_problem({"question": "1,000 at $.5?", "answer": answer})
         [Example(question='1000 at $0.5?', answer='It is 1000*0.5=$500.\\n#### 500', expected=None)]
     """
     question, answer = get_value(record, "question"), get_value(record, "answer")
@@ -85,11 +86,11 @@ def problem(record: Any, annotations: str = "remove") -> list[Example]:
         raise FormatError(
             f"'answer' has an annotation that is not closed: {without[without.index('<<') :][:40]!r}"
         )
-    return [Example(normalise(question), normalise(without if annotations == "remove" else answer))]
+    return [Example(normalize(question), normalize(without if annotations == "remove" else answer))]
 
 
-def normalise(text: str) -> str:
-    """Normalise the numbers in a text.
+def normalize(text: str) -> str:
+    """Normalize the numbers in a text.
 
     Args:
         text: Any text.
@@ -98,7 +99,7 @@ def normalise(text: str) -> str:
         The text without thousands separators (commas or spaces), and with a zero before a leading point.
 
     Example:
-        >>> normalise("$1,234,567.50, 12 000 and -.5, but 4,5,6 and 12 200-gram bags")
+        >>> normalize("$1,234,567.50, 12 000 and -.5, but 4,5,6 and 12 200-gram bags")
         '$1234567.50, 12000 and -0.5, but 4,5,6 and 12 200-gram bags'
     """
     text = _COMMAS.sub(lambda match: match[0].replace(",", ""), text)

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from ntl.data import Example, TaskData
 from ntl.data.files import SPLIT_FILES, Layout, Plan, find_layout, load_files, read_pairs
-from ntl.data.questions import MAKERS, questions
+from ntl.data.questions import MAKERS, generate_questions
 
 DIFFICULTIES = ("easy", "medium", "hard")
 MODULES = tuple(module for module in MAKERS if not module.endswith("_longer"))
@@ -67,12 +67,15 @@ def _by_module(inside: str) -> Layout:
 
 
 def generate(settings: Mapping[str, Any]) -> TaskData:
-    """Generate simpler questions of the same modules; no two of training, validation and tests share any."""
+    """Generate simpler questions of the same modules.
+
+    Training, validation and test sets share no question.
+    """
     rng = random.Random(settings["data_seed"])
     held_out: set[str] = set()
 
     def draw(split: str, modules: tuple[str, ...], size: str) -> Iterator[Example]:
-        return islice(questions(split, modules, rng, held_out), settings[size] * len(modules))
+        return islice(generate_questions(split, modules, rng, held_out), settings[size] * len(modules))
 
     def hold_out(split: str, modules: tuple[str, ...], size: str) -> Iterator[Example]:
         for example in draw(split, modules, size):

@@ -47,6 +47,9 @@ def generate(settings: Mapping[str, Any]) -> TaskData:
         The questions. In training, each pair of digit counts is equally likely. The products of the training,
         validation and test sets are disjoint, regardless of the order of the factors. Training questions may
         repeat, because there are only 81 products of two one-digit numbers.
+
+    Raises:
+        UserError: There are too few products to hold out for validation and test.
     """
     digits, more = settings["digits"], settings["extrapolate_digits"]
     inside = [(n, m) for n in range(1, digits + 1) for m in range(1, digits + 1)]
@@ -55,8 +58,8 @@ def generate(settings: Mapping[str, Any]) -> TaskData:
     wanted = settings["validation_size"] + settings["test_size"]
     if room < wanted:
         raise UserError(
-            f"digits={digits} leaves {room} products to hold out; expected at least {wanted}. Raise it, or "
-            "lower validation_size and test_size."
+            f"digits={digits} leaves {room} products to hold out; expected at least {wanted}. Raise "
+            "digits, or lower validation_size and test_size."
         )
     rng = random.Random(settings["data_seed"])
     held_out: dict[Pair, set[Pair]] = defaultdict(set)

@@ -45,7 +45,7 @@ def plan(settings: Mapping[str, Any]) -> Plan:
     return plan_files(settings, [OFFICIAL], PREPARED.files)
 
 
-def passage(record: Any) -> list[Example]:
+def parse_passage(record: Any) -> list[Example]:
     """Convert one passage of SuperGLUE's files.
 
     Args:
@@ -68,7 +68,7 @@ def passage(record: Any) -> list[Example]:
 
 
 def _from_rows(rows: Iterable[Any]) -> Iterator[Example]:
-    """Convert the hub's rows, which hold one answer each, with the answers to a question in succession."""
+    """Convert the hub's rows: each holds one answer; consecutive rows hold the answers to one question."""
     for (text, question), answers in groupby(
         rows, lambda row: (get_value(row, "paragraph"), get_value(row, "question"))
     ):
@@ -76,7 +76,10 @@ def _from_rows(rows: Iterable[Any]) -> Iterator[Example]:
 
 
 def _example(text: str, question: str, answers: Iterable[Any], key: str) -> list[Example]:
-    """Return the example of a question, none if no answer is correct. `key` is that of an answer's text."""
+    """Return a question's example in a list, which is empty if no answer is correct.
+
+    `key` is that of an answer's text.
+    """
     correct = [get_value(answer, key) for answer in answers if get_value(answer, "label", int) == 1]
     return [Example(f"{text}{BETWEEN}{question}", " | ".join(correct))] if correct else []
 
@@ -91,7 +94,7 @@ PREPARED = Layout(
 )
 OFFICIAL = Layout(
     {"train": "train.jsonl", "validation": "train.jsonl", "test": "val.jsonl"},
-    partial(read_records, convert=passage),
+    partial(read_records, convert=parse_passage),
     _passage_of,
 )
 ON_HUB = Layout({"train": "train", "validation": "train", "test": "validation"}, _from_rows, _passage_of)

@@ -2,7 +2,7 @@
 
 The answer is a weighted sum of the integers plus Gaussian noise or, on a log scale, a product of the
 integers' powers times log-normal noise. The noise makes the exact answer unpredictable, so what matters is
-how *close* a prediction is, which is what a number token loss optimises. Without noise and with weights of 1
+how *close* a prediction is, which is what a number token loss optimizes. Without noise and with weights of 1
 the task is exact addition or multiplication.
 """
 
@@ -28,7 +28,10 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 
     Returns:
         Training, validation and one test set. No test or validation question is in the training set.
-        `Example.expected` is the answer's median, which minimises the mean absolute error.
+        `Example.expected` is the answer's median, which minimizes the mean absolute error.
+
+    Raises:
+        UserError: The range of the integers has too few questions to hold out for validation and test.
     """
     low, high, weights = settings["smallest"], settings["largest"], settings["weights"]
     held_out = settings["validation_size"] + settings["test_size"]

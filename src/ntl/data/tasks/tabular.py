@@ -29,7 +29,7 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     Args:
         settings: `file` (a CSV file with a header, or `sample`), `target` (column to predict), `columns`
             (columns of the question, None for all others), `significant_digits` (numbers of the question are
-            rounded to so many, None leaves them as they are written), `split_by` (None splits at random; a
+            rounded to this many, None leaves them as they are written), `split_by` (None splits at random; a
             column puts its largest values into the test set and the next largest into the validation set),
             `train_size` (None for all rows that are left), `validation_size`, `test_size` and `data_seed`.
 
@@ -41,6 +41,9 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         UserError: The file cannot be read, a column is missing, a target is not a finite number, or there are
             too few rows.
     """
+    # The command line reads a column's name such as 2019 as a number.
+    names = {key: str(settings[key]) for key in ("target", "split_by") if settings[key] is not None}
+    settings = {**settings, **names}
     table, target = _read(settings["file"]), settings["target"]
     columns = settings["columns"] or [name for name in table.columns if name != target]
     _check_columns(table, columns, settings)
@@ -55,11 +58,19 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     validation, rest = rest[-settings["validation_size"] :], rest[: -settings["validation_size"]]
     seen = {example.question for example in (*validation, *test)}
     train = [example for example in rest if example.question not in seen]
+    needed = settings["train_size"] or 1
+    if len(train) < needed:
+        raise UserError(
+            f"{settings['file']} has {len(train)} training rows whose question is in neither the validation "
+            f"nor the test set; expected at least {needed}. Lower dataset_args.train_size, validation_size "
+            "or test_size, or add dataset_args.columns that distinguish the rows."
+        )
     # The rows next to the held-out ones: those of a split by time are the latest.
     return TaskData(train[-(settings["train_size"] or len(train)) :], validation, {"test": test})
 
 
 def _read(file: str) -> pd.DataFrame:
+    """Read a CSV file as texts; a UserError says why it cannot be read."""
     path = SAMPLE if file == "sample" else Path(file).expanduser()
     try:
         return pd.read_csv(path, dtype=str, skipinitialspace=True)
@@ -71,6 +82,7 @@ def _read(file: str) -> pd.DataFrame:
 
 
 def _check_columns(table: pd.DataFrame, columns: Sequence[str], settings: Mapping[str, Any]) -> None:
+    """Raise a UserError if a column that is named is missing, or the target is a column of the question."""
     named = [("target", settings["target"]), *(("columns", name) for name in columns)]
     if settings["split_by"] is not None:
         named.append(("split_by", settings["split_by"]))
@@ -88,6 +100,7 @@ def _check_columns(table: pd.DataFrame, columns: Sequence[str], settings: Mappin
 
 
 def _check_rows(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
+    """Raise a UserError if a target is not a finite number, or there are too few rows."""
     target = settings["target"]
     wrong = table[target][~np.isfinite(pd.to_numeric(table[target], errors="coerce"))]
     if len(wrong):
@@ -105,7 +118,11 @@ def _check_rows(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
 
 
 def _order(table: pd.DataFrame, settings: Mapping[str, Any]) -> Sequence[int]:
-    """Return the rows in random order or sorted by a column, rows without a value first."""
+    """Return the rows in random order or sorted by a column, rows without a value first.
+
+    Raises:
+        UserError: The column that sorts them holds neither numbers nor dates.
+    """
     split_by = settings["split_by"]
     if split_by is None:
         return np.random.default_rng(settings["data_seed"]).permutation(len(table)).tolist()
@@ -129,7 +146,7 @@ def _texts(column: pd.Series, digits: int | None) -> pd.Series:
 
 
 def _round(number: float, digits: int) -> str:
-    """Write a number in plain decimals with a number of significant digits.
+    """Write a number in plain decimals, with a given number of significant digits.
 
     Example:
         >>> _round(2000.0833, 4), _round(71400.0, 2), _round(0.00012345, 3), _round(0.5, 4)
@@ -142,7 +159,7 @@ def _round(number: float, digits: int) -> str:
 
 
 def _answer(text: str) -> str:
-    """Write a target in plain decimals: as it stands or, if it is written otherwise, anew.
+    """Write a target in plain decimals. Targets that already are keep their digits.
 
     Example:
         >>> _answer("1.50"), _answer(" +1e3"), _answer(".5"), _answer("5.")

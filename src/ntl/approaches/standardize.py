@@ -1,4 +1,4 @@
-"""What number heads share: initial weights, and answers standardised by those for training.
+"""Shared by the number heads: initial weights, and standardization by the statistics of the training answers.
 
 The statistics are stored in `config.ntl`, so that they are saved with the model.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, T5PreTrainedModel
 from transformers import initialization as init
 
-from ntl.encodings.xval import LARGEST
+from ntl.encodings.number_values import LARGEST
 from ntl.errors import UserError
 
 NO_STATISTICS: dict[str, Any] = {"answer_mean": None, "answer_deviation": None}
@@ -21,7 +21,7 @@ NO_STATISTICS: dict[str, Any] = {"answer_mean": None, "answer_deviation": None}
 
 
 def init_weights(model: T5PreTrainedModel, module: nn.Module) -> None:
-    """Initialize a module of a T5 with a number head, in place of `_init_weights`."""
+    """Initialize a module of a T5 model with a number head; serves as its `_init_weights`."""
     T5PreTrainedModel._init_weights(model, module)
     if isinstance(module, nn.Linear) and module.bias is not None:  # the head: T5's layers have no bias
         # transformers' default for T5 is far too large for numbers of mean 0 and standard deviation 1.
@@ -29,9 +29,9 @@ def init_weights(model: T5PreTrainedModel, module: nn.Module) -> None:
 
 
 def fit(config: PreTrainedConfig, answers: Sequence[float]) -> None:
-    """Compute the statistics of the training answers in `config.ntl`, unless it has them already.
+    """Compute the statistics of the training answers and store them in `config.ntl`, unless it has them.
 
-    If there are no answers, predictions are not standardised.
+    If there are no answers, predictions are not standardized.
     """
     if config.ntl["answer_mean"] is None:
         values = _scaled(torch.tensor(answers, dtype=torch.float64), config)
@@ -41,8 +41,8 @@ def fit(config: PreTrainedConfig, answers: Sequence[float]) -> None:
         config.ntl = {**config.ntl, "answer_mean": mean, "answer_deviation": deviation or 1.0}
 
 
-def standardise(values: Tensor, config: PreTrainedConfig) -> Tensor:
-    """Standardise numbers of any shape, float64, into float32 targets of the head.
+def standardize(values: Tensor, config: PreTrainedConfig) -> Tensor:
+    """Standardize numbers of any shape, float64, into float32 targets of the head.
 
     Raises:
         UserError: The model has no statistics of training answers.
@@ -72,6 +72,7 @@ def _scaled(values: Tensor, config: PreTrainedConfig) -> Tensor:
 
 
 def _statistics(config: PreTrainedConfig) -> tuple[float, float]:
+    """Return the mean and the deviation of the training answers; a UserError says if there are none."""
     mean, deviation = config.ntl["answer_mean"], config.ntl["answer_deviation"]
     if mean is None:
         raise UserError(

@@ -8,7 +8,7 @@ from conftest import shared
 from tolerances import CANCELLATION, approx, assert_close
 
 from ntl.encodings.digits import character_tokenizer, load_tokenizer, split_digits
-from ntl.encodings.xval import XvalEncoding, embedding_scale, find_values
+from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_values
 from ntl.errors import UserError
 
 
@@ -55,7 +55,7 @@ def test_numbers_that_overflow_float64_keep_their_digits(encoding):
     assert encoding.decode(ids, numbers) == [text]
 
 
-def test_digits_of_other_scripts_are_text_unless_the_tokenizer_normalises_them(encoding):
+def test_digits_of_other_scripts_are_text_unless_the_tokenizer_normalizes_them(encoding):
     _, numbers = encoding.encode(["٣ 7"])
     assert [n for n in numbers[0] if n] == [7.0]
 
