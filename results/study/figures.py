@@ -13,7 +13,7 @@ from run import BASELINE, HERE, STUDY
 
 from ntl.report.style import FLOOR, STYLE, add_legend, new_figure, plot_seeds, styles
 
-# As the lab's figures name these objectives, so that they have the same colours here.
+# As the lab's figures name these objectives, so that they have the same colors here.
 LOOKS = styles(["T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 + CRPS", "T5 regression head"])
 LOOKS = dict(zip(("ce", "ntl_was", "ntl_mse", "crps", "regression_head"), LOOKS.values(), strict=True))
 LOOKS |= styles([o for o in STUDY["objectives"] if o not in LOOKS])
@@ -70,7 +70,7 @@ def draw_effects(ax: Axes, effects: Sequence[Effect | None], first: float, objec
     known = [(100 * e.share, first + y, 100 * e.share_interval) for y, e in enumerate(effects) if e]
     x, y, widths = zip(*known, strict=True) if known else ((), (), ())
     look = LOOKS[objective]
-    ax.errorbar(x, y, xerr=widths, fmt=look.marker, color=look.colour, ms=4, lw=1, label=NAMES[objective])
+    ax.errorbar(x, y, xerr=widths, fmt=look.marker, color=look.color, ms=4, lw=1, label=NAMES[objective])
 
 
 def label_effects(ax: Axes, names: Sequence[str], title: str, base: str) -> None:

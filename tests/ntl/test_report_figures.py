@@ -39,7 +39,7 @@ def test_errors_are_grouped_by_the_true_numbers_digits():
 def test_ten_series_are_distinguishable_without_color():
     looks = [series_style(i) for i in range(10)]
     assert len({(how.dashes, how.marker) for how in looks}) == 10
-    assert len({(how.colour, how.dashes) for how in looks}) == 10
+    assert len({(how.color, how.dashes) for how in looks}) == 10
 
 
 def test_an_objective_has_the_same_style_in_every_report():

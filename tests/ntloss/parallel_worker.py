@@ -86,7 +86,7 @@ def trials() -> list[Trial]:
                 of_numbers = replace(of_numbers, number_weights=shares)
                 made.append(Trial(f"number weights, {criterion}, {mode}: {kind}", of_numbers, kind))
         counted = make_case(7, num_items=20.0, num_numbers=7.0)
-        made.append(Trial(f"normalised: {kind}", counted, kind))
+        made.append(Trial(f"normalized: {kind}", counted, kind))
         for criterion in ("gaussian", "smmd", "entropy places", "number_level", "ntil"):
             # Criteria on whole numbers keep the graph of all positions, as "none" does.
             reduction = "none" if criterion in ("number_level", "ntil") else "mean"

@@ -69,7 +69,7 @@ EVERY_PAIR = covering(
         "label_smoothing": [0.0, 0.1],
         "z_loss": [0.0, 1e-2],
         "weighted": [False, True],
-        "normalised": [False, True],
+        "normalized": [False, True],
         "ignore_index": [-100, 9, -1],  # 9 is a number token
         "bias": [True, False],
         "gone": [False, True],
@@ -89,8 +89,8 @@ def test_every_path_equals_the_oracle(drawn: dict[str, Any], monkeypatch: pytest
     dtype, chunk_size = drawn.pop("dtype"), drawn.pop("chunk_size")
     drawn["softcap"], drawn["logit_scale"] = drawn.pop("transform")
     monkeypatch.setattr(readout, "_CHUNK", drawn.pop("block"))
-    normalised = drawn.pop("normalised")
-    if normalised and drawn["reduction"] == "mean":
+    normalized = drawn.pop("normalized")
+    if normalized and drawn["reduction"] == "mean":
         drawn.update(num_items=20.0, num_numbers=7.0)
     if drawn["softcap"] is None and drawn["label_smoothing"]:
         drawn["gone"] = False  # cross-entropy would be infinite, which another test covers

@@ -249,7 +249,7 @@ class DatasetFigures:
         axes[1].set_title(f"{test} MAE (dots: seeds)")
         for ax, (label, seed, predictions) in zip(axes[2:], shown, strict=False):
             plot = plot_intervals if read else _scatter
-            plot(ax, predictions, self.looks[label].colour)
+            plot(ax, predictions, self.looks[label].color)
             ax.set_title(f"{label} (seed {seed})")
         axes[2].set_ylabel("predicted")
         if read:
@@ -264,15 +264,15 @@ class DatasetFigures:
         for base in self.groups:
             readings = split_readings(replace(self.dataset, groups=[base])).groups if by_reading else [base]
             for group in readings:
-                y, colour = len(rows), self.looks[base.label].colour
+                y, color = len(rows), self.looks[base.label].color
                 rows.append(group)
                 mean, width = group.mean_and_interval(test, metric)
                 seeds = [value for value in group.values(test, metric).values() if value is not None]
                 enough = len(seeds) >= FEWEST_SEEDS and mean is not None
                 at = [y + 0.12 if enough else y] * len(seeds)
-                ax.scatter(seeds, at, s=22, color=colour, alpha=0.6, lw=0, clip_on=False)
+                ax.scatter(seeds, at, s=22, color=color, alpha=0.6, lw=0, clip_on=False)
                 if enough:
-                    ax.errorbar(mean, y - 0.12, xerr=width, fmt="o", color=colour, ms=5, capsize=3)
+                    ax.errorbar(mean, y - 0.12, xerr=width, fmt="o", color=color, ms=5, capsize=3)
         ax.set_ylim(len(rows) - 0.4, -0.6)
         ax.grid(axis="y", visible=False)
         return rows
@@ -311,12 +311,12 @@ def _confusion(ax: Axes, counts: np.ndarray) -> AxesImage:
     return ax.imshow(shares[:, : len(names)], vmin=0, vmax=1, cmap="cividis")
 
 
-def _scatter(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
+def _scatter(ax: Axes, predictions: Sequence[Prediction], color: str) -> None:
     """Plot predicted against true numbers."""
     pairs = [(p.true, math.nan if p.predicted is None else p.predicted) for p in predictions]
     true, predicted = np.array(pairs, dtype=float).T
     limits = margins(true, 0.06)
     ax.plot(limits, limits, **FLOOR)
     # Numbers far outside are drawn at the edge, so that they neither vanish nor compress the rest.
-    ax.scatter(true, predicted.clip(*limits), s=7, color=colour, alpha=0.4, lw=0)
+    ax.scatter(true, predicted.clip(*limits), s=7, color=color, alpha=0.4, lw=0)
     ax.set(xlim=limits, ylim=limits, xlabel="true", aspect="equal")

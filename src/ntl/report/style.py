@@ -43,7 +43,7 @@ OBJECTIVES = (
 class SeriesStyle(NamedTuple):
     """How one series is drawn; the first 21 styles are distinguishable even without color."""
 
-    colour: str
+    color: str
     dashes: object
     marker: str
 
@@ -60,9 +60,9 @@ def styles(labels: Sequence[str]) -> dict[str, SeriesStyle]:
 
 def series_style(i: int) -> SeriesStyle:
     """Return the style of the i-th series."""
-    colours = (GRAY, BLUE, ORANGE, GREEN, PINK, SKY, VERMILION)
+    colors = (GRAY, BLUE, ORANGE, GREEN, PINK, SKY, VERMILION)
     dashes = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
-    return SeriesStyle(colours[i % 7], dashes[i // 7 % 3], "osD^vPX"[(i + i // 7) % 7])
+    return SeriesStyle(colors[i % 7], dashes[i // 7 % 3], "osD^vPX"[(i + i // 7) % 7])
 
 
 def new_figure(
@@ -104,11 +104,11 @@ def plot_seeds(ax: Axes, seeds: Sequence[Mapping[float, float]], look: SeriesSty
     # Medians, because one number with a digit too many changes a seed's error by hundreds.
     middles = np.median(values, axis=0) if seeds else []
     ax.plot(
-        xs, middles, color=look.colour, ls=look.dashes, marker=look.marker, ms=3.5, lw=1.5, label=label,
+        xs, middles, color=look.color, ls=look.dashes, marker=look.marker, ms=3.5, lw=1.5, label=label,
         markevery=max(1, len(xs) // 10),
     )  # fmt: skip
     if len(seeds) > 1:
-        ax.fill_between(xs, values.min(axis=0), values.max(axis=0), color=look.colour, alpha=0.1, lw=0)
+        ax.fill_between(xs, values.min(axis=0), values.max(axis=0), color=look.color, alpha=0.1, lw=0)
 
 
 def add_legend(figure: Figure, title: str) -> None:

@@ -71,7 +71,7 @@ def draw_intervals(
         return None
     figure, axes = new_figure(len(shown), COLUMNS, (5.2, 3.0), (0.0, 0.3))
     for ax, (label, seed, predictions) in zip(axes, shown, strict=True):
-        plot_intervals(ax, predictions, looks[label].colour)
+        plot_intervals(ax, predictions, looks[label].color)
         ax.set_title(f"{label} (seed {seed})")
     figure.supxlabel(
         f"{test}: at most {MOST_INTERVALS} questions, sorted by the true number (line). Bars: intervals, red "
@@ -90,17 +90,17 @@ def find_intervals(
     return [row for row in read if row[2]]
 
 
-def plot_intervals(ax: Axes, predictions: Sequence[Prediction], colour: str) -> None:
+def plot_intervals(ax: Axes, predictions: Sequence[Prediction], color: str) -> None:
     """Plot some intervals at the places of their questions, in the order of the true numbers."""
     chosen = evenly_spaced(sorted(predictions, key=lambda p: p.true), MOST_INTERVALS)
     columns = ([getattr(p, name) for p in chosen] for name in ("true", "lower", "median", "upper"))
     true, lower, median, upper = (np.array(column, dtype=float) for column in columns)
     limits = margins(true, 0.25)
     at, missed = np.arange(len(chosen)), (true < lower) | (true > upper)
-    for where, shade, alpha in ((~missed, colour, 0.5), (missed, VERMILION, 1.0)):
+    for where, shade, alpha in ((~missed, color, 0.5), (missed, VERMILION, 1.0)):
         # Ends far outside are drawn at the edge, so that they do not compress the rest.
         ax.vlines(at[where], lower[where].clip(*limits), upper[where].clip(*limits), color=shade, alpha=alpha)
-    ax.scatter(at, median.clip(*limits), s=7, color=colour, lw=0, zorder=3)
+    ax.scatter(at, median.clip(*limits), s=7, color=color, lw=0, zorder=3)
     ax.plot(at, true, color="#333333", lw=1.0)
     ax.set(ylim=limits, ylabel="number")
     ax.set_xticks([])
