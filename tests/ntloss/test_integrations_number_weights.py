@@ -24,6 +24,7 @@ from transformers import (
 )
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel
+from ntloss.integrations.callback import NumberMetricsCallback
 from ntloss.integrations.collator import NumberWeightsCollator
 from ntloss.integrations.counts import CountedBatches
 from ntloss.integrations.transformers import (
@@ -202,6 +203,18 @@ def test_evaluation_weighs_the_number_term_of_the_set(way: str, tmp_path: Path) 
     metrics = trainer.evaluate(trainer.train_dataset)
     terms = expected_terms(model.eval(), weighted_batch(ROWS * STEPS, 0))
     assert [metrics["eval_ce"], metrics["eval_ntl"]] == approx([terms.ce.item(), terms.ntl.item()])
+
+
+def test_the_callback_logs_the_weighted_number_term(tmp_path: Path) -> None:
+    model = cases.t5()
+    trainer = trainer_with(model, tmp_path, per_device_eval_batch_size=5)
+    NumberMetricsCallback().attach(trainer)
+    metrics = trainer.evaluate(trainer.train_dataset)
+    terms = expected_terms(model.eval(), weighted_batch(ROWS * STEPS, 0))
+    assert metrics["eval_ntl"] == approx(terms.ntl.item())
+    # Its other metrics cover all number tokens, also those of weight 0.
+    labels = weighted_batch(ROWS * STEPS, 0)["labels"]
+    assert metrics["eval_number_tokens"] == int(((labels >= 3) & (labels < 13)).sum())
 
 
 def weights_by_token(ids: Tensor) -> Tensor:
