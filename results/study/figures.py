@@ -18,14 +18,14 @@ LOOKS = styles(["T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 + CRPS", "T5 regressio
 LOOKS = dict(zip(("ce", "ntl_was", "ntl_mse", "crps", "regression_head"), LOOKS.values(), strict=True))
 LOOKS |= styles([o for o in STUDY["objectives"] if o not in LOOKS])
 
-WIDEST = 0.3  # share of cross-entropy's error; what lies beyond is written
+WIDEST = 0.5  # of the axis, as a share of cross-entropy's error; what lies above is written
 
 
 def draw_figures(settings: Mapping[str, Setting]) -> None:
     """Write `overview.png`, `losses.png` and `learning_curves.png`, each if there is something to draw."""
     numeric = {name: setting for name, setting in settings.items() if family(name) != "text"}
     noisy = {name: setting for name, setting in numeric.items() if family(name) != "exact"}
-    with_all = {n: s for n, s in noisy.items() if any(o in s for o in STUDY["groups"]["others"])}
+    with_all = {n: s for n, s in noisy.items() if all(o in s for o in STUDY["objectives"])}
     with mpl.rc_context(STYLE):
         if noisy:
             draw_overview(noisy)
@@ -58,9 +58,6 @@ def draw_losses(settings: Mapping[str, Setting]) -> None:
         for y, objective in enumerate(objectives):
             found = effect(setting.get(objective, {}), setting[BASELINE], reading)
             draw_effects(ax, [found], y, objective)
-            if found is not None and found.share > WIDEST:
-                ax.text(100 * WIDEST, y, f"{100 * found.share:+.0f} % →", ha="right", va="center")
-        ax.set_xlim(-100 * WIDEST, 100 * WIDEST)
         label_effects(ax, [NAMES[o] for o in objectives], f"{name}, {reading}", reading)
     figure.savefig(HERE / "losses.png", dpi=150)
 
@@ -71,11 +68,15 @@ def draw_effects(ax: Axes, effects: Sequence[Effect | None], first: float, objec
     x, y, widths = zip(*known, strict=True) if known else ((), (), ())
     look = LOOKS[objective]
     ax.errorbar(x, y, xerr=widths, fmt=look.marker, color=look.color, ms=4, lw=1, label=NAMES[objective])
+    for share, height, _ in known:
+        if share > 100 * WIDEST:
+            ax.text(100 * WIDEST, height, f"{share:+.0f} % →", ha="right", va="center")
 
 
 def label_effects(ax: Axes, names: Sequence[str], title: str, base: str) -> None:
     """Label a panel of differences to cross-entropy with the reading `base`, and draw a line at 0."""
     ax.axvline(0, **FLOOR)
+    ax.set_xlim(-100 * WIDEST, 100 * WIDEST)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlabel(f"% of cross-entropy's error, {base}")
