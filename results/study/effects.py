@@ -6,6 +6,7 @@ A *setting* is a task of `study.yaml` with its number of steps, such as `sums-80
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +137,9 @@ def effect(
     differences = [mine - theirs for mine, theirs in known]
     scale = float(np.mean([theirs for _, theirs in known])) or math.nan
     mean, interval = mean_and_interval(differences)
-    p = float(ttest_1samp(differences, 0).pvalue) if any(differences) else 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # about equal differences, for which p is near 0
+        p = float(ttest_1samp(differences, 0).pvalue) if any(differences) else 1.0
     won = sum(d > 0 if metric == ACCURACY else d < 0 for d in differences)
     return Effect(mean, interval, mean / scale, interval / scale, p, won, len(known))
 
