@@ -205,7 +205,8 @@ class NTLossDotProduct(_PublishedLoss):
         shape = logits.shape[:-1]
         unused = logits.new_zeros(shape.numel(), dtype=torch.int64)  # in place of labels and targets
         readout = read_logits(logits, unused, self.tables.token_ids)
-        x = self.tables.criterion_input(readout.number_logits, unused, readout[:2])
+        normalizer = readout.level, readout.log_sum  # torch 2.7 does not compile a slice of a named tuple
+        x = self.tables.criterion_input(readout.number_logits, unused, normalizer)
         assert x.log_mass is not None  # because the log-normalizer is given
         return (x.probs * x.values).sum(-1).reshape(shape), x.log_mass.exp().reshape(shape)
 

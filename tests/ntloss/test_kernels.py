@@ -74,7 +74,12 @@ def test_the_kernels_compile_for_gpus_without_one(
     signature = {argument: types.get(argument, "*fp32") for argument in kernel.arg_names}
     places = {(kernel.arg_names.index(argument),): value for argument, value in constants.items()}
     source = ASTSource(kernel, signature, places)
-    compiled = compile_kernel(source, target=GPUTarget(*target), options={"num_warps": kernels._WARPS})
+    try:
+        compiled = compile_kernel(source, target=GPUTarget(*target), options={"num_warps": kernels._WARPS})
+    except Exception as missing:
+        if "linker" not in str(missing):
+            raise
+        pytest.skip(str(missing))  # older releases of Triton need that of ROCm
     assert compiled.asm["cubin" if target[0] == "cuda" else "hsaco"]
 
 
