@@ -164,11 +164,8 @@ def requirements(results: dict[str, Any]) -> list[Requirement]:
             rows.append(
                 Requirement(what, [mine["median_ms"] / other["median_ms"] for mine, other in pairs], must, "")
             )
-        both = {name: [m for m in measured if _is(m, name, numbers)] for name in ("crps", "wasserstein")}
-        figures = [
-            mine["median_ms"] / other["median_ms"]
-            for mine, other in zip(both["crps"], both["wasserstein"], strict=True)
-        ]
+        pairs = _criterion_over(measured, "crps", "wasserstein", numbers)
+        figures = [mine["median_ms"] / other["median_ms"] for mine, other in pairs]
         rows.append(Requirement(f"crps, \\|N\\| = {numbers:,}: over wasserstein", figures, 1.05, ""))
     rows += _of_training(_of(measured, table="integrations"))
     return rows
@@ -315,7 +312,8 @@ def _criterion_over(
     measured: Sequence[Measurement], criterion: str, baseline: str, numbers: int
 ) -> list[tuple[Measurement, Measurement]]:
     found = _of(measured, table="criteria")
-    others = {str(m["case"]): m for m in found if m["contender"] == baseline and m["criterion"] is None}
+    # The baseline is another criterion, or a contender without one.
+    others = {str(m["case"]): m for m in found if (m["criterion"] or m["contender"]) == baseline}
     return [
         (m, others[str(m["case"])]) for m in found if _is(m, criterion, numbers) and str(m["case"]) in others
     ]

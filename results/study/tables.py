@@ -176,9 +176,9 @@ def table(name: str, setting: Setting) -> str:
     return "\n\n".join(lines)
 
 
-def is_whole(objective: str, reading: str) -> bool:
-    """Return whether the answers of an objective with a reading are whole numbers."""
-    return reading != "mean" and objective not in NOT_WHOLE
+def is_comparable(objective: str, reading: str, metric: str) -> bool:
+    """Return whether a metric compares the answers of an objective: exact ones need to be whole numbers."""
+    return metric != ACCURACY or (reading != "mean" and objective not in NOT_WHOLE)
 
 
 def effect_cells(setting: Setting, metric: str, reading: str = "greedy", title: str = "") -> dict[str, Row]:
@@ -193,7 +193,7 @@ def effect_cells(setting: Setting, metric: str, reading: str = "greedy", title: 
     scale = 100 if metric == ACCURACY else 1
     known = {}
     for objective, results in setting.items():
-        if objective != BASELINE and (metric != ACCURACY or is_whole(objective, reading)):
+        if objective != BASELINE and is_comparable(objective, reading, metric):
             found = effect(results, setting[BASELINE], reading, metric=metric)
             if found is not None:
                 known[objective] = found
@@ -210,8 +210,7 @@ def effect_cells(setting: Setting, metric: str, reading: str = "greedy", title: 
 def row(objective: str, reading: str, setting: Setting, compared: Row, metric: str) -> Row:
     """Return a row of a table whose objectives are compared by a metric."""
     results, baseline = setting[objective], setting[BASELINE]
-    is_exact = metric == ACCURACY
-    is_comparable = not is_exact or is_whole(objective, reading)
+    comparable = is_comparable(objective, reading, metric)
     cells = {
         "objective": NAMES[objective],
         "reading": reading,
@@ -222,11 +221,11 @@ def row(objective: str, reading: str, setting: Setting, compared: Row, metric: s
         "exact": NONE,
         **compared,
     }
-    if is_comparable:
+    if comparable:
         cells["exact"] = percent([result.value(reading, ACCURACY) for result in results.values()])
-        cells["wrong by"] = wrong_by(results.values(), reading) if is_exact else ""
+        cells["wrong by"] = wrong_by(results.values(), reading) if metric == ACCURACY else ""
     if reading == "greedy":
-        cells["CE's result at"] = steps_needed(results, baseline, metric) if is_comparable else NONE
+        cells["CE's result at"] = steps_needed(results, baseline, metric) if comparable else NONE
         if objective not in NOT_WHOLE:  # xVal has other tokens
             cells["NLL"] = with_interval([result.metrics.get("ce") for result in results.values()])
         cells["CRPS"] = with_interval([result.metrics.get("crps") for result in results.values()])

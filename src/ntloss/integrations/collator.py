@@ -130,16 +130,16 @@ def _pad(weights: list[Tensor], rows: list[Any], batch: Any) -> Tensor:
         start = width - length if left_padded else 0
         return slice(start, start + length)
 
+    collated = {"input_ids": batch.get("input_ids"), "labels": labels}
+    collated = {name: torch.as_tensor(given) for name, given in collated.items() if given is not None}
+
     def tokens_found(i: int, left_padded: bool) -> int:
         """Count the row's tokens at its place in the inputs or, if these are an encoder's, in the labels."""
-        for name in ("input_ids", "labels"):
-            own, collated = beside[name][i], batch.get(name)
-            if own is None or collated is None or len(own) != len(weights[i]):
-                continue
-            collated = torch.as_tensor(collated)
+        for name, tokens in collated.items():
+            own = beside[name][i]
             # The inputs of an encoder are padded on the side of the labels, but to a length of their own.
-            if collated.shape == labels.shape:
-                return int((collated[i, own_place(left_padded, len(own))] == own).sum())
+            if own is not None and len(own) == len(weights[i]) and tokens.shape == labels.shape:
+                return int((tokens[i, own_place(left_padded, len(own))] == own).sum())
         return 0
 
     found = {
