@@ -85,7 +85,7 @@ def peak_memory(contender: Contender, device: str) -> int | None:
     """Measure the peak memory of one run in bytes, beyond the memory in use before; None if not available.
 
     On the CPU, this is the process's high-water mark, which includes allocations inside PyTorch's operators.
-    Call this in a fresh process, after one warm-up run (compilation, initialisation of libraries).
+    Call this in a fresh process, after one warm-up run (compilation, initialization of libraries).
     """
     contender.prepare()
     gc.collect()

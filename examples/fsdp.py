@@ -7,7 +7,7 @@
 are those of one process with all the data. With `--chunked` the logits are never in memory.
 
 The loop is the same with accelerate, which calls `fully_shard` itself (on the CPU it uses DDP instead).
-There, too, control the synchronisation of gradients yourself, with `accelerator.no_sync(model)`:
+There, too, control the synchronization of gradients yourself, with `accelerator.no_sync(model)`:
 `accelerator.accumulate` depends on whether the loader is at its end, and `CountedBatches` reads a step ahead.
 """
 

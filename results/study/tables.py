@@ -287,7 +287,7 @@ def text_table(name: str, setting: Setting) -> str:
         rows.append(cells)
     return (
         f"## {name}\n\nPer token of 200 of the test set's solutions, teacher-forced. *Error of a digit* is "
-        f"its expected absolute error, E|X − y|, which NTL-WAS minimises.\n\n{markdown(rows)}"
+        f"its expected absolute error, E|X − y|, which NTL-WAS minimizes.\n\n{markdown(rows)}"
     )
 
 

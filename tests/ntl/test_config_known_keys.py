@@ -30,7 +30,7 @@ def test_a_published_command_only_has_known_keys_with_an_effect(command):
         ("+evaluation.sampels=3", "Did you mean evaluation.samples?"),
         ("+loss.wieght=3", "Did you mean loss.weight?"),
         ("+dataset_args.data_sed=3", "Did you mean dataset_args.data_seed?"),
-        ("+colour=red", "colour is unknown; expected one of: evaluation, dataset_args, model_args"),
+        ("+color=red", "color is unknown; expected one of: evaluation, dataset_args, model_args"),
         ("~evaluation.beams", "evaluation.beams is missing"),
         ("~training_args.seed", "training_args.seed is missing"),
         (

@@ -155,7 +155,7 @@ def test_an_unreadable_run_is_an_error_that_names_it_and_it_is_kept(tiny, capsys
         ["--config-dir=elsewhere"],
         ["objectives=[ce,'loss=ntl_was dataset_args=arithmetic dataset_args.data_dir=nowhere']"],
         ["model_args.tokenizer_name_or_path=/nowhere"],
-        ["model_args.config_overrides={colour: red}"],
+        ["model_args.config_overrides={color: red}"],
         ["model_args.config_overrides={feed_forward_proj: nonsense}"],
         ["objectives=[ce,'loss=ntl_was loss.options={p: 2}']"],
     ],

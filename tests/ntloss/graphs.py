@@ -15,7 +15,7 @@ from ntloss.engine import readout
 
 PRODUCTS = ("mm", "addmm", "addmm_", "bmm", "baddbmm", "addmv", "mv")
 # Operators that copy their result, or its shape, to the host, and so wait for an accelerator.
-SYNCHRONISING = {
+SYNCHRONIZING = {
     "_local_scalar_dense", "nonzero", "masked_select", "item", "equal", "is_nonzero", "unique", "unique2",
     "_unique2", "unique_dim", "_to_cpu", "bincount", "histc", "argwhere",
 }  # fmt: skip

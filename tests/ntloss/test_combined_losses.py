@@ -619,12 +619,12 @@ class TestAutograd:
         loss, leaf = compute(case, path, leaves).loss, next(iter(leaves.values()))
 
         # A gradient penalty. Without an error it would silently have no effect.
-        def penalise() -> None:
+        def penalize() -> None:
             (gradient,) = torch.autograd.grad(loss.sum(), leaf, create_graph=True)
             (loss.sum() + gradient.square().sum()).backward()
 
         with pytest.raises(RuntimeError, match="differentiated twice"):
-            penalise()
+            penalize()
 
     @pytest.mark.parametrize("kind", [NTLCrossEntropyLoss, NumberTokenLoss])
     def test_a_hessian_is_an_error_and_not_zero(self, kind: Any) -> None:

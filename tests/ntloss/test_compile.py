@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
-from graphs import SYNCHRONISING, assert_same_results, watched
+from graphs import SYNCHRONIZING, assert_same_results, watched
 from tolerances import assert_close
 from torch import Tensor
 
@@ -126,7 +126,7 @@ def static_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("static_shapes")
 @pytest.mark.parametrize("weighted", [True, False], ids=["weighted", "unweighted"])
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_call_runs_the_same_operators_without_synchronising(
+def test_every_call_runs_the_same_operators_without_synchronizing(
     name: str, weighted: bool, irregular: NumberVocabulary
 ) -> None:
     loss_fn = LOSSES[name](irregular)
@@ -140,7 +140,7 @@ def test_every_call_runs_the_same_operators_without_synchronising(
                 lambda g=given, a=logits, b=labels, r=reduction: loss_fn(a, b, g, r).sum().backward()
             )
             assert len(ran) > 10
-            assert not SYNCHRONISING & set(ran)
+            assert not SYNCHRONIZING & set(ran)
             runs.append(ran)
         assert runs[0] == runs[1]  # as CUDA graphs require
 

@@ -1,4 +1,4 @@
-"""The cost of the combined losses: buffers, matrix products, synchronisations, graphs."""
+"""The cost of the combined losses: buffers, matrix products, synchronizations, graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
 from combined_cases import NUMBERS, TEXTS, VOCAB, make_case
-from graphs import SYNCHRONISING, Watch, assert_same_results
+from graphs import SYNCHRONIZING, Watch, assert_same_results
 from tolerances import ONE_COMPUTATION, assert_close
 from torch import Tensor
 
@@ -203,15 +203,15 @@ def loss_of_head(kind: str, **options: Any) -> torch.nn.Module:
     return OfHead(WIDE, inplace_backward=kind == "inplace", **options)
 
 
-class TestSynchronisation:
-    """Meta tensors have no values: reading one raises an error, and would synchronise an accelerator."""
+class TestSynchronization:
+    """Meta tensors have no values: reading one raises an error, and would synchronize an accelerator."""
 
     @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
     @pytest.mark.parametrize("softcap", [None, 3.0])
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
     @pytest.mark.parametrize("kind", ["logits", "inplace", "linear"])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_an_accelerator_never_synchronises(
+    def test_an_accelerator_never_synchronizes(
         self, dtype: torch.dtype, kind: str, smoothing: float, softcap: float | None, reduction: str
     ) -> None:
         options = {"label_smoothing": smoothing, "softcap": softcap, "reduction": reduction, "shift": True}
@@ -227,11 +227,11 @@ class TestSynchronisation:
         assert loss.shape == ((2, 20) if reduction == "none" else ())
         assert hidden.grad.shape == hidden.shape
         assert head.grad.shape == head.shape
-        assert not SYNCHRONISING & set(watch.operators)
+        assert not SYNCHRONIZING & set(watch.operators)
         if kind != "linear":
             assert {"read_logits", "write_gradient"} <= set(watch.operators)
 
-    def test_dropping_ignored_positions_is_the_only_synchronisation(
+    def test_dropping_ignored_positions_is_the_only_synchronization(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Static shapes, as on an accelerator; in eager mode the CPU counts number labels.
@@ -245,12 +245,12 @@ class TestSynchronisation:
                 module(hidden.requires_grad_(), weight.requires_grad_(), labels).backward()
             # The CPU may read values, which saves a pass over the logits.
             at_no_cost = ("_local_scalar_dense", "is_nonzero")
-            waits[drop] = [o for o in watch.operators if o in SYNCHRONISING and o not in at_no_cost]
+            waits[drop] = [o for o in watch.operators if o in SYNCHRONIZING and o not in at_no_cost]
         assert waits == {True: ["nonzero"], False: []}
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
     @pytest.mark.parametrize("kind", ["logits", "inplace", "linear"])
-    def test_cuda_never_synchronises(self, kind: str) -> None:
+    def test_cuda_never_synchronizes(self, kind: str) -> None:
         hidden, weight, labels = (x.cuda() for x in wide_batch())
         given = (hidden.requires_grad_(), weight.requires_grad_(), labels)
         module = loss_of_head(kind).cuda()

@@ -332,7 +332,7 @@ class TestModule:
             assert loss(logits.to("meta"), labels.to("meta")).device.type == "meta"
             loss.to("cpu")
             assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
-            loss.to("meta").to_empty(device="cpu")  # as sharded training initialises modules
+            loss.to("meta").to_empty(device="cpu")  # as sharded training initializes modules
             assert_close(loss(logits, labels), reference, ONE_COMPUTATION)
 
     def test_moves_to_the_device_of_the_logits(self, irregular: NumberVocabulary, batch: Any) -> None:

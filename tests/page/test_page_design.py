@@ -15,7 +15,7 @@ SCHEMES = ("light", "dark")
 # WCAG 2.2 AA: contrast of text, of large text, and the size of a target in pixels.
 CONTRAST, CONTRAST_OF_LARGE_TEXT, TARGET = 4.5, 3.0, 24
 
-# Text with its colour and what is behind it, both as RGB with opacity resolved.
+# Text with its color and what is behind it, both as RGB with opacity resolved.
 TEXTS = """() => {
     const rgba = (text) => {
         const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
@@ -40,10 +40,10 @@ TEXTS = """() => {
         const box = element.previousElementSibling;
         if (element.classList.contains("digit") && box?.tagName === "rect")
             behind = over(rgba(getComputedStyle(box).fill).rgb, 1, behind);
-        const colour = rgba(drawn ? style.fill : style.color);
+        const color = rgba(drawn ? style.fill : style.color);
         const size = parseFloat(style.fontSize);
         const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
-        found.push({ words: words.slice(0, 40), colour: over(colour.rgb, colour.a, behind), behind, large });
+        found.push({ words: words.slice(0, 40), color: over(color.rgb, color.a, behind), behind, large });
     }
     return found;
 }"""
@@ -79,7 +79,7 @@ def contrast(one: list[float], other: list[float]) -> float:
 
 
 def show_everything(page: Any) -> None:
-    """States of the page that have colours of their own."""
+    """States of the page that have colors of their own."""
     page.get_by_role("button", name="In doubt, honest").click()
     page.locator("#walk-next").click()
     page.locator("#walk-next").click()
@@ -108,9 +108,9 @@ def test_every_text_has_enough_contrast(open_page: Callable[..., Any], scheme: s
     texts = page.evaluate(TEXTS)
     assert len(texts) > 200
     poor = [
-        (each["words"], round(contrast(each["colour"], each["behind"]), 2))
+        (each["words"], round(contrast(each["color"], each["behind"]), 2))
         for each in texts
-        if contrast(each["colour"], each["behind"]) < (CONTRAST_OF_LARGE_TEXT if each["large"] else CONTRAST)
+        if contrast(each["color"], each["behind"]) < (CONTRAST_OF_LARGE_TEXT if each["large"] else CONTRAST)
     ]
     assert not poor
 
