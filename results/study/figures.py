@@ -44,7 +44,8 @@ def draw_overview(settings: Mapping[str, Setting]) -> None:
         for i, objective in enumerate(objectives):
             effects = [effect(s.get(objective, {}), s[BASELINE], reading, base) for s in settings.values()]
             draw_effects(ax, effects, 0.6 * (i / len(objectives) - 0.5), objective)
-        label_effects(ax, list(settings) if ax is axes[0] else [""] * len(settings), reading, base)
+        names = list(settings) if ax is axes[0] else [""] * len(settings)
+        label_effects(ax, names, f"{reading} vs. CE's {base}", base)
     add_legend(figure, "paired difference in MAE with its 95 % confidence interval; left of 0 is better")
     figure.savefig(HERE / "overview.png", dpi=150)
 
@@ -79,7 +80,7 @@ def label_effects(ax: Axes, names: Sequence[str], title: str, base: str) -> None
     ax.set_xlim(-100 * WIDEST, 100 * WIDEST)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlabel(f"% of cross-entropy's error, {base}")
+    ax.set_xlabel(f"% of cross-entropy's {base} error")
     ax.set_title(title)
 
 

@@ -137,6 +137,7 @@ def summary(settings: Mapping[str, Setting]) -> str:
         rows.append(
             {
                 "task, steps": ", ".join(name.rsplit("-", 1)),
+                "seeds": str(len(setting[BASELINE])),
                 **errors,
                 "trees": three(sum(trees) / len(trees)) if trees else NONE,
                 "floor": three(first["noise_mae"]) if first.get("noise_mae") else NONE,
