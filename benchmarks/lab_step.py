@@ -1,10 +1,12 @@
-"""Compare a training step of the lab with and without a number token loss.
+"""Time a training step of every loss and model of the lab.
 
     python benchmarks/lab_step.py
-    python benchmarks/lab_step.py --tokenizer ../shared/tokenizers/t5 --shape t5-small --threads 2
+    python benchmarks/lab_step.py dataset_args=arithmetic dataset_args.data_dir=sample --threads 2
+    python benchmarks/lab_step.py model_args.tokenizer_name_or_path=../shared/tokenizers/t5
 
-`stock` is transformers' own loss (`model(labels=...).loss`), `CE` is the lab's loss without a number term. A
-step is forward, backward and AdamW. Steps are timed alternately on the same batch; ratios are of medians.
+Arguments are overrides of `ntl compare`. A step is forward, backward and AdamW on a batch of the first
+training questions, the same for all. `stock` is the first objective's model with transformers' own loss
+(`model(labels=...).loss`). Steps are timed alternately, and ratios are of medians.
 """
 
 from __future__ import annotations
@@ -13,88 +15,80 @@ import argparse
 
 import torch
 from measure import Contender, time_interleaved
-from torch import nn
 
-from ntl.approaches import Approach, build_approach
-from ntl.approaches.shapes import get_shape
-from ntl.config.compose import compose_config
-from ntl.config.settings import LossSettings, ModelSettings
-from ntl.data import load_task
+from ntl.approaches import Approach, Batch, build_approach
+from ntl.config.comparison import load_comparison
+from ntl.data import Example, load_task
 
-LOSSES = {
-    "CE": LossSettings(),
-    "CE + NTL-WAS": LossSettings("wasserstein"),
-    "CE + NTL-MSE": LossSettings("expected_value", {"loss": "squared"}),
-}
+OBJECTIVES = (
+    "objectives=[ce,ntl_was,ntl_mse,ntl_mae,ntl_huber,crps,dist2,digit_entropy,smmd,ntil,number_level,gaussian,raft,"
+    "vanilla_t5_regression_head,xval]"
+)
+STOCK = "stock"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shape", default="t5-tiny", help="shape of the model; default: t5-tiny")
-    parser.add_argument("--tokenizer", help="a folder; default: the small one that ships with the lab")
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("overrides", nargs="*", help="overrides of `ntl compare`")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=100)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
-    settings = ModelSettings(tokenizer=options.tokenizer, config=get_shape(options.shape))
-    made = {name: build_approach(settings, loss) for name, loss in LOSSES.items()}
-    batch = sample_batch(made["CE"], options.batch_size)
-    contenders = {"stock": Contender(stock_step(build_approach(settings, LossSettings()).model, batch))}
-    contenders |= {name: Contender(step(approach, batch)) for name, approach in made.items()}
-    for contender in contenders.values():
-        contender.run()
+    comparison = load_comparison([OBJECTIVES, "seeds=[0]", *options.overrides])
+    settings = {name.rpartition(", seed")[0]: run for name, run in comparison.runs.items()}
+    first, *_ = settings.values()
+    size = first.trainer["per_device_train_batch_size"]
+    train = load_task(first.data).train
+    made = {name: build_approach(run.model, run.loss) for name, run in settings.items()}
+    for approach in made.values():
+        approach.fit(example.answer for example in train)
+    batches = {name: encode(approach, train[:size]) for name, approach in made.items()}
+    baseline, *_ = made
+    stock = build_approach(first.model, first.loss).model
+    contenders = {STOCK: contender(stock, lambda: stock(**batches[baseline], use_cache=False).loss)}
+    for name, approach in made.items():
+        contenders[name] = contender(approach.model, objective(approach, batches[name]))
+    for each in contenders.values():
+        each.run()
     timings = time_interleaved(contenders, "cpu", options.rounds, float("inf"))
-    base, stock = timings["CE"].median, timings["stock"].median
-    labels = int((batch["labels"] != -100).sum())
+    labels = int((batches[baseline]["labels"] != -100).sum())
     print(
-        f"{options.shape}, vocabulary {len(made['CE'].tokenizer):,}, batch {options.batch_size}, {labels} "
-        f"labels, {options.threads} thread(s), torch {torch.__version__}\n"
+        f"{stock.num_parameters():,} parameters, vocabulary {len(made[baseline].tokenizer):,}, batch {size} "
+        f"with {labels} labels, {options.threads} thread(s), torch {torch.__version__}\n"
     )
-    print("| step | ms | over stock | over CE |\n|---|---:|---:|---:|")
+    print(f"| step | ms | over {baseline} | over {STOCK} |\n|---|---:|---:|---:|")
     for name, timing in timings.items():
-        print(
-            f"| {name} | {timing.median * 1e3:.2f} | {timing.median / stock:.3f} "
-            f"| {timing.median / base:.3f} |"
-        )
+        ratios = " | ".join(f"{timing.median / timings[base].median:.3f}" for base in (baseline, STOCK))
+        print(f"| {name} | {timing.median * 1e3:.2f} | {ratios} |")
 
 
-def sample_batch(approach: Approach, size: int) -> dict[str, torch.Tensor]:
-    """Make a batch of the first training questions of the shipped arithmetic sample."""
-    overrides = ["dataset_args=arithmetic", "dataset_args.data_dir=sample"]
-    settings = compose_config("run_language_modeling", overrides, "benchmark")["dataset_args"]
-    examples = load_task({**settings, "name": "arithmetic"}).train[:size]
+def encode(approach: Approach, examples: list[Example]) -> Batch:
+    """Make a batch of examples as an approach encodes them."""
     columns = approach.encode([e.question for e in examples], [e.answer for e in examples])
     return approach.collate(
         [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     )
 
 
-def step(approach: Approach, batch: dict[str, torch.Tensor]):
-    optimizer = torch.optim.AdamW(approach.model.parameters())
-    approach.model.train()
-
-    def run() -> None:
-        approach.loss(approach.model, batch, approach.count(batch)).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return run
+def objective(approach: Approach, batch: Batch):
+    """Return a function that computes the loss of an approach."""
+    return lambda: approach.loss(approach.model, batch, approach.count(batch)).loss
 
 
-def stock_step(model: nn.Module, batch: dict[str, torch.Tensor]):
+def contender(model: torch.nn.Module, loss) -> Contender:
+    """Return a training step that minimizes a loss of a model."""
     optimizer = torch.optim.AdamW(model.parameters())
     model.train()
 
     def run() -> None:
-        model(**batch, use_cache=False).loss.backward()
+        loss().backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    return run
+    return Contender(run)
 
 
 if __name__ == "__main__":

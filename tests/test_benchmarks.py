@@ -23,7 +23,7 @@ def benchmarks(monkeypatch):
     threads = torch.get_num_threads()
     yield losses, measure, report
     torch.set_num_threads(threads)
-    for name in ("losses", "against", "measure", "report", "contenders", "training"):
+    for name in ("losses", "against", "measure", "report", "contenders", "training", "lab_step"):
         sys.modules.pop(name, None)
 
 
@@ -166,3 +166,19 @@ def test_kernels_read_the_logits_twice_and_write_them_once():
     assert 3 <= float(kernels[5]) < 3.2
     assert float(operators[5]) > 20
     assert int(kernels[2].replace(",", "")) < int(operators[2].replace(",", ""))
+
+
+def test_a_step_of_every_loss_of_the_lab_is_timed(benchmarks, monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    import lab_step
+
+    from ntl.config.compose import choices
+
+    data = ["dataset_args.train_size=10", "dataset_args.validation_size=1", "dataset_args.test_size=1"]
+    monkeypatch.setattr(sys, "argv", ["lab_step.py", *data, "--rounds", "1"])
+    lab_step.main()
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if " | " in line][
+        1:
+    ]
+    assert {name for name, *_ in rows} >= {"stock", *choices("loss")} - {"from_model_args"}
+    assert all(float(figure) > 0 for _, *figures in rows for figure in figures)
