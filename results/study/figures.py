@@ -18,7 +18,7 @@ LOOKS = styles(["T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 + CRPS", "T5 regressio
 LOOKS = dict(zip(("ce", "ntl_was", "ntl_mse", "crps", "regression_head"), LOOKS.values(), strict=True))
 LOOKS |= styles([o for o in STUDY["objectives"] if o not in LOOKS])
 
-WIDEST = 0.5  # of the axis, as a share of cross-entropy's error; what lies above is written
+WIDEST = 0.6  # of the axis, as a share of cross-entropy's error; what lies above is written
 
 
 def draw_figures(settings: Mapping[str, Setting]) -> None:
