@@ -49,7 +49,7 @@ t). All seeds share one training and one test set, so the intervals do not cover
   share of answers inside the model's 90 % interval.
 
 Columns without any value are left out. What a training step costs is measured
-[apart](../../docs/integrations.md#what-it-costs)."""
+[apart](../../docs/lab.md#how-fast)."""
 NONE = "–"
 PAGE = HERE.parents[1] / "docs" / "evidence.md"
 BEGIN, END = "<!-- study: begin -->", "<!-- study: end -->"
