@@ -21,6 +21,14 @@ LOOKS |= styles([o for o in STUDY["objectives"] if o not in LOOKS])
 WIDEST = 0.6  # of the axis, as a share of cross-entropy's error; what lies above is written
 
 
+class WithoutExponent(LogFormatter):
+    """Labels the ticks that `LogFormatter` labels, but with `40,000` instead of `4e+04`."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """Return the label of a tick at `x`, or an empty text."""
+        return f"{x:,.10g}" if super().__call__(x, pos) else ""
+
+
 def draw_figures(settings: Mapping[str, Setting]) -> None:
     """Write `overview.png`, `losses.png` and `learning_curves.png`, each if there is something to draw."""
     numeric = {name: setting for name, setting in settings.items() if family(name) != "text"}
@@ -98,8 +106,8 @@ def draw_curves(settings: Mapping[str, Setting]) -> None:
                 plot_seeds(ax, curves, LOOKS[objective], NAMES[objective])
         if metric == "mae":
             ax.set_yscale("log")
-            ax.yaxis.set_major_formatter(LogFormatter())
-            ax.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+            ax.yaxis.set_major_formatter(WithoutExponent())
+            ax.yaxis.set_minor_formatter(WithoutExponent(minor_thresholds=(2, 0.5)))
         ax.set_title(name)
         ax.set_xlabel("steps")
         ax.set_ylabel("MAE" if metric == "mae" else "exact answers")
