@@ -18,12 +18,10 @@ from measure import Contender, time_interleaved
 
 from ntl.approaches import Approach, Batch, build_approach
 from ntl.config.comparison import load_comparison
+from ntl.config.compose import choices
 from ntl.data import Example, load_task
 
-OBJECTIVES = (
-    "objectives=[ce,ntl_was,ntl_mse,ntl_mae,ntl_huber,crps,dist2,digit_entropy,smmd,ntil,number_level,gaussian,raft,"
-    "vanilla_t5_regression_head,xval]"
-)
+MODELS = ("vanilla_t5_regression_head", "xval")  # which predict a number as a number
 STOCK = "stock"
 
 
@@ -37,7 +35,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
-    comparison = load_comparison([OBJECTIVES, "seeds=[0]", *options.overrides])
+    losses = [loss for loss in choices("loss") if loss not in ("ce", "from_model_args")]
+    objectives = ",".join(["ce", *losses, *MODELS])
+    comparison = load_comparison([f"objectives=[{objectives}]", "seeds=[0]", *options.overrides])
     settings = {name.rpartition(", seed")[0]: run for name, run in comparison.runs.items()}
     first, *_ = settings.values()
     size = first.trainer["per_device_train_batch_size"]

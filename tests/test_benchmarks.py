@@ -177,8 +177,7 @@ def test_a_step_of_every_loss_of_the_lab_is_timed(benchmarks, monkeypatch, capsy
     data = ["dataset_args.train_size=10", "dataset_args.validation_size=1", "dataset_args.test_size=1"]
     monkeypatch.setattr(sys, "argv", ["lab_step.py", *data, "--rounds", "1"])
     lab_step.main()
-    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if " | " in line][
-        1:
-    ]
+    lines = capsys.readouterr().out.splitlines()
+    _, *rows = (line.strip("| ").split(" | ") for line in lines if " | " in line)
     assert {name for name, *_ in rows} >= {"stock", *choices("loss")} - {"from_model_args"}
     assert all(float(figure) > 0 for _, *figures in rows for figure in figures)
