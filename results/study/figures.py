@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 
 import matplotlib as mpl
 from effects import ACCURACY, NAMES, READINGS, Effect, Setting, effect, family
@@ -11,14 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter
 from run import BASELINE, HERE, STUDY
 
-from ntl.report.style import FLOOR, STYLE, add_legend, new_figure, plot_seeds, styles
+from ntl.report.style import FLOOR, STYLE, SeriesStyle, add_legend, new_figure, plot_seeds, styles
 
 # As the lab's figures name these objectives, so that they have the same colors here.
 LOOKS = styles(["T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 + CRPS", "T5 regression head"])
 LOOKS = dict(zip(("ce", "ntl_was", "ntl_mse", "crps", "regression_head"), LOOKS.values(), strict=True))
-LOOKS |= styles([o for o in STUDY["objectives"] if o not in LOOKS])
 
-WIDEST = 0.6  # of the axis, as a share of cross-entropy's error; what lies above is written
+WIDEST = 0.6  # of the axis, as a share of cross-entropy's error
 
 
 class WithoutExponent(LogFormatter):
@@ -51,44 +49,49 @@ def draw_overview(settings: Mapping[str, Setting]) -> None:
         objectives = [o for o in STUDY["groups"]["core"] if o != BASELINE or reading != base]
         for i, objective in enumerate(objectives):
             effects = [effect(s.get(objective, {}), s[BASELINE], reading, base) for s in settings.values()]
-            draw_effects(ax, effects, 0.6 * (i / len(objectives) - 0.5), objective)
+            draw_effects(ax, effects, 0.6 * (i / len(objectives) - 0.5), LOOKS[objective], NAMES[objective])
         names = list(settings) if ax is axes[0] else [""] * len(settings)
-        label_effects(ax, names, f"{reading} vs. CE's {base}", base)
+        label_effects(ax, names, f"{reading} vs. CE's {base}", f"% of cross-entropy's {base} error")
     add_legend(figure, "paired difference in MAE with its 95 % confidence interval; left of 0 is better")
     figure.savefig(HERE / "overview.png", dpi=150)
 
 
 def draw_losses(settings: Mapping[str, Setting]) -> None:
-    """Draw the effect of every objective in each setting, for the greedy answer and the median."""
+    """Draw the effect of every objective in each setting, of greedy answers and of medians."""
     objectives = [o for o in STUDY["objectives"] if o != BASELINE]
-    size = 4.5, 0.8 + 0.25 * len(objectives)
-    figure, axes = new_figure(2 * len(settings), 2, size, (0.0, 0.6))
-    for ax, ((name, setting), reading) in zip(axes, product(settings.items(), READINGS[:2]), strict=True):
-        for y, objective in enumerate(objectives):
-            found = effect(setting.get(objective, {}), setting[BASELINE], reading)
-            draw_effects(ax, [found], y, objective)
-        label_effects(ax, [NAMES[o] for o in objectives], f"{name}, {reading}", reading)
+    readings = READINGS[:2]
+    looks = styles(readings)
+    figure, axes = new_figure(len(settings), 4, (2.7, 0.8 + 0.35 * len(objectives)), (1.6, 0.6))
+    for ax, (name, setting) in zip(axes, settings.items(), strict=True):
+        for i, reading in enumerate(readings):
+            effects = [effect(setting.get(o, {}), setting[BASELINE], reading) for o in objectives]
+            draw_effects(ax, effects, 0.4 * (i - 0.5), looks[reading], reading)
+        names = [NAMES[o] if ax is axes[0] else "" for o in objectives]
+        label_effects(ax, names, name, "% of cross-entropy's error")
+    add_legend(figure, "paired difference in MAE, same reading, with its 95 % interval; left of 0 is better")
     figure.savefig(HERE / "losses.png", dpi=150)
 
 
-def draw_effects(ax: Axes, effects: Sequence[Effect | None], first: float, objective: str) -> None:
-    """Draw the effects of an objective below each other, the first one at the given height."""
+def draw_effects(
+    ax: Axes, effects: Sequence[Effect | None], first: float, look: SeriesStyle, label: str
+) -> None:
+    """Draw effects below each other, the first one at the given height. What lies off the axis is written."""
     known = [(100 * e.share, first + y, 100 * e.share_interval) for y, e in enumerate(effects) if e]
-    x, y, widths = zip(*known, strict=True) if known else ((), (), ())
-    look = LOOKS[objective]
-    ax.errorbar(x, y, xerr=widths, fmt=look.marker, color=look.color, ms=4, lw=1, label=NAMES[objective])
+    drawn = [point for point in known if point[0] <= 100 * WIDEST]
+    x, y, widths = zip(*drawn, strict=True) if drawn else ((), (), ())
+    ax.errorbar(x, y, xerr=widths, fmt=look.marker, color=look.color, ms=4, lw=1, label=label)
     for share, height, _ in known:
         if share > 100 * WIDEST:
-            ax.text(100 * WIDEST, height, f"{share:+.0f} % →", ha="right", va="center")
+            ax.text(100 * WIDEST, height, f"{share:+.0f} % →", ha="right", va="center", color=look.color)
 
 
-def label_effects(ax: Axes, names: Sequence[str], title: str, base: str) -> None:
-    """Label a panel of differences to cross-entropy with the reading `base`, and draw a line at 0."""
+def label_effects(ax: Axes, names: Sequence[str], title: str, scale: str) -> None:
+    """Label a panel of differences to cross-entropy, and draw a line at 0."""
     ax.axvline(0, **FLOOR)
     ax.set_xlim(-100 * WIDEST, 100 * WIDEST)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlabel(f"% of cross-entropy's {base} error")
+    ax.set_xlabel(scale)
     ax.set_title(title)
 
 
