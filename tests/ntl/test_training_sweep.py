@@ -248,6 +248,17 @@ def test_the_progress_bar_counts_the_updates_of_all_runs(monkeypatch, capsys):
     assert "a: test: mae 2.5" in printed.out
 
 
+def test_the_remaining_time_does_not_end_below_zero(monkeypatch, capsys):
+    shares = [("b", 0.8), ("a", 0.4), ("b", 0.9)]  # added one by one, they and the rest exceed 2
+    events = [*((name, "progress", share) for name, share in shares), ("a", "done", ""), ("b", "done", "")]
+    monkeypatch.setattr("ntl.training.sweep.run_all", lambda runs, jobs: (event for event in events))
+    monkeypatch.setattr("ntl.training.sweep.LINE_EVERY", 0.0)
+    assert list(do_runs(dict.fromkeys("ab"), jobs=2)) == ["a", "b"]
+    printed = capsys.readouterr().err
+    assert "100% of all updates, 2 of 2 runs" in printed
+    assert "about -" not in printed
+
+
 def test_the_command_lists_its_subcommands_and_rejects_others(capsys):
     assert main(["--help"]) == 0
     assert "compare" in capsys.readouterr().out

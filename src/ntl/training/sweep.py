@@ -136,9 +136,9 @@ def do_runs(runs: Mapping[str, RunSettings], jobs: int) -> Iterator[str]:
     )  # fmt: skip
     with bar, closing(run_all(runs, jobs)) as events:
         for name, kind, content in events:
-            share = content if kind == "progress" else 1.0
-            bar.update(share - shares[name])
-            shares[name] = share
+            shares[name] = content if kind == "progress" else 1.0
+            # Added up anew: rounding in a running sum would end above the total, with a remaining time of -0.
+            bar.update(sum(shares.values()) - bar.n)
             if kind == "progress":
                 continue
             ended += 1
