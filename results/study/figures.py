@@ -12,9 +12,9 @@ from run import BASELINE, HERE, STUDY
 
 from ntl.report.style import FLOOR, STYLE, SeriesStyle, add_legend, new_figure, plot_seeds, styles
 
-# As the lab's figures name these objectives, so that they have the same colors here.
+# As the lab's figures name the main objectives, so that they have the same colors here.
 LOOKS = styles(["T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 + CRPS", "T5 regression head"])
-LOOKS = dict(zip(("ce", "ntl_was", "ntl_mse", "crps", "regression_head"), LOOKS.values(), strict=True))
+LOOKS = dict(zip(STUDY["groups"]["core"], LOOKS.values(), strict=True))
 
 WIDEST = 0.6  # of the axis, as a share of cross-entropy's error
 
@@ -50,8 +50,7 @@ def draw_overview(settings: Mapping[str, Setting]) -> None:
         for i, objective in enumerate(objectives):
             effects = [effect(s.get(objective, {}), s[BASELINE], reading, base) for s in settings.values()]
             draw_effects(ax, effects, 0.6 * (i / len(objectives) - 0.5), LOOKS[objective], NAMES[objective])
-        names = list(settings) if ax is axes[0] else [""] * len(settings)
-        label_effects(ax, names, f"{reading} vs. CE's {base}", f"% of cross-entropy's {base} error")
+        label_effects(ax, list(settings), f"{reading} vs. CE's {base}", f"% of cross-entropy's {base} error")
     add_legend(figure, "paired difference in MAE with its 95 % confidence interval; left of 0 is better")
     figure.savefig(HERE / "overview.png", dpi=150)
 
@@ -66,8 +65,7 @@ def draw_losses(settings: Mapping[str, Setting]) -> None:
         for i, reading in enumerate(readings):
             effects = [effect(setting.get(o, {}), setting[BASELINE], reading) for o in objectives]
             draw_effects(ax, effects, 0.4 * (i - 0.5), looks[reading], reading)
-        names = [NAMES[o] if ax is axes[0] else "" for o in objectives]
-        label_effects(ax, names, name, "% of cross-entropy's error")
+        label_effects(ax, [NAMES[o] for o in objectives], name, "% of cross-entropy's error")
     add_legend(figure, "paired difference in MAE, same reading, with its 95 % interval; left of 0 is better")
     figure.savefig(HERE / "losses.png", dpi=150)
 
@@ -86,10 +84,11 @@ def draw_effects(
 
 
 def label_effects(ax: Axes, names: Sequence[str], title: str, scale: str) -> None:
-    """Label a panel of differences to cross-entropy, and draw a line at 0."""
+    """Label a panel of differences to cross-entropy, the rows only in the first column; draw a line at 0."""
     ax.axvline(0, **FLOOR)
     ax.set_xlim(-100 * WIDEST, 100 * WIDEST)
-    ax.set_yticks(range(len(names)), names)
+    is_first = ax.get_subplotspec().is_first_col()
+    ax.set_yticks(range(len(names)), names if is_first else [""] * len(names))
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlabel(scale)
     ax.set_title(title)
