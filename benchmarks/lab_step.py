@@ -2,7 +2,7 @@
 
     python benchmarks/lab_step.py
     python benchmarks/lab_step.py dataset_args=arithmetic dataset_args.data_dir=sample --threads 2
-    python benchmarks/lab_step.py model_args.tokenizer_name_or_path=../shared/tokenizers/t5
+    python benchmarks/lab_step.py model_args.tokenizer_name_or_path=FOLDER
 
 Arguments are overrides of `ntl compare`. A step is forward, backward and AdamW on a batch of the first
 training questions, the same for all. `stock` is the first objective's model with transformers' own loss
