@@ -38,7 +38,7 @@ from ntl.scores import (
     text_scores,
 )
 from ntl.training.run_folder import Metrics, Prediction, RunFolder
-from ntloss.parsing import parse_number
+from ntloss.numbers.parsing import parse_number
 
 REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
 # Metrics of correct answers, in order of preference.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ntl.config.settings import GenerationSettings
 from ntl.data import Example, format_number
 from ntloss import NumericMetrics, QuantileMetrics
-from ntloss.parsing import number_texts, parse_number
+from ntloss.numbers.parsing import number_texts, parse_number
 
 SPACED = 20
 """Number of equally spaced quantiles.
@@ -106,7 +106,7 @@ def exact_share(predicted: Sequence[str | None], true: Sequence[str | None]) -> 
     rounded to floats nor clipped.
 
     Args:
-        predicted: Numbers from `ntloss.parsing.number_texts`. None means that there is none, which is wrong.
+        predicted: Numbers from `ntloss.numbers.number_texts`. None means that there is none, which is wrong.
         true: The true numbers. Pairs whose true number is None are skipped.
 
     Returns:

@@ -32,10 +32,10 @@ from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.objective import LossTerms
 from ntloss.losses import NumberTokenLoss
 from ntloss.metrics import NumericMetrics, QuantileMetrics, TokenMetrics
+from ntloss.numbers.tokens import Coverage, NumberToken
+from ntloss.numbers.vocabulary import NumberTokensLeftOut, NumberVocabulary
 from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
 from ntloss.schedules import WeightScheduler
-from ntloss.token_sets import Coverage, NumberToken
-from ntloss.vocabulary import NumberTokensLeftOut, NumberVocabulary
 
 __version__ = "1.0.0.dev0"
 
@@ -81,7 +81,7 @@ __all__ = [
     "Needs",
     # the number term's weight at each step
     "WeightScheduler",
-    # metrics of predicted numbers (ntloss.decoding and ntloss.parsing obtain the numbers)
+    # metrics of predicted numbers (ntloss.decoding and ntloss.numbers.parsing obtain the numbers)
     "NumericMetrics",
     "QuantileMetrics",
     "TokenMetrics",

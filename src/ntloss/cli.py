@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ntloss import __version__
-from ntloss.inspection import MARKERS, SENTENCE, Inspection, TokenGroup, inspect_tokenizer
-from ntloss.token_sets import CoverageRow
-from ntloss.tokenizer_loading import TokenizerLoadingError, load_tokenizer
+from ntloss.numbers.inspection import MARKERS, SENTENCE, Inspection, TokenGroup, inspect_tokenizer
+from ntloss.numbers.tokenizer_loading import TokenizerLoadingError, load_tokenizer
+from ntloss.numbers.tokens import CoverageRow
 
 _INSPECT = f"""\
 Report how a tokenizer represents numbers: which of its tokens are numbers and in which forms, what share of
@@ -38,7 +38,7 @@ examples:
   head -n 1000 corpus.txt | ntloss inspect tiktoken:cl100k_base --text - --json
 
 The same from Python:
-  from ntloss.inspection import inspect_tokenizer
+  from ntloss.numbers.inspection import inspect_tokenizer
   inspect_tokenizer(tokenizer, texts)
 The exit code is 0 on success and 2 on an error."""
 

@@ -19,7 +19,7 @@ from ntloss.engine.readout import Transform, check_logits, read_logits
 from ntloss.engine.shards import check_same_labels, local_columns
 from ntloss.engine.targets import REDUCTIONS, Targets, check_weight, read_labels
 from ntloss.losses import BaseLoss
-from ntloss.vocabulary import NumberVocabulary, as_vocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
 _DEFAULT_WEIGHT = {"add": 0.3, "replace": 1.0}
 
@@ -193,7 +193,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             num_numbers_in_batch: likewise for the number term.
             sequence_ids: `[...]`, integers, for criteria on whole numbers if a row packs several sequences:
                 adjacent positions with equal ids belong to one sequence
-                (`ntloss.number_spans.sequence_ids_of` makes them from position ids). Default: each row is one
+                (`ntloss.numbers.sequence_ids_of` makes them from position ids). Default: each row is one
                 sequence.
             number_weights: `[...]`, factor of the number term alone, on top of `loss_weights`: 0 for numbers
                 that are names, such as multiple-choice answers, identifiers or dates. "mean" divides the

@@ -22,7 +22,7 @@ from ntloss.engine.readout import (
 )
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import read_labels
-from ntloss.vocabulary import NumberVocabulary, as_vocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
 
 class BaseLoss(nn.Module):

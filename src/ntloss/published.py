@@ -17,7 +17,7 @@ from ntloss.criteria.transport import squashed
 from ntloss.engine.objective import Objective
 from ntloss.engine.readout import check_logits, read_logits
 from ntloss.losses import NumberTokenLoss
-from ntloss.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 
 class _PublishedLoss(NumberTokenLoss):

@@ -8,7 +8,7 @@ from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, TWO_PATHS, approx, asse
 from ntl.approaches import build_approach
 from ntl.approaches.shapes import get_shape
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
-from ntloss.parsing import parse_number
+from ntloss.numbers.parsing import parse_number
 
 QUESTIONS = ["1 + 1", "12 + 3", "0.5 * 3", "-7 - 8", "5 - 5", "99 * 99"]
 ANSWERS = ["2", "15", "1.5", "-15", "0", "9801"]

@@ -22,7 +22,7 @@ from ntl.approaches import IGNORE, build_approach
 from ntl.approaches.shapes import get_shape
 from ntl.config.settings import LossSettings, ModelSettings
 from ntl.errors import UserError
-from ntloss.parsing import parse_number
+from ntloss.numbers.parsing import parse_number
 
 CE = LossSettings()
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from torch.torch_version import TorchVersion
 
 from ntloss import NumberVocabulary
-from ntloss.vocabulary import _warn_once
+from ntloss.numbers.vocabulary import _warn_once
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -24,7 +24,7 @@ from transformers import BertGenerationTokenizer
 import ntloss
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.cli import describe, main
-from ntloss.inspection import SENTENCE, Inspection, inspect_tokenizer
+from ntloss.numbers.inspection import SENTENCE, Inspection, inspect_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
 

@@ -20,7 +20,7 @@ from transformers import Trainer, TrainerCallback
 from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, TokenMetrics
 from ntloss.integrations.callback import NumberMetricsCallback
 from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
-from ntloss.number_spans import find_numbers, token_kinds
+from ntloss.numbers.spans import find_numbers, token_kinds
 
 FROZEN = {"learning_rate": 0.0}  # the model is the same in all steps
 OF_TOKENS = {

@@ -24,7 +24,7 @@ from ntloss.integrations.counts import CountedBatches
 from ntloss.integrations.transformers import handle_of, make_number_aware
 from ntloss.integrations.transformers.aligned_labels import on_device
 from ntloss.integrations.transformers.introspection import calls_loss_function
-from ntloss.number_spans import sequence_ids_of
+from ntloss.numbers.spans import sequence_ids_of
 
 _CAUSAL: dict[str, dict[str, Any]] = {
     "Llama": {},

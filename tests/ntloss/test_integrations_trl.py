@@ -24,7 +24,7 @@ from ntloss.integrations.transformers import (
     make_number_aware,
     make_trainer_number_aware,
 )
-from ntloss.number_spans import sequence_ids_of
+from ntloss.numbers.spans import sequence_ids_of
 
 trl = pytest.importorskip("trl", "1.15", reason="needs TRL 1.15, which needs Python 3.11")
 datasets = pytest.importorskip("datasets")

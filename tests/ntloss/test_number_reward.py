@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tolerances import approx
 from transformers import PrinterCallback
 
-from ntloss.parsing import parse_number
+from ntloss.numbers.parsing import parse_number
 
 trl = pytest.importorskip("trl", "1.15", reason="needs TRL 1.15, which needs Python 3.11")
 datasets = pytest.importorskip("datasets")

@@ -20,8 +20,8 @@ from ntloss import (
     Wasserstein,
     get_criterion,
 )
-from ntloss.number_spans import find_numbers, log_ratio, sequence_ids_of, token_kinds
-from ntloss.parsing import parse_numbers
+from ntloss.numbers.parsing import parse_numbers
+from ntloss.numbers.spans import find_numbers, log_ratio, sequence_ids_of, token_kinds
 
 TEXTS = [*"0123456789", ".", ",", "-", None, " 4", "12", " 345", "007", "3.14", "-8", "1e3", ".5"]
 TEXT = TEXTS.index(None)

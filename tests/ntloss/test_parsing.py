@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ntloss.parsing import number_texts, parse_number, parse_numbers
+from ntloss.numbers.parsing import number_texts, parse_number, parse_numbers
 
 quick = settings(deadline=None, max_examples=200, derandomize=True)
 

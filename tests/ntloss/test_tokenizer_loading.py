@@ -17,9 +17,9 @@ import tiny_tokenizers
 import transformers
 from torch.torch_version import TorchVersion
 
-from ntloss import tokenizer_loading
-from ntloss.inspection import inspect_tokenizer
-from ntloss.tokenizer_loading import TokenizerLoadingError, load_tokenizer
+from ntloss.numbers import tokenizer_loading
+from ntloss.numbers.inspection import inspect_tokenizer
+from ntloss.numbers.tokenizer_loading import TokenizerLoadingError, load_tokenizer
 
 
 @pytest.fixture

@@ -36,8 +36,8 @@ from ntloss import (
     Wasserstein,
     ntil,
 )
-from ntloss.inspection import SENTENCE, inspect_tokenizer
-from ntloss.number_spans import find_numbers, token_kinds
+from ntloss.numbers.inspection import SENTENCE, inspect_tokenizer
+from ntloss.numbers.spans import find_numbers, token_kinds
 
 VALUES_OF_DIGITS = {d: float(d) for d in DIGITS}
 PLAIN = {**VALUES_OF_DIGITS, **NUMBERS}

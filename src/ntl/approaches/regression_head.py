@@ -18,7 +18,7 @@ from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.data import format_number
 from ntl.encodings.digits import TextEncoding
 from ntl.errors import not_a_number
-from ntloss.parsing import parse_number
+from ntloss.numbers.parsing import parse_number
 
 
 class T5ForRegression(T5PreTrainedModel):

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ntloss.number_spans import NumberSpans
+from ntloss.numbers.spans import NumberSpans
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def spans_of(x: CriterionInput, criterion: object) -> NumberSpans:
     if x.spans is None:
         raise ValueError(
             f"spans is None, but {criterion!r} needs to know which tokens form a number: make the input with "
-            "spans=ntloss.number_spans.find_numbers(...).flatten()"
+            "spans=ntloss.numbers.spans.find_numbers(...).flatten()"
         )
     return x.spans
 

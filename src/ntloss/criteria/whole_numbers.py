@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ntloss.criteria.criterion import CriterionInput, Needs, check_positive, spans_of
-from ntloss.number_spans import NumberSpans, log_ratio
+from ntloss.numbers.spans import NumberSpans, log_ratio
 
 # In units of a number's last digit, as in the published package.
 _EPSILON = torch.finfo(torch.float32).eps

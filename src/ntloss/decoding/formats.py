@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.token_sets import NumberToken
-from ntloss.vocabulary import NumberVocabulary
+from ntloss.numbers.tokens import NumberToken
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 SIGN, DIGIT, POINT = "sign", "digit", "point"
 # Codes of a slot's content, below CODES: a digit itself, a sign, or the point.

@@ -25,7 +25,7 @@ from ntloss.decoding.brackets import Known, brackets, modes
 from ntloss.decoding.formats import MOST_DIGITS
 from ntloss.decoding.models import Prompt
 from ntloss.engine.readout import compute_dtype
-from ntloss.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 # A question expands 16 prefixes in a round, later a sixteenth of its rows so far. Larger rounds need fewer
 # passes, but spend the rows on breadth, and a number of 12 digits is 12 rounds deep.

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ntloss.decoding.formats import texts_in_numbers
-from ntloss.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 # What has been written: nothing, a sign, digits, digits and a point, or digits after the point too.
 START, SIGN, WHOLE, POINT, FRACTION = range(5)

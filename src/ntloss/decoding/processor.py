@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ntloss.decoding.fixed_width import choose, mask_logits
 from ntloss.decoding.formats import CODES, MINUS, PLUS, SIGN, Entries, number_format
-from ntloss.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 # Largest |logsumexp| of scores that count as log-probabilities, given float32 rounding.
 _NORMALIZED = 1e-3

@@ -14,7 +14,7 @@ from ntloss.decoding.fixed_width import walk
 from ntloss.decoding.formats import number_format
 from ntloss.decoding.free_length import Limits, search
 from ntloss.decoding.models import Prompt, end_tokens
-from ntloss.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ntloss.criteria import Criterion, Wasserstein, bind, needs_of, reweigh_by_m
 from ntloss.engine.readout import Readout, without_autocast
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import Targets
-from ntloss.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 
 class LossTerms(NamedTuple):

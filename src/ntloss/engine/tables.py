@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ntloss.criteria import CriterionInput
 from ntloss.engine.readout import compute_dtype
-from ntloss.number_spans import NumberSpans, token_kinds
-from ntloss.vocabulary import NumberVocabulary
+from ntloss.numbers.spans import NumberSpans, token_kinds
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 # Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
 # them is not NaN, in value or gradient.
@@ -32,7 +32,7 @@ class NumberTables(nn.Module):
             forms of these values.
         values: `[values]`, the distinct values, ascending, float64 (float32 on devices without float64).
         value_of_token: `[vocab]`, index into `values` of each number token, -1 for text.
-        kinds: `[vocab]`, `number_spans.token_kinds`, or None unless `spans`.
+        kinds: `[vocab]`, `numbers.spans.token_kinds`, or None unless `spans`.
     """
 
     token_ids: Tensor

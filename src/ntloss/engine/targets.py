@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.engine.readout import compute_dtype
-from ntloss.number_spans import NumberSpans, find_numbers
+from ntloss.numbers.spans import NumberSpans, find_numbers
 
 if TYPE_CHECKING:
     from ntloss.engine.objective import Objective

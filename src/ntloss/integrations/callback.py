@@ -17,7 +17,7 @@ from ntloss.integrations.transformers import handle_of
 from ntloss.integrations.transformers.evaluation import TermSums, without_repeated_rows
 from ntloss.integrations.transformers.trainer import check_is_trainer
 from ntloss.metrics import TokenMetrics
-from ntloss.number_spans import find_numbers, token_kinds
+from ntloss.numbers.spans import find_numbers, token_kinds
 
 # Logged names, and those of `TokenMetrics`.
 _LOGGED = {

@@ -23,8 +23,8 @@ from ntloss.engine.linear import rows_for
 from ntloss.integrations.transformers.head import HeadTensors
 from ntloss.integrations.transformers.model import NumberAwareModel, install_handle
 from ntloss.integrations.transformers.trainer import check_uses_model_loss, count_numbers, tokenizer_of
-from ntloss.parsing import Which, as_float, parse_number
-from ntloss.vocabulary import NumberVocabulary
+from ntloss.numbers.parsing import Which, as_float, parse_number
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 if not hasattr(trl.trainer.utils, "FusedCausalLMOutput"):
     raise ImportError(
@@ -150,7 +150,7 @@ def number_reward(
             $|\hat x - x|$; "relative": $2 |\hat x - x| / (|\hat x| + |x|)$, from 0 to 2.
         scale: error at which the reward is $\exp(-1) \approx 0.37$, above 0. Default: 1, with "log" a factor
             of ten.
-        which: which number of a completion counts; see `ntloss.parsing.parse_number`. It also applies to true
+        which: which number of a completion counts; see `ntloss.numbers.parse_number`. It also applies to true
             texts that are not a single number. Default: "last".
         invalid: reward of a completion without a number. Default: -1. A number that is too large for float64
             is a number, with reward 0.

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ntloss.parsing import Which, as_float, parse_number
+from ntloss.numbers.parsing import Which, as_float, parse_number
 
 METRICS = (
     "count",

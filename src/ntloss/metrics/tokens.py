@@ -18,7 +18,7 @@ from ntloss.engine.readout import check_logits, read_logits
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import check_labels, check_values
 from ntloss.metrics.numeric import gather
-from ntloss.vocabulary import NumberVocabulary, as_vocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
 # Means over the positions whose label is a number, and over those whose label is text.
 _OF_NUMBERS = ("token_accuracy", "value_accuracy", "expected_absolute_error", "mass", "cross_entropy")

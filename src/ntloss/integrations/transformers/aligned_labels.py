@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ntloss.engine.targets import shift_left
 from ntloss.integrations.counts import Loss
-from ntloss.number_spans import sequence_ids_of
+from ntloss.numbers.spans import sequence_ids_of
 
 
 def align_labels(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ntloss.engine.readout import Transform
-from ntloss.vocabulary import NumberVocabulary, as_vocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
 # Largest logit of the probe that checks a head: large enough for a soft cap to have an effect.
 _PROBE = 50.0

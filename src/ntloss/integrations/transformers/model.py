@@ -27,7 +27,7 @@ from ntloss.integrations.transformers.introspection import (
     without_labels,
     without_wrappers,
 )
-from ntloss.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 _STATE = "_number_aware"
 _OPTIONS = {"mode", "label_smoothing", "z_loss", "validate", "ignore_index"}

@@ -11,8 +11,8 @@ from transformers import TrainerCallback
 
 from ntloss.integrations.collator import NUMBER_WEIGHTS, NumberWeightsCollator
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
+from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.schedules import WeightScheduler
-from ntloss.vocabulary import NumberVocabulary
 
 
 class NumberCountingMixin:

@@ -17,7 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.token_sets import (
+from ntloss.numbers.texts import (
+    Encode,
+    TokenTexts,
+    cannot_encode,
+    count_tokens,
+    encode_each,
+    texts_of_tokenizer,
+)
+from ntloss.numbers.tokens import (
     LARGEST,
     Coverage,
     NumberToken,
@@ -27,14 +35,6 @@ from ntloss.token_sets import (
     measure_coverage,
     split_tokens,
     value_of,
-)
-from ntloss.token_texts import (
-    Encode,
-    TokenTexts,
-    cannot_encode,
-    count_tokens,
-    encode_each,
-    texts_of_tokenizer,
 )
 
 # A sign may follow a space (" -3"); a point inside a number may not. A mapping may also list a comma, which

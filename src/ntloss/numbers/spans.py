@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 # Codes of `token_kinds`: three flags, and the number of digits in the bits above them.
 _STARTS, _ENDS, _POINT, _DIGITS = 1, 2, 4, 8
@@ -105,7 +105,7 @@ def find_numbers(
     Example:
         >>> import torch
         >>> from ntloss import NumberVocabulary
-        >>> from ntloss.number_spans import find_numbers, token_kinds
+        >>> from ntloss.numbers.spans import find_numbers, token_kinds
         >>> vocabulary = NumberVocabulary.from_mapping({**{d: d for d in range(10)}, 10: "."}, vocab_size=12)
         >>> spans = find_numbers(torch.tensor([[1, 2, 10, 5, 11, 7]]), token_kinds(vocabulary), decimals=True)
         >>> spans.place  # of 12.5 and 7

@@ -19,7 +19,7 @@ _PROBE_TIMEOUT = 10.0  # seconds
 _DOWNLOAD_TIMEOUT = 60.0
 _OTHER_KINDS = (
     "Load any other tokenizer (SentencePiece, Tekken, tiktoken ranks, custom code) with its own library, and "
-    "pass the object to ntloss.inspection.inspect_tokenizer or NumberVocabulary.from_tokenizer."
+    "pass the object to ntloss.numbers.inspection.inspect_tokenizer or NumberVocabulary.from_tokenizer."
 )
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ntloss.token_sets import (
+from ntloss.numbers.texts import TokenTexts, count_tokens, texts_of_tokenizer
+from ntloss.numbers.tokens import (
     Coverage,
     NumberToken,
     check_not_empty,
@@ -16,7 +17,6 @@ from ntloss.token_sets import (
     find_number_tokens,
     measure_coverage,
 )
-from ntloss.token_texts import TokenTexts, count_tokens, texts_of_tokenizer
 
 SENTENCE = "The answer is 42, or 3.14 in 2019."
 

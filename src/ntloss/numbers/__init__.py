@@ -1,0 +1,27 @@
+"""What is a number: in a vocabulary, in a row of tokens, in a text.
+
+Everything else in the library asks here.
+"""
+
+from ntloss.numbers.inspection import Inspection, inspect_tokenizer
+from ntloss.numbers.parsing import number_texts, parse_number, parse_numbers
+from ntloss.numbers.spans import find_numbers, sequence_ids_of
+from ntloss.numbers.tokens import Coverage, NumberToken
+from ntloss.numbers.vocabulary import NumberTokensLeftOut, NumberVocabulary
+
+__all__ = [
+    # which tokens are numbers
+    "NumberVocabulary",
+    "NumberToken",
+    "NumberTokensLeftOut",
+    "Coverage",
+    "inspect_tokenizer",
+    "Inspection",
+    # numbers in rows of tokens
+    "find_numbers",
+    "sequence_ids_of",
+    # numbers in texts
+    "parse_number",
+    "parse_numbers",
+    "number_texts",
+]
