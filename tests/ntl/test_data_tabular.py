@@ -57,6 +57,19 @@ def test_questions_are_short_text_with_missing_values_marked(table):
     assert "2000.0833333" in {e.question for e in rows(data)}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,y\n1,2,\n3,4,\n5,6,\n",
+        "a,y\n1,2\n3,4\n5,6,,\n",
+        "a,y,\n1,2,\n3,4,\n5,6,\n",
+        "\ufeffa,y\n1,2\n3,4\n5,6\n",
+    ],
+)
+def test_commas_after_the_last_column_do_not_shift_the_columns(table, text):
+    assert {(e.question, e.answer) for e in rows(table(text))} == {("1", "2"), ("3", "4"), ("5", "6")}
+
+
 def test_columns_of_the_question_can_be_chosen(table):
     data = table("a,b,y\n1,2,3\n4,5,6\n7,8,9\n", "columns=[b]")
     assert {(e.question, e.answer) for e in rows(data)} == {("2", "3"), ("5", "6"), ("8", "9")}
@@ -119,6 +132,9 @@ def test_the_name_of_a_column_may_be_a_number(tmp_path, split_by):
             "significant_digits is 0; expected null .as they are written. or a whole",
         ),
         ("", (), "cannot be read .*; expected a CSV file"),
+        ("a,b,y\n1,2,3\n1,x,2,3\n", (), "line 3: the row has 4 fields; expected 3"),
+        ("a,y\n9,1,2\n9,3,4\n", (), "line 2: the row has 3 fields; expected 2"),
+        ('a,y\n"x\nz",2\n9,3,4\n', (), "line 4: the row has 3 fields"),
         ("a,y\n1,2\n1,3\n1,4\n", (), "has 0 training rows .*; expected at least 1"),
         (
             "a,t,y\n1,0,1\n2,1,2\n2,2,3\n2,3,4\n",

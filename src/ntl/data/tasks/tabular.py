@@ -6,6 +6,7 @@ names: they would be the same in every question.
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -70,11 +71,31 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 
 
 def _read(file: str) -> pd.DataFrame:
-    """Read a CSV file as texts; a UserError says why it cannot be read."""
+    """Read a CSV file as texts. Empty fields after the last column are ignored.
+
+    Raises:
+        UserError: The file cannot be read, or a row has more fields than the header.
+    """
     path = SAMPLE if file == "sample" else Path(file).expanduser()
     try:
-        return pd.read_csv(path, dtype=str, skipinitialspace=True)
-    except (OSError, ValueError) as error:  # pandas' parser errors and UnicodeDecodeError are ValueErrors
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            rows = csv.reader(lines, skipinitialspace=True)
+            header = [name or f"Unnamed: {i}" for i, name in enumerate(next(rows, []))]
+            fields = len(header)
+            for row in rows:
+                fields = max(fields, len(row))
+                if any(row[len(header) :]):
+                    raise UserError(
+                        f"dataset_args.file={file}, line {rows.line_num}: the row has {len(row)} fields; "
+                        f"expected {len(header)}, as in the header. Correct the line, or put a field that "
+                        "holds a comma in double quotes."
+                    )
+        # With names for all fields, pandas does not take the first column for row names.
+        names = [*header, *(f"Unnamed: {i}" for i in range(len(header), fields))]
+        table = pd.read_csv(path, dtype=str, skipinitialspace=True, header=None, names=names, index_col=False)
+        table = table.iloc[1:].reset_index(drop=True)
+        return table.drop(columns=[n for n in names if n.startswith("Unnamed: ") and table[n].isna().all()])
+    except (OSError, ValueError, csv.Error) as error:  # pandas' errors and UnicodeDecodeError are ValueErrors
         raise UserError(
             f"dataset_args.file={file} cannot be read ({error}); expected a CSV file in UTF-8 with a header. "
             "Correct the file or the path, which is relative to the working directory."
