@@ -23,6 +23,7 @@ MODULES = [
     "ntloss.integrations.counts",
     "ntloss.integrations.collator",
     "ntloss.integrations.trl",
+    "ntloss.integrations.rewards",
 ]
 
 

@@ -1,10 +1,11 @@
 """Integrations with training libraries.
 
-`transformers`, `callback` and `trl` need an extra; `counts` and `collator` need torch alone.
+`transformers`, `callback` and `trl` need an extra; the others need torch alone.
 
     ntloss.integrations.transformers    Trainer, Seq2SeqTrainer, and any loop over a transformers model
     ntloss.integrations.callback        logs how well numbers are predicted, to all trackers of a Trainer
-    ntloss.integrations.trl             TRL's SFTTrainer, and a reward function for its GRPOTrainer
+    ntloss.integrations.trl             TRL's SFTTrainer
+    ntloss.integrations.rewards         a reward function for TRL's GRPOTrainer
     ntloss.integrations.counts          your own training loop, Lightning, accelerate
     ntloss.integrations.collator        pads weights of the number term in batches of your own loop
 

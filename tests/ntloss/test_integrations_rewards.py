@@ -1,9 +1,11 @@
-"""Rewards for TRL's GRPOTrainer: how near the number of a completion is to the true one."""
+"""Rewards for reinforcement learning: how near the number of a completion is to the true one."""
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,8 @@ from hypothesis import strategies as st
 from tolerances import approx
 from transformers import PrinterCallback
 
+from ntloss.integrations.rewards import number_reward
 from ntloss.numbers.parsing import parse_number
-
-trl = pytest.importorskip("trl", "1.15", reason="needs TRL 1.15, which needs Python 3.11")
-datasets = pytest.importorskip("datasets")
-
-from ntloss.integrations.trl import number_reward  # noqa: E402  # it imports trl
 
 ERRORS = ("log", "absolute", "relative")
 
@@ -40,6 +38,13 @@ def test_the_reward_is_the_exponential_of_the_negative_error() -> None:
     eleven = math.log10(11)
     logarithms = [0, math.log10(13) - eleven, eleven, 2 * eleven]
     assert rewards(texts, answers, scale=0.5) == approx([math.exp(-2 * x) for x in logarithms])
+
+
+def test_the_reward_needs_no_trl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trl", None)
+    monkeypatch.delitem(sys.modules, "ntloss.integrations.rewards", raising=False)
+    module = importlib.import_module("ntloss.integrations.rewards")
+    assert module.number_reward()(["It is 4."], answer=[4]) == [1.0]
 
 
 def test_a_completion_without_a_number_gets_its_own_reward() -> None:
@@ -128,6 +133,8 @@ def test_a_missing_column_and_an_unreadable_answer_are_errors() -> None:
 
 
 def grpo(folder: Path, reward: Any, **options: Any) -> Any:
+    trl = pytest.importorskip("trl", "1.15", reason="needs TRL 1.15, which needs Python 3.11")
+    datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
     tokenizer = tiny_tokenizers.llama_like()
     tokenizer.pad_token = tokenizer.eos_token = "<unk>"

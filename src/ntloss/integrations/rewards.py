@@ -1,0 +1,122 @@
+"""Rewards for reinforcement learning, such as TRL's `GRPOTrainer`: how close a completion's number is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ntloss.criteria.criterion import check_positive
+from ntloss.numbers.parsing import Which, as_float, parse_number
+
+
+def number_reward(
+    column: str = "answer",
+    *,
+    error: str = "log",
+    scale: float = 1.0,
+    which: Which = "last",
+    invalid: float = -1.0,
+) -> Callable[..., list[float | None]]:
+    r"""Make a reward function for a `GRPOTrainer`: how close the number of a completion is to the true one.
+
+    The reward is $\exp(-e / scale)$, from 1 for the true number down to 0.
+
+    Args:
+        column: the dataset's column with the true numbers, as numbers or as texts.
+        error: $e$ for the completion's number $\hat x$ and the true one $x$. "log" (default):
+            $|s(\hat x) - s(x)|$ with $s(x) = \mathrm{sign}(x) \log_{10}(|x| + 1)$; "absolute":
+            $|\hat x - x|$; "relative": $2 |\hat x - x| / (|\hat x| + |x|)$, from 0 to 2.
+        scale: error at which the reward is $\exp(-1) \approx 0.37$, above 0. Default: 1, with "log" a factor
+            of ten.
+        which: which number of a completion counts; see `ntloss.numbers.parse_number`. It also applies to true
+            texts that are not a single number. Default: "last".
+        invalid: reward of a completion without a number. Default: -1. A number that is too large for float64
+            is a number, with reward 0.
+
+    Returns:
+        A function with the signature that `GRPOTrainer(reward_funcs=...)` expects. It takes completions as
+        texts or as messages, of which the last one counts, and returns one reward for each; None for a row
+        whose column holds no finite number, which the trainer leaves out.
+
+    Raises:
+        TypeError: when called, a true number that is neither a number nor a text nor None.
+        ValueError: an unknown `error` or `which`, a `scale` that is not above 0, or an `invalid` that is not
+            finite; when called, a dataset without the column.
+
+    Example:
+        >>> from ntloss.integrations.rewards import number_reward
+        >>> reward = number_reward("answer", error="absolute", scale=10.0)
+        >>> reward(completions=["It is 42.", "No idea.", "7"], answer=["42", 42, None])
+        [1.0, -1.0, None]
+    """
+    if error not in _ERRORS:
+        raise ValueError(f"error={error!r}: expected one of {', '.join(map(repr, _ERRORS))}")
+    check_positive("scale", scale)
+    if not math.isfinite(invalid):
+        raise ValueError(f"invalid={invalid!r}: expected a finite reward")
+    if not callable(which):
+        parse_number("", which)  # raises for an unknown name
+
+    def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        if column not in columns:
+            raise ValueError(
+                f"the dataset has no column {column!r} with the true numbers, only "
+                f"{', '.join(sorted(columns))}: pass number_reward(column=...), and leave "
+                "remove_unused_columns=False"
+            )
+        pairs = zip(completions, columns[column], strict=True)
+        return [_reward(_text_of(completion), _true_number(given, which)) for completion, given in pairs]
+
+    def _reward(text: str, true: float | None) -> float | None:
+        predicted = as_float(parse_number(text, which))
+        if true is None:
+            return None
+        if math.isnan(predicted):
+            return invalid
+        return math.exp(-_ERRORS[error](predicted, true) / scale) if math.isfinite(predicted) else 0.0
+
+    reward.__name__ = "number_reward"  # in the trainer's logs
+    return reward
+
+
+def _log_scaled(x: float) -> float:
+    return math.copysign(math.log10(abs(x) + 1), x)
+
+
+def _relative_error(x: float, true: float) -> float:
+    largest = max(abs(x), abs(true))
+    if largest == 0:
+        return 0.0
+    x, true = x / largest, true / largest  # so that sums of large numbers do not overflow
+    return 2 * abs(x - true) / (abs(x) + abs(true))
+
+
+# Of the completion's number and the true one, both finite.
+_ERRORS: dict[str, Callable[[float, float], float]] = {
+    "log": lambda x, true: abs(_log_scaled(x) - _log_scaled(true)),
+    "absolute": lambda x, true: abs(x - true),
+    "relative": _relative_error,
+}
+
+
+def _true_number(given: Any, which: Which) -> float | None:
+    """Return the number of a dataset's row, None without a finite one; a TypeError for other values."""
+    if isinstance(given, str):
+        whole = parse_number(given, "whole")
+        given = parse_number(given, which) if whole is None else whole
+    try:
+        true = as_float(given)
+    except (TypeError, ValueError) as unreadable:
+        raise TypeError(f"a true number is {given!r}: expected a number, a text or None") from unreadable
+    return true if math.isfinite(true) else None
+
+
+def _text_of(completion: Any) -> str:
+    """The text of a completion; of a conversation, that of its last message."""
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1].get("content") if completion else None
+    if isinstance(content, str):
+        return content
+    return " ".join(part.get("text") or "" for part in content or ())  # images have none
