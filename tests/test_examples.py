@@ -22,7 +22,7 @@ EXAMPLES = {
     "trl_sft.py": (["trl"], 1, ["--packing"]),
     "plain_loop.py": (["transformers"], 1, ["--accumulate", "2"]),
     "lightning_loop.py": (["transformers", "lightning"], 1, ["--accumulate", "2"]),
-    "mamba.py": (["transformers"], 1, []),
+    "mamba.py": (["transformers"], 1, ["--steps", "40"]),
     "fsdp.py": (["transformers"], 2, ["--accumulate", "2", "--chunked"]),
     "tensor_parallel.py": (["transformers"], 2, []),
 }

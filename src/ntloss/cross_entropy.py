@@ -17,7 +17,7 @@ from ntloss.engine.linear import local_head, read_hidden, rows_for, sum_of_block
 from ntloss.engine.objective import LossTerms, Objective
 from ntloss.engine.readout import Transform, check_logits, read_logits
 from ntloss.engine.shards import check_same_labels, local_columns
-from ntloss.engine.targets import REDUCTIONS, Targets, check_weight, read_labels
+from ntloss.engine.targets import DIVISORS, REDUCTIONS, Targets, check_weight, read_labels
 from ntloss.losses import BaseLoss
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
@@ -30,13 +30,15 @@ class _CombinedLoss(BaseLoss):
     def __init__(
         self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None, weight: float | Tensor | None,
         reweigh: bool, mode: str, ignore_index: int, label_smoothing: float, z_loss: float,
-        softcap: float | None, logit_scale: float, reduction: str, shift: bool, return_terms: bool,
-        group: dist.ProcessGroup | None, validate: bool | None,
+        softcap: float | None, logit_scale: float, reduction: str, normalize_by: str, shift: bool,
+        return_terms: bool, group: dist.ProcessGroup | None, validate: bool | None,
     ) -> None:  # fmt: skip
         if mode not in _DEFAULT_WEIGHT:
             raise ValueError(f"mode={mode!r}: expected 'add' or 'replace'")
         if reduction not in REDUCTIONS:
             raise ValueError(f"reduction={reduction!r}: expected {' or '.join(map(repr, REDUCTIONS))}")
+        if normalize_by not in DIVISORS:
+            raise ValueError(f"normalize_by={normalize_by!r}: expected {' or '.join(map(repr, DIVISORS))}")
         objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
         super().__init__(objective, validate)
         self.weight: float | Tensor
@@ -49,6 +51,7 @@ class _CombinedLoss(BaseLoss):
         self.ignore_index = ignore_index
         self.transform = Transform(logit_scale, softcap).check()
         self.reduction = reduction
+        self.normalize_by = normalize_by
         self.shift = shift
         self.return_terms = return_terms
         self.group = group
@@ -66,6 +69,8 @@ class _CombinedLoss(BaseLoss):
         number_weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Compute the divisors of `reduction="mean"`, to be summed over micro-batches and ranks.
+
+        With `normalize_by="items"`, only the first one is needed.
 
         Args:
             labels: `[...]`, token ids, as passed to `forward`.
@@ -100,7 +105,7 @@ class _CombinedLoss(BaseLoss):
         return read_labels(
             labels, inputs, self.objective, *weighting, ignore_index=self.ignore_index,
             reduction=self.reduction, mode=self.mode, shift=self.shift, validate=self.validate,
-            weight=self.weight,
+            weight=self.weight, normalize_by=self.normalize_by,
         )  # fmt: skip
 
 
@@ -128,7 +133,13 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         z_loss: factor of the mean squared log-normalizer, which keeps logits from drifting. Default: 0.
         softcap: replace logits by `softcap * tanh(logits / softcap)`, as in Gemma's head. Default: None.
         logit_scale: factor of the logits, applied before the soft cap, as in Cohere's head. Default: 1.
-        reduction: "mean" (default) divides each term by the total weight of its positions; "sum"; "none".
+        reduction: "mean" (default) divides by the total weight of the positions, see `normalize_by`; "sum";
+            "none".
+        normalize_by: what "mean" divides the number term by. "items" (default): the total weight of all
+            positions that are not ignored, as cross-entropy, so that the loss of a number token is
+            cross-entropy + $\lambda$ times the criterion. "numbers": the total weight of the number terms,
+            the paper's mean; $\lambda$ then acts as $\lambda$ / share of number tokens. Without effect on
+            `mode="replace"`, which divides by the items.
         shift: compare each position with the next position's label, for a causal model's unshifted labels.
             Default: False, each position has its own label.
         return_terms: return a `LossTerms(loss, ce, ntl)`, the terms detached. Default: the loss alone.
@@ -158,16 +169,29 @@ class NTLCrossEntropyLoss(_CombinedLoss):
     """
 
     def __init__(
-        self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None = None,
-        weight: float | Tensor | None = None, reweigh: bool = False, *, mode: str = "add",
-        ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
-        softcap: float | None = None, logit_scale: float = 1.0, reduction: str = "mean",
-        shift: bool = False, return_terms: bool = False, group: dist.ProcessGroup | None = None,
-        validate: bool | None = None, inplace_backward: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        vocabulary: NumberVocabulary | Any,
+        criterion: Criterion | None = None,
+        weight: float | Tensor | None = None,
+        reweigh: bool = False,
+        *,
+        mode: str = "add",
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+        logit_scale: float = 1.0,
+        reduction: str = "mean",
+        normalize_by: str = "items",
+        shift: bool = False,
+        return_terms: bool = False,
+        group: dist.ProcessGroup | None = None,
+        validate: bool | None = None,
+        inplace_backward: bool = False,
+    ) -> None:
         super().__init__(
             vocabulary, criterion, weight, reweigh, mode, ignore_index, label_smoothing, z_loss, softcap,
-            logit_scale, reduction, shift, return_terms, group, validate,
+            logit_scale, reduction, normalize_by, shift, return_terms, group, validate,
         )  # fmt: skip
         self.inplace_backward = inplace_backward
 
@@ -188,26 +212,30 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             labels: `[...]`, token ids.
             loss_weights: `[...]`, weight of each position in both terms, 0 or more. For criteria on whole
                 numbers, the number term has the weight of a number's first token. Default: 1.
-            num_items_in_batch: divisor of cross-entropy for "mean": the count over all accumulated
-                micro-batches and ranks (`normalizers`). Default: the total weight of this call.
-            num_numbers_in_batch: likewise for the number term.
+            num_items_in_batch: divisor of "mean": the total weight of the positions that are not ignored,
+                over all accumulated micro-batches and ranks. It makes the sum of their losses that of one
+                large batch, however it is split. Default: the total weight of this call.
+            num_numbers_in_batch: likewise for the number term of `normalize_by="numbers"` (`normalizers`
+                computes both). If only `num_items_in_batch` is given, the number term is the mean of this
+                call times its share of the items, which depends on how a batch is split.
             sequence_ids: `[...]`, integers, for criteria on whole numbers if a row packs several sequences:
                 adjacent positions with equal ids belong to one sequence
                 (`ntloss.numbers.sequence_ids_of` makes them from position ids). Default: each row is one
                 sequence.
             number_weights: `[...]`, factor of the number term alone, on top of `loss_weights`: 0 for numbers
-                that are names, such as multiple-choice answers, identifiers or dates. "mean" divides the
-                number term by the total of `loss_weights * number_weights` over number labels. With
-                `mode="replace"`, a number label of weight w, from 0 to 1, gets w times the number term and
-                1 - w times cross-entropy. For criteria on whole numbers, the weight of a number is that of
-                its first token. Default: 1.
+                that are names, such as multiple-choice answers, identifiers or dates. They do not change the
+                count of items; `normalize_by="numbers"` divides by the total of `loss_weights *
+                number_weights` over number labels. With `mode="replace"`, a number label of weight w, from 0
+                to 1, gets w times the number term and 1 - w times cross-entropy. For criteria on whole
+                numbers, the weight of a number is that of its first token. Default: 1.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 or float64. With `return_terms`, a `LossTerms`.
 
         Raises:
             TypeError: the logits are not floating-point, or the labels are not token ids.
-            ValueError: shapes, devices, labels or weights do not fit, or only one count is given.
+            ValueError: shapes, devices, labels or weights do not fit, or a count is given that the loss does
+                not divide by.
         """
         tables, shard = self.objective.tables, None
         if self.group is not None or type(logits) is not Tensor:
@@ -243,7 +271,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
     Args:
         vocabulary, criterion, weight, reweigh, mode, ignore_index: see `NTLCrossEntropyLoss`.
         label_smoothing, z_loss, softcap, logit_scale: see `NTLCrossEntropyLoss`.
-        reduction, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
+        reduction, normalize_by, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
         group: process group over which the rows of a plain head are sharded, in the order of its ranks;
             every rank holds the whole hidden states. A `DTensor` with placement `Shard(0)` needs none.
         chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at
@@ -268,16 +296,30 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
     """
 
     def __init__(
-        self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None = None,
-        weight: float | Tensor | None = None, reweigh: bool = False, *, mode: str = "add",
-        ignore_index: int = -100, label_smoothing: float = 0.0, z_loss: float = 0.0,
-        softcap: float | None = None, logit_scale: float = 1.0, reduction: str = "mean",
-        shift: bool = False, return_terms: bool = False, group: dist.ProcessGroup | None = None,
-        validate: bool | None = None, chunk_size: int | None = None, drop_ignored: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        vocabulary: NumberVocabulary | Any,
+        criterion: Criterion | None = None,
+        weight: float | Tensor | None = None,
+        reweigh: bool = False,
+        *,
+        mode: str = "add",
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+        softcap: float | None = None,
+        logit_scale: float = 1.0,
+        reduction: str = "mean",
+        normalize_by: str = "items",
+        shift: bool = False,
+        return_terms: bool = False,
+        group: dist.ProcessGroup | None = None,
+        validate: bool | None = None,
+        chunk_size: int | None = None,
+        drop_ignored: bool = True,
+    ) -> None:
         super().__init__(
             vocabulary, criterion, weight, reweigh, mode, ignore_index, label_smoothing, z_loss, softcap,
-            logit_scale, reduction, shift, return_terms, group, validate,
+            logit_scale, reduction, normalize_by, shift, return_terms, group, validate,
         )  # fmt: skip
         if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
             raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")

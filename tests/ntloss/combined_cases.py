@@ -195,6 +195,7 @@ class Case:
             "softcap": self.options.softcap,
             "logit_scale": self.options.logit_scale,
             "reduction": self.options.reduction,
+            "normalize_by": self.options.normalize_by,
         }
 
     def logits(self, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -212,6 +213,7 @@ class Case:
             options = replace(options, texts=texts | dict.fromkeys(self.vocabulary.point_ids, "."))
         if path in ALONE_PATHS:
             alone = {"cross_entropy": 0.0, "weight": 1.0, "mode": "add", "z_loss": 0.0}
+            alone["normalize_by"] = "numbers"
             options = replace(options, **alone)
         if path == "alone":
             options = replace(options, softcap=None, logit_scale=1.0)

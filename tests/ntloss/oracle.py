@@ -316,6 +316,7 @@ class Combined:
     softcap: float | None = None
     logit_scale: float = 1.0
     reduction: str = "mean"
+    normalize_by: str = "items"
     cross_entropy: float = 1.0
     texts: Mapping[int, str] | None = None
 
@@ -365,6 +366,10 @@ def combined(
         items = float(weight.sum()) if num_items is None else num_items
         count = float((weight * share * starts).sum()) if num_numbers is None else num_numbers
         per_item, per_number = (1 / n if n > 0 else 0.0 for n in (items, count))
+        if options.normalize_by == "items":
+            per_number = per_item
+        elif num_numbers is None and num_items is not None:
+            per_number *= float(weight.sum()) * per_item
     item_weights = weight * per_item
     ce_weights, term_weights = options.cross_entropy * item_weights, weight * share * per_number
     if options.mode == "replace":

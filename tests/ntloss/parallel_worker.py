@@ -85,8 +85,9 @@ def trials() -> list[Trial]:
                 shares = torch.arange(of_numbers.labels.numel()).view_as(of_numbers.labels) % 5 / 4
                 of_numbers = replace(of_numbers, number_weights=shares)
                 made.append(Trial(f"number weights, {criterion}, {mode}: {kind}", of_numbers, kind))
-        counted = make_case(7, num_items=20.0, num_numbers=7.0)
-        made.append(Trial(f"normalized: {kind}", counted, kind))
+        made.append(Trial(f"count of items: {kind}", make_case(7, num_items=20.0), kind))
+        by_numbers = make_case(7, num_items=20.0, num_numbers=7.0, normalize_by="numbers")
+        made.append(Trial(f"both counts: {kind}", by_numbers, kind))
         for criterion in ("gaussian", "smmd", "entropy places", "number_level", "ntil"):
             # Criteria on whole numbers keep the graph of all positions, as "none" does.
             reduction = "none" if criterion in ("number_level", "ntil") else "mean"
@@ -231,13 +232,13 @@ def data_parallel(rank: int, world: int) -> dict[str, Any]:
     for name in ("logits", "linear"):
         kind = NTLCrossEntropyLoss if name == "logits" else NTLLinearCrossEntropyLoss
         module = kind(NUMBERS, reweigh=case.reweighed, z_loss=0.01)
-        counts = torch.stack(module.normalizers(labels[rank]))
-        dist.all_reduce(counts)
+        items, _ = module.normalizers(labels[rank])
+        dist.all_reduce(items)
         hidden.grad = head.grad = None
         if name == "logits":
-            loss = module(hidden @ head.T, labels[rank], None, *counts)
+            loss = module(hidden @ head.T, labels[rank], num_items_in_batch=items)
         else:
-            loss = module(hidden, head, labels[rank], None, None, *counts)
+            loss = module(hidden, head, labels[rank], num_items_in_batch=items)
         loss.backward()
         dist.all_reduce(head.grad)
         results[name] = {"hidden": hidden.grad, "head": head.grad, "loss": loss.detach()}

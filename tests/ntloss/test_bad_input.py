@@ -226,13 +226,16 @@ def test_invalid_labels_and_weights_are_errors(
 @pytest.mark.parametrize(
     ("options", "counts", "says"),
     [
-        ({}, (3, None), "num_numbers_in_batch is missing"),
-        ({}, (None, 3), "num_items_in_batch is missing"),
+        ({}, (3, 3), "num_numbers_in_batch is the divisor .* normalize_by='numbers'.*omit it"),
+        ({}, (None, 3), "num_numbers_in_batch is the divisor .* normalize_by='numbers'.*omit it"),
+        ({"mode": "replace"}, (3, 3), "num_numbers_in_batch is the divisor"),
+        ({"normalize_by": "numbers"}, (None, 3), "num_items_in_batch is missing"),
         ({"reduction": "sum"}, (3, 1), "divisors of reduction='mean': omit them with reduction='sum'"),
         ({"reduction": "none"}, (3, 1), "divisors of reduction='mean': omit them with reduction='none'"),
         # Otherwise the loss would silently be zero.
-        ({}, (-3, 1), "num_items_in_batch=.*expected"),
-        ({}, (NAN, 1), "num_items_in_batch=.*expected"),
+        ({}, (-3, None), "num_items_in_batch=.*expected"),
+        ({}, (NAN, None), "num_items_in_batch=.*expected"),
+        ({"normalize_by": "numbers"}, (3, -1), "num_numbers_in_batch=.*expected"),
     ],
     ids=str,
 )

@@ -69,7 +69,8 @@ EVERY_PAIR = covering(
         "label_smoothing": [0.0, 0.1],
         "z_loss": [0.0, 1e-2],
         "weighted": [False, True],
-        "normalized": [False, True],
+        "normalize_by": ["items", "numbers"],
+        "counts": [(None, None), (20.0, None), (20.0, 7.0)],
         "ignore_index": [-100, 9, -1],  # 9 is a number token
         "bias": [True, False],
         "gone": [False, True],
@@ -89,9 +90,10 @@ def test_every_path_equals_the_oracle(drawn: dict[str, Any], monkeypatch: pytest
     dtype, chunk_size = drawn.pop("dtype"), drawn.pop("chunk_size")
     drawn["softcap"], drawn["logit_scale"] = drawn.pop("transform")
     monkeypatch.setattr(readout, "_CHUNK", drawn.pop("block"))
-    normalized = drawn.pop("normalized")
-    if normalized and drawn["reduction"] == "mean":
-        drawn.update(num_items=20.0, num_numbers=7.0)
+    counts = drawn.pop("counts")
+    if drawn["reduction"] == "mean":
+        drawn["num_items"] = counts[0]
+        drawn["num_numbers"] = counts[1] if drawn["normalize_by"] == "numbers" else None
     if drawn["softcap"] is None and drawn["label_smoothing"]:
         drawn["gone"] = False  # cross-entropy would be infinite, which another test covers
     case = make_case(11, seed=1, **drawn)
@@ -408,24 +410,55 @@ class TestNormalizers:
         ids=["float", "int", "int64 tensor", "float64 tensor"],
     )
     def test_counts_of_any_type_are_exact_in_float64(self, kind: Any, path: str) -> None:
-        assert_matches(make_case(7, num_items=kind(29), num_numbers=kind(11)), path)
+        assert_matches(make_case(7, num_items=kind(29)), path)
+        by_numbers = {"num_items": kind(29), "num_numbers": kind(11), "normalize_by": "numbers"}
+        assert_matches(make_case(7, **by_numbers), path)
 
     @pytest.mark.parametrize("path", PATHS)
     def test_a_count_of_zero_makes_the_term_zero(self, path: str) -> None:
         for zero in (0, 0.0, torch.tensor(0), torch.tensor(0.0)):
-            case = make_case(5, share_of_text=1.0, num_items=3.0, num_numbers=zero)
-            assert_matches(case, path)
+            counts = {"num_items": 3.0, "num_numbers": zero, "normalize_by": "numbers"}
+            assert_matches(make_case(5, share_of_text=1.0, **counts), path)
+            assert run(make_case(5, num_items=zero), path).loss == 0
 
     @pytest.mark.parametrize("path", PATHS)
-    def test_replace_needs_one_count_only(self, path: str) -> None:
-        assert_matches(make_case(7, num_items=29, mode="replace"), path)
+    @pytest.mark.parametrize("normalize_by", ["items", "numbers"])
+    def test_replace_divides_by_the_items(self, normalize_by: str, path: str) -> None:
+        assert_matches(make_case(7, num_items=29, mode="replace", normalize_by=normalize_by), path)
 
     def test_counts_of_the_batch_itself_change_nothing(self) -> None:
         case = make_case(9, weighted=True)
-        module = NTLCrossEntropyLoss(NUMBERS, reweigh=True)
-        counts = module.normalizers(case.labels, case.loss_weights)
-        loss = module(case.logits(), case.labels, case.loss_weights)
-        assert_close(module(case.logits(), case.labels, case.loss_weights, *counts), loss)
+        given = case.logits(), case.labels, case.loss_weights
+        items, numbers = NTLCrossEntropyLoss(NUMBERS).normalizers(case.labels, case.loss_weights)
+        by_items = NTLCrossEntropyLoss(NUMBERS, reweigh=True)
+        assert_close(by_items(*given, items), by_items(*given))
+        by_numbers = NTLCrossEntropyLoss(NUMBERS, reweigh=True, normalize_by="numbers")
+        assert_close(by_numbers(*given, items, numbers), by_numbers(*given))
+        assert_close(by_numbers(*given, items), by_numbers(*given))
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_a_number_token_costs_cross_entropy_plus_lambda_times_the_criterion(self, path: str) -> None:
+        case = make_case(9, weighted=True)
+        each = run(replace(case, options=replace(case.options, reduction="none"), upstream=1.0), path)
+        items = float((case.loss_weights * (case.labels != -100)).sum())
+        assert_close(run(case, path).loss, each.loss.sum() / items)
+
+    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("criterion", ["number_level", "ntil", "per number"])
+    def test_a_whole_number_is_one_term_divided_by_the_items(self, criterion: str, path: str) -> None:
+        case = numbers_case(criterion, weighted=True)
+        assert_matches(case, path)
+        each = run(replace(case, options=replace(case.options, reduction="sum")), path)
+        items = float((case.loss_weights * (case.labels != -100)).sum())
+        assert_close(run(case, path).ntl, each.ntl / items)
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_the_mean_over_numbers_takes_its_share_of_the_items(self, path: str) -> None:
+        case = make_case(9, weighted=True, normalize_by="numbers")
+        items = float((case.loss_weights * (case.labels != -100)).sum())
+        part = run(replace(case, num_items=3 * items), path)
+        assert_close(part.ntl, run(case, path).ntl / 3)
+        assert_close(part.ce, run(case, path).ce / 3)
 
 
 class TestTerms:
@@ -639,7 +672,7 @@ class TestAutograd:
         [
             (10, 2048, {}),
             (1000, 2048, {}),
-            (10, 64, {"num_items_in_batch": 1e8, "num_numbers_in_batch": 1e7}),
+            (10, 64, {"num_items_in_batch": 1e8}),
         ],
         ids=["many positions", "large values", "many more elsewhere"],
     )
@@ -755,10 +788,11 @@ class Counting:
 def test_a_criterion_across_positions_gets_all_of_them() -> None:
     case = make_case(5)
     counted = int((case.labels != -100).sum())
+    options = {"return_terms": True, "normalize_by": "numbers"}
     for drop_ignored, expected in ((True, counted), (False, 5)):
         linear = NTLLinearCrossEntropyLoss(
-            NUMBERS, Counting(), return_terms=True, chunk_size=2, drop_ignored=drop_ignored
+            NUMBERS, Counting(), chunk_size=2, drop_ignored=drop_ignored, **options
         )
         assert linear(case.hidden, case.weight, case.labels).ntl.item() == approx(expected)
-    terms = NTLCrossEntropyLoss(NUMBERS, Counting(), return_terms=True)(case.logits(), case.labels)
+    terms = NTLCrossEntropyLoss(NUMBERS, Counting(), **options)(case.logits(), case.labels)
     assert terms.ntl.item() == approx(5)

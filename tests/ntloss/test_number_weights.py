@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from combined_cases import LINEAR_PATHS, NUMBERS, PATHS, VALUES, Case, assert_matches, numbers_case
+from combined_cases import LINEAR_PATHS, NUMBERS, PATHS, VALUES, Case, assert_matches, numbers_case, run
 from tolerances import approx, assert_close, assert_identical
 from torch import Tensor
 
@@ -124,6 +124,18 @@ def test_shifted_labels_take_their_weights_along() -> None:
     assert counts[1] == approx(float((case.number_weights * is_number)[:, 1:].sum()))
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", ["wasserstein", "number_level"])
+def test_weights_scale_the_term_and_are_not_renormalized(name: str, path: str) -> None:
+    case = numbers_case(name, weighted=True)
+    half = replace(case, number_weights=torch.full(case.labels.shape, 0.5))
+    assert_close(run(half, path).ntl, run(case, path).ntl / 2)
+    assert_close(run(half, path).ce, run(case, path).ce)
+    case = replace(case, options=replace(case.options, normalize_by="numbers"))
+    half = replace(half, options=case.options)
+    assert_close(run(half, path).ntl, run(case, path).ntl)
+
+
 @EITHER_MODE
 @pytest.mark.parametrize("name", ["wasserstein", "number_level"])
 def test_the_gradient_does_not_depend_on_how_a_batch_is_split(name: str, mode: str) -> None:
@@ -138,13 +150,11 @@ def test_the_gradient_does_not_depend_on_how_a_batch_is_split(name: str, mode: s
     (expected,) = torch.autograd.grad(loss(whole, case.labels, **beside), whole)
     rows = [{key: None if x is None else x[b : b + 1] for key, x in beside.items()} for b in range(2)]
     counts = [loss.normalizers(case.labels[b : b + 1], **rows[b]) for b in range(2)]
-    items, numbers = (sum(count) for count in zip(*counts, strict=True))
+    items = sum(count[0] for count in counts)
     parts = []
     for b in range(2):
         part = case.logits()[b : b + 1].requires_grad_()
-        value = loss(
-            part, case.labels[b : b + 1], num_items_in_batch=items, num_numbers_in_batch=numbers, **rows[b]
-        )
+        value = loss(part, case.labels[b : b + 1], num_items_in_batch=items, **rows[b])
         parts.append(torch.autograd.grad(value, part)[0])
     assert_close(torch.cat(parts), expected)
 
@@ -199,7 +209,7 @@ def test_reweighing_makes_numbers_too_long() -> None:
     labels = torch.tensor([*range(10), *[10] * 10])  # each digit once, the end of the number ten times
 
     def probability_of_a_digit(reweigh: bool) -> float:
-        loss = NTLCrossEntropyLoss(vocabulary, reweigh=reweigh)
+        loss = NTLCrossEntropyLoss(vocabulary, reweigh=reweigh, normalize_by="numbers")
         logits = torch.zeros(11, dtype=torch.float64, requires_grad=True)
         optimizer = torch.optim.LBFGS([logits], max_iter=200, line_search_fn="strong_wolfe")
 

@@ -1,4 +1,7 @@
-"""The gradient of a batch does not depend on how it is split into micro-batches."""
+"""The gradient of a batch does not depend on how it is split into micro-batches.
+
+The count of items alone makes it so, unless the number term is divided by the count of numbers.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,9 @@ def in_parts(case: Case, bounds: list[int], path: str, **changes: Any) -> tuple[
     counter = NTLCrossEntropyLoss(NUMBERS, CRITERIA[case.criterion][0], shift=changes.get("shift", False))
     counts = [counter.normalizers(part.labels, part.loss_weights, part.sequence_ids) for part in parts]
     items, numbers = (sum(column) for column in zip(*counts, strict=True))
-    results = [run(replace(part, num_items=items, num_numbers=numbers), path, **changes) for part in parts]
+    by_numbers = case.options.normalize_by == "numbers"
+    given = {"num_items": items, "num_numbers": numbers if by_numbers else None}
+    results = [run(replace(part, **given), path, **changes) for part in parts]
     gradients: dict[str, Any] = {}
     for name in results[0].gradients:
         of_parts = [result.gradients[name] for result in results]
@@ -63,18 +68,20 @@ def assert_splits(case: Case, bounds: list[int], path: str, **changes: Any) -> N
 
 @given(seed=st.integers(0, 2**32 - 1), bounds=st.lists(st.integers(0, 8), max_size=4))
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("mode", ["add", "replace"])
-def test_any_micro_batches_add_up(mode: str, path: str, seed: int, bounds: list[int]) -> None:
+@pytest.mark.parametrize(("mode", "by"), [("add", "items"), ("replace", "items"), ("add", "numbers")])
+def test_any_micro_batches_add_up(mode: str, by: str, path: str, seed: int, bounds: list[int]) -> None:
     # Some micro-batches have no numbers, some ignore all labels, some are empty.
-    case = make_case(8, seed=seed, weighted=seed % 2 == 0, mode=mode, z_loss=0.01, label_smoothing=0.1)
+    options = {"mode": mode, "normalize_by": by, "z_loss": 0.01, "label_smoothing": 0.1}
+    case = make_case(8, seed=seed, weighted=seed % 2 == 0, **options)
     assert_splits(case, bounds, path)
 
 
 @pytest.mark.parametrize("criterion", ["wasserstein", "smmd", "number_level", "ntil"])
+@pytest.mark.parametrize("by", ["items", "numbers"])
 @pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("path", PATHS)
-def test_micro_batches_of_sequences_add_up(path: str, shift: bool, criterion: str) -> None:
-    assert_splits(numbers_case(criterion, weighted=True), [1], path, shift=shift)
+def test_micro_batches_of_sequences_add_up(path: str, shift: bool, by: str, criterion: str) -> None:
+    assert_splits(numbers_case(criterion, weighted=True, normalize_by=by), [1], path, shift=shift)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -82,7 +89,7 @@ def test_micro_batches_with_different_counts_of_numbers_add_up(path: str) -> Non
     # One number in the first micro-batch and three in the second: a mean of means would triple its weight.
     labels = torch.full((8,), TEXTS[0])
     labels[0], labels[4:7] = 9, 3
-    case = replace(make_case(8), labels=labels)
+    case = replace(make_case(8, normalize_by="numbers"), labels=labels)
     assert_splits(case, [4], path)
     means = [run(part, path).loss for part in parts_of(case, [4])]
     assert abs(sum(means) / 2 - run(case, path).loss) > 1e-3  # without the counts

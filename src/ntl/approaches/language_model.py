@@ -256,6 +256,7 @@ def _objective(vocabulary: NumberVocabulary, loss: LossSettings) -> NTLCrossEntr
             mode=loss.mode,
             ignore_index=IGNORE,
             label_smoothing=loss.label_smoothing,
+            normalize_by="numbers",
             return_terms=True,
         )
     except (ValueError, TypeError) as error:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ntloss.engine.objective import Objective
 
 REDUCTIONS = ("mean", "sum", "none")
+DIVISORS = ("items", "numbers")
 
 
 class Targets(NamedTuple):
@@ -66,6 +67,7 @@ def read_labels(
     ignore_index: int = -100,
     reduction: str = "mean",
     mode: str = "add",
+    normalize_by: str = "numbers",
     shift: bool = False,
     validate: bool | None = None,
     weight: float | Tensor = 0.0,
@@ -97,7 +99,7 @@ def read_labels(
         mode,
     )
     if num_items_in_batch is not None or num_numbers_in_batch is not None:
-        _check_normalizers(num_items_in_batch, num_numbers_in_batch, mode, reduction)
+        _check_normalizers(num_items_in_batch, num_numbers_in_batch, normalize_by, reduction)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(map(repr, REDUCTIONS))}")
     if needs.spans and sequence_ids is None and labels.dim() < 2:
@@ -133,15 +135,19 @@ def read_labels(
             factors = of_number[spans.number]
     term_weights = torch.where(has_term, item_weights * factors, 0)
     if reduction == "mean":
-        per_number = _reciprocal(
-            term_weights if num_numbers_in_batch is None else num_numbers_in_batch, dtype
-        )
         per_item = _reciprocal(item_weights if num_items_in_batch is None else num_items_in_batch, dtype)
-        term_weights, item_weights = term_weights * per_number, item_weights * per_item
+        normalized = item_weights * per_item
+        per_term = per_item
+        if normalize_by == "numbers" and mode == "add":
+            per_term = _reciprocal(
+                term_weights if num_numbers_in_batch is None else num_numbers_in_batch, dtype
+            )
+            if num_items_in_batch is not None and num_numbers_in_batch is None:
+                per_term = per_term * normalized.sum()  # this batch's share of the items
+        term_weights, item_weights = term_weights * per_term, normalized
     ce_weights = item_weights
     if mode == "replace":
         ce_weights = torch.where(is_number, item_weights * (1 - factors).clamp(min=0), item_weights)
-        term_weights = torch.where(has_term, item_weights * factors, 0)
     number_rows = None
     static_shapes = labels.device.type != "cpu" or torch.compiler.is_compiling()
     if not objective.needs_all_positions and not static_shapes:
@@ -270,23 +276,25 @@ def check_weight(weight: object, validate: bool | None = None) -> None:
         raise ValueError(f"weight={weight!r}: expected a finite number, 0 or more, or a scalar tensor")
 
 
-def _check_normalizers(num_items: object, num_numbers: object, mode: str, reduction: str) -> None:
-    """Check the counts of a batch.
-
-    Raise a ValueError if counts are given without reduction='mean', are negative, or, with mode='add', only
-    one is given.
-    """
+def _check_normalizers(num_items: object, num_numbers: object, normalize_by: str, reduction: str) -> None:
+    """Raise a ValueError if the counts of a batch are negative, or not those that the loss divides by."""
     if reduction != "mean":
         raise ValueError(
             "num_items_in_batch and num_numbers_in_batch are the divisors of reduction='mean': omit them "
             f"with reduction={reduction!r}"
         )
+    if num_numbers is not None and normalize_by == "items":
+        raise ValueError(
+            "num_numbers_in_batch is the divisor of the number term with normalize_by='numbers', and this "
+            "loss divides both terms by num_items_in_batch (normalize_by='items'): omit it, or make the loss "
+            "with normalize_by='numbers'"
+        )
+    if num_items is None:
+        raise ValueError(
+            "num_items_in_batch is missing, but num_numbers_in_batch is given: cross-entropy would depend on "
+            "how a batch is split. `loss.normalizers(labels)` computes both; sum them over micro-batches and "
+            "ranks."
+        )
     for name, count in (("num_items_in_batch", num_items), ("num_numbers_in_batch", num_numbers)):
         if isinstance(count, (int, float)) and not count >= 0:
             raise ValueError(f"{name}={count}: expected 0 or more")
-    if mode == "add" and (num_items is None or num_numbers is None):
-        missing = "num_items_in_batch" if num_items is None else "num_numbers_in_batch"
-        raise ValueError(
-            f"{missing} is missing: with only one of the two counts, the gradient would depend on how a "
-            "batch is split. `loss.normalizers(labels)` computes both; sum them over micro-batches and ranks."
-        )

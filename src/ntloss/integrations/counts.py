@@ -74,8 +74,8 @@ class CountedBatches:
         ...     logits = torch.zeros(len(batch["labels"]), 12, requires_grad=True)
         ...     loss = loss_fn(logits, batch["labels"], **counts) / 2
         ...     loss.backward()
-        >>> {name: count.item() for name, count in counts.items()}  # of 4 tokens and 2 numbers
-        {'num_items_in_batch': 2.0, 'num_numbers_in_batch': 1.0}
+        >>> {name: count.item() for name, count in counts.items()}  # of 4 tokens
+        {'num_items_in_batch': 2.0}
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class CountedBatches:
         self.loader = loader
         self.accumulate = accumulate
         self._counter: Any = counter_of(loss) if isinstance(loss, Loss) else loss
+        self._normalize_by = (loss if isinstance(loss, Loss) else loss.loss).normalize_by
         self.labels = labels or (_labels_of if isinstance(loss, Loss) else lambda batch: batch)
         self.group = group
 
@@ -120,7 +121,8 @@ class CountedBatches:
             total = _sum_over_ranks(total, self.group)
             parts *= dist.get_world_size(self.group)
         items, numbers = (total / parts).unbind()
-        return {"num_items_in_batch": items, "num_numbers_in_batch": numbers}
+        by_numbers = self._normalize_by == "numbers"
+        return {"num_items_in_batch": items, **({"num_numbers_in_batch": numbers} if by_numbers else {})}
 
     def _inputs(self, batch: Any) -> Mapping[str, Tensor]:
         found = self.labels(batch)

@@ -30,7 +30,7 @@ from ntloss.integrations.transformers.introspection import (
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 _STATE = "_number_aware"
-_OPTIONS = {"mode", "label_smoothing", "z_loss", "validate", "ignore_index"}
+_OPTIONS = {"mode", "normalize_by", "label_smoothing", "z_loss", "validate", "ignore_index"}
 _OPTIONS_OF_CHUNKS = {"chunk_size", "drop_ignored"}
 _WITH_LABELS = ("num_numbers_in_batch", NUMBER_WEIGHTS)  # what only this loss reads
 Handle = TypeVar("Handle", bound="NumberAwareModel")
@@ -360,6 +360,7 @@ def install_handle(
     _check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
     vocabulary = vocabulary_for(numbers, head)
     check_inline_loss(model)
+    options = {"normalize_by": "numbers", **options}
     shared = {name: value for name, value in options.items() if name in _OPTIONS}
     losses: tuple[Loss, ...] = (NTLCrossEntropyLoss(vocabulary, *number_term, return_terms=True, **shared),)
     if chunked:  # the model transforms its logits itself, but this loss starts from hidden states
