@@ -172,7 +172,7 @@ def overview(settings: Mapping[str, Setting]) -> str:
             errors = [result.value("greedy", "mae") for result in setting[BASELINE].values()]
             cells["CE, greedy"] = with_interval(errors)
             for heading, objective, reading, other in OVERVIEW:
-                found = effect(setting[objective], setting[BASELINE], reading, other, "mae")
+                found = effect(setting.get(objective, {}), setting[BASELINE], reading, other, "mae")
                 if found is not None:
                     size = f"{100 * found.share:+.1f} ± {100 * found.share_interval:.1f}"
                     cells[heading] = f"**{size}**" if abs(found.share) > found.share_interval else size
