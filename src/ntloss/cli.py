@@ -27,7 +27,7 @@ The text should be like the model's training data. Without --text it is one sent
 
 TOKENIZER is one of
   a folder                that a Hugging Face tokenizer was saved to
-  a file                  tokenizer.json
+  a file                  tokenizer.json, or a .model of SentencePiece (pip install sentencepiece)
   a name                  on the Hugging Face hub, such as google-t5/t5-small
   tiktoken:<encoding>     such as tiktoken:cl100k_base
 Load any other tokenizer from Python, as below."""

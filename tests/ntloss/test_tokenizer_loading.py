@@ -53,6 +53,14 @@ class TestLoading:
                 path.unlink()
         assert inspect_tokenizer(load_tokenizer(str(tmp_path))).number_tokens == 22
 
+    def test_a_sentencepiece_file_is_loaded_by_its_library(self, tmp_path: Path) -> None:
+        pytest.importorskip("sentencepiece")
+        file = other_tokenizers.sentence_piece_file(tmp_path)
+        from_file = inspect_tokenizer(load_tokenizer(str(file)))
+        assert from_file.tokenizer == "SentencePieceProcessor"
+        assert from_file.number_tokens == 10
+        assert inspect_tokenizer(load_tokenizer(str(file.rename(tmp_path / "llama2.model")))) == from_file
+
     def test_a_tiktoken_encoding_is_loaded_by_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tiktoken = pytest.importorskip("tiktoken")
         asked: list[str] = []
@@ -143,6 +151,7 @@ class TestLoadingFails:
         [
             ("tiktoken:cl100k_base", "tiktoken"),
             ("tokenizer.json", "transformers"),
+            ("llama2.model", "sentencepiece"),
             ("org/name", "transformers"),
         ],
     )
@@ -150,6 +159,7 @@ class TestLoadingFails:
         self, source: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "tokenizer.json").write_text('{"model": {}}')
+        (tmp_path / "llama2.model").touch()
         monkeypatch.chdir(tmp_path)
         monkeypatch.setitem(sys.modules, library, None)
         with pytest.raises(TokenizerLoadingError, match=f"pip install {library}$"):
@@ -163,14 +173,17 @@ class TestLoadingFails:
             ("tokenizer.json", b'{"model": {}}', "no tokenizer could be loaded"),
             ("vocab.json", b'{"a": 0}', "no tokenizer could be loaded"),
             ("tekken.json", b'{"config": {"pattern": "."}}', "no tokenizer could be loaded"),
-            ("tokenizer.model", b"", "expected a folder or a tokenizer.json"),
-            ("cl100k_base.tiktoken", b"IQ== 0\n", "expected a folder or a tokenizer.json"),
-            ("readme.txt", b"4", "expected a folder or a tokenizer.json"),
+            ("tokenizer.model", b"", "no tokenizer could be loaded"),
+            ("llama3.model", b"IQ== 0\n", "no tokenizer could be loaded"),  # ranks of tiktoken
+            ("cl100k_base.tiktoken", b"IQ== 0\n", "expected a folder, a tokenizer.json"),
+            ("readme.txt", b"4", "expected a folder, a tokenizer.json"),
         ],
     )
     def test_other_files_are_an_error_that_says_to_pass_the_object(
         self, name: str, content: bytes, message: str, tmp_path: Path
     ) -> None:
+        if ".model" in name:
+            pytest.importorskip("sentencepiece")
         (tmp_path / name).write_bytes(content)
         with pytest.raises(TokenizerLoadingError, match=f"{message}.*inspect_tokenizer") as error:
             load_tokenizer(str(tmp_path / name))

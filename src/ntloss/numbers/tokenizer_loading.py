@@ -1,4 +1,4 @@
-"""Load a tokenizer from a folder, a `tokenizer.json`, a hub name or `tiktoken:<encoding>`."""
+"""Load a tokenizer from a folder, a `tokenizer.json`, a SentencePiece model, a hub name or tiktoken."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _PROBE_TIMEOUT = 10.0  # seconds
 _DOWNLOAD_TIMEOUT = 60.0
 _OTHER_KINDS = (
-    "Load any other tokenizer (SentencePiece, Tekken, tiktoken ranks, custom code) with its own library, and "
+    "Load any other tokenizer (Tekken, tiktoken ranks, custom code) with its own library, and "
     "pass the object to ntloss.numbers.inspection.inspect_tokenizer or NumberVocabulary.from_tokenizer."
 )
 
@@ -31,10 +31,10 @@ def load_tokenizer(source: str) -> Any:
     """Load a tokenizer without running code that comes with it.
 
     Args:
-        source: a folder or a name on the Hugging Face hub, both loaded by transformers' `AutoTokenizer`; a
-            `tokenizer.json` file; or `tiktoken:<encoding>`. A hub name is looked up in the cache first,
-            and in the cache alone if HF_HUB_OFFLINE is set. tiktoken downloads an encoding that it has not
-            cached.
+        source: a folder or a name on the Hugging Face hub, loaded by transformers' `AutoTokenizer`; a
+            `tokenizer.json` file; a `.model` file of SentencePiece; or `tiktoken:<encoding>`. A hub name is
+            looked up in the cache first, and in the cache alone if HF_HUB_OFFLINE is set. tiktoken downloads
+            an encoding that it has not cached.
 
     Returns:
         A tokenizer for `NumberVocabulary.from_tokenizer`.
@@ -46,8 +46,13 @@ def load_tokenizer(source: str) -> Any:
     if source.startswith(_TIKTOKEN):
         return _load_encoding(source.removeprefix(_TIKTOKEN))
     if path.is_file():
+        if ".model" in path.suffixes:  # tokenizer.model, and Mistral's tokenizer.model.v3
+            processor = _import("sentencepiece").SentencePieceProcessor
+            return _load(source, processor, model_file=str(path))
         if path.suffix != ".json":
-            raise TokenizerLoadingError(f"{source}: expected a folder or a tokenizer.json. {_OTHER_KINDS}")
+            raise TokenizerLoadingError(
+                f"{source}: expected a folder, a tokenizer.json or a SentencePiece .model. {_OTHER_KINDS}"
+            )
         return _load(source, _import("transformers").PreTrainedTokenizerFast, tokenizer_file=str(path))
     if source and path.is_dir():  # Path("") is the working directory
         auto_tokenizer = _import("transformers").AutoTokenizer.from_pretrained
@@ -55,7 +60,7 @@ def load_tokenizer(source: str) -> Any:
     if not _HUB_NAME.fullmatch(source) or source.endswith((".json", ".model", ".tiktoken")):
         raise TokenizerLoadingError(
             f"{source!r}: no such file or folder. Expected the folder of a tokenizer, a tokenizer.json, a "
-            f"name on the Hugging Face hub, or {_TIKTOKEN}<encoding>."
+            f"SentencePiece .model, a name on the Hugging Face hub, or {_TIKTOKEN}<encoding>."
         )
     return _load_from_hub(source)
 
