@@ -25,6 +25,7 @@ import ntloss
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.cli import describe, main
 from ntloss.numbers.inspection import SENTENCE, Inspection, inspect_tokenizer
+from ntloss.numbers.vocabulary import as_vocabulary
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
 
@@ -286,6 +287,19 @@ class TestRecommendation:
         assert inspection.coverage.digits == 0
         assert any("has no digit" in note and SENTENCE in note for note in inspection.notes)
         assert inspection.recommendation == inspect_tokenizer(tiny_tokenizers.llama_3_like()).recommendation
+
+    @pytest.mark.parametrize("texts", [None, 5, b"12", [None], ["4", 5], [["4"]]])
+    def test_what_is_no_text_is_an_error(self, texts: Any) -> None:
+        for count in (inspect_tokenizer, lambda tokenizer, text: as_vocabulary(tokenizer).coverage(text)):
+            with pytest.raises(TypeError, match="expected a text, or a list of texts, given"):
+                count(tiny_tokenizers.llama_like(), texts)
+
+    def test_a_text_that_the_tokenizer_cannot_encode_is_an_error(self) -> None:
+        tokenizer = tiny_tokenizers.word_level_without_unknown()
+        assert inspect_tokenizer(tokenizer, "the 42 4").coverage.digits == 3
+        for count in (inspect_tokenizer, lambda tokenizer, text: as_vocabulary(tokenizer).coverage(text)):
+            with pytest.raises(ValueError, match=r"cannot encode the text: .*UNK.* give it an unknown token"):
+                count(tokenizer, "a 4")
 
     @pytest.mark.parametrize("texts", ["", " \n", [], ["", " "]], ids=["none", "blank", "no-texts", "blanks"])
     def test_an_empty_text_is_an_error(self, texts: Any) -> None:

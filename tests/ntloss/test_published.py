@@ -27,9 +27,9 @@ import ntloss
 from ntloss import NTLoss, NTLossDotProduct
 
 ROOT = Path(__file__).resolve().parents[2]
-TOKENIZERS = ["tiny", "t5", "gpt2"]
+TOKENIZERS = ["tiny", "words", "t5", "gpt2"]
 ORDINARY_LOGITS = 3.0  # standard deviation
-COUNT = {"tiny": 120, "t5": 24, "gpt2": 16}
+COUNT = {"tiny": 120, "words": 20, "t5": 24, "gpt2": 16}
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
 
@@ -54,9 +54,10 @@ def run_published(published: Path, *arguments: str | Path) -> subprocess.Complet
 
 @pytest.fixture(scope="session", params=TOKENIZERS)
 def folder_of_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if request.param == "tiny":
-        folder = tmp_path_factory.mktemp("tokenizers") / "tiny"
-        tiny_tokenizers.byte_level().save_pretrained(folder)
+    makes = {"tiny": tiny_tokenizers.byte_level, "words": tiny_tokenizers.word_level_without_unknown}
+    if request.param in makes:
+        folder = tmp_path_factory.mktemp("tokenizers") / str(request.param)
+        makes[request.param]().save_pretrained(folder)
         return folder
     return request.getfixturevalue("folder_of_real")(request.param)
 

@@ -54,6 +54,11 @@ def word_level() -> PreTrainedTokenizerFast:
     return _wrapped(model, pre_tokenizers.WhitespaceSplit(), unk_token="<unk>")
 
 
+def word_level_without_unknown() -> PreTrainedTokenizerFast:
+    """Whole words, without a decoder or an unknown token: any other word is an error."""
+    return _wrapped(models.WordLevel(_ids(["the", *DIGITS, "42"])), pre_tokenizers.WhitespaceSplit())
+
+
 def word_piece() -> PreTrainedTokenizerFast:
     """Like BERT's: `##4` continues a word."""
     texts = ["[UNK]", *TEXTS, *("##" + text for text in TEXTS)]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ntloss.numbers.texts import TokenTexts, count_tokens, texts_of_tokenizer
+from ntloss.numbers.texts import TokenTexts, as_texts, count_tokens, texts_of_tokenizer
 from ntloss.numbers.tokens import (
     Coverage,
     NumberToken,
@@ -104,8 +104,8 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         The findings.
 
     Raises:
-        TypeError: `tokenizer` is not a tokenizer.
-        ValueError: none of its tokens is a number, or the texts are empty.
+        TypeError: `tokenizer` is not a tokenizer, or the texts are not texts.
+        ValueError: none of its tokens is a number, or the texts are empty or cannot be encoded.
 
     Example:
         >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -117,7 +117,7 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         >>> inspection.number_tokens, inspection.recommendation.digit_level
         (10, True)
     """
-    texts = [texts] if isinstance(texts, str) else list(texts)
+    texts = as_texts(texts)
     if not any(text.strip() for text in texts):
         raise ValueError("the text is empty. Expected a text like the model's training data.")
     found = texts_of_tokenizer(tokenizer, every_script=True)
@@ -284,11 +284,15 @@ def _notes_on_spaces(found: TokenTexts, tokens: Iterable[NumberToken]) -> list[s
     texts = {token.token_id: token.text for token in tokens}
     for length in range(2, 11):  # a short number may be a single token
         number = "1234567890"[:length]
-        (ids,) = found.encode([number])
-        pieces = [texts[i] for i in ids if i in texts]
-        spaced = " ".join(pieces).removeprefix(" ")
-        is_one = len(pieces) > 1 and "".join(pieces).removeprefix(" ") == number
-        if is_one and list(found.encode([spaced])[0]) == list(ids):
+        try:
+            (ids,) = found.encode([number])
+            pieces = [texts[i] for i in ids if i in texts]
+            spaced = " ".join(pieces).removeprefix(" ")
+            is_one = len(pieces) > 1 and "".join(pieces).removeprefix(" ") == number
+            is_same = is_one and list(found.encode([spaced])[0]) == list(ids)
+        except ValueError:  # unknown, and the tokenizer has no unknown token
+            continue
+        if is_same:
             return [
                 f"The tokenizer cannot tell {number!r} from {spaced!r}: both have the same ids. Adjacent "
                 "digits form one number, so separate numbers by more than a space, such as a comma."

@@ -98,6 +98,15 @@ def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts
     return TokenTexts(decoded, bare, size, functools.partial(encode_each, encode_one), normalize)
 
 
+def as_texts(texts: str | Iterable[str]) -> list[str]:
+    """Return a text, or several, as a list; a TypeError for anything else."""
+    items: list[Any] = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
+    for item in items:
+        if not isinstance(item, str):
+            raise TypeError(f"expected a text, or a list of texts, given {type(item).__name__} {item!r:.100}")
+    return items
+
+
 def count_tokens(
     texts: str | Iterable[str], encode: Encode, normalize: Callable[[str], str]
 ) -> tuple[Counter[int], list[str]]:
@@ -111,7 +120,7 @@ def count_tokens(
     Returns:
         Token id to its count, and the normalized texts.
     """
-    texts = [texts] if isinstance(texts, str) else list(texts)
+    texts = as_texts(texts)
     used: Counter[int] = Counter()
     for start in range(0, len(texts), _BATCH):
         used.update(itertools.chain.from_iterable(encode(texts[start : start + _BATCH])))
@@ -119,7 +128,7 @@ def count_tokens(
 
 
 def _has(tokenizer: Any, *names: str) -> bool:
-    return all(hasattr(tokenizer, name) for name in names)
+    return not isinstance(tokenizer, type) and all(hasattr(tokenizer, name) for name in names)
 
 
 def _inner(tokenizer: Any) -> Any:
@@ -188,10 +197,11 @@ def _encode_alone(tokenizer: Any, text: str) -> Sequence[int]:
     # The tokenizer is not called: some require a table or boxes in addition to a text.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     ids: Sequence[int] = ()
-    if backend is not None:
-        ids = backend.encode(text, add_special_tokens=False).ids
-    elif _has(tokenizer, "tokenize", "convert_tokens_to_ids"):
-        ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
+    with suppress(Exception):  # the text is unknown, and the tokenizer has no unknown token
+        if backend is not None:
+            ids = backend.encode(text, add_special_tokens=False).ids
+        elif _has(tokenizer, "tokenize", "convert_tokens_to_ids"):
+            ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
     return ids
 
 
@@ -224,7 +234,13 @@ def _encode_with(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
     # Calling a fast tokenizer resets its truncation and padding, which are restored here.
     backend = getattr(tokenizer, "backend_tokenizer", None)
     truncation, padding = getattr(backend, "truncation", None), getattr(backend, "padding", None)
-    ids: Sequence[Sequence[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    try:
+        ids: Sequence[Sequence[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    except Exception as error:  # tokenizers raises no type of its own
+        raise ValueError(
+            f"the tokenizer cannot encode the text: {error}. Pass a text of words that it knows, or give it "
+            "an unknown token."
+        ) from error
     if backend is not None and truncation is not None:
         backend.enable_truncation(**truncation)
     if backend is not None and padding is not None:

@@ -223,7 +223,9 @@ class NumberVocabulary:
             The counts for this vocabulary and for the four token sets of its tokenizer.
 
         Raises:
-            ValueError: the vocabulary was made by `from_mapping` without `encode`.
+            TypeError: `texts` are not texts.
+            ValueError: the vocabulary was made by `from_mapping` without `encode`, or its tokenizer cannot
+                encode the texts.
 
         Example:
             >>> vocabulary = NumberVocabulary.from_mapping(
