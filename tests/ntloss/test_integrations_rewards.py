@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import integration_cases as cases
+import numpy as np
 import pytest
 import tiny_tokenizers
 from hypothesis import given
@@ -55,21 +56,39 @@ def test_a_completion_without_a_number_gets_its_own_reward() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [1234, 1234.0, "1234", "1,234", " 1234. ", "so 2 + 1232 = 1,234", Decimal(1234)], ids=repr
+    "answer",
+    [
+        1234,
+        1234.0,
+        np.int64(1234),
+        np.float32(1234),
+        "1234",
+        "1,234",
+        " 1234. ",
+        "so 2 + 1232 = 1,234",
+        Decimal(1234),
+    ],
+    ids=repr,
 )
 def test_answers_are_numbers_or_texts(answer: Any) -> None:
     assert rewards(["It is 1,234."], [answer]) == [1.0]
 
 
-@pytest.mark.parametrize("answer", [None, "", "unknown", math.nan, -math.inf, "1e999", 10**999], ids=str)
+@pytest.mark.parametrize("answer", [None, "", "unknown", math.nan, -math.inf, np.float32("inf")], ids=str)
 def test_a_row_without_a_finite_answer_has_no_reward(answer: Any) -> None:
     assert rewards(["It is 1.", "no number"], [answer] * 2) == [None, None]
 
 
-def test_a_number_too_large_for_float64_has_reward_zero() -> None:
+def test_another_number_has_reward_zero_if_one_is_too_large_for_float64() -> None:
     assert rewards(["9" * 400], [5]) == [0.0]
     assert rewards(["9" * 400], [5], which=lambda text: int(text)) == [0.0]
     assert rewards(["9" * 400], [5], which=lambda text: -int(text)) == [0.0]
+    assert rewards(["5", "8" * 400, "-" + "9" * 400], ["9" * 400] * 3) == [0.0] * 3
+
+
+@pytest.mark.parametrize("answer", ["9" * 400, f"so it is {'9' * 400}", 10**400 - 1])
+def test_a_number_too_large_for_float64_has_reward_one_if_all_digits_are_right(answer: Any) -> None:
+    assert rewards([f"It is {'9' * 400}."], [answer]) == [1.0]
 
 
 def test_the_last_message_of_a_conversation_counts() -> None:
@@ -130,6 +149,12 @@ def test_a_missing_column_and_an_unreadable_answer_are_errors() -> None:
         rewards(["1"], [1], "truth")
     with pytest.raises(TypeError, match=r"a true number is \[1\]: expected a number, a text or None"):
         rewards(["1"], [[1]])
+    for answers in ([1], [1, 2, 3], "12"):
+        with pytest.raises(ValueError, match=r"column 'answer': given .* for 2 completions, expected one"):
+            rewards(["1", "2"], answers)  # type: ignore[arg-type]
+    for completion in (5, [5], {"content": "5"}, [{"role": "assistant"}], [{"content": ["5"]}]):
+        with pytest.raises(TypeError, match=r"a completion is .*: expected a text, or messages such as"):
+            rewards([completion], [5])
 
 
 def grpo(folder: Path, reward: Any, **options: Any) -> Any:

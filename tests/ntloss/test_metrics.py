@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 import sys
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,43 @@ def test_digits_before_the_point_are_counted_exactly() -> None:
     assert one_by_one == [1, 1, 0, 0, 2]
 
 
+@pytest.mark.parametrize(
+    "one",
+    [1, True, 1.0, np.int64(1), np.float32(1), np.bool_(True), torch.tensor(1), Decimal(1), Fraction(1)],
+)
+def test_numbers_of_any_type_are_read(one: Any) -> None:
+    assert compute([one, None], ["1", "1"])["accuracy"] == 1 / 2
+    assert compute(["1", None], [one, one])["exact_match"] == 1 / 2
+
+
+NINES = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("prediction", "target", "right"),
+    [
+        (NINES, NINES, 1),
+        (f"It is {NINES}.", f" {NINES}", 1),
+        (NINES, 10**400 - 1, 1),
+        (10**400 - 1, NINES, 1),
+        (10**400, 10**400, 1),
+        ("1e400", 10**400, 1),
+        ("-1e400", 10**400, 0),
+        ("8" * 400, NINES, 0),
+        (10**400, 10**400 - 1, 0),
+        (NINES, 10**400, 0),
+        (5, NINES, 0),
+        (NINES, 5, 0),
+        (math.inf, 10**400, 0),
+    ],
+)
+def test_numbers_too_large_for_float64_are_right_if_all_digits_are(
+    prediction: Any, target: Any, right: int
+) -> None:
+    result = compute([prediction], [target])
+    assert (result["accuracy"], result["accuracy_of_valid"], result["invalid"]) == (right, right, 0)
+
+
 # --- edge cases -------------------------------------------------------------------------------------------
 
 
@@ -144,7 +183,8 @@ def test_nan_is_invalid_and_infinity_is_clipped() -> None:
     assert compute(["9" * 5000], ["1"])["mae"] == 1e10 - 1
     assert compute([-(10**400)], [1])["mae"] == 1e10 + 1
     # Clipping does not make two numbers equal.
-    assert compute([math.inf], [math.inf])["accuracy"] == 0
+    assert compute([math.inf], [-math.inf])["accuracy"] == 0
+    assert compute([math.inf], [1e308])["accuracy"] == 0
     assert compute([2e10], [3e10])["accuracy"] == 0
 
 
@@ -200,6 +240,12 @@ def test_the_option_which_applies_to_predictions_and_targets() -> None:
         ([[1, 2], [3]], [1.0, 2.0], TypeError, "list of texts"),
         ("12", ["1", "2"], TypeError, "list of texts"),
         (["1", 2.0], [1.0, 2.0], TypeError, "list of texts"),
+        (5, [1.0], TypeError, "predictions: given 5; expected a list"),
+        ([1.0], None, TypeError, "targets: given None; expected a list"),
+        (b"12", [1.0, 2.0], TypeError, "list of texts"),
+        ([b"1"], [1.0], TypeError, "expected a number or None, given b'1'"),
+        ([1 + 2j], [1.0], TypeError, "expected a number or None"),
+        (torch.tensor([1 + 2j]), [1.0], ValueError, "expected real numbers"),
         ([object()], [1.0], TypeError, "object"),
         ({1: 2}, [1.0], TypeError, "list of texts"),
     ],
@@ -213,6 +259,8 @@ def test_invalid_batches_are_errors(predictions: Any, targets: Any, error: Any, 
     "options",
     [
         {"metrics": ["mse"]},
+        {"metrics": "mae"},
+        {"metrics": [1, "x"]},
         {"clip": 0},
         {"clip": math.nan},
         {"which": "any"},

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -136,8 +138,32 @@ def test_ranks_add_up_even_if_one_has_no_batch(tmp_path: Path) -> None:
         assert results == approx(alone, dtype=torch.float64, scale=20)
 
 
-@pytest.mark.parametrize("levels", [(), (0.0, 0.5), (0.5, 0.5), (0.9, 0.1), (0.5, 1.0), (math.nan,)])
-def test_levels_must_ascend_between_0_and_1(levels: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    "row",
+    [
+        np.array([1, 2, 3]),
+        torch.tensor([1.0, 2.0, 3.0]),
+        (np.int64(1), Decimal(2), np.float32(3)),
+        np.array([1, 2.0, 3], dtype=object),
+    ],
+    ids=repr,
+)
+def test_numbers_of_any_type_are_read(row: Any) -> None:
+    expected = QuantileMetrics().update([[1.0, 2.0, 3.0]], [2.0]).compute()
+    assert QuantileMetrics().update([row], [np.int64(2)]).compute() == approx(expected)
+
+
+def test_huge_integers_count_as_infinite_and_none_as_missing() -> None:
+    rows = [[1, 2, 10**400], [1, None, 3], [1, 2, 3], [1, 2, 3]]
+    results = QuantileMetrics().update(rows, [2, 2, -(10**400), None]).compute()
+    assert [results[name] for name in ("count", "skipped", "invalid")] == [4, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [None, 0.5, "abc", [None], [10**400], (), (0.0, 0.5), (0.5, 0.5), (0.9, 0.1), (0.5, 1.0), (math.nan,)],
+)
+def test_levels_must_ascend_between_0_and_1(levels: Any) -> None:
     with pytest.raises(ValueError, match="expected ascending levels between 0 and 1"):
         QuantileMetrics(levels)
 
@@ -149,8 +175,14 @@ def test_levels_must_ascend_between_0_and_1(levels: tuple[float, ...]) -> None:
         ([[1.0, 2.0, 3.0]], [1.0, 2.0], r"shape \[1, 3\] for targets of shape \[2\]"),
         ([1.0, 2.0, 3.0], 1.0, r"expected \[batch, 3\]"),
         ([[1.0, 3.0, 2.0]], [1.0], r"\[1.0, 3.0, 2.0\]: expected ascending values.*Sort each row"),
+        ([[1.0, 2.0], [1.0, 2.0, 3.0]], [1.0, 2.0], "predictions: expected sequence of length 2"),
+        (None, [1.0], r"expected \[batch, 3\]"),
+        ([["1", "2", "3"]], [1.0], "predictions: expected a number or None, given '1'"),
+        ("abc", [1.0], "predictions: expected a number or None, given 'abc'"),
+        ([[1.0, 2.0, 3.0]], ["x"], "targets: expected a number or None, given 'x'"),
+        (torch.tensor([[1j, 2.0, 3.0]]), [1.0], "predictions: expected a number or None"),
     ],
 )
 def test_predictions_that_do_not_fit_raise(predictions: Any, targets: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         QuantileMetrics().update(predictions, targets)

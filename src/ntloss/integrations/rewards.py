@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ntloss.criteria.criterion import check_positive
-from ntloss.numbers.parsing import Which, as_float, parse_number
+from ntloss.numbers.parsing import Which, as_float, exact_number, parse_number
 
 
 def number_reward(
@@ -31,8 +31,10 @@ def number_reward(
             of ten.
         which: which number of a completion counts; see `ntloss.numbers.parse_number`. It also applies to true
             texts that are not a single number. Default: "last".
-        invalid: reward of a completion without a number. Default: -1. A number that is too large for float64
-            is a number, with reward 0.
+        invalid: reward of a completion without a number. Default: -1.
+
+    If one of the two numbers is too large for float64, the reward is 1 if all of their digits are equal, and
+    else 0.
 
     Returns:
         A function with the signature that `GRPOTrainer(reward_funcs=...)` expects. It takes completions as
@@ -65,16 +67,26 @@ def number_reward(
                 f"{', '.join(sorted(columns))}: pass number_reward(column=...), and leave "
                 "remove_unused_columns=False"
             )
-        pairs = zip(completions, columns[column], strict=True)
-        return [_reward(_text_of(completion), _true_number(given, which)) for completion, given in pairs]
+        answers = columns[column]
+        if isinstance(answers, str) or len(answers) != len(completions):
+            raise ValueError(
+                f"column {column!r}: given {answers!r} for {len(completions)} completions, expected one true "
+                "number for each"
+            )
+        return [
+            _reward(_text_of(completion), *_true_number(answer, which))
+            for completion, answer in zip(completions, answers, strict=True)
+        ]
 
-    def _reward(text: str, true: float | None) -> float | None:
-        predicted = as_float(parse_number(text, which))
-        if true is None:
+    def _reward(text: str, given: Any, true: float) -> float | None:
+        if math.isnan(true):
             return None
+        predicted = as_float(parse_number(text, which))
         if math.isnan(predicted):
             return invalid
-        return math.exp(-_ERRORS[error](predicted, true) / scale) if math.isfinite(predicted) else 0.0
+        if math.isinf(predicted) or math.isinf(true):
+            return float(exact_number(text, which) == given)
+        return math.exp(-_ERRORS[error](predicted, true) / scale)
 
     reward.__name__ = "number_reward"  # in the trainer's logs
     return reward
@@ -100,23 +112,27 @@ _ERRORS: dict[str, Callable[[float, float], float]] = {
 }
 
 
-def _true_number(given: Any, which: Which) -> float | None:
-    """Return the number of a dataset's row, None without a finite one; a TypeError for other values."""
-    if isinstance(given, str):
-        whole = parse_number(given, "whole")
-        given = parse_number(given, which) if whole is None else whole
+def _true_number(given: Any, which: Which) -> tuple[Any, float]:
+    """Return the number of a dataset's row, exactly and as a float; NaN without a finite one."""
+    number = exact_number(given, "whole")
+    if number is None:
+        number = exact_number(given, which)
     try:
-        true = as_float(given)
-    except (TypeError, ValueError) as unreadable:
+        true = as_float(number)
+    except TypeError as unreadable:
         raise TypeError(f"a true number is {given!r}: expected a number, a text or None") from unreadable
-    return true if math.isfinite(true) else None
+    return number, math.nan if number in (math.inf, -math.inf) else true
 
 
 def _text_of(completion: Any) -> str:
     """The text of a completion; of a conversation, that of its last message."""
-    if isinstance(completion, str):
-        return completion
-    content = completion[-1].get("content") if completion else None
-    if isinstance(content, str):
-        return content
-    return " ".join(part.get("text") or "" for part in content or ())  # images have none
+    try:
+        content = completion if isinstance(completion, str) or not completion else completion[-1]["content"]
+        if isinstance(content, str):
+            return content
+        return " ".join(part.get("text") or "" for part in content or ())  # images have none
+    except (AttributeError, KeyError, TypeError) as unreadable:
+        raise TypeError(
+            f"a completion is {completion!r}: expected a text, or messages such as "
+            "[{'role': 'assistant', 'content': 'It is 4.'}]"
+        ) from unreadable

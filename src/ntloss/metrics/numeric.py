@@ -5,7 +5,7 @@ r"""Metrics of predicted numbers, from texts or floats.
         metrics.update(decoded_texts, targets)
     results = metrics.gathered().compute()  # over all ranks
 
-The median error and rank correlation need every pair of numbers, so all pairs are kept, 24 bytes each, and no
+The median error and rank correlation need every pair of numbers, so all pairs are kept, 32 bytes each, and no
 result depends on their order. For the same reason this is not a torchmetrics metric: streaming sums would
 save nothing. torchmetrics also computes in float32 by default, and sets the R² of constant targets to 0 or 1.
 For teacher-forced metrics of tokens, see `TokenMetrics`.
@@ -16,14 +16,14 @@ from __future__ import annotations
 import copy
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ntloss.numbers.parsing import Which, as_float, parse_number
+from ntloss.numbers.parsing import Which, as_float, exact_number, parse_number
 
 METRICS = (
     "count",
@@ -65,8 +65,8 @@ class NumericMetrics:
     `exact_match`         share of *all* pairs with equal texts, ignoring surrounding white space, or with
                           equal numbers if either side was given as numbers
     `accuracy`            share of the pairs that are not skipped with
-                          $|\hat x - x| \le 10^{-8} + 10^{-5} |x|$ (`np.isclose`), before clipping; an invalid
-                          prediction is wrong
+                          $|\hat x - x| \le 10^{-8} + 10^{-5} |x|$ (`np.isclose`), before clipping; too large
+                          for float64: with all digits equal; an invalid prediction is wrong
     `accuracy_of_valid`   the same share among valid predictions
     `mae`, `median_ae`    mean and median of $|e|$, in the numbers' units
     `rmse`                $\sqrt{\mathrm{mean}(e^2)}$, in the numbers' units
@@ -111,16 +111,17 @@ class NumericMetrics:
         metrics: Sequence[str] | None = None,
     ) -> None:
         names = METRICS if metrics is None else metrics
-        if unknown := sorted(set(names) - set(METRICS)):
-            raise ValueError(f"metrics={unknown}: expected some of {', '.join(METRICS)}")
-        if clip is not None and not clip > 0:
+        if isinstance(names, str) or (unknown := [name for name in names if name not in METRICS]):
+            given = names if isinstance(names, str) else unknown
+            raise ValueError(f"metrics={given!r}: expected a list of some of {', '.join(METRICS)}")
+        if clip is not None and not as_float(clip) > 0:
             raise ValueError(f"clip={clip}: expected a number above 0, or None for no limit")
         parse_number("", which)  # raises now for an unknown `which`, as _scipy_stats does without scipy
         if set(names) & set(_NEED_SCIPY):
             _scipy_stats()
         self.names = tuple(name for name in METRICS if name in names)
         self.which = which
-        self.clip = clip
+        self.clip = None if clip is None else as_float(clip)
         self._chunks: list[Tensor] = []
 
     def update(self, predictions: Any, targets: Any) -> NumericMetrics:
@@ -138,38 +139,51 @@ class NumericMetrics:
             TypeError: neither texts nor numbers.
             ValueError: different numbers of predictions and targets, or a tensor that is not `[batch]`.
         """
-        predicted, predicted_texts = self._read(predictions, "predictions")
-        true, true_texts = self._read(targets, "targets")
+        predicted, predicted_items = self._read(predictions, "predictions")
+        true, true_items = self._read(targets, "targets")
         if len(predicted) != len(true):
             raise ValueError(
                 f"{len(predicted)} predictions for {len(true)} targets: expected one for each. Pass None for "
                 "a prediction without a number."
             )
         true = true.to(predicted.device)
-        if predicted_texts is None or true_texts is None:
-            exact = (predicted == true).double()
-        else:
-            pairs = zip(predicted_texts, true_texts, strict=True)
-            exact = torch.tensor([float(a.strip() == b.strip()) for a, b in pairs], dtype=torch.float64)
-        self._chunks.append(torch.stack([predicted, true, exact], -1))
+        equal = predicted == true
+        exact = equal.clone()
+        if predicted_items is not None or true_items is not None:
+            sides = (predicted_items or predicted.tolist(), true_items or true.tolist())
+            too_large = (equal & predicted.isinf()).tolist()
+            for i, (one, other) in enumerate(zip(*sides, strict=True)):
+                if too_large[i]:
+                    equal[i] = exact[i] = exact_number(one, self.which) == exact_number(other, self.which)
+                if isinstance(one, str) and isinstance(other, str):
+                    exact[i] = one.strip() == other.strip()
+        close = torch.isclose(predicted, true, rtol=1e-5, atol=1e-8) & (predicted.isfinite() | equal)
+        self._chunks.append(torch.stack([predicted, true, exact.double(), close.double()], -1))
         return self
 
-    def _read(self, given: Any, name: str) -> tuple[Tensor, list[str] | None]:
-        """The numbers, `[batch]`, float64, and the texts if there are any."""
-        kind = getattr(getattr(given, "dtype", None), "kind", None)  # of a NumPy array
-        if isinstance(given, Tensor) or (kind is not None and kind in "fiub"):
+    def _read(self, given: Any, name: str) -> tuple[Tensor, list[Any] | None]:
+        """The numbers, `[batch]`, float64, and what they were given as if it was no tensor."""
+        if getattr(getattr(given, "dtype", None), "kind", "") in tuple("fiub"):  # of a NumPy array
             given = torch.as_tensor(given)
-            if given.dim() != 1:
-                raise ValueError(f"{name} of shape {list(given.shape)}: expected numbers as [batch]")
+        if isinstance(given, Tensor):
+            if given.dim() != 1 or given.is_complex():
+                raise ValueError(
+                    f"{name} of shape {list(given.shape)} and {given.dtype}: expected real numbers as [batch]"
+                )
             device = "cpu" if given.device.type == "mps" else given.device  # MPS has no float64
             return given.detach().to(device, torch.float64), None
-        items: list[Any] = [given] if isinstance(given, (str, Mapping)) else list(given)
-        texts = None if isinstance(given, str) or not all(isinstance(i, str) for i in items) else items
-        if texts is None and not all(item is None or isinstance(item, (int, float)) for item in items):
-            kinds = ", ".join(sorted({type(item).__name__ for item in items}))
-            raise TypeError(f"{name}: given {kinds}; expected a list of texts, or of numbers or None")
-        numbers = items if texts is None else [parse_number(text, self.which) for text in texts]
-        return torch.tensor([as_float(number) for number in numbers], dtype=torch.float64), texts
+        wanted = f"{name}: given {given!r:.100}; expected a list of texts, or of numbers or None"
+        if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+            raise TypeError(wanted)
+        items = list(given)
+        of_texts = any(isinstance(item, str) for item in items)
+        if of_texts and not all(item is None or isinstance(item, str) for item in items):
+            raise TypeError(wanted)
+        numbers = [parse_number(i, self.which) if isinstance(i, str) else i for i in items]
+        try:
+            return torch.tensor([as_float(number) for number in numbers], dtype=torch.float64), items
+        except TypeError as error:
+            raise TypeError(f"{wanted} ({error})") from error
 
     def compute(self) -> dict[str, float]:
         """Compute the metrics of all batches so far.
@@ -177,17 +191,16 @@ class NumericMetrics:
         Returns:
             Name to value, in the order of `METRICS`; NaN if a metric is undefined.
         """
-        predicted, true, exact = self._pairs().unbind(-1)
+        predicted, true, exact, close = self._pairs().unbind(-1)
         results: dict[str, float] = {"count": len(true), "exact_match": _mean(exact)}
         counted = self._is_number(true)
-        predicted, true = predicted[counted], true[counted]
+        predicted, true, close = predicted[counted], true[counted], close[counted]
         valid = self._is_number(predicted)
-        close = torch.isclose(predicted, true, rtol=1e-5, atol=1e-8) & predicted.isfinite()
         results["skipped"] = int((~counted).sum())
         results["invalid"] = int((~valid).sum())
         results["invalid_rate"] = _mean((~valid).double())
-        results["accuracy"] = _mean(close.double())
-        results["accuracy_of_valid"] = _mean(close[valid].double())
+        results["accuracy"] = _mean(close * valid)
+        results["accuracy_of_valid"] = _mean(close[valid])
         predicted, true = predicted[valid], true[valid]
         results["digit_count_error"] = _mean((_digits(predicted) - _digits(true)).abs().double())
         if self.clip is not None:
@@ -203,12 +216,12 @@ class NumericMetrics:
         return numbers.isfinite() if self.clip is None else ~numbers.isnan()
 
     def _pairs(self) -> Tensor:
-        """`[pairs, 3]`: prediction, target, whether they match exactly; float64, CPU, sorted."""
+        """`[pairs, 4]`: prediction, target, whether they match exactly, or nearly; float64, CPU, sorted."""
         if not self._chunks:
-            return torch.empty(0, 3, dtype=torch.float64)
+            return torch.empty(0, 4, dtype=torch.float64)
         pairs = torch.cat([chunk.cpu() for chunk in self._chunks])
         # Sorted, so that rounding does not depend on the order of batches and ranks.
-        for column in (2, 0, 1):
+        for column in (3, 2, 0, 1):
             pairs = pairs[pairs[:, column].argsort(stable=True)]
         self._chunks = [pairs]
         return pairs

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ntloss.metrics.numeric import gather
+from ntloss.numbers.parsing import as_float
 
 # Largest distance from 1 of two levels that add up to 1: enough for levels in float32.
 _ROUNDING = 2e-7
@@ -71,7 +72,10 @@ class QuantileMetrics:
     """
 
     def __init__(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> None:
-        self.quantiles = tuple(float(level) for level in quantiles)
+        try:
+            self.quantiles = tuple(as_float(level) for level in quantiles)
+        except TypeError:  # no numbers, or a single one
+            self.quantiles = ()
         bounds = (0.0, *self.quantiles, 1.0)
         if not self.quantiles or any(not a < b for a, b in itertools.pairwise(bounds)):
             raise ValueError(
@@ -98,17 +102,17 @@ class QuantileMetrics:
         """Add a batch.
 
         Args:
-            predictions: `[batch, quantiles]`, ascending in each row.
-            targets: `[batch]`.
+            predictions: `[batch, quantiles]`, ascending in each row, with None or NaN for a missing number.
+            targets: `[batch]`; likewise.
 
         Returns:
             `self`.
 
         Raises:
+            TypeError: not numbers.
             ValueError: shapes that do not fit, or a row of predictions that is not ascending.
         """
-        predicted = torch.as_tensor(predictions, dtype=torch.float64, device="cpu").detach()
-        true = torch.as_tensor(targets, dtype=torch.float64, device="cpu").detach()
+        predicted, true = _numbers(predictions, "predictions"), _numbers(targets, "targets")
         if predicted.shape == true.shape == (0,):  # an empty list of rows
             predicted = predicted.reshape(0, len(self.quantiles))
         if predicted.shape != (*true.shape, len(self.quantiles)) or true.dim() != 1:
@@ -185,3 +189,19 @@ class QuantileMetrics:
         result = copy.copy(self)
         result._sums = torch.stack(gather(self._sums, group)).sum(0)
         return result
+
+
+def _numbers(given: Any, name: str) -> Tensor:
+    """Convert a tensor, an array, or nested lists of numbers of any type and None to float64 on the CPU."""
+
+    def floats(item: Any) -> Any:
+        if isinstance(item, Tensor) or hasattr(item, "__array__"):
+            item = item.tolist()
+        return [floats(i) for i in item] if isinstance(item, (list, tuple)) else as_float(item)
+
+    try:
+        if isinstance(given, Tensor) and not given.is_complex():
+            return given.detach().to("cpu", torch.float64)
+        return torch.tensor(floats(given), dtype=torch.float64, device="cpu")
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from error

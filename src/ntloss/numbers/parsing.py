@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any
 
 Which = str | Callable[[str], float | None]
 
@@ -87,12 +89,42 @@ def parse_number(text: str, which: Which = "last") -> float | None:
     """
     if callable(which):
         return which(text)
+    number = _find_number(text, which)
+    return None if number is None else _value(number)
+
+
+def exact_number(given: Any, which: Which = "last") -> Any:
+    """Return a number, or one number of a text, so that `==` compares all of its digits.
+
+    Args:
+        given: a text, a number or None.
+        which: which number of a text; see `parse_number`.
+
+    Returns:
+        A number of a text as a Decimal; all else as it is, and None if there is none.
+
+    Example:
+        >>> exact_number("It is 1" + "0" * 400) == 10**400
+        True
+    """
+    if not isinstance(given, str):
+        return given
+    if callable(which):
+        return which(given)
+    number = _find_number(given, which)
+    try:
+        return None if number is None else Decimal(number)
+    except InvalidOperation:  # an exponent that Decimal cannot hold
+        return _value(str(number))
+
+
+def _find_number(text: str, which: str) -> str | None:
     if which == "whole":
         match = _WHOLE.fullmatch(text.strip())
-        return _value(_plain(match.group())) if match else None
+        return _plain(match.group()) if match else None
     if which not in ("last", "first"):
         raise ValueError(f"which={which!r}: expected 'last', 'first', 'whole', or a function of the text")
-    numbers = parse_numbers(text)
+    numbers = number_texts(text)
     return numbers[-1 if which == "last" else 0] if numbers else None
 
 
@@ -104,11 +136,19 @@ def _value(number: str) -> float:
     return float(number) + 0.0  # turns -0.0 into 0.0
 
 
-def as_float(number: float | None) -> float:
-    """Return a number as a float: NaN for None, an infinity for an integer too large for float64."""
+def as_float(number: Any) -> float:
+    """Return a number of any type as a float: NaN for None, an infinity if it is too large for float64.
+
+    Raises:
+        TypeError: not a number.
+    """
     if number is None:
         return math.nan
     try:
-        return float(number)
+        if not isinstance(number, (str, bytes, bytearray)):  # which float() reads by rules of its own
+            return float(number)
     except OverflowError:
         return math.inf if number > 0 else -math.inf
+    except (TypeError, ValueError, RuntimeError):  # lists; signalling NaNs; tensors of several numbers
+        pass
+    raise TypeError(f"expected a number or None, given {number!r}")
