@@ -172,7 +172,7 @@ def test_a_step_of_every_loss_of_the_lab_is_timed(benchmarks, monkeypatch, capsy
     pytest.importorskip("transformers")
     import lab_step
 
-    from ntl.config.compose import choices
+    from ntl.config.schema import choices
 
     data = ["dataset_args.train_size=10", "dataset_args.validation_size=1", "dataset_args.test_size=1"]
     monkeypatch.setattr(sys, "argv", ["lab_step.py", *data, "--rounds", "1"])

@@ -1,5 +1,8 @@
 """The lab's user-fixable error, and helpers for its messages."""
 
+import difflib
+from collections.abc import Collection
+
 
 class UserError(Exception):
     """A user-fixable error, whose message says what was given, what was expected and what to do.
@@ -14,6 +17,14 @@ def not_a_number(answer: str, reader: str, advice: str) -> UserError:
         f"the answer {answer[:80]!r} is not a single number; {reader} expects answers such as -12.5. Choose "
         f"another dataset, or {advice}."
     )
+
+
+def unknown_key(prefix: str, key: str, known: Collection[str], listed: Collection[str] = ()) -> UserError:
+    """Make the error of an unknown key, with the closest known key or, if none is close, those `listed`."""
+    if near := difflib.get_close_matches(key, known, n=1):
+        return UserError(f"{prefix}{key} is unknown. Did you mean {prefix}{near[0]}?")
+    expected = ", ".join(listed or known)
+    return UserError(f"{prefix}{key} is unknown; expected one of: {expected}. Correct the name.")
 
 
 def describe(error: Exception) -> str:

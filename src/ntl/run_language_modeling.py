@@ -77,7 +77,7 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
     Raises:
         UserError: A configuration is invalid.
     """
-    from ntl.config.known_keys import check_effect
+    from ntl.config.combination import check_effect
     from ntl.config.paper_keys import read_settings
 
     values = [_swept_values(override) if multirun else [override] for override in overrides]
@@ -92,7 +92,7 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
             print(f"ntl-train: {settings.output_dir} is new; training starts from scratch", file=sys.stderr)
             settings = replace(settings, resume=False)
         runs.append(settings)
-    check_effect([override.partition("=")[0].lstrip("+") for override in overrides], configs)
+    check_effect(overrides, configs)
     return runs
 
 

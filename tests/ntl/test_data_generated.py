@@ -118,7 +118,7 @@ def test_a_malformed_file_is_an_error_with_line_and_reason(tmp_path, content, co
         ("dataset_args.largest=12", "make 27 questions"),
         ("dataset_args.smallest=x", "dataset_args.smallest is 'x'"),
         ("dataset_args.log_scale=true dataset_args.smallest=0", "smallest is 0; .* at least 1"),
-        ("dataset_args.log_scale=yes", "log_scale is 'yes'; expected true or false"),
+        ("dataset_args.log_scale=maybe", "log_scale is 'maybe'; expected true or false"),
     ],
 )
 def test_settings_out_of_range_are_errors(override, complaint):

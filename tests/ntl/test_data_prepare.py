@@ -277,15 +277,15 @@ def test_products_are_prepared_without_a_source(prepare, tmp_path):
         (["gsm8k", "digits=1"], "digits is unknown; expected one of: source, destination"),
         (
             ["gsm8k", "split_seed=x"],
-            "split_seed is 'x'; expected a whole number of at least 0. Pass for example split_seed=1",
+            "split_seed is 'x'; expected a whole number from 0 to 4294967295. Pass for example split_seed=1",
         ),
-        (["gsm8k", "split_seed=-1"], "split_seed is -1; expected a whole number of at least 0"),
+        (["gsm8k", "split_seed=-1"], "split_seed is -1; expected a whole number from 0"),
         (
             ["gsm8k", "validation_share=2"],
             r"validation_share is 2; expected a number that is above 0 and below 1",
         ),
         (["gsm8k", "annotations=lose"], "annotations is 'lose'; expected one of: remove, keep"),
-        (["gsm8k", "overwrite=yes"], "overwrite is 'yes'; expected .*true"),
+        (["gsm8k", "overwrite=maybe"], "overwrite is 'maybe'; expected .*true"),
         (["gsm8k", "source="], "source is ''; expected the path of a folder"),
         (["gsm8k", "source"], "'source' cannot be read; expected key=value"),
         (["gsm8k"], "source=data/grade.* is not a folder; expected one that holds train.jsonl, test.jsonl"),

@@ -102,7 +102,6 @@ def test_a_wheel_contains_both_packages_and_the_configuration(tmp_path: Path) ->
         "ntloss/engine/readout.py",
         "ntl/py.typed",
         "ntl/config/compare.yaml",
-        "ntl/config/dataset_args/noisy_regression.yaml",
     } <= names
     assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks"))]
     (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))

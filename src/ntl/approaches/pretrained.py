@@ -15,11 +15,10 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ntl.approaches import CHECKPOINT_KEY, ModelSource
-from ntl.config.compose import check_section
 from ntl.config.settings import ModelSettings
 from ntl.encodings.digits import check_special_tokens, load_tokenizer, split_digits
 from ntl.encodings.locate import WEIGHTS, loading, locate
-from ntl.errors import UserError
+from ntl.errors import UserError, unknown_key
 
 _SCRATCH = (
     "pass model_args.model_name_or_path=null to train from scratch, with a configuration that ships with "
@@ -93,7 +92,8 @@ def _scratch_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast)
     config_class = type(AutoConfig.for_model(model_type))
     # transformers would silently accept unknown arguments, and build another model than requested.
     known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
-    check_section("model_args.config_overrides", arguments, sorted(known))
+    if unknown := [key for key in arguments if key not in known]:
+        raise unknown_key("model_args.config_overrides.", unknown[0], sorted(known))
     tokens = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ntl.config.compose import choices, compose_config
-from ntl.config.known_keys import check_effect
+from ntl.config.combination import check_effect
+from ntl.config.compose import compose_config
 from ntl.config.paper_keys import read_settings
+from ntl.config.schema import choices
 from ntl.config.settings import RunSettings
 from ntl.errors import UserError
 
@@ -51,7 +52,7 @@ def load_comparison(overrides: Sequence[str]) -> Comparison:
     Raises:
         UserError: An override is malformed, names an unknown key or choice, or has a value out of range.
     """
-    given = _keys(overrides)
+    _keys(overrides)
     first = compose_config("compare", overrides, "ntl compare")
     folder = Path(first["output_dir"]).expanduser()
     configs = {}
@@ -64,7 +65,7 @@ def load_comparison(overrides: Sequence[str]) -> Comparison:
                 "expected keys of one run. Set it outside of objectives."
             )
         configs[objective] = compose_config("compare", [*overrides, *own], "ntl compare")
-        check_effect(keys, [configs[objective]])
+        check_effect(own, [configs[objective]])
     folders = Counter(map(_folder_name, configs))
     if alike := [objective for objective in configs if folders[_folder_name(objective)] > 1]:
         raise UserError(
@@ -80,7 +81,7 @@ def load_comparison(overrides: Sequence[str]) -> Comparison:
             sections = {key: value for key, value in config.items() if key not in KEYS}
             sections["training_args"] = {**config["training_args"], **place}
             runs[name] = read_settings(sections)
-    check_effect([key for key in given if key not in KEYS], configs.values())
+    check_effect([o for o in overrides if o.partition("=")[0] not in KEYS], list(configs.values()))
     return Comparison(runs, folder, first["jobs"], first["overwrite"])
 
 

@@ -1,11 +1,9 @@
-"""Compose a configuration with Hydra and check its keys and values, once, before anything reads it."""
+"""Compose a configuration with Hydra, which checks keys and types, and check the values that it cannot."""
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -14,7 +12,13 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.errors import UserError
+from ntl.config.rules import rule_of
+from ntl.config.schema import SCHEMAS, choices, describe, register
+from ntl.config.settings import LOSS_OF_MODEL
+from ntl.errors import UserError, unknown_key
+
+GROUPS = ("dataset_args", "model_args", "training_args", "loss", "run_specific_config", "preset")
+SECTIONS = ("evaluation", "dataset_args", "model_args", "training_args", "loss")
 
 
 def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[str, Any]:
@@ -22,50 +26,100 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
 
     Args:
         root: Name of the main file in `ntl.config`.
-        overrides: Hydra overrides. The `+` of a key that no file has is optional.
+        overrides: Hydra overrides. The `+` of a key that has no value yet is optional.
         program: The command that the user typed, for error messages.
 
     Returns:
-        The configuration as plain dicts, lists, numbers and strings. Every key is known, none is missing, and
-        every value has the right type and is within its range.
+        The configuration as plain dicts, lists, numbers and strings, with the keys and values that
+        `ntl.config.schema` describes.
 
     Raises:
         UserError: An override is malformed, names an unknown key or choice, or has an invalid value.
     """
-    from ntl.config.known_values import check_values
-
+    register(training=not root.startswith("prepare/"))
     for override in overrides:
-        if re.match(r"[+~]*hydra\b", override):
-            raise UserError(
-                f"{override} has no effect, because Hydra only composes the configuration; expected a key "
-                f"that `{program} --help` lists. Omit the override."
-            )
-    groups = [override for override in overrides if _is_group(override)]
-    for override in groups:
-        group, _, choice = override.partition("=")
-        if choice == "null" or choice.startswith("{"):  # Hydra's error would not name the group
-            raise UserError(
-                f"{override} names no file of the group {group}; expected a name. `{program} --help` lists "
-                "the names; omit the override to use the default."
-            )
-    # With ++, unknown keys are left to `_check_keys`, and {key: value} is merged into what a file sets.
-    forced = [o if o in groups else re.sub(r"^\+*(?=[\w.]+=)", "++", o) for o in overrides]
+        _check_override(override, program)
+    # ++ merges {key: value} into what a file sets, and adds arguments of training that have no value yet.
+    forced = [o if _group(o) else re.sub(r"^\+*(?=[\w.]+=)", "++", o) for o in overrides]
     try:
-        config = _compose(root, forced)
+        with initialize_config_module("ntl.config", version_base="1.3"):
+            composed = compose(root, forced)
+        _check_section("", composed, () if root.startswith("prepare/") else SECTIONS)
+        for name in SECTIONS:
+            if name in composed:
+                _check_section(f"{name}.", composed[name])
+        config = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_explain(error, program)) from None
-    files = _files(root, tuple(groups))
-    _drop_unused(config, files, overrides)
-    _check_keys(config, files)
-    check_values(config, files)
+    # Arguments of training without a value are left to transformers.
+    config = {k: _without_missing(v) if k == "training_args" else v for k, v in config.items()}
+    if config.get("loss", {}).get("criterion") == LOSS_OF_MODEL:
+        config["loss"] = {"criterion": LOSS_OF_MODEL}
     return config
 
 
-def _explain(error: Exception, program: str) -> str:
-    """Return what was given, what was expected and what to do, for an error that Hydra raised."""
+def _without_missing(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if value != "???"}
+
+
+def _group(override: str) -> str:
+    """Return the group of which an override chooses a file, such as `dataset_args`, or nothing."""
+    group = override.partition("=")[0].partition("@")[0].lstrip("+")
+    return group if group in GROUPS else ""
+
+
+def _check_override(override: str, program: str) -> None:
+    """Raise a UserError for an override that Hydra would read, but that has no meaning here."""
+    key, _, value = override.partition("=")
+    if re.match(r"\+*hydra\b", key):
+        raise UserError(
+            f"{override} has no effect, because Hydra only composes the configuration; expected a key "
+            f"that `{program} --help` lists. Omit the override."
+        )
+    if key.startswith("~"):
+        raise UserError(
+            f"{override} removes a key, and then {key[1:]} is missing; expected key=value. Omit it, or set "
+            "another value."
+        )
+    if (group := _group(override)) and (value == "null" or value.startswith("{")):
+        raise UserError(
+            f"{override} names no file of the group {group}; expected one of: {', '.join(choices(group))}. "
+            "Omit the override to use the default."
+        )
+
+
+def _check_section(prefix: str, section: Any, known: Sequence[str] = ()) -> None:
+    """Check the keys of a section and the values that omegaconf does not check.
+
+    Raises:
+        UserError: A key is unknown, or a value is out of range or not among the choices.
+    """
+    if not OmegaConf.is_dict(section):
+        raise UserError(f"{prefix[:-1]} is {section!r}; expected keys and values. Omit the override.")
+    schema = OmegaConf.get_type(section)
+    hints = getattr(schema, "hints", {})
+    for key in section:
+        if key not in hints and key not in known:
+            raise unknown_key(prefix, str(key), [*known, *hints], [*known, *getattr(schema, "own", ())])
+        if key in hints and not OmegaConf.is_missing(section, key):
+            value, rule = section[key], rule_of(hints[key])
+            value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+            if rule is not None and not rule.fits(value):
+                raise UserError(_invalid(f"{prefix}{key}", value, hints[key]))
+
+
+def _invalid(key: str, value: Any, hint: Any) -> str:
+    rule = rule_of(hint)
+    if rule is None:
+        return f"{key} is {value!r}, which cannot be used. Correct it."
+    return f"{key} is {value!r}; expected {rule.expected}. Pass for example {key}={rule.example}."
+
+
+def _explain(error: BaseException, program: str) -> str:
+    """Return what was given, what was expected and what to do, for an error of Hydra or omegaconf."""
     if isinstance(error, MissingConfigException):
         group, _, name = (error.missing_cfg_file or "").rpartition("/")
-        options = error.options or choices(group)
+        options = choices(group)
         return (
             f"{group}={name} is unknown; expected one of: {', '.join(options)}. Pass for example "
             f"{group}={options[0]}."
@@ -76,97 +130,34 @@ def _explain(error: Exception, program: str) -> str:
             "or, with quotes around special characters, \"output_dir='a b=c'\". "
             f"`{program} --help` lists the keys."
         )
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+    if isinstance(cause, OmegaConfBaseException):
+        node, path = cause.parent_node, str(cause.full_key).partition("[")[0]
+        while node is not None and not hasattr(OmegaConf.get_type(node), "hints"):
+            node = node._get_parent()
+        prefix, dot, key = path.rpartition(".")
+        if node is not None and key in OmegaConf.get_type(node).hints:
+            return _invalid(path, cause.value, OmegaConf.get_type(node).hints[key])
+        if node is not None and prefix:
+            schema = OmegaConf.get_type(node)
+            return str(unknown_key(prefix + dot, key, schema.hints, schema.own))
     return f"{str(error).splitlines()[0]} Correct the override; `{program} --help` lists the keys."
 
 
-def _compose(root: str, overrides: Sequence[str]) -> dict[str, Any]:
-    with initialize_config_module("ntl.config", version_base="1.3"):
-        return OmegaConf.to_container(compose(root, list(overrides)), resolve=True)
-
-
-@cache
-def _files(root: str, groups: tuple[str, ...]) -> dict[str, Any]:
-    """Return the content of the chosen files, without those that only change or remove keys of others."""
-    return _compose(root, [o for o in groups if "@" not in o and o[0] != "~"])
-
-
-def _drop_unused(config: dict[str, Any], files: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Drop the keys of `dataset_args` that a run-specific file sets and the dataset lacks: `data_dir`."""
-    typed = {".".join(re.split("[.=]", override.lstrip("+"))[:2]) for override in overrides}
-    for key in {*config.get("dataset_args", ())} - {*files.get("dataset_args", ())}:
-        if f"dataset_args.{key}" not in typed:
-            del config["dataset_args"][key]
-
-
-def _check_keys(config: Mapping[str, Any], files: Mapping[str, Any]) -> None:
-    """Check that no key is missing, and that each is in a file or among those that files omit.
-
-    Raises:
-        UserError: A key is unknown or missing, or a section has no keys.
-    """
-    from ntl.config.known_keys import keys_without_file
-
-    check_section("", config, files, files)
-    more = keys_without_file() if "training_args" in files else {}
-    for name, section in files.items():
-        if isinstance(section, Mapping):
-            if not isinstance(config[name], Mapping):
-                raise UserError(f"{name} is {config[name]!r}; expected keys and values. Omit the override.")
-            check_section(name, config[name], [*section, *more.get(name, ())], section)
-
-
-def choices(group: str) -> list[str]:
-    """Return the names of the files of a group, sorted."""
-    files = (path.name for path in (resources.files("ntl.config") / group).iterdir())
-    return sorted(name.removesuffix(".yaml") for name in files if name.endswith(".yaml"))
-
-
 def describe_config(root: str) -> str:
-    """Return the files that document a program's keys and their defaults, and the choices of each group."""
-    folder = resources.files("ntl.config")
-    defaults = OmegaConf.create((folder / f"{root}.yaml").read_text(encoding="utf-8"))["defaults"]
-    entries = [entry.items() for entry in defaults if OmegaConf.is_dict(entry)]
-    groups = {str(k): v for entry in entries for k, v in entry if not str(k).startswith("override ")}
+    """Return the keys of a program with their comments and defaults, and the choices of each group."""
+    text = (resources.files("ntl.config") / f"{root}.yaml").read_text(encoding="utf-8")
+    entries = [entry for entry in OmegaConf.create(text)["defaults"] if OmegaConf.is_dict(entry)]
+    groups = {
+        str(k).partition("@")[0]: v for entry in entries for k, v in entry.items() if "schema" not in str(k)
+    }
     lines = ["Groups, chosen with GROUP=NAME:"]
-    lines += [f"  {group}: {', '.join(choices(group.partition('@')[0]))}" for group in groups]
-    chosen = [f"{group}/{choice}" for group, choice in groups.items() if choice]
-    for name in dict.fromkeys([root, *chosen, "loss/ce"]):
-        text = (folder / f"{name}.yaml").read_text(encoding="utf-8")
-        lines.append(f"\n--- {name}.yaml\n{text.rstrip()}")
+    lines += [f"  {group}: {', '.join(choices(group))}" for group in groups]
+    lines.append(f"\n--- {root}.yaml\n{text.rstrip()}")
+    shown = [("schema", "comparison")] if root == "compare" else []
+    shown += [("schema", "evaluation"), *((g, n) for g, n in groups.items() if g != "loss"), ("loss", "ce")]
+    for group, name in shown:
+        if schema := SCHEMAS.get(group, {}).get(name):
+            title = name if group == "schema" else f"{group}={name}"
+            lines.append(f"\n--- {title}\n{describe(schema)}")
     return "\n".join(lines)
-
-
-def check_section(
-    section: str, given: Collection[str], known: Collection[str], needed: Collection[str] = ()
-) -> None:
-    """Check the keys of one section of a composed configuration.
-
-    Args:
-        section: Name of the section; "" for the top level.
-        given: Keys in the section.
-        known: Keys that the section may have. For an unknown key, the message suggests the closest one.
-        needed: Keys that the section must have. If no known key is close, the message lists these or, if
-            there are none, all known keys.
-
-    Raises:
-        UserError: A key is unknown or missing.
-    """
-    dot = f"{section}." if section else ""
-    for key in map(str, given):
-        if key in known:
-            continue
-        if near := difflib.get_close_matches(key, known, n=1):
-            raise UserError(f"{dot}{key} is unknown. Did you mean {dot}{near[0]}?")
-        listed = ", ".join(needed or known)
-        raise UserError(f"{dot}{key} is unknown; expected one of: {listed}. Correct the name.")
-    if missing := [key for key in needed if key not in given]:
-        raise UserError(
-            f"{dot}{missing[0]} is missing; expected a value. Do not remove it (~{dot}{missing[0]}), and "
-            "choose a file of each group, such as dataset_args=gsm8k or loss=ntl_was."
-        )
-
-
-def _is_group(override: str) -> bool:
-    """Return whether an override chooses a file of a group, such as `dataset_args=arithmetic`."""
-    group = override.partition("=")[0].partition("@")[0].lstrip("+~")
-    return (resources.files("ntl.config") / group).is_dir()

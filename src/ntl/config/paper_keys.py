@@ -12,7 +12,14 @@ from typing import Any
 
 from ntl.config.combination import check_combination
 from ntl.config.names import loss_name, objective_name
-from ntl.config.settings import READINGS, GenerationSettings, LossSettings, ModelSettings, RunSettings
+from ntl.config.settings import (
+    LOSS_OF_MODEL,
+    READINGS,
+    GenerationSettings,
+    LossSettings,
+    ModelSettings,
+    RunSettings,
+)
 from ntl.errors import UserError
 
 # Maps number_encoding to (encoding, head); an encoding of None is taken from tokenizer_type.
@@ -22,9 +29,7 @@ NUMBER_ENCODINGS = {
     "rt": ("rt", "language"),
     "xval": ("xval", "language"),
 }
-TOKENIZER_TYPES = ("digits", "auto")
 NUMBER_TOKEN_LOSS_FUNCTIONS = {"mse": "squared", "mae": "absolute", "huber": "huber"}
-LOSS_OF_MODEL = "from_model_args"  # the value of loss.criterion that leaves the loss to model_args
 # Keys of training_args that belong to the lab; the others belong to transformers.
 OWN_KEYS = (
     "trial", "special_name", "output_dir", "do_only_eval", "overwrite_output_dir", "resume_from_checkpoint",
@@ -223,11 +228,6 @@ def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> Los
         UserError: Two values contradict each other.
     """
     if loss["criterion"] == LOSS_OF_MODEL:
-        if others := sorted(set(loss) - {"criterion"}):
-            raise UserError(
-                f"loss.{others[0]} is given, but model_args sets the loss; expected a choice of the group "
-                "loss too. Pass for example loss=ntl_was."
-            )
         return _loss_from_model_args(model_args)
     for key in ("number_token_loss", "gaussian_label_smoother"):
         if model_args[key]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
-FAMILIES = ("t5", "decoder_only")
-NUMBER_FORMATS = ("plain", "padded")
-READINGS = ("greedy", "median", "mean")
+from ntl.config.rules import Rule, at_least, one_of
+from ntloss import criterion_names
+
+Family = Literal["t5", "decoder_only"]
+NumberFormat = Literal["plain", "padded"]
+Reading = Literal["greedy", "median", "mean"]
+READINGS: tuple[Reading, ...] = get_args(Reading)
+LOSS_OF_MODEL = "from_model_args"  # the value of loss.criterion that leaves the loss to model_args
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,10 @@ class ModelSettings:
         seed: Random seed of the initial weights.
     """
 
-    family: str = "t5"
+    family: Family = "t5"
     encoding: str = "digits"
     head: str = "language"
-    number_format: str = "plain"
+    number_format: NumberFormat = "plain"
     number_width: int | None = None
     number_places: int | None = None
     checkpoint: str | None = None
@@ -51,23 +56,19 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class LossSettings:
-    """Which loss to minimize in addition to cross-entropy, or in place of it at number tokens.
+    """Which loss to minimize in addition to cross-entropy, or in place of it at number tokens."""
 
-    Args:
-        criterion: A name from `ntloss.criterion_names()`. None minimizes cross-entropy alone.
-        options: Arguments of the criterion.
-        weight: Weight λ of the criterion.
-        reweigh: Whether probability on text costs more than the worst number.
-        mode: `add` adds the criterion to cross-entropy; `replace` substitutes it at number positions.
-        label_smoothing: Uniform label smoothing of cross-entropy; 0 turns it off.
-    """
-
-    criterion: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    weight: float = 0.3
-    reweigh: bool = False
-    mode: str = "add"
-    label_smoothing: float = 0.0
+    # a name from ntloss.criterion_names(), as in loss=ce loss.criterion=smmd; null: cross-entropy alone
+    criterion: Annotated[str, one_of(*criterion_names(), LOSS_OF_MODEL)] | None = None
+    options: dict[str, Any] = field(default_factory=dict)  # arguments of the criterion, such as {sigma: 1.0}
+    weight: Annotated[float, at_least(0)] = 0.3  # λ
+    reweigh: bool = False  # whether probability on text costs more than the worst number
+    mode: Literal["add", "replace"] = (
+        "add"  # replace: the criterion replaces cross-entropy at number positions
+    )
+    label_smoothing: Annotated[
+        float, Rule("a number of at least 0 and below 1", 0.1, lambda v: 0 <= v < 1)
+    ] = 0.0
 
 
 @dataclass(frozen=True)

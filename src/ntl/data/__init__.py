@@ -2,9 +2,9 @@
 
 A dataset is a module with a function `load(settings) -> TaskData`. `settings` is the section `dataset_args`
 of the configuration, with an additional `name`. The same settings give the same examples in every process.
-A module may also define `plan(settings) -> files.Plan`, for `ntl prepare` with `config/prepare/<name>.yaml`.
-`ntl.config.known_values` checks the values of single settings. Invalid files, and settings that do not fit
-them or each other, raise a UserError.
+A module may also define `plan(settings) -> files.Plan`, for `ntl prepare`. `ntl.config.schema` lists the
+settings with their defaults, and what each accepts. Invalid files, and settings that do not fit them or each
+other, raise a UserError.
 
     gsm8k                grade-school problems with their solutions
     mathematics_dataset  the thirteen modules of the DeepMind mathematics dataset that the paper trained on

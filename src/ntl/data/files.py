@@ -217,7 +217,7 @@ def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> TaskDa
     # Imported here because importing datasets takes a second, which only programs that read files should pay.
     from ntl.data.arrow import read_cached
 
-    name, folder = settings["name"], Path(settings["data_dir"]).expanduser()
+    name, folder = settings["name"], Path(settings["data_dir"] or "null").expanduser()
     if settings["data_dir"] == "sample":
         folder = Path(__file__).parent / "sample" / name
     layout = find_layout(

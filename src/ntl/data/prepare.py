@@ -13,14 +13,15 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module, resources
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from ntl.cli import HELP_OPTIONS, run_program
-from ntl.config.compose import choices, compose_config
+from ntl.config.compose import compose_config
+from ntl.config.schema import SCHEMAS, choices, describe
 from ntl.data import Example
 from ntl.data.files import Plan, write_json
 from ntl.errors import UserError
@@ -50,9 +51,7 @@ def _prepare(arguments: Sequence[str]) -> int:
     if not arguments or HELP_OPTIONS & {*arguments}:
         print(HELP)
         for name in choices("prepare"):
-            file = resources.files("ntl.config") / "prepare" / f"{name}.yaml"
-            _, _, text = file.read_text(encoding="utf-8").partition("\n")  # omits Hydra's directive
-            print(f"--- {name}\n{text}")
+            print(f"--- {name}\n{describe(SCHEMAS['prepare'][name])}\n")
         return 0
     dataset, *overrides = arguments
     if dataset not in choices("prepare"):
@@ -65,7 +64,7 @@ def _prepare(arguments: Sequence[str]) -> int:
 def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
     """Make the files of a dataset, unless they exist already, and print how many pairs each has.
 
-    `settings` are the dataset's, as in `config/prepare`.
+    `settings` are the dataset's, as in `ntl.config.schema`.
 
     Raises:
         UserError: A source file is missing or malformed, the destination cannot be written, or it holds files

@@ -18,12 +18,12 @@ import numpy as np
 
 from ntl.data import Example, TaskData
 from ntl.data.files import SPLIT_FILES, Layout, Plan, load_files, read_pairs
-from ntl.data.questions import TEMPLATES, draw_expression
 from ntl.data.tasks.mathematics_dataset import DIFFICULTIES, find_archive
 from ntl.errors import UserError
 
 PREPARED = Layout({split: f"arithmetic_{file}.txt" for split, file in SPLIT_FILES.items()})
 
+TEMPLATES = ("{}", "Evaluate {}.", "Calculate {}.", "What is {}?", "What is the value of {}?")
 # For each split, the range of the number of integers in a question, and the largest integer.
 GENERATED = {
     "train-easy": ((2, 4), 10),
@@ -65,12 +65,27 @@ def load(settings: Mapping[str, Any]) -> TaskData:
 def _questions(split: str, rng: random.Random, held_out: set[str], hold_out: bool) -> Iterator[Example]:
     (fewest, most), largest = GENERATED[split]
     while True:
-        expression, value = draw_expression(rng.randint(fewest, most), largest, rng)
+        expression, value = _expression(rng.randint(fewest, most), largest, rng)
         # Compare without the sentence: the same expression in another sentence would be the same question.
         if expression not in held_out:
             if hold_out:
                 held_out.add(expression)
             yield Example(rng.choice(TEMPLATES).format(expression), str(value))
+
+
+def _expression(integers: int, largest: int, rng: random.Random) -> tuple[str, int]:
+    """Draw an expression of sums and differences of `integers` integers, and return it with its value."""
+    if integers == 1:
+        value = rng.randint(-largest, largest)
+        return str(value), value
+    left = rng.randint(1, integers - 1)
+    left_text, left_value = _expression(left, largest, rng)
+    right_text, right_value = _expression(integers - left, largest, rng)
+    if integers - left > 1:
+        right_text = f"({right_text})"
+    if rng.random() < 0.5:
+        return f"{left_text} + {right_text}", left_value + right_value
+    return f"{left_text} - {right_text}", left_value - right_value
 
 
 def plan(settings: Mapping[str, Any]) -> Plan:

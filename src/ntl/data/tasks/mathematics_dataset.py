@@ -10,10 +10,8 @@ Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Mod
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,10 +20,23 @@ from tqdm import tqdm
 
 from ntl.data import Example, TaskData
 from ntl.data.files import SPLIT_FILES, Layout, Plan, find_layout, load_files, read_pairs
-from ntl.data.questions import MAKERS, generate_questions
 
 DIFFICULTIES = ("easy", "medium", "hard")
-MODULES = tuple(module for module in MAKERS if not module.endswith("_longer"))
+MODULES = (
+    "algebra__linear_1d",
+    "algebra__linear_1d_composed",
+    "algebra__linear_2d",
+    "algebra__linear_2d_composed",
+    "algebra__sequence_next_term",
+    "arithmetic__add_or_sub",
+    "arithmetic__add_sub_multiple",
+    "arithmetic__mul",
+    "numbers__div_remainder",
+    "numbers__div_remainder_composed",
+    "numbers__place_value",
+    "numbers__round_number",
+    "numbers__round_number_composed",
+)
 EXTRAPOLATE_MODULES = (
     "arithmetic__add_or_sub_big",
     "arithmetic__add_sub_multiple_longer",
@@ -42,17 +53,13 @@ BUCKET = 32 * 2**20  # bytes of text
 
 
 def load(settings: Mapping[str, Any]) -> TaskData:
-    """Read or generate the questions.
+    """Read the questions.
 
     Args:
         settings: `data_dir` (folder of prepared files), `mode` and `cache_dir`. If `mode` is None, the tests
             are the interpolation and the extrapolation file. If it is `dataset_comparison`, there is one test
-            per module, from the official files in `data_dir` or in its subfolder mathematics_dataset-v1.0. If
-            `data_dir` is None, simpler questions are generated with `train_per_module` and
-            `validation_per_module` (per difficulty), `test_per_module` and `data_seed`.
+            per module, from the official files in `data_dir` or in its subfolder mathematics_dataset-v1.0.
     """
-    if settings["data_dir"] is None:
-        return generate(settings)
     layouts = [PREPARED]
     if settings["mode"] == "dataset_comparison":
         layouts = [_by_module(inside) for inside in ("", f"{ARCHIVE}/")]
@@ -64,35 +71,6 @@ def _by_module(inside: str) -> Layout:
     for folder, modules in (("interpolate", MODULES), ("extrapolate", EXTRAPOLATE_MODULES)):
         files |= {module: f"{inside}{folder}/{module}.txt" for module in modules}
     return Layout(files)
-
-
-def generate(settings: Mapping[str, Any]) -> TaskData:
-    """Generate simpler questions of the same modules.
-
-    Training, validation and test sets share no question.
-    """
-    rng = random.Random(settings["data_seed"])
-    held_out: set[str] = set()
-
-    def draw(split: str, modules: tuple[str, ...], size: str) -> Iterator[Example]:
-        return islice(generate_questions(split, modules, rng, held_out), settings[size] * len(modules))
-
-    def hold_out(split: str, modules: tuple[str, ...], size: str) -> Iterator[Example]:
-        for example in draw(split, modules, size):
-            held_out.add(example.question)
-            yield example
-
-    tests = {}
-    for split, modules in (("interpolate", MODULES), ("extrapolate", EXTRAPOLATE_MODULES)):
-        named = {m: list(hold_out(split, (m,), "test_per_module")) for m in modules}
-        if settings["mode"] == "dataset_comparison":
-            tests |= named
-        else:
-            tests[split] = [example for examples in named.values() for example in examples]
-    splits = [f"train-{difficulty}" for difficulty in DIFFICULTIES]
-    validation = [e for split in splits for e in hold_out(split, MODULES, "validation_per_module")]
-    train = [e for split in splits for e in draw(split, MODULES, "train_per_module")]
-    return TaskData(train, validation, tests)
 
 
 class Archive(dict[str, Path]):

@@ -49,9 +49,15 @@ def generate(settings: Mapping[str, Any]) -> TaskData:
         repeat, because there are only 81 products of two one-digit numbers.
 
     Raises:
-        UserError: There are too few products to hold out for validation and test.
+        UserError: Factors for extrapolation are not longer, or there are too few products to hold out for
+            validation and test.
     """
     digits, more = settings["digits"], settings["extrapolate_digits"]
+    if more <= digits:
+        raise UserError(
+            f"extrapolate_digits is {more}; expected more than digits={digits}. Pass extrapolate_digits="
+            f"{digits + 1}."
+        )
     inside = [(n, m) for n in range(1, digits + 1) for m in range(1, digits + 1)]
     outside = [shape for m in range(1, digits + 1) for shape in ((more, m), (m, more))]
     room = sum(_max_held_out(shape) for shape in inside if shape[0] <= shape[1])

@@ -31,9 +31,15 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         `Example.expected` is the answer's median, which minimizes the mean absolute error.
 
     Raises:
-        UserError: The range of the integers has too few questions to hold out for validation and test.
+        UserError: The range of the integers includes 0 on a log scale, or has too few questions to hold out
+            for validation and test.
     """
     low, high, weights = settings["smallest"], settings["largest"], settings["weights"]
+    if settings["log_scale"] and low < 1:
+        raise UserError(
+            f"dataset_args.smallest is {low}; expected at least 1 with dataset_args.log_scale=true, because "
+            "there is no logarithm of 0. Pass dataset_args.smallest=1."
+        )
     held_out = settings["validation_size"] + settings["test_size"]
     questions = (high - low + 1) ** len(weights) if high > low else 0
     if questions < 4 * held_out:
