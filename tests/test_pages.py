@@ -11,9 +11,9 @@ from pages import ROOT, readers_names, snippets
 
 # Pages whose blocks have tests of their own, which say more than that they run.
 TESTED = {
-    "docs/integrations.md": "tests/ntloss/test_integrations_page.py",
-    "docs/own_criterion.md": "tests/ntloss/test_own_criterion_page.py",
-    "docs/uncertainty.md": "tests/ntloss/test_uncertainty_page.py",
+    "docs/integrations.md": "tests/ntloss/integrations/test_page.py",
+    "docs/own_criterion.md": "tests/ntloss/criteria/test_own_criterion_page.py",
+    "docs/uncertainty.md": "tests/ntloss/decoding/test_uncertainty_page.py",
     "docs/fused_kernels.md": "tests/ntloss/test_fused_kernels.py",
 }
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])

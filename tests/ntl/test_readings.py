@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 from approach_cases import ANSWERS, GREEDY, QUESTIONS, make, overfit
-from conftest import shared
 from fake_approach import FakeApproach
 from published_commands import scaled_down
 from tolerances import ONE_COMPUTATION, approx, assert_close
@@ -18,6 +17,7 @@ from ntl.run_language_modeling import main
 from ntl.scores import SPACED, SPACED_LEVELS
 from ntl.training.run_folder import RunFolder
 from ntloss.decoding import NumberQuantiles
+from tests.ntl.conftest import shared
 
 ALL = replace(GREEDY, quantile_readings=("median", "mean"), batch_size=4)
 EXAMPLES = [Example(question, answer) for question, answer in zip(QUESTIONS, ANSWERS, strict=True)]

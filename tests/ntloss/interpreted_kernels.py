@@ -13,21 +13,20 @@ from typing import Any
 import numpy as np
 import parallel_worker
 import pytest
-import test_combined_losses
-import test_large_logits
-import test_vocabulary_parallel
 import torch
 import torch._dynamo.testing
 from combined_cases import NUMBERS, PATHS, VOCAB, assert_matches, make_case
 from covering import covering
 from graphs import assert_same_results
 from processes import results_of
-from test_kernels import wide_case
 from tolerances import GRADIENT_TOLERANCE, VALUE_TOLERANCE, assert_close
 from triton.runtime.interpreter import interpreter_builder as builder
 
 from ntloss import NTLCrossEntropyLoss, NumberTokenLoss, NumberVocabulary
 from ntloss.engine import kernels, readout
+from tests.ntloss import test_cross_entropy
+from tests.ntloss.engine import test_readout, test_shards
+from tests.ntloss.engine.test_kernels import wide_case
 
 if "cpu" not in readout.KERNEL_DEVICES:  # where doctests are collected
     pytest.skip("test_kernels.py runs this file with TRITON_INTERPRET=1", allow_module_level=True)
@@ -51,15 +50,15 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return launched
 
 
-class TestLogitsPath(test_combined_losses.TestLogitsPath):
+class TestLogitsPath(test_cross_entropy.TestLogitsPath):
     pass
 
 
-class TestShapes(test_combined_losses.TestShapes):
+class TestShapes(test_cross_entropy.TestShapes):
     pass
 
 
-class TestAutograd(test_combined_losses.TestAutograd):
+class TestAutograd(test_cross_entropy.TestAutograd):
     # Tests of operators in float16, too many positions for the interpreter.
     test_float16_gradients_neither_underflow_nor_overflow = None
 
@@ -83,7 +82,7 @@ CASES = covering(
 )
 
 
-@pytest.mark.parametrize("drawn", CASES, ids=test_combined_losses.describe)
+@pytest.mark.parametrize("drawn", CASES, ids=test_cross_entropy.describe)
 def test_every_path_equals_the_oracle(
     drawn: dict[str, Any], launches: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,21 +128,21 @@ def test_vocabularies_of_any_width(vocab_size: int, dtype: torch.dtype, inplace:
     "the noise of the head would move logits in the thousands by more than it measures"
 )
 @pytest.mark.parametrize("path", ["logits", "sharded", "linear"])
-def test_large_logits_are_exact(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    test_large_logits.one_rank.__wrapped__(monkeypatch)
-    monkeypatch.setattr(test_large_logits, "POSITIONS", 24)
-    options = test_large_logits.OPTIONS[-1]
-    check = test_large_logits.test_gradients_are_as_exact_as_those_of_cross_entropy
+def test_readout_are_exact(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_readout.one_rank.__wrapped__(monkeypatch)
+    monkeypatch.setattr(test_readout, "POSITIONS", 24)
+    options = test_readout.OPTIONS[-1]
+    check = test_readout.test_gradients_are_as_exact_as_those_of_cross_entropy
     check(path, 3000.0, options, monkeypatch)
 
 
 def test_shards_equal_one_process(tmp_path: Path) -> None:
     # Every fifth trial: processes and the interpreter are slow.
-    chosen = test_vocabulary_parallel.TRIALS[::5]
+    chosen = test_shards.TRIALS[::5]
     names = [trial.name for trial in chosen]
     jobs = {2: results_of(parallel_worker.run_trials, (2, names), tmp_path)}
     for trial in chosen:
-        test_vocabulary_parallel.test_loss_and_gradients_equal_those_of_one_process(trial, 2, jobs)
+        test_shards.test_loss_and_gradients_equal_those_of_one_process(trial, 2, jobs)
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Drop-in for `ntloss` 0.3.2: the same values, gradients and attributes.
 
-Other files test the intended differences: test_criteria.py batches without numbers, test_splitting.py
-micro-batches, test_number_token_loss.py half precision and devices, test_compile.py synchronization,
-test_vocabulary.py tokenizers, test_package.py imports.
+Other files test the intended differences: criteria/test_criteria.py no numbers, test_splitting.py
+micro-batches, test_losses.py half precision and devices, engine/test_compile.py synchronization,
+numbers/test_vocabulary.py tokenizers, test_package.py imports.
 
 A separate process imports the published package, from `.published` (`make published`) or from the folder
 NTLOSS_PUBLISHED.

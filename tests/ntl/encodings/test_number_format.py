@@ -16,7 +16,6 @@ from approach_cases import (
     rows_of,
     saved,
 )
-from conftest import shared
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +28,7 @@ from ntl.encodings.number_format import NumberFormat
 from ntl.errors import UserError
 from ntl.evaluation import evaluate
 from ntl.training.token_cache import tokenize
+from tests.ntl.conftest import shared
 
 SHAPES = {"t5-tiny": "t5", "llama-tiny": "decoder_only", "mamba-tiny": "decoder_only"}
 TOKENIZERS = {"shipped": None, "t5": "tokenizers/t5", "gpt2": "tokenizers/gpt2"}

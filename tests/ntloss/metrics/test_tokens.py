@@ -1,4 +1,4 @@
-"""Teacher-forced metrics of number tokens; test_metrics.py gathers them over ranks."""
+"""Teacher-forced metrics of number tokens; test_numeric.py gathers them over ranks."""
 
 from __future__ import annotations
 

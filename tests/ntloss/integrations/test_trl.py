@@ -13,7 +13,6 @@ import pytest
 import tiny_tokenizers
 import torch
 from processes import results_of
-from test_integrations_model import make
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_close
 from transformers import PrinterCallback
 
@@ -25,6 +24,7 @@ from ntloss.integrations.transformers import (
     make_trainer_number_aware,
 )
 from ntloss.numbers.spans import sequence_ids_of
+from tests.ntloss.integrations.transformers.test_model import make
 
 trl = pytest.importorskip("trl", "1.15", reason="needs TRL 1.15, which needs Python 3.11")
 datasets = pytest.importorskip("datasets")
@@ -148,7 +148,7 @@ def test_packed_sequences_are_separated(tmp_path: Path) -> None:
 def peft_config_of(adapter: str) -> Any:
     if adapter == "none":
         return None
-    from test_integrations_adapters import lora  # skips the test without PEFT
+    from tests.ntloss.integrations.transformers.test_adapters import lora  # skips the test without PEFT
 
     return lora(adapter, task_type="CAUSAL_LM")
 

@@ -763,7 +763,7 @@ class TestAutograd:
 
 
 def test_a_linear_loss_has_no_state_and_can_be_copied_and_pickled() -> None:
-    # test_number_token_loss.py tests the other modules. This one has a function that cannot be pickled.
+    # test_losses.py tests the other modules. This one has a function that cannot be pickled.
     module = NTLLinearCrossEntropyLoss(NUMBERS, Wasserstein(3.0), softcap=3.0)
     case = make_case(5)
     assert not module.state_dict()

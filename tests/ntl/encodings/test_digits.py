@@ -3,13 +3,13 @@ from __future__ import annotations
 import string
 
 import pytest
-from conftest import shared
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Tokenizer
 
 from ntl.encodings.digits import character_tokenizer, check_special_tokens, load_tokenizer, split_digits
 from ntl.errors import UserError
 from ntloss import NumberVocabulary
+from tests.ntl.conftest import shared
 
 TEXTS = ("12 7 45", "-33", "3.14", "Evaluate -1520 - -1524 - (0 + 2 - 1 - -36).", "0", "90")
 

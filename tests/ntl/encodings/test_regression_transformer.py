@@ -5,7 +5,6 @@ import random
 
 import pytest
 import torch
-from conftest import shared
 from tolerances import assert_close
 
 from ntl.encodings.digits import TextEncoding, character_tokenizer, load_tokenizer, split_digits
@@ -16,6 +15,7 @@ from ntl.encodings.regression_transformer import (
     numerical_encodings,
 )
 from ntl.errors import UserError
+from tests.ntl.conftest import shared
 
 AWKWARD = (
     "12.3",

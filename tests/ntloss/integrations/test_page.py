@@ -41,12 +41,12 @@ def surroundings(folder: Path) -> dict[str, Any]:
         return made
 
     def make_sft_trainer(*_: Any, **__: Any) -> Any:
-        from test_integrations_trl import sft  # skips without TRL
+        from tests.ntloss.integrations.test_trl import sft  # skips without TRL
 
         return sft(folder, max_steps=1)
 
     def make_grpo_trainer(_: Any, reward: Any, **__: Any) -> Any:
-        from test_integrations_rewards import grpo  # skips without TRL
+        from tests.ntloss.integrations.test_rewards import grpo  # skips without TRL
 
         return grpo(folder, reward, max_steps=1)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import shared
 
 from ntl.config.compose import compose_config
 from ntl.config.names import format_setting
@@ -16,6 +15,7 @@ from ntl.data import Example, TaskData, format_number, load_task
 from ntl.data.tasks.gsm8k import normalize, parse_problem
 from ntl.data.tasks.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES
 from ntl.errors import UserError
+from tests.ntl.conftest import shared
 
 SIZES = {
     "mathematics_dataset": (312, 39, {"interpolate": 65, "extrapolate": 35}),
@@ -75,7 +75,7 @@ def test_samples_have_the_prepared_layout(load, name):
 
 
 def test_every_dataset_but_noisy_regression_has_a_sample_test():
-    # The sample of `tabular` is one CSV file (test_data_tabular.py).
+    # The sample of `tabular` is one CSV file (test_tabular.py).
     assert sorted([*SIZES, "noisy_regression", "tabular"]) == choices("dataset_args")
 
 

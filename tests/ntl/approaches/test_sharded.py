@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def test_a_sharded_model_has_the_same_loss_and_answers_as_an_unsharded_one():
-    worker = Path(__file__).with_name("sharded_worker.py")
+    worker = Path(__file__).parents[1] / "sharded_worker.py"
     command = [
         sys.executable,
         "-m",

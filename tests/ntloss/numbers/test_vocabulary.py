@@ -80,7 +80,7 @@ def warnings_of(call: Any) -> list[str]:
 @pytest.fixture(scope="session")
 def gsm8k() -> list[str]:
     """The test questions of GSM8K as lines of JSON (in NTLOSS_DATA, or `shared` beside the repository)."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     path = Path(os.environ.get("NTLOSS_DATA", root.parent / "shared" / "data")) / "gsm8k" / "test.jsonl"
     if not path.is_file():
         pytest.skip(f"no real data at {path}")

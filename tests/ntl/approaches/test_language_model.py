@@ -18,7 +18,6 @@ from approach_cases import (
     rows_of,
     saved,
 )
-from conftest import shared
 from tolerances import HALF_PRECISION, assert_close
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -27,6 +26,7 @@ from ntl.approaches.shapes import get_shape
 from ntl.config.settings import LossSettings, ModelSettings
 from ntl.errors import UserError
 from ntloss import NTLoss, criterion_names
+from tests.ntl.conftest import shared
 
 ENCODINGS = ("digits", "rt")
 

@@ -17,7 +17,6 @@ from approach_cases import (
     rows_of,
     saved,
 )
-from conftest import shared
 from tolerances import TWO_PATHS, assert_close, assert_identical
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -25,6 +24,7 @@ from ntl.approaches import IGNORE, build_approach
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.errors import UserError
 from ntloss import NTLoss
+from tests.ntl.conftest import shared
 
 GPT2 = {
     "model_type": "gpt2",

@@ -20,7 +20,7 @@ from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 
 pytest.importorskip("triton", reason="triton is not installed: it has wheels for Linux only")
 
-INTERPRETED = Path(__file__).with_name("interpreted_kernels.py")
+INTERPRETED = Path(__file__).parents[1] / "interpreted_kernels.py"
 
 
 CLASSES = "TestLogitsPath or TestShapes or TestAutograd"

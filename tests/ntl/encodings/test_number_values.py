@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from conftest import shared
 from tolerances import CANCELLATION, approx, assert_close
 
 from ntl.encodings.digits import character_tokenizer, load_tokenizer, split_digits
 from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_values
 from ntl.errors import UserError
+from tests.ntl.conftest import shared
 
 
 @pytest.fixture(scope="module", params=["shipped", "t5"])

@@ -231,7 +231,7 @@ SFT_WAYS = {
 
 @pytest.mark.parametrize("sft_way", SFT_WAYS)
 def test_an_sft_trainer_trains_on_the_column(sft_way: str, tmp_path: Path) -> None:
-    trl_tests = pytest.importorskip("test_integrations_trl")  # skips without TRL
+    trl_tests = pytest.importorskip("tests.ntloss.integrations.test_trl")  # skips without TRL
     from datasets import Dataset
     from trl import pack_dataset
 

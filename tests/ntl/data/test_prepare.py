@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import shared
 
 from ntl.cli import main
 from ntl.data import load_task
 from ntl.data.tasks import mathematics_dataset
 from ntl.data.tasks.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES
+from tests.ntl.conftest import shared
 
 PAIRS = 100
 OUTPUTS = ["test_extrapolate.txt", "test_interpolate.txt", "train.txt", "val.txt"]

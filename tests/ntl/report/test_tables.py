@@ -18,7 +18,7 @@ from ntl.report.style import styles
 from ntl.report.uncertainty import draw_calibration, draw_intervals
 from ntl.training.run_folder import Prediction, RunFolder, RunRecord
 
-PUBLISHED = Path(__file__).parents[2] / "results/miniature/runs"
+PUBLISHED = Path(__file__).parents[3] / "results/miniature/runs"
 NUMBERS = {
     "log_mae": 0.5,
     "log_r2": 0.25,
@@ -32,7 +32,7 @@ PREDICTIONS = [Prediction("q", str(i), str(i + 1), i + 1.0, float(i)) for i in r
 
 @pytest.fixture(autouse=True)
 def quick_figures(monkeypatch):
-    """Write figures without rendering them, which takes seconds; test_report_figures.py renders them."""
+    """Write figures without rendering them, which takes seconds; test_figures.py renders them."""
     monkeypatch.setattr(
         "matplotlib.figure.Figure.savefig", lambda figure, path, dpi: path.write_text("drawn")
     )

@@ -324,7 +324,7 @@ class TestTheCommand:
         self, tokenizer_folder: Path, run_inspect: Callable[..., str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tokenizer_folder)
-        page = Path(__file__).parents[2] / "docs" / "quickstart.md"
+        page = Path(__file__).parents[3] / "docs" / "quickstart.md"
         # The class had another name in transformers 4.
         out = run_inspect("gpt2").replace("GPT2TokenizerFast", "GPT2Tokenizer")
         assert out in page.read_text(encoding="utf-8")
