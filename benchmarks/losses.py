@@ -1,10 +1,10 @@
 """Measure time and memory of our and other losses: `make bench`, or `python benchmarks/losses.py`.
 
-    python benchmarks/losses.py --tables dense,linear          only some tables
-    python benchmarks/losses.py --quick                        tiny shapes, to check that everything runs
-    python benchmarks/losses.py --device cuda                  bfloat16 on a GPU, without the table `criteria`
-    python benchmarks/losses.py --markdown docs/benchmarks.md  also insert the tables into that page
-    python benchmarks/losses.py --against ../before/src        compare with another checkout
+    python benchmarks/losses.py --tables dense,linear  only some tables
+    python benchmarks/losses.py --quick                tiny shapes, to check that everything runs
+    python benchmarks/losses.py --device cuda          bfloat16 on a GPU, without the table `criteria`
+    python benchmarks/losses.py --markdown results/benchmarks/losses.md  also insert the tables into it
+    python benchmarks/losses.py --against ../before/src  compare with another checkout
 
 `--against` times our contenders (except those with the number term off) alternately in this source tree and
 in another. It reports the ratios new / old with their geometric mean, and measures nothing else.

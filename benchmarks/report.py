@@ -1,10 +1,9 @@
-"""Render measurements as tables, and compare them with the requirements."""
+"""Render measurements as tables."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,6 @@ def render(results: dict[str, Any]) -> str:
     }
     parts = [_machine(results)]
     parts += [f"### {title}\n\n{body}" for title, body in tables.values() if body]
-    every = set(results["options"]["tables"]) >= {m["table"] for m in measured} | {"criteria"}
-    asked = [row for row in requirements(results) if row.measured or every]
-    parts.append("### What was asked for\n\n" + _verdict(asked))
     if results["skipped"]:
         lines = [f"- {skipped['what']}: {skipped['reason']}" for skipped in results["skipped"]]
         parts.append("Not measured:\n\n" + "\n".join(lines))
@@ -77,142 +73,6 @@ def insert(text: str, page: Path, device: str) -> None:
     page.write_text(f"{before}{begin}\n{text}{end}{after}")
 
 
-@dataclass(frozen=True)
-class Requirement:
-    """A requirement, and the figures that it is compared with.
-
-    Args:
-        what: Description of the requirement.
-        measured: Figures, of which smaller ones are better; empty if nothing was measured.
-        must: Largest acceptable figure.
-        aim: The goal beyond the requirement.
-        at_least: Whether larger figures are better, and `must` is the smallest acceptable one.
-    """
-
-    what: str
-    measured: Sequence[float]
-    must: float
-    aim: str
-    at_least: bool = False
-
-    @property
-    def met(self) -> bool | None:
-        """Whether every figure is acceptable, or None without figures."""
-        if not self.measured:
-            return None
-        return min(self.measured) >= self.must if self.at_least else max(self.measured) <= self.must
-
-
-def requirements(results: dict[str, Any]) -> list[Requirement]:
-    """List the requirements with the figures of this run."""
-    measured = results["measurements"]
-
-    def time(table: str, name: str, baseline: str, **case: Any) -> list[float]:
-        return [ratio for ratio, _ in _time_ratios(_of(measured, table=table), name, baseline, **case)]
-
-    def memory(table: str, name: str, **case: Any) -> list[float]:
-        found = _of(measured, table=table, contender=name, criterion=None)
-        return [m["memory_buffers"] for m in _where(found, **case) if m["memory_buffers"] is not None]
-
-    if results["options"]["device"] == "cuda":
-        return _on_cuda(results, time, memory)
-    few, many = (lambda tokens: tokens < 4096), (lambda tokens: tokens >= 4096)
-    rows = [
-        Requirement(f"{OURS} over {c.CE}", time("dense", OURS, c.CE), 0.75, "0.45"),
-        Requirement(f"{OURS}{COMPILED} over {c.CE}", time("dense", OURS + COMPILED, c.CE), 0.55, "0.45"),
-        Requirement(
-            f"{OURS}{COMPILED} over {c.CE}{COMPILED}",
-            time("dense", OURS + COMPILED, c.CE + COMPILED),
-            1.05,
-            "1.00",
-        ),
-        Requirement(
-            f"{OURS}, memory beyond the logits (logits-sized buffers)", memory("dense", OURS), 1.1, "1.0"
-        ),
-        Requirement(f"{OURS}{COMPILED}, the same", memory("dense", OURS + COMPILED), 1.1, "1.0"),
-        # A few hundredths come from the number tokens' logits, page rounding and the interpreter.
-        Requirement(f"{OURS}{IN_PLACE}, the same", memory("dense", OURS + IN_PLACE), 0.1, "0"),
-        Requirement(
-            f"{OURS_LINEAR} over {c.HEAD}, 1k to 2k tokens",
-            time("linear", OURS_LINEAR, c.HEAD, tokens=few),
-            1.2,
-            "1.0",
-        ),
-        Requirement(
-            "the same, 4k tokens and more", time("linear", OURS_LINEAR, c.HEAD, tokens=many), 0.7, "0.5"
-        ),
-        Requirement(
-            f"{OURS_LINEAR}, memory beyond inputs and gradients, over 1/8 of the logits or 64 MiB",
-            [
-                m["memory_buffers"] * size / max(size / 8, 1 << 26)
-                for m in _of(measured, table="linear", contender=OURS_LINEAR)
-                if m["memory_buffers"] is not None and (size := c.Case(**m["case"]).logits_bytes)
-            ],
-            1.0,
-            "less",
-        ),
-    ]
-    for numbers, must in ((10, 1.02), (1110, 1.05)):
-        for path in PATHS:
-            figures = time("on_off", path, path + OFF, numbers=numbers.__eq__)
-            rows.append(Requirement(f"{path}: on over off, \\|N\\| = {numbers:,}", figures, must, "1.00"))
-    for numbers in (10, 1110):
-        for name in dict.fromkeys(m["criterion"] for m in _of(measured, table="criteria") if m["criterion"]):
-            pairs = _criterion_over(measured, name, c.CE, numbers)
-            must = 1.35 if numbers == 1110 and "smmd" in name.lower() else 1.05
-            what = f"{name}, \\|N\\| = {numbers:,}: over {c.CE}"
-            rows.append(
-                Requirement(what, [mine["median_ms"] / other["median_ms"] for mine, other in pairs], must, "")
-            )
-        pairs = _criterion_over(measured, "crps", "wasserstein", numbers)
-        figures = [mine["median_ms"] / other["median_ms"] for mine, other in pairs]
-        rows.append(Requirement(f"crps, \\|N\\| = {numbers:,}: over wasserstein", figures, 1.05, ""))
-    rows += _of_training(_of(measured, table="integrations"))
-    return rows
-
-
-def _on_cuda(
-    results: dict[str, Any], time: Callable[..., list[float]], memory: Callable[..., list[float]]
-) -> list[Requirement]:
-    """List the requirements on a GPU."""
-    measured = results["measurements"]
-    shares = [_roofline(m, results) for m in _of(measured, table="dense", contender=OURS)]
-    peaks = [
-        mine["memory_buffers"] / theirs["memory_buffers"]
-        for mine, theirs in _pairs(_of(measured, table="linear"), OURS_LINEAR, c.LIGER_LINEAR)
-        if mine["memory_buffers"] is not None and theirs["memory_buffers"]
-    ]
-    rows = [
-        Requirement(f"{OURS} over {c.LIGER}", time("dense", OURS, c.LIGER), 1.0, "less"),
-        Requirement(f"{OURS}, share of the memory bandwidth", shares, 0.85, "1", True),
-        Requirement(
-            f"{OURS}{IN_PLACE}, memory beyond the logits", memory("dense", OURS + IN_PLACE), 0.05, "0"
-        ),
-        Requirement(
-            f"{OURS_LINEAR} over {c.LIGER_LINEAR}", time("linear", OURS_LINEAR, c.LIGER_LINEAR), 1.0, "less"
-        ),
-        Requirement("the same, memory", peaks, 1.0, "less"),
-    ]
-    for numbers in (10, 1110):
-        for path in PATHS:
-            figures = time("on_off", path, path + OFF, numbers=numbers.__eq__)
-            rows.append(Requirement(f"{path}: on over off, \\|N\\| = {numbers:,}", figures, 1.01, "1.00"))
-    return rows + _of_training(_of(measured, table="integrations"))
-
-
-def _of_training(found: list[Measurement]) -> list[Requirement]:
-    models = list(dict.fromkeys(m["model"] for m in found))
-    rows = []
-    for name in (training.OURS, training.CHUNKED):
-        if name == training.OURS:
-            times = [training.time_over_stock(found, model, name) for model in models]
-            rows.append(Requirement(f"training step, {name} over {training.STOCK}", times, 1.02, "1.00"))
-        memory = [training.memory_over_stock(found, model, name) for model in models]
-        figures = [figure for figure in memory if figure is not None]
-        rows.append(Requirement(f"the same step, {name}: peak memory", figures, 1.0, "less"))
-    return rows
-
-
 def _integrations(measured: Sequence[Measurement]) -> str:
     found = _of(measured, table="integrations")
     if not found:
@@ -220,18 +80,6 @@ def _integrations(measured: Sequence[Measurement]) -> str:
     text = "Forward, backward and AdamW, over the stock model's; with the callback, a step that it measures, "
     text += "of which by default there is one in ten:\n\n"
     return text + _markdown(*training.table(found))
-
-
-def _verdict(rows: Iterable[Requirement]) -> str:
-    body = []
-    for row in rows:
-        figures = sorted(row.measured)
-        shown = "-"
-        if figures:
-            shown = " to ".join(dict.fromkeys(f"{figure:.2f}" for figure in (figures[0], figures[-1])))
-        must = f"{'≥' if row.at_least else '≤'} {row.must:g}"
-        body.append([row.what, shown, must, row.aim, {True: "yes", False: "**no**", None: "-"}[row.met]])
-    return _markdown(["what", "measured", "must", "aim", "met"], body)
 
 
 def _ratios_and_memory(measured: Sequence[Measurement], table: str, baseline: str) -> str:
@@ -339,23 +187,12 @@ def _roofline(measurement: Measurement, results: dict[str, Any]) -> float:
     return moved / (results["machine"]["bandwidth_gb_s"] * 1e9) / (measurement["median_ms"] / 1e3)
 
 
-def _time_ratios(
-    found: Sequence[Measurement], name: str, baseline: str, **case: Callable[[Any], bool]
-) -> list[tuple[float, dict[str, Any]]]:
-    pairs = _pairs(_where(found, **case), name, baseline)
-    return [(mine["median_ms"] / other["median_ms"], mine["case"]) for mine, other in pairs]
-
-
 def _pairs(found: Sequence[Measurement], name: str, baseline: str) -> list[tuple[Measurement, Measurement]]:
     """Pair the measurements of two contenders on the same case."""
     found = [m for m in found if m["criterion"] is None]
     others = {str(m["case"]): m for m in found if m["contender"] == baseline}
     mine = [m for m in found if m["contender"] == name]
     return [(m, others[str(m["case"])]) for m in mine if str(m["case"]) in others]
-
-
-def _where(found: Sequence[Measurement], **case: Callable[[Any], bool]) -> list[Measurement]:
-    return [m for m in found if all(fits(m["case"][field]) for field, fits in case.items())]
 
 
 def _of(measured: Sequence[Measurement], **fields: Any) -> list[Measurement]:

@@ -45,7 +45,7 @@ def test_tiny_shapes_give_tables_and_json(benchmarks, tmp_path, capsys):
     assert {"what": losses.c.CE + losses.COMPILED, "reason": "--no-compile"} in results["skipped"]
 
     text = capsys.readouterr().out
-    assert "What was asked for" in text
+    assert "### The number term: on against off" in text
     assert text == (tmp_path / "losses-cpu-quick.md").read_text() + "\n"
     assert page.read_text().startswith("before\n<!-- benchmark cpu: begin -->\n" + text[:20])
     assert page.read_text().endswith("<!-- benchmark cpu: end -->\nafter\n")
@@ -89,14 +89,6 @@ def test_peak_memory_is_that_of_one_run():
     assert 0.9 < int(done.stdout) / (1 << 26) < 1.1
 
 
-def test_a_requirement_is_met_only_if_every_figure_meets_it(benchmarks):
-    _, _, report = benchmarks
-    assert report.Requirement("time", [0.5, 0.75], 0.75, "0.45").met is True
-    assert report.Requirement("time", [0.5, 0.76], 0.75, "0.45").met is False
-    assert report.Requirement("bandwidth", [0.9, 0.6], 0.7, "0.85", at_least=True).met is False
-    assert report.Requirement("time", [], 0.75, "0.45").met is None
-
-
 def test_all_contenders_compute_the_same_cross_entropy(benchmarks):
     losses, *_ = benchmarks
     c = losses.c
@@ -135,16 +127,7 @@ def test_the_gpu_tables_can_be_rendered_from_cpu_measurements(benchmarks, tmp_pa
 
     results["options"]["device"] = "cuda"
     results["machine"]["bandwidth_gb_s"] = 3000
-    text = report.render(results)
-    assert "### Share of the memory bandwidth" in text
-    for row in report.requirements(results):
-        assert (
-            row.measured
-            or c.LIGER in row.what
-            or c.LIGER_LINEAR in row.what
-            or "memory" in row.what
-            or (c.COMPILED in row.what)
-        )
+    assert "### Share of the memory bandwidth" in report.render(results)
 
 
 def test_the_gpu_command_reports_a_missing_gpu(benchmarks, capsys):
