@@ -29,7 +29,7 @@ PAGES = ROOT / "build" / "pages"
 SITE = ROOT / "build" / "site"
 
 # In the navigation, and not below docs/.
-FILES = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"]
+FILES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"]
 COPIED = {".png", ".svg", ".pdf", ".csv", ".json", ".tex"}  # as they are; other files become pages
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "bash", ".toml": "toml", ".cff": "yaml"}
 # Inline links and images of Markdown, without those of code blocks and inline code.
@@ -117,7 +117,7 @@ def rewrite_links(text: str, source: Path, target: Path, linked: list[Path]) -> 
         file = Path(os.path.normpath(source.parent / path))
         if not file.is_file() and not (PAGES / page_of(file)).is_file():
             raise SiteError(f"{source.relative_to(ROOT)} links to {path}, which is no file of the repository")
-        if not file.is_relative_to(ROOT / "docs") and file != ROOT / "README.md":
+        if not file.is_relative_to(ROOT / "docs"):
             linked.append(file)
         return f"{opening}{os.path.relpath(PAGES / page_of(file), target.parent)}{anchor})"
 
@@ -133,7 +133,7 @@ def page_of(file: Path) -> str:
     path = file.relative_to(ROOT).as_posix()
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    if path == "README.md":  # the home page says the same
+    if path == "README.md":  # the home page
         return "index.md"
     keeps_name = file.suffix == ".md" or file.suffix in COPIED
     return f"repository/{path}" if keeps_name else f"repository/{path}.md"

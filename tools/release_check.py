@@ -140,7 +140,7 @@ def check_sdist(sdist: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     needed = {
         "tests/tolerances.py",
-        "docs/index.md",
+        "docs/quickstart.md",
         "mkdocs.yml",
         "Makefile",
         "CITATION.cff",
