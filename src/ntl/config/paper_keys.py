@@ -70,7 +70,8 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         beams=asked["beams"],
         max_new_tokens=asked["max_new_tokens"],
         batch_size=training["per_device_eval_batch_size"],
-        **reading_settings(config),
+        quantile_readings=tuple(_readings(asked)[1:]),
+        interval=asked["interval"],
     )
     check_combination(model, loss, generation.quantile_readings, bool(training.get("fsdp")))
     if training["do_only_eval"] and model.checkpoint is None:
@@ -101,6 +102,7 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         overwrite=training["overwrite_output_dir"],
         resume=bool(resume),
         checkpoint=Path(resume) if isinstance(resume, str) else None,
+        evaluation_name=asked["name"],
     )
 
 
@@ -128,7 +130,7 @@ def continued_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def evaluated_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by key, that an evaluation's results depend on, besides the model."""
     asked = {**config["dataset_args"], **effective_evaluation(config.get("evaluation", {}))}
-    return _flatten(asked, ("cache_dir", "samples_during_training"))
+    return _flatten(asked, ("cache_dir", "samples_during_training", "name"))
 
 
 def only_adds_readings(config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -168,13 +170,6 @@ def effective_evaluation(evaluation: Mapping[str, Any]) -> dict[str, Any]:
 def _readings(evaluation: Mapping[str, Any]) -> list[str]:
     """Return the readings of an evaluation in the order of `READINGS`, which always include `greedy`."""
     return [name for name in READINGS if name == "greedy" or name in evaluation.get("read", ())]
-
-
-def reading_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `GenerationSettings` that set the readings besides `greedy`."""
-    asked = config.get("evaluation", {})
-    interval = asked.get("interval", GenerationSettings.interval)
-    return {"quantile_readings": tuple(_readings(asked)[1:]), "interval": interval}
 
 
 def with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

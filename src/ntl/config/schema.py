@@ -73,9 +73,8 @@ class Evaluation:
         default_factory=lambda: ["greedy"]
     )  # of the model's distribution; greedy is always included
     interval: Share = 0.9  # share of that distribution between the lower and the upper quantile
-    name: Annotated[str, text("the name of a folder", "few")] | None = (
-        None  # of its folder in the run's; null: made from its options
-    )
+    # folder of an evaluation that is not the run's own; null: made from its options; own: replaces the run's
+    name: Annotated[str, text("the name of a folder", "few")] | None = None
 
 
 @dataclass
@@ -151,6 +150,7 @@ class TrainingArgs:
     greater_is_better: bool | None = False
     bf16: bool = False
     use_cpu: bool = False
+    num_train_epochs: Annotated[float, above(0)] = MISSING  # with max_steps=-1, instead of steps
     report_to: Any = "none"  # wandb, tensorboard
     disable_tqdm: bool | None = None  # null: progress bars only in a terminal
 

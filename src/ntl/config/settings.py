@@ -111,6 +111,7 @@ class RunSettings:
         overwrite: Whether a run in the output folder is deleted.
         resume: Whether to continue the run in the output folder.
         checkpoint: Checkpoint to continue from. None: the latest one.
+        evaluation_name: Name of an evaluation's folder. None: made from its options.
     """
 
     config: Mapping[str, Any]
@@ -128,6 +129,7 @@ class RunSettings:
     overwrite: bool = False
     resume: bool = False
     checkpoint: Path | None = None
+    evaluation_name: str | None = None
 
     @property
     def dataset(self) -> str:

@@ -235,7 +235,11 @@ def describe_evaluations(dataset: Dataset) -> list[str]:
     settings: Counter[str] = Counter()
     for run in dataset.runs:
         asked = effective_evaluation(run.record.config.get("evaluation", {}))
-        values = (f"{key}={format_setting(asked[key])}" for key in asked if key != "samples_during_training")
+        values = (
+            f"{key}={format_setting(asked[key])}"
+            for key in asked
+            if key not in ("samples_during_training", "name")
+        )
         settings[", ".join(values) or "unrecorded settings"] += 1
     lines = ["Evaluated with " + "; ".join(_counted(settings) if len(settings) > 1 else settings) + "."]
     if others := Counter(evaluation.path.name for evaluation in other_evaluations(dataset.runs)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -22,18 +21,17 @@ import ntloss
 from ntl.approaches import Approach
 from ntl.approaches.answer_format import FORMAT_KEYS
 from ntl.config.paper_keys import (
-    READING_KEYS,
     continued_settings,
     evaluated_settings,
     only_adds_readings,
-    reading_settings,
     with_evaluation_of,
 )
-from ntl.config.settings import GenerationSettings, RunSettings
+from ntl.config.settings import RunSettings
 from ntl.data import TaskData
 from ntl.errors import UserError, describe
-from ntl.training.run_folder import CHECKPOINT, RunFolder, RunRecord
+from ntl.training.run_folder import CHECKPOINT, RunFolder, RunRecord, options_name
 
+OWN = "own"  # the name of a run's own evaluation, which it replaces
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy")
 
 
@@ -123,7 +121,7 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
                 return None
             if only_adds_readings(record.config, settings.config):
                 model = replace(settings.model, checkpoint=str(folder))
-                return replace(settings, only_evaluate=True, model=model)
+                return replace(settings, only_evaluate=True, model=model, evaluation_name=OWN)
             differing = _differing(evaluated_settings, settings, record)
         if differing and not overwrite:
             key, (there, here) = next(iter(differing.items()))
@@ -197,69 +195,61 @@ def evaluated_record(settings: RunSettings) -> RunRecord:
     return replace(source, dataset=record.dataset, steps=steps, config=config, status="running")
 
 
-def place_evaluation(
-    settings: RunSettings, data: TaskData
-) -> tuple[RunFolder, RunRecord, GenerationSettings]:
-    """Choose the folder of an evaluation, so that it does not replace the results of another one.
+def open_evaluation(settings: RunSettings, data: TaskData) -> tuple[RunFolder, RunRecord]:
+    """Find the folder of an evaluation, and make the content of its `run.json`; nothing is written.
 
-    A run's own evaluation is the one at the end of its training or, in a folder where nothing was trained,
-    the first one. An evaluation with the same settings, or with more readings, is written to the same folder.
-    If an evaluation differs only by having fewer readings, the run's own evaluation contains it. One with
-    another model, other decoding settings or other questions gets a folder named after the differences.
-
-    Returns:
-        The folder of the run or a folder for this evaluation inside it, the content of its `run.json`, and
-        the decoding settings to use there, which may include more readings than requested. Nothing is
-        written.
+    A run's own evaluation, in the run's folder, is the one at the end of its training or, where nothing was
+    trained, the first one. Another one has the folder `evaluations/<name>` in it, with `evaluation.name` or,
+    by default, the options that differ from the run's own. The name `own` replaces the run's own evaluation.
 
     Raises:
-        UserError: A file in the folder cannot be read.
+        UserError: The folder holds another evaluation, or a file in it cannot be read.
     """
-    folder, record = _place(settings, data)
-    return folder, record, replace(settings.generation, **reading_settings(record.config))
-
-
-def _place(settings: RunSettings, data: TaskData) -> tuple[RunFolder, RunRecord]:
-    """Choose the folder of an evaluation and the content of its `run.json`."""
     run = RunFolder(settings.output_dir)
-    if not run.holds_run():  # nothing was trained here
+    if not run.holds_run():
         return run, evaluated_record(settings)
     record = run.record()
-    extended = replace(record, config=with_evaluation_of(record.config, settings.config))
-    if not settings.only_evaluate and record.status != "finished":
-        return run, extended
-    differences = _differences(settings, record)
-    if differences.keys() <= READING_KEYS:
-        differences |= _other_questions(run, data)
-    if differences.keys() <= READING_KEYS:
-        if only_adds_readings(settings.config, record.config):
-            return run, record
-        if only_adds_readings(record.config, settings.config):
-            return run, extended
-    if "model" in differences:
-        record = evaluated_record(settings)
     config = with_evaluation_of(record.config, settings.config)
-    folder = run.evaluation(differences)
-    # The questions may have changed since an evaluation with these differences.
-    folder = run.evaluation(differences | _other_questions(folder, data))
-    return folder, replace(record, config=config, status="running")
+    is_end_of_training = not settings.only_evaluate and record.status != "finished"
+    if is_end_of_training or settings.evaluation_name == OWN:
+        return run, replace(record, config=config)
+    differences = _differences(settings, record)
+    folder = run
+    if differences or settings.evaluation_name is not None:
+        folder = run.evaluation(settings.evaluation_name or options_name(differences))
+        source = evaluated_record(settings) if "model" in differences else record
+        config = with_evaluation_of(source.config, settings.config)
+        record = replace(source, config=config, status="running")
+    if folder.holds_run():
+        _check_same_evaluation(folder, replace(record, config=config), data)
+    return folder, replace(record, config=config)
+
+
+def _check_same_evaluation(folder: RunFolder, record: RunRecord, data: TaskData) -> None:
+    """Raise a UserError if a folder holds an evaluation of other options, questions or weights."""
+    held = folder.record()
+    there, here = ({**evaluated_settings(r.config), "steps": r.steps} for r in (held, record))
+    differing = [key for key in sorted({*there, *here}) if there.get(key) != here.get(key)]
+    if held.config.get("evaluated") != record.config.get("evaluated"):
+        differing.append("model_args.model_name_or_path")
+    if any(folder.questions(test) not in (None, given) for test, given in data.fingerprints.items()):
+        differing.append("questions")
+    if differing:
+        raise UserError(
+            f"{folder} holds an evaluation with other {', '.join(differing)}; expected a new folder, or the "
+            "same evaluation, which continues. Pass evaluation.name=NAME to keep both, or "
+            f"evaluation.name={OWN} to replace the run's own evaluation."
+        )
 
 
 def _differences(settings: RunSettings, record: RunRecord) -> dict[str, Any]:
-    """Return the settings of an evaluation that differ from those of a record."""
+    """Return the options of an evaluation that differ from those of a record."""
     differences = {key: here for key, (_, here) in _differing(evaluated_settings, settings, record).items()}
     if settings.only_evaluate:
         own = (settings.output_dir, Path(str(record.config.get("evaluated"))))
         if Path(str(settings.model.checkpoint)).resolve() not in [path.resolve() for path in own]:
             differences["model"] = settings.model.checkpoint
     return differences
-
-
-def _other_questions(folder: RunFolder, data: TaskData) -> dict[str, Any]:
-    """Return a setting that identifies the questions, if a folder holds answers to different questions."""
-    if all(folder.questions(test) in (None, given) for test, given in data.fingerprints.items()):
-        return {}
-    return {"questions": hashlib.sha256("".join(data.fingerprints.values()).encode()).hexdigest()[:8]}
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:

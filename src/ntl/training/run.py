@@ -22,7 +22,7 @@ from ntl.config.settings import RunSettings
 from ntl.data import TaskData, evenly_spaced, load_task
 from ntl.errors import UserError, describe
 from ntl.evaluation import check_readings, describe_metrics, evaluate, evaluate_tests
-from ntl.training.folders import check_checkpoint, check_folder, open_folder, place_evaluation
+from ntl.training.folders import check_checkpoint, check_folder, open_evaluation, open_folder
 from ntl.training.run_folder import Metrics, RunFolder
 from ntl.training.token_cache import tokenize
 from ntl.training.trainer import ApproachTrainer
@@ -170,12 +170,12 @@ def answer_tests(
     """
     parts = {"validation": data.validation, **data.tests}
     data = replace(data, tests={name: evenly_spaced(part, settings.samples) for name, part in parts.items()})
-    folder, record, generation = place_evaluation(settings, data)
+    folder, record = open_evaluation(settings, data)
     if arguments.should_save and not folder.holds_run():
         folder.write_record(record)
     results, started = {}, time.monotonic()
     identity = {"steps": record.steps}
-    for test, metrics, is_new in evaluate_tests(approach, data, generation, folder, identity, model):
+    for test, metrics, is_new in evaluate_tests(approach, data, settings.generation, folder, identity, model):
         took = f"{time.monotonic() - started:.1f} s" if is_new else "answered before"
         say(f"{test}: {describe_metrics(metrics)}, {took}")
         results[test], started = metrics, time.monotonic()

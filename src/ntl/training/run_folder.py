@@ -5,7 +5,7 @@
     evaluation.json           test set -> what was evaluated and how; decides whether results are reused
     predictions_<test>.jsonl  one line per question: question, answer, text, predicted, true (, lower, ...)
     learning_curve.jsonl      one line per evaluation during training: step, eval_loss, eval_mae, ...
-    evaluations/<settings>/   the first four files, for an evaluation with settings other than the run's own
+    evaluations/<name>/       the first four files, for an evaluation that is not the run's own
 
 Files are written atomically: if a run is killed, each file holds either its old or its new content.
 """
@@ -27,7 +27,7 @@ from ntl.errors import UserError
 FORMAT = 1
 EVALUATIONS = "evaluations"
 CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
-LONGEST_NAME = 120  # longer folder names are cut and end in a hash
+LONGEST_NAME = 60  # longer folder names are cut and end in a hash
 
 Metrics = dict[str, float | None]
 
@@ -109,16 +109,12 @@ class RunFolder:
         """Return whether a run was started in this folder."""
         return self.record_path.exists()
 
-    def evaluation(self, settings: Mapping[str, Any]) -> RunFolder:
-        """Return the folder of an evaluation whose settings differ from the run's own; it need not exist."""
-        name = ",".join(f"{key}={format_setting(settings[key])}" for key in sorted(settings))
-        name = quote(name, safe="=,[]")
-        if len(name) > LONGEST_NAME:
-            name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-        return RunFolder(self.path / EVALUATIONS / name)
+    def evaluation(self, name: str) -> RunFolder:
+        """Return the folder of an evaluation that is not the run's own; it need not exist."""
+        return RunFolder(self.path / EVALUATIONS / quote(name, safe="=,[] "))
 
     def evaluations(self) -> list[RunFolder]:
-        """List the existing evaluations with other settings, sorted by name."""
+        """List the existing evaluations that are not the run's own, sorted by name."""
         return [RunFolder(path.parent) for path in sorted((self.path / EVALUATIONS).glob("*/run.json"))]
 
     def record(self) -> RunRecord:
@@ -205,6 +201,14 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         before = [p for p in self.curve() if p["step"] < point["step"]]
         _write_lines(self.curve_path, [*before, point])
+
+
+def options_name(options: Mapping[str, Any]) -> str:
+    """Make a name of options: `beams=1,samples=20`. Long ones are cut and end in a hash."""
+    name = ",".join(f"{key}={format_setting(options[key])}" for key in sorted(options))
+    if len(name) > LONGEST_NAME:
+        name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return name
 
 
 def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:

@@ -208,7 +208,7 @@ def test_exact_numbers_come_first_and_runs_without_them_have_no_mean(tmp_path):
 def test_the_report_names_the_evaluations_that_it_shows_and_omits(tmp_path):
     config = {"evaluation": {"beams": 4, "samples": None, "samples_during_training": 50}}
     run = make_run(tmp_path / "runs/a", "T5", 0, config=config)
-    few = run.evaluation({"samples": 20})
+    few = run.evaluation("samples=20")
     make_run(few.path, "T5", 0, 0.9, config={"evaluation": {**config["evaluation"], "samples": 20}})
     assert report(tmp_path) == 0
     assert [row["interpolate accuracy"] for row in rows_of(tmp_path)] == ["0.5"]

@@ -6,7 +6,7 @@ import pytest
 
 from ntl.data.files import write_atomically
 from ntl.errors import UserError
-from ntl.training.run_folder import Prediction, RunFolder, RunRecord, find_runs
+from ntl.training.run_folder import Prediction, RunFolder, RunRecord, find_runs, options_name
 
 RECORD = RunRecord("vanilla_t5_ntl", "T5 + NTL-WAS", "arithmetic", 7, {"loss": {"weight": 0.3}})
 
@@ -72,7 +72,7 @@ def test_an_evaluated_checkpoint_is_not_found_as_a_second_run(tmp_path):
 
 def test_evaluations_with_other_settings_are_found_only_on_request(tmp_path):
     run = RunFolder(tmp_path / "run")
-    few, greedy = run.evaluation({"samples": 20}), run.evaluation({"samples": None, "beams": 1})
+    few, greedy = run.evaluation("samples=20"), run.evaluation(options_name({"samples": None, "beams": 1}))
     for folder in (run, few, greedy):
         folder.write_record(RECORD)
     assert [folder.path.name for folder in run.evaluations()] == ["beams=1,samples=null", "samples=20"]
@@ -83,7 +83,7 @@ def test_evaluations_with_other_settings_are_found_only_on_request(tmp_path):
 
 def test_long_settings_with_special_characters_have_distinct_folders(tmp_path):
     paths = ["a/" * 200 + end for end in "xy"]
-    folders = [RunFolder(tmp_path).evaluation({"model": path}).path for path in paths]
+    folders = [RunFolder(tmp_path).evaluation(options_name({"model": path})).path for path in paths]
     assert folders[0] != folders[1]
     assert all(folder.parent == tmp_path / "evaluations" and len(folder.name) < 200 for folder in folders)
 
