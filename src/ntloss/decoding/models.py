@@ -3,21 +3,29 @@
 Encoder-decoder models run their encoder and the decoder's first tokens once, causal models their prompt. A
 `Branch` is a selection of these rows with a copy of their cache. No class of transformers is imported: a
 cache is copied tensor by tensor, which works for attention and Mamba caches of transformers 4.57 and 5.
+
+Each row has the prompt's cache. For attention, that is 2 * layers * key-value heads * head size * tokens
+numbers, 46 kB a token for SmolLM2-135M in float32. While rows are copied, there are two copies.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 _USED = ("input_ids", "attention_mask")
 _IGNORED = ("token_type_ids",)  # some tokenizers return them for models that do not use them
+# Largest total variation between the next token's probabilities of a padded prompt and of the same without.
+_SAME = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
+_HEAD_ROWS = 8192  # rows of a half-precision head that are converted to float32 at a time
 
 
 @dataclass
@@ -32,32 +40,54 @@ class Prompt:
     """A batch of prompts, run once.
 
     Args:
-        model: transformers' encoder-decoder or causal language model, in evaluation mode.
+        model: transformers' encoder-decoder or causal language model, in evaluation mode, also wrapped by
+            PEFT, `torch.compile` or data parallelism.
         inputs: what a tokenizer returns: `input_ids` and `attention_mask`, `[batch, seq]`.
         prefix_ids: tokens that every answer starts with.
 
     Raises:
-        TypeError: inputs of another kind, or a model without a cache.
-        ValueError: a model in training mode, padding on the right of a causal model's prompt, or no start
-            token for a decoder.
+        TypeError: inputs of another kind, a model without a cache, or one with learned prompts of PEFT.
+        ValueError: a model in training mode, padding on the right of a causal model's prompt, on the left of
+            a model that does not support it, logits that are NaN, or no start token for a decoder.
     """
 
     def __init__(self, model: Any, inputs: Mapping[str, Tensor], prefix_ids: Sequence[int] = ()):
+        inner = _innermost(model)
         input_ids, mask = _check_inputs(model, inputs)
         self.counts = Counts()
         prefix = input_ids.new_tensor(list(prefix_ids)).expand(len(input_ids), -1)
-        if model.config.is_encoder_decoder:
-            start = input_ids.new_full((len(input_ids), 1), _start_token(model))
-            encoded = model.get_encoder()(input_ids=input_ids, attention_mask=mask)[0]
-            empty = Branch(_EncoderDecoder(model, encoded), self.counts, mask, decoder=True)
+        # Replicas on several devices would have to merge their caches.
+        model = model.module if isinstance(model, nn.DataParallel) else model
+        if inner.config.is_encoder_decoder:
+            start = input_ids.new_full((len(input_ids), 1), _start_token(inner))
+            input_ids, mask = _pad_right(input_ids, mask)
+            encoded = inner.get_encoder()(input_ids=input_ids, attention_mask=mask)
+            empty = Branch(_EncoderDecoder(model, inner, encoded), self.counts, mask, decoder=True)
             tokens = torch.cat([start, prefix], dim=-1)
         else:
-            _check_left_padding(mask)
+            padded = _is_padded_on_left(mask)
+            call = _Causal(model, inner, padded)
             # `extend` adds the prompt's mask together with its tokens.
-            empty = Branch(_Causal(model), self.counts, mask[:, :0], padding=mask)
+            empty = Branch(call, self.counts, mask[:, :0], padding=mask)
             tokens = torch.cat([input_ids, prefix], dim=-1)
         self.logits = empty.extend(tokens)[:, -1]
         self.root = replace(empty, padding=None)
+        if not inner.config.is_encoder_decoder and padded and not call.positions:
+            self._check_padding(call, tokens, mask)
+        _check_logits(self.logits)
+
+    def _check_padding(self, call: _Causal, tokens: Tensor, mask: Tensor) -> None:
+        """Run the prompt with the most padding without it; raise a ValueError if that changes its logits."""
+        row = int(mask.sum(-1).argmin())
+        alone = tokens[row : row + 1, int((mask[row] == 0).sum()) :]
+        logits = Branch(call, self.counts, mask[:1, :0]).extend(alone)[0, -1]
+        difference = (logits.softmax(-1) - self.logits[row].softmax(-1)).abs().sum().item() / 2
+        if difference > _SAME[next(call.inner.parameters()).dtype]:
+            raise ValueError(
+                f"{type(call.inner).__name__} does not support padding on the left: without its padding, "
+                f"prompt {row} has other next tokens (total variation {difference:.2g}). Pass prompts of one "
+                "length at a time."
+            )
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -131,44 +161,47 @@ class Branch:
 
 
 class _EncoderDecoder:
-    def __init__(self, model: Any, encoded: Tensor):
-        self.model, self.encoded = model, encoded
+    def __init__(self, model: Any, inner: Any, encoded: Any):
+        self.model, self.inner, self.encoded = model, inner, encoded
 
     def __call__(self, branch: Branch, tokens: Tensor) -> tuple[Tensor, Any]:
         encoded = self.encoded
         if branch.cache is not None:
             if not hasattr(branch.cache, "cross_attention_cache"):
                 raise TypeError(
-                    f"{type(self.model).__name__} returned a {type(branch.cache).__name__}: expected an "
+                    f"{type(self.inner).__name__} returned a {type(branch.cache).__name__}: expected an "
                     "EncoderDecoderCache, with the keys of the encoder's output"
                 )
             # The encoder's output is already in the cache. A view of the right shape is passed, so that no
             # rows are copied.
-            encoded = encoded[:1].expand(len(tokens), -1, -1)
-        output = self.model(
-            encoder_outputs=(encoded,),
-            attention_mask=branch.mask,
-            decoder_input_ids=tokens,
-            past_key_values=branch.cache,
-            use_cache=True,
-        )
-        return output.logits, output.past_key_values
+            states = encoded[0][:1].expand(len(tokens), -1, -1)
+            encoded = (states,) if isinstance(encoded, tuple) else type(encoded)(last_hidden_state=states)
+        with _float32_logits(self.inner):
+            output = self.model(
+                encoder_outputs=encoded,
+                attention_mask=branch.mask,
+                decoder_input_ids=tokens,
+                past_key_values=branch.cache,
+                use_cache=True,
+            )
+        return output.logits, getattr(output, "past_key_values", None)
 
 
 class _Causal:
-    def __init__(self, model: Any):
-        self.model = model
-        accepted = inspect.signature(model.forward).parameters
+    def __init__(self, model: Any, inner: Any, padded: bool):
+        self.model, self.inner, self.padded = model, inner, padded
+        accepted = _parameters(inner)
         self.recurrent = "cache_params" in accepted
         self.positions = "position_ids" in accepted
+        self.first = _first_position(inner)
         # Mamba in transformers 4 needs the position of the token after its cache; later versions do not.
         self.cache_position = self.recurrent and "cache_position" in accepted
         self.keep = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
 
     def __call__(self, branch: Branch, tokens: Tensor) -> tuple[Tensor, Any]:
         options: dict[str, Any] = {} if branch.cache is not None else dict(self.keep)
-        if self.positions:
-            positions = (branch.mask.cumsum(-1) - 1).clamp(min=0)
+        if self.positions and self.padded:
+            positions = (branch.mask.cumsum(-1) - 1).clamp(min=0) + self.first
             options["position_ids"] = positions[:, -tokens.shape[-1] :]
         if not self.recurrent:
             options["past_key_values"] = branch.cache
@@ -178,10 +211,81 @@ class _Causal:
             if branch.cache is None:
                 options["attention_mask"] = branch.mask
             elif self.cache_position:
-                seen = max(branch.mask.shape[-1], self.model.config.conv_kernel)
+                seen = max(branch.mask.shape[-1], self.inner.config.conv_kernel)
                 options["cache_position"] = torch.tensor([seen], device=tokens.device)
-        output = self.model(input_ids=tokens, use_cache=True, **options)
-        return output.logits, output.cache_params if self.recurrent else output.past_key_values
+        with _float32_logits(self.inner):
+            output = self.model(input_ids=tokens, use_cache=True, **options)
+        return output.logits, getattr(output, "cache_params" if self.recurrent else "past_key_values", None)
+
+
+@contextmanager
+def _float32_logits(inner: Any) -> Iterator[None]:
+    """Let a head of half precision return float32 logits; what the model does with them follows in float32.
+
+    Logits of 20 are 0.125 apart in bfloat16, which moves quantiles more than the rounding of all layers.
+    """
+    head = inner.get_output_embeddings()
+    if type(head) is not nn.Linear:  # adapters and quantized heads do more than multiply
+        yield
+        return
+
+    def again(head: nn.Linear, args: tuple[Tensor, ...], logits: Tensor) -> Tensor | None:
+        # A compiled graph would keep the hook after its removal.
+        half = logits.dtype in (torch.bfloat16, torch.float16) and not torch.compiler.is_compiling()
+        if not half or args[0].device != head.weight.device:
+            return None
+        states, exact = args[0].float(), torch.empty_like(logits, dtype=torch.float32)
+        with torch.autocast(states.device.type, enabled=False):
+            for i in range(0, len(head.weight), _HEAD_ROWS):
+                bias = None if head.bias is None else head.bias[i : i + _HEAD_ROWS].float()
+                rows = head.weight[i : i + _HEAD_ROWS].float()
+                exact[..., i : i + _HEAD_ROWS] = F.linear(states, rows, bias)
+        return exact
+
+    hook = head.register_forward_hook(again)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _innermost(model: Any) -> Any:
+    """Return the model of transformers inside PEFT, `torch.compile` and data parallelism."""
+    outer = model
+    while True:
+        if any(config.is_prompt_learning for config in _adapters(model)):
+            raise TypeError(
+                f"{type(model).__name__} puts learned prompts in front of the tokens: expected a model with "
+                "the tokens' embeddings alone, such as one with LoRA"
+            )
+        children = list(model.children()) if isinstance(model, nn.Module) else []
+        if hasattr(model, "get_base_model"):
+            model = model.get_base_model()
+        elif len(children) == 1 and "input_ids" not in _parameters(model):
+            model = children[0]
+        else:
+            break
+    if not hasattr(model, "config"):
+        raise TypeError(f"model: expected a language model of transformers, given {type(outer).__name__}")
+    return model
+
+
+def _adapters(model: Any) -> list[Any]:
+    adapters = getattr(model, "peft_config", {}) if hasattr(model, "get_base_model") else {}
+    return list(adapters.values())
+
+
+def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of its class's forward; an instance's may be patched."""
+    return inspect.signature(type(model).forward).parameters
+
+
+def _first_position(inner: nn.Module) -> int:
+    """Return the position of the first token: RoBERTa's positions up to that of padding are unused."""
+    for name, module in inner.named_modules():
+        if "position" in name and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            return module.padding_idx + 1
+    return 0
 
 
 def end_tokens(model: Any, eos_token_id: int | Sequence[int] | None) -> list[int]:
@@ -190,6 +294,7 @@ def end_tokens(model: Any, eos_token_id: int | Sequence[int] | None) -> list[int
     Raises:
         ValueError: neither is known.
     """
+    model = _innermost(model)
     for source in (None, getattr(model, "generation_config", None), model.config):
         given = eos_token_id if source is None else getattr(source, "eos_token_id", None)
         if given is not None:
@@ -244,12 +349,36 @@ def _check_inputs(model: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Ten
     return input_ids, torch.ones_like(input_ids) if mask is None else mask
 
 
-def _check_left_padding(mask: Tensor) -> None:
-    # As a sum over the batch: one synchronization.
-    if bool(((mask[:, 1:] < mask[:, :-1]).any() | (mask[:, -1] == 0).any()).item()):
+def _is_padded_on_left(mask: Tensor) -> bool:
+    # Both at once: one synchronization.
+    right, padded = torch.stack(
+        [(mask[:, 1:] < mask[:, :-1]).any() | (mask[:, -1] == 0).any(), (mask == 0).any()]
+    ).tolist()
+    if right:
         raise ValueError(
             "a prompt has padding on its right, where the answer should begin. Expected prompts of a "
             "decoder-only model to be padded on the left: set tokenizer.padding_side = 'left'."
+        )
+    return bool(padded)
+
+
+def _pad_right(input_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Move the padding on the left of an encoder's inputs to their right.
+
+    Encoders with learned positions count them from the first column.
+    """
+    columns = torch.arange(mask.shape[-1], device=mask.device)
+    leading = (mask.cumsum(-1) == 0).sum(-1, keepdim=True)
+    order = (columns + leading) % mask.shape[-1]
+    return input_ids.gather(-1, order), mask.gather(-1, order)
+
+
+def _check_logits(logits: Tensor) -> None:
+    if bool((rows := logits.isnan().any(-1)).any()):
+        raise ValueError(
+            f"the model's logits are NaN for prompts {rows.nonzero().squeeze(-1).tolist()}. "
+            "Some attention layers are NaN for padding in a precision other than float32: try model.float(), "
+            "or one prompt at a time."
         )
 
 

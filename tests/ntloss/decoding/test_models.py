@@ -1,0 +1,204 @@
+"""Models of many families, plain and wrapped: a padded batch gives the quantiles of single prompts."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from decoding_cases import END, PAD, assert_quantile, batch_of, fixed_width, make_model, next_token, texts_of
+from tolerances import DISTRIBUTION, assert_close
+
+from ntloss import NumberVocabulary
+from ntloss.decoding import number_quantiles
+
+transformers = pytest.importorskip("transformers")
+
+DIGITS = NumberVocabulary.from_mapping({2 + d: str(d) for d in range(4)}, vocab_size=12)
+QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
+QUANTILES = (0.1, 0.3, 0.5, 0.9)
+SIZE = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+GPT = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64}
+BART = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "max_position_embeddings": 64,
+    "decoder_start_token_id": PAD,
+}
+# The class and its configuration, of the families whose positions are absolute or come from the mask.
+CAUSAL: dict[str, dict[str, Any]] = {
+    "GPT2LMHeadModel": GPT,
+    "GPTBigCodeForCausalLM": GPT,
+    "OPTForCausalLM": {
+        "hidden_size": 16,
+        "ffn_dim": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 64,
+        "word_embed_proj_dim": 16,
+    },
+    "GPTNeoForCausalLM": {
+        "hidden_size": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "max_position_embeddings": 64,
+        "attention_types": [[["global", "local"], 1]],
+        "window_size": 4,
+    },
+    "BloomForCausalLM": {"hidden_size": 16, "n_layer": 2, "n_head": 2},
+    "XGLMForCausalLM": {"d_model": 16, "ffn_dim": 32, "num_layers": 2, "attention_heads": 2},
+    "RobertaForCausalLM": {**SIZE, "is_decoder": True, "max_position_embeddings": 64},
+    "LlamaForCausalLM": SIZE,
+}
+ENCODER_DECODER: dict[str, dict[str, Any]] = {
+    "BartForConditionalGeneration": BART,
+    "PegasusForConditionalGeneration": BART,
+    "T5ForConditionalGeneration": {
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 32,
+        "num_layers": 1,
+        "num_heads": 2,
+        "decoder_start_token_id": PAD,
+    },
+}
+
+
+def make(name: str, **options: Any) -> Any:
+    """A random model of a class, with large weights, so that a wrong position shows."""
+    torch.manual_seed(0)
+    kind = getattr(transformers, name)
+    tokens = {"vocab_size": 12, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": None}
+    given = {**CAUSAL, **ENCODER_DECODER}.get(name, {})
+    model = kind(kind.config_class(**{**tokens, **given, **options})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.5)
+    return model
+
+
+def check(plain: Any, model: Any, side: str = "left", precision: torch.dtype = torch.float32) -> None:
+    """The batch's quantiles against all numbers that the plain model writes behind each prompt alone."""
+    found = number_quantiles(model, batch_of(QUESTIONS, side), DIGITS, QUANTILES, digits=2)
+    for question, values in zip(QUESTIONS, found.values.tolist(), strict=True):
+        numbers, _ = fixed_width(next_token(plain, torch.tensor(question)), texts_of(DIGITS), digits=2)
+        for value, quantile in zip(values, QUANTILES, strict=True):
+            assert_quantile(value, quantile, numbers, DISTRIBUTION[precision])
+
+
+def with_lora(model: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    target = ["c_attn"] if "c_attn" in str(model) else "all-linear"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # GPT-2's layers are transposed
+        return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=target, task_type="CAUSAL_LM"))
+
+
+class Wrapper(torch.nn.Module):
+    """A wrapper of one's own."""
+
+    def __init__(self, wrapped: Any):
+        super().__init__()
+        self.wrapped, self.config = wrapped, wrapped.config
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.wrapped(*args, **kwargs)
+
+
+WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda model: model,
+    "peft": with_lora,
+    "parallel": torch.nn.DataParallel,
+    "own": Wrapper,
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("name", CAUSAL)
+def test_a_wrapped_models_padded_batch_gives_the_quantiles_of_single_prompts(name: str, wrapper: str) -> None:
+    # Adapters start at zero, so the wrapped model's numbers are the plain one's.
+    check(make(name), WRAPPERS[wrapper](make(name)).eval())
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_a_compiled_models_padded_batch_gives_the_quantiles_of_single_prompts(adapted: bool) -> None:
+    torch._dynamo.reset()
+    model = make("GPT2LMHeadModel")
+    compiled = torch.compile(with_lora(model).eval() if adapted else model, backend="eager")
+    check(make("GPT2LMHeadModel"), compiled)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", ENCODER_DECODER)
+def test_an_encoders_padding_may_be_on_either_side(name: str, side: str) -> None:
+    check(make(name), make(name), side)
+    check(make(name), Wrapper(make(name)).eval(), side)
+
+
+def test_a_family_that_cannot_be_padded_on_the_left_is_an_error() -> None:
+    model = make("BartForCausalLM", **BART, is_decoder=True, is_encoder_decoder=False)
+    with pytest.raises(ValueError, match="prompts of one length"):
+        check(model, model)
+    found = number_quantiles(model, batch_of(QUESTIONS[:1]), DIGITS, (0.5,), digits=2)
+    numbers, _ = fixed_width(next_token(model, torch.tensor(QUESTIONS[0])), texts_of(DIGITS), digits=2)
+    assert_quantile(found.values.item(), 0.5, numbers, DISTRIBUTION[torch.float32])
+
+
+def test_models_without_a_cache_are_type_errors() -> None:
+    recurrent = make(
+        "RecurrentGemmaForCausalLM", **{**SIZE, "num_hidden_layers": 3}, lru_width=16, attention_window_size=8
+    )
+    for model in (recurrent, make("OpenAIGPTLMHeadModel", **GPT)):
+        with pytest.raises(TypeError, match="returned no cache"):
+            number_quantiles(model, batch_of(QUESTIONS[:1]), DIGITS, digits=2)
+    with pytest.raises(TypeError, match="language model of transformers, given Linear"):
+        number_quantiles(torch.nn.Linear(1, 1).eval(), batch_of(QUESTIONS), DIGITS, digits=2)
+
+
+def test_learned_prompts_of_peft_are_an_error() -> None:
+    peft = pytest.importorskip("peft")
+    learned = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    model = peft.get_peft_model(make("LlamaForCausalLM"), learned).eval()
+    with pytest.raises(TypeError, match="learned prompts"):
+        number_quantiles(model, batch_of(QUESTIONS), DIGITS, digits=2)
+
+
+def test_logits_that_are_nan_are_an_error() -> None:
+    model = make("LlamaForCausalLM")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[8] = torch.nan
+    with pytest.raises(ValueError, match=r"NaN for prompts \[2\]"):
+        number_quantiles(model, batch_of(QUESTIONS), DIGITS, digits=2)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_bfloat16_models_own_logits_stay_in_bfloat16(compiled: bool) -> None:
+    torch._dynamo.reset()
+    model = make("LlamaForCausalLM").to(torch.bfloat16)
+    used = torch.compile(model, backend="eager") if compiled else model
+    number_quantiles(used, batch_of(QUESTIONS), DIGITS, QUANTILES, digits=2)
+    with torch.no_grad():
+        assert used(**batch_of(QUESTIONS)).logits.dtype == torch.bfloat16
+    assert not model.lm_head._forward_hooks
+
+
+def test_rounding_logits_to_bfloat16_does_not_move_quantiles() -> None:
+    torch.manual_seed(0)
+    model = make_model("llama", DIGITS.vocab_size, scale=1.0)
+    head = torch.nn.Linear(16, DIGITS.vocab_size)
+    with torch.no_grad():
+        # States of the last layer are exact in bfloat16: all logits are near 100, 0.5 apart in bfloat16.
+        model.model.norm.weight.zero_()
+        head.bias.copy_(100 + torch.rand(DIGITS.vocab_size)).copy_(head.bias.bfloat16())
+    model.lm_head = head
+    exact = number_quantiles(model, batch_of(QUESTIONS), DIGITS, QUANTILES, digits=2)
+    half = number_quantiles(model.to(torch.bfloat16), batch_of(QUESTIONS), DIGITS, QUANTILES, digits=2)
+    assert_close(exact.values, half.values)
