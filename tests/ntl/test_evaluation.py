@@ -46,7 +46,7 @@ def test_the_papers_metrics_of_numbers_equal_values_computed_by_hand():
     assert metrics["accuracy"] == 2 / 5  # the last number of a text counts, and an invalid one is wrong
     # The last pair is clipped to 1e10 on both sides, after accuracy.
     assert metrics["mae"] == approx(900 / 4)
-    assert metrics["median_ae"] == 0
+    assert metrics["medae"] == 0
     assert metrics["rmse"] == approx(math.sqrt(900**2 / 4))
     assert metrics["log_mae"] == approx(1 / 4)  # log10(1000) - log10(100)
     true = [math.log10(11), -2, math.log10(1.5), math.log10(1e10 + 1)]

@@ -34,7 +34,7 @@ METRICS = (
     "accuracy",
     "accuracy_of_valid",
     "mae",
-    "median_ae",
+    "medae",
     "rmse",
     "r2",
     "log_mae",
@@ -68,7 +68,7 @@ class NumericMetrics:
                           $|\hat x - x| \le 10^{-8} + 10^{-5} |x|$ (`np.isclose`), before clipping; too large
                           for float64: with all digits equal; an invalid prediction is wrong
     `accuracy_of_valid`   the same share among valid predictions
-    `mae`, `median_ae`    mean and median of $|e|$, in the numbers' units
+    `mae`, `medae`        mean and median of $|e|$, in the numbers' units
     `rmse`                $\sqrt{\mathrm{mean}(e^2)}$, in the numbers' units
     `r2`                  $1 - \sum e^2 / \sum (x - \bar x)^2$; NaN for constant targets
     `log_mae`, ...        `mae`, `rmse` and `r2` of $s(\hat x)$ and $s(x)$, as reported in the paper
@@ -279,7 +279,7 @@ def _is_constant(numbers: Tensor) -> bool:
 
 def _errors(predicted: Tensor, true: Tensor) -> dict[str, float]:
     if not len(true):
-        return dict.fromkeys(("mae", "median_ae", "rmse", "r2"), math.nan)
+        return dict.fromkeys(("mae", "medae", "rmse", "r2"), math.nan)
     both, scale = _in_range(torch.stack([predicted, true]))
     error = both[0] - both[1]
     ordered = (predicted - true).abs().sort().values
@@ -288,7 +288,7 @@ def _errors(predicted: Tensor, true: Tensor) -> dict[str, float]:
     spread = (both[1] - both[1].mean()).square().sum()
     return {
         "mae": float(error.abs().mean()) * scale,
-        "median_ae": float(middle),
+        "medae": float(middle),
         "rmse": math.sqrt(squared / len(error)) * scale,
         "r2": math.nan if _is_constant(true) else float(1 - squared / spread),
     }
