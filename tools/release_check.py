@@ -144,7 +144,7 @@ def check_sdist(sdist: Path) -> None:
         "mkdocs.yml",
         "Makefile",
         "CITATION.cff",
-        "results/study/study.yaml",
+        "studies/small_models/study.yaml",
         *CONSTRAINTS.values(),
     }
     if missing := sorted(needed - names):
