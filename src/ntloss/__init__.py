@@ -8,21 +8,15 @@ Cross-entropy cannot tell that 3 is closer to 4 than 9 is; a number token loss c
 from ntloss.criteria import (
     CRPS,
     SMMD,
-    Criterion,
     CriterionInput,
     DigitEntropy,
     Dist2,
     ExpectedValue,
     GaussianCrossEntropy,
-    Magnitude,
     Needs,
     NumberLevel,
-    PerNumber,
-    PlaceWeighted,
-    RelativeError,
     SmoothedWasserstein,
     Wasserstein,
-    WeightedSum,
     criterion_names,
     get_criterion,
     ntil,
@@ -32,7 +26,6 @@ from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.objective import LossTerms
 from ntloss.losses import NumberTokenLoss
 from ntloss.metrics import NumericMetrics, QuantileMetrics, TokenMetrics
-from ntloss.numbers.tokens import Coverage, NumberToken
 from ntloss.numbers.vocabulary import NumberTokensLeftOut, NumberVocabulary
 from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
 from ntloss.schedules import WeightScheduler
@@ -42,9 +35,7 @@ __version__ = "1.0.0.dev0"
 __all__ = [
     # which tokens are numbers
     "NumberVocabulary",
-    "NumberToken",
     "NumberTokensLeftOut",
-    "Coverage",
     # losses: nn.Modules
     "NTLoss",
     "NTLossDotProduct",
@@ -63,20 +54,14 @@ __all__ = [
     "Dist2",
     "DigitEntropy",
     "SMMD",
-    # criteria on whole numbers
+    # criteria on whole numbers; further ones, and combinations, are in ntloss.criteria
     "NumberLevel",
-    "RelativeError",
-    "Magnitude",
     "ntil",
-    # combined criteria, and criteria by name
-    "PlaceWeighted",
-    "PerNumber",
-    "WeightedSum",
+    # criteria by name
     "get_criterion",
     "register_criterion",
     "criterion_names",
     # for your own criterion
-    "Criterion",
     "CriterionInput",
     "Needs",
     # the number term's weight at each step

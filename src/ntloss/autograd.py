@@ -14,5 +14,6 @@ def refuse_double_backward() -> None:
     """
     if torch.is_grad_enabled():
         raise RuntimeError(
-            "a number-aware loss cannot be differentiated twice: call backward without create_graph=True"
+            "a number-aware loss cannot be differentiated twice: call backward without create_graph=True, or "
+            "use torch.func (grad, hessian) with NTLCrossEntropyLoss or NumberTokenLoss"
         )

@@ -13,11 +13,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ntloss.criteria import Criterion
-from ntloss.engine.linear import local_head, read_hidden, rows_for, sum_of_blocks
+from ntloss.engine.linear import local_head, rows_for, sum_of_blocks, summarize_hidden
 from ntloss.engine.objective import LossTerms, Objective
-from ntloss.engine.readout import Transform, check_logits, read_logits
-from ntloss.engine.shards import check_same_labels, local_columns
-from ntloss.engine.targets import DIVISORS, REDUCTIONS, Targets, check_weight, read_labels
+from ntloss.engine.readout import Transform, check_logits, summarize_logits, values_are_hidden
+from ntloss.engine.shards import check_same_labels, local_columns, summarize_shard
+from ntloss.engine.targets import (
+    DIVISORS,
+    REDUCTIONS,
+    TargetOptions,
+    Targets,
+    Weights,
+    check_weight,
+    prepare_targets,
+)
 from ntloss.losses import BaseLoss
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
@@ -28,31 +36,28 @@ class _CombinedLoss(BaseLoss):
     """Base class of the combined losses: their common options, and the targets that they read from labels."""
 
     def __init__(
-        self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None, weight: float | Tensor | None,
-        reweigh: bool, mode: str, ignore_index: int, label_smoothing: float, z_loss: float,
-        softcap: float | None, logit_scale: float, reduction: str, normalize_by: str, shift: bool,
-        return_terms: bool, group: dist.ProcessGroup | None, validate: bool | None,
-    ) -> None:  # fmt: skip
-        if mode not in _DEFAULT_WEIGHT:
-            raise ValueError(f"mode={mode!r}: expected 'add' or 'replace'")
-        if reduction not in REDUCTIONS:
-            raise ValueError(f"reduction={reduction!r}: expected {' or '.join(map(repr, REDUCTIONS))}")
-        if normalize_by not in DIVISORS:
-            raise ValueError(f"normalize_by={normalize_by!r}: expected {' or '.join(map(repr, DIVISORS))}")
-        objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
-        super().__init__(objective, validate)
+        self,
+        objective: Objective,
+        weight: float | Tensor | None,
+        targets: TargetOptions,
+        transform: Transform,
+        return_terms: bool,
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        if targets.mode not in _DEFAULT_WEIGHT:
+            raise ValueError(f"mode={targets.mode!r}: expected 'add' or 'replace'")
+        for name, choices in (("reduction", REDUCTIONS), ("normalize_by", DIVISORS)):
+            if (given := getattr(targets, name)) not in choices:
+                raise ValueError(f"{name}={given!r}: expected {' or '.join(map(repr, choices))}")
+        super().__init__(objective, targets.validate)
         self.weight: float | Tensor
         if isinstance(weight, Tensor):  # as a buffer it moves with the loss
-            check_weight(weight, validate)
+            check_weight(weight, self.validate)
             self.register_buffer("weight", weight, persistent=False)
         else:
-            self.weight = _DEFAULT_WEIGHT[mode] if weight is None else weight
-        self.mode = mode
-        self.ignore_index = ignore_index
-        self.transform = Transform(logit_scale, softcap).check()
-        self.reduction = reduction
-        self.normalize_by = normalize_by
-        self.shift = shift
+            self.weight = _DEFAULT_WEIGHT[targets.mode] if weight is None else weight
+        self.ignore_index, self.reduction, self.mode, self.normalize_by, self.shift, _ = targets
+        self.transform = transform.check()
         self.return_terms = return_terms
         self.group = group
 
@@ -92,21 +97,27 @@ class _CombinedLoss(BaseLoss):
             >>> items.item(), numbers.item()
             (3.0, 2.0)
         """
-        self.objective.move_to_device_of(labels)
-        targets = read_labels(
-            labels, labels.unsqueeze(-1), self.objective, loss_weights, sequence_ids=sequence_ids,
-            number_weights=number_weights, ignore_index=self.ignore_index, reduction="sum", mode=self.mode,
-            shift=self.shift, validate=self.validate,
-        )  # fmt: skip
+        weights = Weights(loss_weights, number_weights, sequence_ids)
+        targets = self._prepare_targets(labels, labels.unsqueeze(-1), weights, reduction="sum")
         return targets.item_weights.sum(), targets.number_weights.sum()
 
-    def _read_targets(self, labels: Tensor, inputs: Tensor, *weighting: Any) -> Targets:
-        """Call `read_labels` with the options of this loss."""
-        return read_labels(
-            labels, inputs, self.objective, *weighting, ignore_index=self.ignore_index,
-            reduction=self.reduction, mode=self.mode, shift=self.shift, validate=self.validate,
-            weight=self.weight, normalize_by=self.normalize_by,
-        )  # fmt: skip
+    def _prepare_targets(
+        self, labels: Tensor, inputs: Tensor, weights: Weights, reduction: str | None = None
+    ) -> Targets:
+        objective = self.objective
+        if inputs.device != objective.device:
+            objective.move_tables(inputs.device)
+        if isinstance(self.weight, Tensor):  # a float was checked when it was set
+            check_weight(self.weight, self.validate)
+        options = TargetOptions(
+            self.ignore_index,
+            self.reduction if reduction is None else reduction,
+            self.mode,
+            self.normalize_by,
+            self.shift,
+            self.validate,
+        )
+        return prepare_targets(labels, inputs, objective.tables, objective.needs, weights, options)
 
 
 class NTLCrossEntropyLoss(_CombinedLoss):
@@ -189,10 +200,9 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         validate: bool | None = None,
         inplace_backward: bool = False,
     ) -> None:
-        super().__init__(
-            vocabulary, criterion, weight, reweigh, mode, ignore_index, label_smoothing, z_loss, softcap,
-            logit_scale, reduction, normalize_by, shift, return_terms, group, validate,
-        )  # fmt: skip
+        objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
+        targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift, validate)
+        super().__init__(objective, weight, targets, Transform(logit_scale, softcap), return_terms, group)
         self.inplace_backward = inplace_backward
 
     def forward(
@@ -245,15 +255,15 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             check_same_labels(labels, shard.group)
             if self.inplace_backward:
                 raise ValueError("inplace_backward=True needs whole logits, and these are sharded: omit it")
-        self.objective.move_to_device_of(logits)
-        targets = self._read_targets(
-            labels, logits, loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids,
-            number_weights,
-        )  # fmt: skip
-        readout = read_logits(
-            logits, targets.labels, tables.token_ids, self.transform,
-            self.objective.label_smoothing > 0, self.inplace_backward, shard,
-        )  # fmt: skip
+        weights = Weights(
+            loss_weights, number_weights, sequence_ids, num_items_in_batch, num_numbers_in_batch
+        )
+        targets = self._prepare_targets(labels, logits, weights)
+        given = logits, targets.labels, tables.token_ids, self.transform, self.objective.label_smoothing > 0
+        if shard is None:
+            readout = summarize_logits(*given, self.inplace_backward)
+        else:
+            readout = summarize_shard(shard, *given)
         terms: LossTerms = self.objective(readout, targets, self.weight)
         terms = terms.reduce(self.reduction, labels.shape)
         return terms if self.return_terms else terms.loss
@@ -317,10 +327,9 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         chunk_size: int | None = None,
         drop_ignored: bool = True,
     ) -> None:
-        super().__init__(
-            vocabulary, criterion, weight, reweigh, mode, ignore_index, label_smoothing, z_loss, softcap,
-            logit_scale, reduction, normalize_by, shift, return_terms, group, validate,
-        )  # fmt: skip
+        objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
+        targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift, validate)
+        super().__init__(objective, weight, targets, Transform(logit_scale, softcap), return_terms, group)
         if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
             raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")
         criterion = self.objective.criterion
@@ -369,21 +378,30 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
 
         Returns, Raises: see `NTLCrossEntropyLoss.forward`.
         """
-        terms: LossTerms = self._compute(
-            self, hidden_states, lm_head_weight, labels, bias, loss_weights, num_items_in_batch,
-            num_numbers_in_batch, sequence_ids, number_weights,
-        )  # fmt: skip
+        if not torch.compiler.is_compiling() and values_are_hidden():
+            raise RuntimeError(
+                "NTLLinearCrossEntropyLoss computes gradients in its forward pass, which torch.func cannot "
+                "transform: use NTLCrossEntropyLoss on the logits"
+            )
+        weights = Weights(
+            loss_weights, number_weights, sequence_ids, num_items_in_batch, num_numbers_in_batch
+        )
+        terms: LossTerms = self._compute(self, hidden_states, lm_head_weight, labels, bias, weights)
         return terms if self.return_terms else terms.loss
 
     def _loss(
-        self, hidden_states: Tensor, lm_head_weight: Tensor, labels: Tensor, bias: Tensor | None, *more: Any
+        self,
+        hidden_states: Tensor,
+        lm_head_weight: Tensor,
+        labels: Tensor,
+        bias: Tensor | None,
+        weights: Weights,
     ) -> LossTerms:
         vocab_size, objective = self.vocabulary.vocab_size, self.objective
         hidden, head = local_head(hidden_states, lm_head_weight, bias, self.transform, vocab_size, self.group)
         if head.shard is not None:
             check_same_labels(labels, head.shard.group)
-        self.objective.move_to_device_of(hidden)
-        targets = self._read_targets(labels, hidden, *more)
+        targets = self._prepare_targets(labels, hidden, weights)
         hidden = hidden.reshape(-1, hidden.shape[-1])
         kept = targets.counted.nonzero().squeeze(-1) if self.drop_ignored else None
         if kept is not None and len(kept) < len(hidden):  # else skip the copy
@@ -392,7 +410,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         if self.reduction != "none" and not objective.needs.across_positions:
             return sum_of_blocks(hidden, head, targets, objective, self.weight, rows)
         mean = objective.label_smoothing > 0
-        readout = read_hidden(hidden, head, targets.labels, self.tables.token_ids, mean, rows)
+        readout = summarize_hidden(hidden, head, targets.labels, self.tables.token_ids, mean, rows)
         terms: LossTerms = objective(readout, targets, self.weight)
         if kept is not None:  # ignored positions get 0
             terms = LossTerms(*(t.new_zeros(labels.numel()).index_copy(0, kept, t) for t in terms))

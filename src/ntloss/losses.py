@@ -16,12 +16,13 @@ from ntloss.engine.readout import (
     Readout,
     Transform,
     check_logits,
+    check_overflow,
     compute_dtype,
-    read_block,
-    read_logits,
+    summarize_block,
+    summarize_logits,
 )
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import read_labels
+from ntloss.engine.targets import TargetOptions, Targets, Weights, prepare_targets
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
 
@@ -83,6 +84,19 @@ class NumberTokenLoss(BaseLoss):
         """Whether probability on text costs more than the worst number."""
         return self.objective.worst is not None
 
+    def _prepare_targets(
+        self,
+        labels: Tensor,
+        inputs: Tensor,
+        loss_weights: Tensor | None,
+        sequence_ids: Tensor | None,
+        reduction: str,
+        ignore_index: int,
+    ) -> Targets:
+        weights = Weights(loss_weights, sequence_ids=sequence_ids)
+        options = TargetOptions(ignore_index, reduction, normalize_by="numbers", validate=self.validate)
+        return prepare_targets(labels, inputs, self.tables, self.objective.needs, weights, options)
+
     def forward(
         self,
         logits: Tensor,
@@ -111,11 +125,9 @@ class NumberTokenLoss(BaseLoss):
             ValueError: shapes, devices, labels or weights do not fit, or the reduction is unknown.
         """
         check_logits(logits, self.vocabulary.vocab_size)
-        self.objective.move_to_device_of(logits)
-        targets = read_labels(
-            labels, logits, self.objective, loss_weights, sequence_ids=sequence_ids,
-            ignore_index=ignore_index, reduction=reduction, validate=self.validate,
-        )  # fmt: skip
+        if logits.device != self.objective.device:
+            self.objective.move_tables(logits.device)
+        targets = self._prepare_targets(labels, logits, loss_weights, sequence_ids, reduction, ignore_index)
         flat, token_ids = logits.reshape(-1, logits.shape[-1]), self.tables.token_ids
         # Without gradients, only the rows of number labels are read. That copies them, so they must be few.
         rows = None if torch.is_grad_enabled() and logits.requires_grad else targets.number_rows
@@ -125,9 +137,9 @@ class NumberTokenLoss(BaseLoss):
             number_logits, rows = flat.gather(-1, token_ids.expand(len(flat), -1)), None
             readout = Readout.from_number_logits(number_logits)
         elif rows is None:
-            readout = read_logits(flat, targets.labels, token_ids)
+            readout = summarize_logits(flat, targets.labels, token_ids)
         else:
-            readout = read_block(flat, targets.labels, token_ids, IDENTITY, mean=False, positions=rows)
+            readout = summarize_block(flat, targets.labels, token_ids, IDENTITY, mean=False, positions=rows)
             targets = targets.select(rows)
         term = self.objective.number_term(readout, targets)
         if reduction != "none":
@@ -178,7 +190,8 @@ class NumberTokenLoss(BaseLoss):
         """
         transform = Transform(logit_scale, softcap).check()
         check_head(hidden_states, lm_head_weight, bias, self.vocabulary.vocab_size)
-        self.objective.move_to_device_of(hidden_states)
+        if hidden_states.device != self.objective.device:
+            self.objective.move_tables(hidden_states.device)
         needed = self.objective.needs_log_normalizer
         if needed and (log_normalizer is None or log_normalizer.shape != hidden_states.shape[:-1]):
             given = None if log_normalizer is None else list(log_normalizer.shape)
@@ -187,14 +200,15 @@ class NumberTokenLoss(BaseLoss):
                 f"or the criterion {self.criterion!r}, needs the logsumexp of all logits. Pass it, or make "
                 "the loss with reweigh=False and a criterion that does not need it."
             )
-        targets = read_labels(
-            labels, hidden_states, self.objective, loss_weights, sequence_ids=sequence_ids,
-            ignore_index=ignore_index, reduction=reduction, validate=self.validate,
-        )  # fmt: skip
+        targets = self._prepare_targets(
+            labels, hidden_states, loss_weights, sequence_ids, reduction, ignore_index
+        )
         # Only an embedding look-up gives a matrix a sparse gradient.
         rows = F.embedding(self.tables.token_ids, lm_head_weight, sparse=sparse_grad)
         number_bias = None if bias is None else bias[self.tables.token_ids]
         number_logits = F.linear(hidden_states.reshape(-1, hidden_states.shape[-1]), rows, number_bias)
+        if number_logits.dtype == torch.float16:
+            check_overflow(number_logits.amax(-1), targets.counted)
         number_logits = transform.apply(number_logits.to(compute_dtype(rows.dtype)))
         readout = Readout.from_number_logits(number_logits, log_normalizer if needed else None)
         term = self.objective.number_term(readout, targets)

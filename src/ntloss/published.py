@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria import Criterion, ExpectedValue, NumberLevel, Wasserstein
+from ntloss.criteria import Criterion, ExpectedValue, NumberLevel, Wasserstein, worst_of
 from ntloss.criteria.transport import squashed
-from ntloss.engine.objective import Objective
-from ntloss.engine.readout import check_logits, read_logits
+from ntloss.engine.objective import Objective, criterion_input
+from ntloss.engine.readout import check_logits, summarize_logits
 from ntloss.losses import NumberTokenLoss
 from ntloss.numbers.vocabulary import NumberVocabulary
 
@@ -27,9 +27,15 @@ class _PublishedLoss(NumberTokenLoss):
     """
 
     def __init__(
-        self, tokenizer: Any, vocab_size: int | None, digit_level: bool, reweigh: bool,
-        criterion: Criterion, space_prefixed: bool, validate: bool | None,
-    ) -> None:  # fmt: skip
+        self,
+        tokenizer: Any,
+        vocab_size: int | None,
+        digit_level: bool,
+        reweigh: bool,
+        criterion: Criterion,
+        space_prefixed: bool,
+        validate: bool | None,
+    ) -> None:
         if not isinstance(tokenizer, NumberVocabulary):
             tokenizer = NumberVocabulary.from_tokenizer(
                 tokenizer, digit_level=digit_level, space_prefixed=space_prefixed, vocab_size=vocab_size
@@ -75,9 +81,8 @@ class _PublishedLoss(NumberTokenLoss):
     @property
     def max_dist(self) -> Tensor:
         """Scalar, the criterion's worst cost."""
-        return torch.tensor(
-            self.criterion.worst(self.vocabulary.value_tensor()), device=self.tables.values.device
-        )
+        worst = worst_of(self.criterion, self.vocabulary.value_tensor())
+        return torch.tensor(worst, device=self.tables.values.device)
 
 
 class NTLoss(_PublishedLoss):
@@ -201,12 +206,16 @@ class NTLossDotProduct(_PublishedLoss):
             nt_mass: `[...]`, total probability of the number tokens.
         """
         check_logits(logits, self.vocab_size)
-        self.objective.move_to_device_of(logits)
+        if logits.device != self.objective.device:
+            self.objective.move_tables(logits.device)
         shape = logits.shape[:-1]
         unused = logits.new_zeros(shape.numel(), dtype=torch.int64)  # in place of labels and targets
-        readout = read_logits(logits, unused, self.tables.token_ids)
-        normalizer = readout.level, readout.log_sum  # torch 2.7 does not compile a slice of a named tuple
-        x = self.tables.criterion_input(readout.number_logits, unused, normalizer)
+        readout = summarize_logits(logits, unused, self.tables.token_ids)
+        normalizer = (
+            readout.row_max,
+            readout.log_sum_exp,
+        )  # torch 2.7 does not compile a slice of a named tuple
+        x = criterion_input(self.tables, readout.number_logits, unused, normalizer)
         assert x.log_mass is not None  # because the log-normalizer is given
         return (x.probs * x.values).sum(-1).reshape(shape), x.log_mass.exp().reshape(shape)
 

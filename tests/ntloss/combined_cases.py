@@ -27,20 +27,16 @@ from ntloss import (
     Dist2,
     ExpectedValue,
     GaussianCrossEntropy,
-    Magnitude,
     NTLCrossEntropyLoss,
     NTLLinearCrossEntropyLoss,
     NumberLevel,
     NumberTokenLoss,
     NumberVocabulary,
-    PerNumber,
-    PlaceWeighted,
-    RelativeError,
     SmoothedWasserstein,
     Wasserstein,
     ntil,
 )
-from ntloss.criteria import needs_of
+from ntloss.criteria import Magnitude, PerNumber, PlaceWeighted, RelativeError, needs_of, worst_of
 
 # A prime number, so no multiple of a block size. `4`, ` 4` and `04` are forms of one value.
 VOCAB = 23
@@ -155,7 +151,7 @@ CRITERIA: dict[str, tuple[Any, Term]] = {
 }
 # The criteria that do not need to know which tokens form a number.
 OF_TOKENS = [name for name, (criterion, _) in CRITERIA.items() if not needs_of(criterion).spans]
-BOUNDED = [name for name, (c, _) in CRITERIA.items() if c.worst(NUMBERS.value_tensor()) is not None]
+BOUNDED = [name for name, (c, _) in CRITERIA.items() if worst_of(c, NUMBERS.value_tensor()) is not None]
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,9 @@ def test_positions_without_cross_entropy_are_not_read_for_their_gradient(traffic
 
 def test_a_label_outside_of_the_vocabulary_is_nan() -> None:
     # Accelerators do not check labels, and the kernels must not read other memory.
-    read = kernels.read(torch.zeros(2, VOCAB), torch.tensor([3, VOCAB]), torch.tensor([1]), 1.0, None, False)
+    read = kernels.summarize(
+        torch.zeros(2, VOCAB), torch.tensor([3, VOCAB]), torch.tensor([1]), 1.0, None, False
+    )
     assert read[2].isnan().tolist() == [False, True]
 
 
@@ -208,13 +210,15 @@ def test_offsets_exceed_31_bits() -> None:
     labels, ids = torch.tensor([3, 7]), torch.arange(10)
     wanted = logits.float().logsumexp(-1)
     for given in (logits, columns):
-        level, log_sum, label_logit, numbers, _ = kernels.read(given, labels, ids, 1.0, None, False)
-        assert_close(level + log_sum, wanted)
+        row_max, log_sum_exp, label_logit, numbers, _ = kernels.summarize(
+            given, labels, ids, 1.0, None, False
+        )
+        assert_close(row_max + log_sum_exp, wanted)
         assert_close(label_logit, logits[[0, 1], [3, 7]].float())
         softmax = logits.float().softmax(-1)
         zeros = torch.zeros(2)
         kernels.write(
-            given, given, labels, ids, level, log_sum, numbers, 1.0, None,
+            given, given, labels, ids, row_max, log_sum_exp, numbers, 1.0, None,
             torch.ones(2), zeros, torch.zeros(2, 10), zeros[:0],
         )  # fmt: skip
         assert_close(logits, softmax.half())

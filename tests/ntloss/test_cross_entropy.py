@@ -522,9 +522,6 @@ class ReadsTheNormalizer:
     def __call__(self, x: Any) -> Tensor:
         return -(x.log_mass + x.log_probs.gather(-1, x.target.unsqueeze(-1)).squeeze(-1))
 
-    def worst(self, values: Tensor) -> None:
-        return None
-
 
 class TestUsersOwnCriterion:
     @pytest.mark.parametrize("path", PATHS)
@@ -780,9 +777,6 @@ class Counting:
 
     def __call__(self, x: Any) -> Tensor:
         return x.probs.sum(-1) * len(x.target)
-
-    def worst(self, values: Tensor) -> None:
-        return None
 
 
 def test_a_criterion_across_positions_gets_all_of_them() -> None:

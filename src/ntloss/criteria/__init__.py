@@ -1,7 +1,7 @@
 """Criteria: how wrong the predicted distribution over numbers is at each position.
 
-A criterion takes a `CriterionInput` and returns one loss per position. It never sees logits of the
-vocabulary's width: it is plain PyTorch on `[positions, values]`, differentiated by autograd.
+A criterion is any callable that takes a `CriterionInput` and returns one loss per position. It never sees
+logits of the vocabulary's width: it is plain PyTorch on `[positions, values]`, differentiated by autograd.
 """
 
 from ntloss.criteria.combine import PerNumber, PlaceWeighted, WeightedSum, ntil, place_weights
@@ -13,12 +13,12 @@ from ntloss.criteria.criterion import (
     needs_of,
     reweigh_by_mass,
     spans_of,
+    worst_of,
 )
-from ntloss.criteria.digit_entropy import DigitEntropy
+from ntloss.criteria.entropies import DigitEntropy, Dist2, GaussianCrossEntropy
 from ntloss.criteria.registry import criterion_names, get_criterion, register_criterion
 from ntloss.criteria.regression import ExpectedValue
 from ntloss.criteria.smmd import SMMD
-from ntloss.criteria.smoothed_targets import Dist2, GaussianCrossEntropy
 from ntloss.criteria.transport import CRPS, SmoothedWasserstein, Wasserstein
 from ntloss.criteria.whole_numbers import Magnitude, NumberLevel, RelativeError
 
@@ -57,4 +57,5 @@ __all__ = [
     # used by the losses
     "needs_of",
     "reweigh_by_mass",
+    "worst_of",
 ]

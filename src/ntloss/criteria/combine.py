@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from ntloss.criteria.criterion import (
-    BoundCriterion,
     Criterion,
     CriterionInput,
     Needs,
     bind,
     needs_of,
     spans_of,
+    worst_of,
 )
 from ntloss.criteria.transport import Wasserstein
 from ntloss.criteria.whole_numbers import Magnitude, RelativeError, at_starts
@@ -113,15 +113,12 @@ class PlaceWeighted:
         """Compute the loss of each position, `[positions]`."""
         return self._loss(x, self.criterion)
 
-    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+    def bind(self, values: Tensor, like: Tensor) -> Criterion:
         """Bind the weighted criterion."""
         return partial(self._loss, criterion=bind(self.criterion, values, like))
 
-    def _loss(self, x: CriterionInput, criterion: BoundCriterion) -> Tensor:
+    def _loss(self, x: CriterionInput, criterion: Criterion) -> Tensor:
         return criterion(x) * place_weights(x, self, self.weighting, self.place_base)
-
-    def worst(self, values: Tensor) -> None:
-        """Return None: numbers may have any length, so the weights have no bound."""
 
 
 @dataclass(frozen=True)
@@ -169,11 +166,11 @@ class PerNumber:
         """Compute the loss of each number, at its first token: `[positions]`."""
         return self._loss(x, self.criterion)
 
-    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+    def bind(self, values: Tensor, like: Tensor) -> Criterion:
         """Bind the averaged criterion."""
         return partial(self._loss, criterion=bind(self.criterion, values, like))
 
-    def _loss(self, x: CriterionInput, criterion: BoundCriterion) -> Tensor:
+    def _loss(self, x: CriterionInput, criterion: Criterion) -> Tensor:
         spans = spans_of(x, self)
         is_number = spans.digits > 0
         loss = torch.where(is_number, criterion(x), 0)
@@ -183,7 +180,7 @@ class PerNumber:
 
     def worst(self, values: Tensor) -> float | None:
         """Return the criterion's worst cost."""
-        return self.criterion.worst(values)
+        return worst_of(self.criterion, values)
 
 
 @dataclass(frozen=True)
@@ -247,11 +244,11 @@ class WeightedSum:
         """Compute the loss of each position, `[positions]`."""
         return self._loss(x, self.criteria)
 
-    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+    def bind(self, values: Tensor, like: Tensor) -> Criterion:
         """Bind each criterion."""
         return partial(self._loss, criteria=[bind(criterion, values, like) for criterion in self.criteria])
 
-    def _loss(self, x: CriterionInput, criteria: Sequence[BoundCriterion]) -> Tensor:
+    def _loss(self, x: CriterionInput, criteria: Sequence[Criterion]) -> Tensor:
         assert self.weights is not None
         losses = [weight * criterion(x) for criterion, weight in zip(criteria, self.weights, strict=True)]
         return functools.reduce(torch.add, losses)
@@ -259,7 +256,7 @@ class WeightedSum:
     def worst(self, values: Tensor) -> float | None:
         """Return the weighted sum of the worst costs, or None if a criterion has none."""
         assert self.weights is not None
-        each = [criterion.worst(values) for criterion in self.criteria]
+        each = [worst_of(criterion, values) for criterion in self.criteria]
         costs = [cost for cost in each if cost is not None]
         if len(costs) < len(each):
             return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -50,8 +49,14 @@ class CriterionInput:
         return self.values[self.target]
 
 
-# A criterion with its tables.
-BoundCriterion = Callable[[CriterionInput], Tensor]
+# A loss on numbers: any callable that returns one loss for each position, `[positions]`. It may also have
+# - an attribute `needs`, a `Needs`;
+# - a method `worst(values)`, the largest loss of a prediction with all probability on one of the distinct
+#   `values` (`[values]`, ascending, float64), or None if it has no bound. Only `reweigh` asks for it;
+# - a method `bind(values, like)`, for tables that depend on the values alone, such as a matrix of distances.
+#   It returns a function of the input that holds them in the dtype and on the device of the tensor `like`. A
+#   loss calls it once per dtype and device.
+Criterion = Callable[[CriterionInput], Tensor]
 
 
 @dataclass(frozen=True)
@@ -85,35 +90,24 @@ class Needs:
         return Needs(*(mine or its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
 
-class Criterion(Protocol):
-    """A loss on numbers: any callable with these two methods.
-
-    Two more members are optional: an attribute `needs`, a `Needs`, and a method `bind(values, like)` for
-    criteria with tables that depend on the values alone, such as a matrix of distances. `bind` gets the
-    values `[values]` in float64 and a tensor `like`, and returns a function of the input that holds the
-    tables in the dtype and on the device of `like`. A loss calls it once per dtype and device.
-    """
-
-    def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`."""
-        ...
-
-    def worst(self, values: Tensor) -> float | None:
-        """Compute the largest loss of a prediction with all probability on one value; None if unbounded.
-
-        Args:
-            values: `[values]`, the distinct values, ascending, float64.
-        """
-        ...
-
-
 def needs_of(criterion: Criterion) -> Needs:
     """Return a criterion's attribute `needs`, or empty needs."""
     needs: Needs = getattr(criterion, "needs", Needs())
     return needs
 
 
-def bind(criterion: Criterion, values: Tensor, like: Tensor) -> BoundCriterion:
+def worst_of(criterion: Criterion, values: Tensor) -> float | None:
+    """Return a criterion's worst cost, or None if it has none.
+
+    Args:
+        criterion: the criterion.
+        values: `[values]`, the distinct values, ascending, float64.
+    """
+    worst: Callable[[Tensor], float | None] | None = getattr(criterion, "worst", None)
+    return None if worst is None else worst(values)
+
+
+def bind(criterion: Criterion, values: Tensor, like: Tensor) -> Criterion:
     """Compute a criterion's tables.
 
     Args:
@@ -124,9 +118,8 @@ def bind(criterion: Criterion, values: Tensor, like: Tensor) -> BoundCriterion:
     Returns:
         A function of the input that holds the tables; the criterion itself if it has none.
     """
-    make = getattr(criterion, "bind", None)
-    bound: BoundCriterion = criterion if make is None else make(values, like)
-    return bound
+    make: Callable[[Tensor, Tensor], Criterion] | None = getattr(criterion, "bind", None)
+    return criterion if make is None else make(values, like)
 
 
 def spans_of(x: CriterionInput, criterion: object) -> NumberSpans:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ntloss.autograd import refuse_double_backward
-from ntloss.criteria.criterion import BoundCriterion, CriterionInput, check_positive
+from ntloss.criteria.criterion import Criterion, CriterionInput, check_positive
 from ntloss.criteria.transport import check_squash, check_squash_factor, squashed
 
 _KERNELS = ("gaussian", "laplace")
@@ -86,13 +86,15 @@ class SMMD:
         """Compute the loss of each position, `[positions]`."""
         return self.bind(x.values.double(), x.log_probs)(x)
 
-    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+    def bind(self, values: Tensor, like: Tensor) -> Criterion:
         """Compute the symmetric matrix `[values, values]` of the quadratic form."""
         return partial(self._loss, matrix=self._matrix(values).to(like))
 
     def _loss(self, x: CriterionInput, matrix: Tensor) -> Tensor:
         step = torch.full_like(x.target, -1, dtype=x.log_probs.dtype)
         error = x.probs.scatter_add(-1, x.target.unsqueeze(-1), step.unsqueeze(-1))
+        if torch._C._are_functorch_transforms_active():  # they cannot call it
+            return (error * (error @ matrix)).sum(-1)
         loss: Tensor = _QuadraticForm.apply(error, matrix)  # type: ignore[no-untyped-call]
         return loss
 

@@ -9,8 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ntloss.criteria.criterion import BoundCriterion, CriterionInput, check_positive
-from ntloss.criteria.smoothed_targets import gaussian_targets
+from ntloss.criteria.criterion import Criterion, CriterionInput, check_positive
+from ntloss.criteria.entropies import gaussian_targets
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Wasserstein:
         """Compute the loss of each position, `[positions]`, in the units of the values unless squashed."""
         return self.bind(x.values, x.log_probs)(x)
 
-    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+    def bind(self, values: Tensor, like: Tensor) -> Criterion:
         """Return the loss; a ValueError if the distances between the values cannot be squashed."""
         # Here rather than at each call, because reading values synchronizes an accelerator.
         if self.squash_factor is not None:
@@ -62,7 +62,7 @@ class Wasserstein:
         return self._loss
 
     def _loss(self, x: CriterionInput) -> Tensor:
-        cost = (x.values - x.target_values.unsqueeze(-1)).abs()
+        cost = (x.values - x.values[x.target].unsqueeze(-1)).abs()
         if self.squash_factor is not None:
             cost = squashed(cost, x.values, self.squash_factor)
         return (x.probs * cost).sum(-1)
@@ -176,7 +176,7 @@ class SmoothedWasserstein:
         """Compute the loss of each position, `[positions]`, in the units of the values."""
         return self.bind(x.values.double(), x.log_probs)(x)
 
-    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+    def bind(self, values: Tensor, like: Tensor) -> Criterion:
         """Compute the cumulative targets, `[values, values]`; row k belongs to value k."""
         return partial(self._loss, cumulative=gaussian_targets(values, self.sigma).cumsum(-1).to(like))
 

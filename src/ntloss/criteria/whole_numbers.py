@@ -172,6 +172,3 @@ class Magnitude(_FromDigits):
     def __call__(self, x: CriterionInput) -> Tensor:
         """Compute the loss of each number, at its first token: `[positions]`."""
         return at_starts(self._log_ratio(x).abs(), spans_of(x, self))
-
-    def worst(self, values: Tensor) -> None:
-        """Return None: numbers may have any length."""

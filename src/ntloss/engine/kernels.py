@@ -1,8 +1,8 @@
 """Triton kernels that read logits, and write their gradient, once per row.
 
 On a GPU, PyTorch's operators compute in copies, piece by piece: about ten launches for each million logits,
-and float32 temporaries between them. Here one program handles a row, whatever its width: `read` passes over
-it once, `write` reads it once and writes its gradient once. Rows that do not count are not read.
+and float32 temporaries between them. Here one program handles a row, whatever its width: `summarize` passes
+over it once, `write` reads it once and writes its gradient once. Rows that do not count are not read.
 
 `engine/readout.py` decides when these kernels are used. They compute in float32, or float64 for float64
 logits.
@@ -18,8 +18,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ntloss.engine.readout import compute_dtype
-
 # Bytes of a row that a program loads at a time, and its warps: enough loads in flight to use the bandwidth,
 # in few enough registers that several programs share a multiprocessor.
 _PIECE = 1 << 14
@@ -33,10 +31,10 @@ _MOST_NUMBERS = 1024
 _LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 
 
-def read(
+def summarize(
     logits: Tensor, labels: Tensor, token_ids: Tensor, scale: float, softcap: float | None, mean: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Read logits in one pass; see `readout.Readout` for what is returned.
+    """Summarize logits in one pass; see `readout.Readout` for what is returned.
 
     Args:
         logits: `[positions, vocab]`, with any strides.
@@ -46,22 +44,22 @@ def read(
         mean: also read the mean logit.
     """
     rows, vocab_size = logits.shape
-    level = torch.empty(rows, dtype=compute_dtype(logits.dtype), device=logits.device)
-    log_sum, label_logit = torch.empty_like(level), torch.empty_like(level)
-    mean_logit = torch.empty_like(level) if mean else level.new_empty(0)
-    number_logits = level.new_empty(rows, len(token_ids))
+    row_max = torch.empty(rows, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device)
+    log_sum_exp, label_logit = torch.empty_like(row_max), torch.empty_like(row_max)
+    mean_logit = torch.empty_like(row_max) if mean else row_max.new_empty(0)
+    number_logits = row_max.new_empty(rows, len(token_ids))
     if rows:
         with _on(logits.device):
-            _read_rows[(rows,)](
-                logits, labels.contiguous(), token_ids, level, log_sum, label_logit, number_logits,
+            _summarize_rows[(rows,)](
+                logits, labels.contiguous(), token_ids, row_max, log_sum_exp, label_logit, number_logits,
                 mean_logit, *logits.stride(), vocab_size, len(token_ids), scale, softcap, mean,
                 *_blocks(logits, token_ids), num_warps=_WARPS,
             )  # fmt: skip
-    return level, log_sum, label_logit, number_logits, mean_logit
+    return row_max, log_sum_exp, label_logit, number_logits, mean_logit
 
 
 def write(
-    grad: Tensor, logits: Tensor, labels: Tensor, token_ids: Tensor, level: Tensor, log_sum: Tensor,
+    grad: Tensor, logits: Tensor, labels: Tensor, token_ids: Tensor, row_max: Tensor, log_sum_exp: Tensor,
     number_logits: Tensor, scale: float, softcap: float | None, *grads: Tensor,
 ) -> None:  # fmt: skip
     """Write the gradient of the logits in one pass, to a buffer or over the logits.
@@ -69,20 +67,21 @@ def write(
     Args:
         grad: `[positions, vocab]`, output buffer, which may be the logits.
         token_ids: `[number tokens]`; -1 for those that are not among the columns.
-        level, log_sum, number_logits: what `read` returned.
+        row_max, log_sum_exp, number_logits: what `summarize` returned.
         grads: gradients of log-sums, label logits, number logits and mean logits. Where those of a row's
             log-sum, label logit and mean logit are zero, its logits are not read.
 
-    The other arguments are those of `read`.
+    The other arguments are those of `summarize`.
     """
     rows, vocab_size = logits.shape
     mean = len(grads[3]) > 0
     if rows:
         with _on(logits.device):
             _write_rows[(rows,)](
-                grad, logits, labels.contiguous(), token_ids, level, log_sum, number_logits.contiguous(),
-                *(each.contiguous() for each in grads), *grad.stride(), *logits.stride(), vocab_size,
-                len(token_ids), scale, softcap, mean, *_blocks(logits, token_ids), num_warps=_WARPS,
+                grad, logits, labels.contiguous(), token_ids, row_max, log_sum_exp,
+                number_logits.contiguous(), *(each.contiguous() for each in grads), *grad.stride(),
+                *logits.stride(), vocab_size, len(token_ids), scale, softcap, mean,
+                *_blocks(logits, token_ids), num_warps=_WARPS,
             )  # fmt: skip
 
 
@@ -109,15 +108,15 @@ def _cap(z, softcap: tl.constexpr):
 
 
 @triton.jit
-def _read_rows(
-    logits, labels, token_ids, level, log_sum, label_logit, number_logits, mean_logit,
+def _summarize_rows(
+    logits, labels, token_ids, row_max, log_sum_exp, label_logit, number_logits, mean_logit,
     row_stride, column_stride, vocab_size, numbers,
     scale: tl.constexpr, softcap: tl.constexpr, mean: tl.constexpr,
     block: tl.constexpr, number_block: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)  # products with strides exceed 2^31
     logits += row * row_stride
-    dtype = level.dtype.element_ty
+    dtype = row_max.dtype.element_ty
     label = tl.load(labels + row)
     counts = label >= 0
 
@@ -137,8 +136,8 @@ def _read_rows(
         higher = tl.maximum(highest, tl.max(z, 0))
         total = total * tl.exp(highest - higher) + tl.sum(tl.exp(z - higher), 0)
         highest = higher
-    tl.store(level + row, tl.where(counts, highest, 0))
-    tl.store(log_sum + row, tl.log(tl.where(counts, total, 1)))
+    tl.store(row_max + row, tl.where(counts, highest, 0))
+    tl.store(log_sum_exp + row, tl.log(tl.where(counts, total, 1)))
     if mean:
         tl.store(mean_logit + row, plain / vocab_size)
 
@@ -159,8 +158,8 @@ def _read_rows(
 
 @triton.jit
 def _write_rows(
-    grad, logits, labels, token_ids, level, log_sum, number_logits,
-    grad_log_sum, grad_label_logit, grad_number_logits, grad_mean_logit,
+    grad, logits, labels, token_ids, row_max, log_sum_exp, number_logits,
+    grad_log_sum_exp, grad_label_logit, grad_number_logits, grad_mean_logit,
     grad_row_stride, grad_column_stride, row_stride, column_stride, vocab_size, numbers,
     scale: tl.constexpr, softcap: tl.constexpr, mean: tl.constexpr,
     block: tl.constexpr, number_block: tl.constexpr,
@@ -168,11 +167,11 @@ def _write_rows(
     row = tl.program_id(0).to(tl.int64)  # products with strides exceed 2^31
     logits += row * row_stride
     grad += row * grad_row_stride
-    dtype = level.dtype.element_ty
+    dtype = row_max.dtype.element_ty
     label = tl.load(labels + row)
-    highest = tl.load(level + row)
-    rest = tl.load(log_sum + row)
-    of_sum = tl.load(grad_log_sum + row)
+    highest = tl.load(row_max + row)
+    rest = tl.load(log_sum_exp + row)
+    of_sum = tl.load(grad_log_sum_exp + row)
     of_label = tl.load(grad_label_logit + row)
     of_mean = tl.full((), 0, dtype)
     if mean:

@@ -3,8 +3,8 @@
 The head is applied to blocks of tokens. If the loss is a sum over positions, `sum_of_blocks` computes the
 gradients in the same pass, because each position's gradient is known up to one common factor: three matrix
 products, as with whole logits. Otherwise (one loss per position, or criteria that look at several of them),
-`read_hidden` returns the readout of all positions, and its backward pass recomputes the logits in a fourth
-product.
+`summarize_hidden` returns the readout of all positions, and its backward pass recomputes the logits in a
+fourth product.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from torch import Tensor
 from ntloss.autograd import refuse_double_backward
 from ntloss.engine.objective import LossTerms, Objective
 from ntloss.engine.readout import (
+    FLOATS,
     KERNEL_DEVICES,
     Readout,
     Transform,
+    check_overflow,
     compute_dtype,
-    read_block,
+    summarize_block,
     without_autocast,
     write_gradient,
 )
@@ -56,6 +58,34 @@ class _Head(NamedTuple):
     transform: Transform
     shard: Shard | None
 
+    def summarize(
+        self, logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, softmax: Tensor | None = None
+    ) -> Readout:
+        """Summarize a block of logits without a graph; see `readout.summarize_block`."""
+        if self.shard is not None:
+            readout = self.shard.summarize(logits, labels, token_ids, self.transform, mean)
+        else:
+            readout = summarize_block(logits, labels, token_ids, self.transform, mean, softmax)
+        if logits.dtype == torch.float16:
+            check_overflow(readout.row_max, labels >= 0)
+        return readout
+
+    def write_gradient(
+        self,
+        logits: Tensor,
+        is_softmax: bool,
+        labels: Tensor,
+        token_ids: Tensor,
+        readout: tuple[Tensor, Tensor, Tensor],
+        grads: tuple[Tensor, ...],
+    ) -> None:
+        """Write the gradient of a block of logits over them; see `readout.write_gradient`."""
+        given = logits, labels, token_ids, readout, self.transform, grads
+        if self.shard is not None:
+            self.shard.write_gradient(logits, *given)
+        else:
+            write_gradient(logits, is_softmax, *given)
+
     def cast_for_autocast(self, hidden: Tensor) -> tuple[Tensor, _Head]:
         """Cast hidden states and head as autocast would for a linear layer.
 
@@ -70,9 +100,13 @@ class _Head(NamedTuple):
 
 
 def local_head(
-    hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, transform: Transform,
-    vocab_size: int, group: dist.ProcessGroup | None,
-) -> tuple[Tensor, _Head]:  # fmt: skip
+    hidden_states: Tensor,
+    lm_head_weight: Tensor,
+    bias: Tensor | None,
+    transform: Transform,
+    vocab_size: int,
+    group: dist.ProcessGroup | None,
+) -> tuple[Tensor, _Head]:
     """Check hidden states and head, and return this rank's part of them.
 
     Raise the errors of `unwrap_replicated`, `local_columns` and `check_head`.
@@ -94,9 +128,11 @@ def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | Non
     """
     parameters = {"lm_head_weight": lm_head_weight} | ({} if bias is None else {"bias": bias})
     for name, tensor in {"hidden_states": hidden_states, **parameters}.items():
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        if not isinstance(tensor, Tensor) or tensor.dtype not in FLOATS:
             given = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise TypeError(f"{name}: expected a floating-point tensor, given {given}")
+            raise TypeError(
+                f"{name}: expected a floating-point tensor, given {given}: cast float8 to bfloat16 or float32"
+            )
     if lm_head_weight.dim() != 2 or hidden_states.shape[-1:] != lm_head_weight.shape[-1:]:
         raise ValueError(
             f"lm_head_weight of shape {list(lm_head_weight.shape)} does not fit hidden_states of shape "
@@ -146,16 +182,16 @@ def sum_of_blocks(
     return LossTerms(*terms)
 
 
-def read_hidden(
+def summarize_hidden(
     hidden: Tensor, head: _Head, labels: Tensor, token_ids: Tensor, mean: bool, rows: int
 ) -> Readout:
-    """Read the logits of hidden states `[positions, hidden]`, differentiably, `rows` positions at a time.
+    """Summarize the logits of hidden states `[positions, hidden]`, differentiably, block by block.
 
-    The other arguments are those of `read_logits`.
+    The other arguments are those of `summarize_logits`.
     """
     hidden, head = head.cast_for_autocast(hidden)
     with without_autocast(hidden.device):
-        readout = _ReadHidden.apply(  # type: ignore[no-untyped-call]
+        readout = _SummarizeHidden.apply(  # type: ignore[no-untyped-call]
             hidden, head.weight, head.bias, head, labels, token_ids, mean, rows
         )
     return Readout(*readout)
@@ -164,9 +200,17 @@ def read_hidden(
 class _SumOfBlocks(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: _Head, targets: Targets,
-        objective: Objective, weight: float | Tensor, rows: int, grad_enabled: bool,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+        ctx: Any,
+        hidden: Tensor,
+        weight_of_head: Tensor,
+        bias: Tensor | None,
+        head: _Head,
+        targets: Targets,
+        objective: Objective,
+        weight: float | Tensor,
+        rows: int,
+        grad_enabled: bool,
+    ) -> tuple[Tensor, ...]:
         # In float16 the gradients of a mean over many positions underflow, those of large values overflow,
         # and the factor of a GradScaler is not known yet. So each block is scaled to a largest gradient of 1.
         scaled = hidden.dtype == torch.float16
@@ -186,8 +230,8 @@ class _SumOfBlocks(torch.autograd.Function):
         for block, logits in _blocks(hidden, head, rows):
             here = targets.select(block)
             softmax = logits if overwrite else None
-            readout = read_block(logits, here.labels, token_ids, head.transform, mean, softmax, head.shard)
-            for leaf in (leaves := readout[1:]):  # all but the level, which has no gradient
+            readout = head.summarize(logits, here.labels, token_ids, mean, softmax)
+            for leaf in (leaves := readout[1:]):  # row_max has no gradient
                 leaf.requires_grad_(gradients.wanted)
             with torch.set_grad_enabled(gradients.wanted):
                 terms = objective(readout, here, weight)
@@ -198,11 +242,8 @@ class _SumOfBlocks(torch.autograd.Function):
                 grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
                 scale = _largest(grads) if scaled else None
                 grads = grads if scale is None else tuple(grad / scale for grad in grads)
-                written = readout.level, readout.log_sum.detach(), readout.number_logits.detach()
-                write_gradient(
-                    logits, overwrite, logits, here.labels, token_ids, written, head.transform, grads,
-                    head.shard,
-                )  # fmt: skip
+                written = readout.row_max, readout.log_sum_exp.detach(), readout.number_logits.detach()
+                head.write_gradient(logits, overwrite, here.labels, token_ids, written, grads)
                 gradients.add(block, logits, scale)
         ctx.dtype = hidden.dtype
         ctx.gradients = gradients.finish()
@@ -224,36 +265,43 @@ class _SumOfBlocks(torch.autograd.Function):
         )
 
 
-class _ReadHidden(torch.autograd.Function):
+class _SummarizeHidden(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight_of_head: Tensor, bias: Tensor | None, head: _Head, labels: Tensor,
-        token_ids: Tensor, mean: bool, rows: int,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+        ctx: Any,
+        hidden: Tensor,
+        weight_of_head: Tensor,
+        bias: Tensor | None,
+        head: _Head,
+        labels: Tensor,
+        token_ids: Tensor,
+        mean: bool,
+        rows: int,
+    ) -> tuple[Tensor, ...]:
         parts = [
-            read_block(logits, labels[block], token_ids, head.transform, mean, shard=head.shard)
+            head.summarize(logits, labels[block], token_ids, mean)
             for block, logits in _blocks(hidden, head, rows)
         ]
         readout = Readout(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
-        level, log_sum, _, number_logits = readout[:4]
-        ctx.save_for_backward(hidden, weight_of_head, bias, labels, token_ids, level, log_sum, number_logits)
-        ctx.mark_non_differentiable(level)
+        row_max, log_sum_exp, _, number_logits, _ = readout
+        ctx.save_for_backward(
+            hidden, weight_of_head, bias, labels, token_ids, row_max, log_sum_exp, number_logits
+        )
+        ctx.mark_non_differentiable(row_max)
         ctx.transform, ctx.shard, ctx.rows = head.transform, head.shard, rows
         return tuple(readout)
 
     @staticmethod
     def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        hidden, weight_of_head, bias, labels, token_ids, level, log_sum, number_logits = ctx.saved_tensors
+        hidden, weight_of_head, bias, labels, token_ids, *readout = ctx.saved_tensors
         head = _Head(weight_of_head, bias, ctx.transform, ctx.shard)
         gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3], scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
             # The gradient of the mean logit is empty if it was not read; so are its blocks.
             here = tuple(grad[block] for grad in grads)
-            write_gradient(
-                logits, False, logits, labels[block], token_ids,
-                (level[block], log_sum[block], number_logits[block]), head.transform, here, head.shard,
-            )  # fmt: skip
+            of_block = tuple(column[block] for column in readout)
+            head.write_gradient(logits, False, labels[block], token_ids, of_block, here)
             gradients.add(block, logits)
         return (
             *(None if grad is None else grad.to(hidden.dtype) for grad in gradients.finish()),

@@ -9,11 +9,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ntloss.criteria import Criterion, Wasserstein, bind, needs_of, reweigh_by_mass
-from ntloss.engine.readout import Readout, without_autocast
+from ntloss.criteria import (
+    Criterion,
+    CriterionInput,
+    Wasserstein,
+    bind,
+    needs_of,
+    reweigh_by_mass,
+    worst_of,
+)
+from ntloss.engine.readout import Readout, compute_dtype, without_autocast
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import Targets
+from ntloss.numbers.spans import NumberSpans
 from ntloss.numbers.vocabulary import NumberVocabulary
+
+# Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
+# them is not NaN, in value or gradient.
+_MINUS_INFINITY = -1e30
 
 
 class LossTerms(NamedTuple):
@@ -45,9 +58,9 @@ class Objective(nn.Module):
     Attributes:
         tables: tensors of the number tokens.
         needs: what the criterion needs.
+        device: device of the tables.
         worst: the criterion's worst cost if the loss is reweighed, else None.
         needs_log_normalizer: whether the number term depends on the probability on text.
-        needs_all_positions: whether the criterion must see all positions, not the number labels alone.
 
     Raises:
         TypeError: `criterion` is not a criterion.
@@ -69,10 +82,9 @@ class Objective(nn.Module):
         if not 0 <= z_loss < math.inf:
             raise ValueError(f"z_loss={z_loss!r}: expected 0 or more")
         self.criterion = Wasserstein() if criterion is None else criterion
-        self.worst = _worst_cost(self.criterion, vocabulary.value_tensor(), reweigh)
+        self.worst = _check_criterion(self.criterion, vocabulary.value_tensor(), reweigh)
         self.needs = needs_of(self.criterion)
         self.needs_log_normalizer = self.worst is not None or self.needs.log_normalizer
-        self.needs_all_positions = self.needs.spans or self.needs.across_positions
         self.label_smoothing = label_smoothing
         self.z_loss = z_loss
         self.tables = NumberTables(vocabulary, spans=self.needs.spans)
@@ -80,31 +92,29 @@ class Objective(nn.Module):
 
     def _bind(self) -> None:
         # In each dtype that losses are computed in, so that no matrix is converted at each call.
-        self._device = self.tables.values.device
+        self.device = self.tables.values.device
         values = self.tables.vocabulary.value_tensor()
         with torch.inference_mode(False):
             self._bound = {
-                dtype: bind(self.criterion, values, torch.empty(0, dtype=dtype, device=self._device))
+                dtype: bind(self.criterion, values, torch.empty(0, dtype=dtype, device=self.device))
                 for dtype in {torch.float32, self.tables.values.dtype}
             }
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Objective:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.tables.values.device != self._device:
+        if self.tables.values.device != self.device:
             self._bind()
         return self
 
-    def move_to_device_of(self, tensor: Tensor) -> None:
-        """Move the tables to the device of `tensor`; a RuntimeError if compiled code has to."""
-        # Other types are rejected by the checks.
-        if isinstance(tensor, Tensor) and tensor.device != self._device:
-            if torch.compiler.is_compiling():
-                raise RuntimeError(
-                    f"the loss is on {self._device}, its input on {tensor.device}: "
-                    "call loss.to(device) before torch.compile"
-                )
-            self.tables.to(tensor.device)  # not the criterion's parameters: they are the caller's
-            self._bind()
+    def move_tables(self, device: torch.device) -> None:
+        """Move the tables to a device; a RuntimeError in compiled code."""
+        if torch.compiler.is_compiling():
+            raise RuntimeError(
+                f"the loss is on {self.device}, its input on {device}: call loss.to(device) before "
+                "torch.compile"
+            )
+        self.tables.to(device)  # not the criterion's parameters: they are the caller's
+        self._bind()
 
     def forward(self, readout: Readout, targets: Targets, weight: float | Tensor) -> LossTerms:
         """Compute the weighted loss of each position. The sum over positions is the batch's loss.
@@ -117,9 +127,9 @@ class Objective(nn.Module):
         Returns:
             The terms, each `[positions]`.
         """
-        ce = readout.log_sum + (readout.level - readout.label_logit)
+        ce = readout.log_sum_exp + (readout.row_max - readout.label_logit)
         if self.label_smoothing:
-            smooth = readout.log_sum + (readout.level - readout.mean_logit)
+            smooth = readout.log_sum_exp + (readout.row_max - readout.mean_logit)
             ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth
         # Positions without weight contribute exactly zero, even if their cross-entropy is infinite.
         ce = torch.where(targets.ce_weights != 0, ce, 0) * targets.ce_weights
@@ -127,7 +137,7 @@ class Objective(nn.Module):
         loss = ce + (weight.detach() if isinstance(weight, Tensor) else weight) * ntl
         if self.z_loss:
             # Mask before squaring, because 0 times an infinite derivative is NaN.
-            normalizer = torch.where(targets.item_weights != 0, readout.level + readout.log_sum, 0)
+            normalizer = torch.where(targets.item_weights != 0, readout.row_max + readout.log_sum_exp, 0)
             loss = loss + self.z_loss * normalizer.square() * targets.item_weights
         return LossTerms(loss, ce.detach(), ntl.detach())
 
@@ -136,22 +146,22 @@ class Objective(nn.Module):
 
         Raise a ValueError if the criterion does not return one loss for each position.
         """
-        level, log_sum, number_logits = readout.level, readout.log_sum, readout.number_logits
-        has_normalizer = len(level) == len(number_logits)
+        row_max, log_sum_exp, number_logits = readout.row_max, readout.log_sum_exp, readout.number_logits
+        has_normalizer = len(row_max) == len(number_logits)
         target, weights, rows = targets.target, targets.number_weights, targets.number_rows
         if rows is not None:  # with a thousand number tokens, computing all positions would cost more
             target, weights, number_logits = target[rows], weights[rows], number_logits.index_select(0, rows)
             if has_normalizer:
-                level, log_sum = level[rows], log_sum[rows]
+                row_max, log_sum_exp = row_max[rows], log_sum_exp[rows]
         else:
             # The logits of other positions may be NaN.
-            counted = targets.counted if self.needs_all_positions else weights != 0
+            counted = targets.counted if self.needs.spans or self.needs.across_positions else weights != 0
             number_logits = torch.where(counted.unsqueeze(-1), number_logits, 0)
             if has_normalizer:
-                level, log_sum = torch.where(counted, level, 0), torch.where(counted, log_sum, 0)
+                row_max, log_sum_exp = torch.where(counted, row_max, 0), torch.where(counted, log_sum_exp, 0)
         with without_autocast(target.device):
-            normalizer = (level, log_sum) if has_normalizer else None
-            x = self.tables.criterion_input(number_logits, target, normalizer, targets.spans)
+            normalizer = (row_max, log_sum_exp) if has_normalizer else None
+            x = criterion_input(self.tables, number_logits, target, normalizer, targets.spans)
             loss = self._bound[x.log_probs.dtype](x)
             if loss.shape != target.shape:
                 raise ValueError(
@@ -166,19 +176,62 @@ class Objective(nn.Module):
         return term if rows is None else term.new_zeros(len(targets.target)).index_copy(0, rows, term)
 
 
-def _worst_cost(criterion: Criterion, values: Tensor, reweigh: bool) -> float | None:
-    if not callable(criterion) or not callable(getattr(criterion, "worst", None)):
-        raise TypeError(
-            f"criterion={criterion!r}: expected a callable with a method `worst`, such as Wasserstein() or "
-            "get_criterion(name)"
-        )
+def criterion_input(
+    tables: NumberTables,
+    number_logits: Tensor,
+    target: Tensor,
+    log_normalizer: tuple[Tensor, Tensor] | None = None,
+    spans: NumberSpans | None = None,
+) -> CriterionInput:
+    """Merge the forms of each value and normalize over the values, in float32 at least.
+
+    Args:
+        tables: tensors of the number tokens.
+        number_logits: `[positions, number tokens]`, in the order of `tables.token_ids`.
+        target: `[positions]`, index of the label's value.
+        log_normalizer: `row_max` and `log_sum_exp` of the `Readout`. Default: None, without `log_mass`.
+        spans: `[positions]` each. Default: None.
+    """
+    dtype = compute_dtype(number_logits.dtype)
+    number_logits = number_logits.to(dtype).clamp(min=_MINUS_INFINITY)
+    # Differences of large logits are more precise than their logsumexp.
+    highest = number_logits.detach().amax(-1)
+    merged = number_logits - highest.unsqueeze(-1)
+    if len(tables.token_ids) > len(tables.values):
+        merged = tables.merge_forms(merged)
+    number_log_sum = merged.exp().sum(-1).log()
+    log_mass = None
+    if log_normalizer is not None:
+        row_max, log_sum_exp = log_normalizer
+        # Rounding may make the sum over the number tokens exceed the sum over the vocabulary.
+        log_mass = ((highest - row_max) + (number_log_sum - log_sum_exp)).clamp(max=0)
+    return CriterionInput(
+        log_probs=merged - number_log_sum.unsqueeze(-1),
+        values=tables.values.to(dtype),
+        target=target,
+        log_mass=log_mass,
+        number_logsumexp=highest + number_log_sum,
+        spans=spans,
+    )
+
+
+def _check_criterion(criterion: Criterion, values: Tensor, reweigh: bool) -> float | None:
+    """Check a criterion and return its worst cost if the loss is reweighed."""
     if isinstance(criterion, type):
         raise TypeError(
             f"criterion={criterion.__name__} is a class: expected an instance, {criterion.__name__}()"
         )
-    worst = criterion.worst(values)
-    if reweigh and worst is None:
-        raise ValueError(
-            f"reweigh=True needs a criterion with a worst cost, and {criterion!r} has none: omit reweigh"
+    if not callable(criterion):
+        raise TypeError(
+            f"criterion={criterion!r}: expected a callable of a CriterionInput, such as Wasserstein() or "
+            "get_criterion(name)"
         )
-    return worst if reweigh else None
+    if not reweigh:
+        return None
+    worst = worst_of(criterion, values)
+    if worst is None:
+        raise ValueError(
+            "reweigh=True needs a criterion with a worst cost (a method `worst` that returns a number), and "
+            f"{criterion!r} has none: omit reweigh"
+        )
+    return worst

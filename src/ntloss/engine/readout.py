@@ -1,4 +1,4 @@
-"""Second stage: the few quantities that losses need from logits of width V.
+"""Second stage: summarize logits of width V in the few quantities that losses need.
 
 Cross-entropy and every criterion are functions of `lse = logsumexp_j z_j`, the label's logit and the number
 tokens' logits. So only this file, `linear.py` (hidden states) and `shards.py` (sharded vocabularies) handle
@@ -15,15 +15,14 @@ import importlib.util
 import math
 import os
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ntloss.autograd import refuse_double_backward
 
-if TYPE_CHECKING:
-    from ntloss.engine.shards import Shard
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 # Logits that are copied to float32 at a time (4 MiB): few enough to need little memory, and enough to make
 # the overhead of an operation negligible.
@@ -38,22 +37,23 @@ if importlib.util.find_spec("triton") is not None:
 
 
 class Readout(NamedTuple):
-    """Quantities of each position's logits, in float32 or float64; all but `level` are differentiable.
+    """Quantities of each position's logits, in float32 or float64; all but `row_max` are differentiable.
 
-    The logsumexp is kept as two terms, `level + log_sum`: for large logits it is large, and a single float32
-    would lose the digits that determine a probability. For a logit z, `-log p = log_sum + (level - z)`.
+    The logsumexp is kept as two terms, `row_max + log_sum_exp`: for large logits it is large, and a single
+    float32 would lose the digits that determine a probability. For a logit z,
+    `-log p = log_sum_exp + (row_max - z)`.
 
     Args:
-        level: `[positions]`, the row's largest logit, or its label's unless that is vanishingly unlikely; it
-            has no gradient.
-        log_sum: `[positions]`, log of the sum of `exp(logits - level)` over the vocabulary.
+        row_max: `[positions]`, the row's maximum, or its label's logit, which serves as well unless the label
+            is vanishingly unlikely; it has no gradient.
+        log_sum_exp: `[positions]`, log of the sum of `exp(logits - row_max)` over the vocabulary.
         label_logit: `[positions]`, logit of the label.
         number_logits: `[positions, number tokens]`, in the order of the token ids.
         mean_logit: `[positions]`, mean over the vocabulary; empty unless requested.
     """
 
-    level: Tensor
-    log_sum: Tensor
+    row_max: Tensor
+    log_sum_exp: Tensor
     label_logit: Tensor
     number_logits: Tensor
     mean_logit: Tensor
@@ -64,8 +64,8 @@ class Readout(NamedTuple):
         nothing = number_logits.new_empty(0)
         if log_normalizer is None:
             return cls(nothing, nothing, nothing, number_logits, nothing)
-        log_sum = log_normalizer.reshape(-1).to(number_logits.dtype)
-        return cls(torch.zeros_like(log_sum), log_sum, nothing, number_logits, nothing)
+        log_sum_exp = log_normalizer.reshape(-1).to(number_logits.dtype)
+        return cls(torch.zeros_like(log_sum_exp), log_sum_exp, nothing, number_logits, nothing)
 
 
 class Transform(NamedTuple):
@@ -113,16 +113,24 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     return torch.autocast(device.type, enabled=False)
 
 
+def values_are_hidden() -> bool:
+    """Whether tensors have no values that Python could read: under `torch.compile` and `torch.func`."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Dtype of softmax and sums for inputs of `dtype`: float64 for float64, else float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def check_logits(logits: Tensor, vocab_size: int) -> None:
-    """Raise a TypeError unless logits are floating-point, a ValueError unless they are `vocab_size` wide."""
-    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+    """Raise a TypeError unless logits are float16 to float64, a ValueError unless `vocab_size` wide."""
+    if not isinstance(logits, Tensor) or logits.dtype not in FLOATS:
         given = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-        raise TypeError(f"logits: expected a floating-point tensor [..., vocab], given {given}")
+        raise TypeError(
+            f"logits: expected a floating-point tensor [..., vocab], given {given}: cast float8 logits to "
+            "bfloat16 or float32"
+        )
     if logits.dim() == 0 or logits.shape[-1] != vocab_size:
         raise ValueError(
             f"logits of shape {list(logits.shape)} do not end in the vocabulary's size, {vocab_size:,}. "
@@ -131,42 +139,40 @@ def check_logits(logits: Tensor, vocab_size: int) -> None:
         )
 
 
-def read_logits(
+def summarize_logits(
     logits: Tensor,
     labels: Tensor,
     token_ids: Tensor,
     transform: Transform = IDENTITY,
     mean: bool = False,
     inplace: bool = False,
-    shard: Shard | None = None,
 ) -> Readout:
-    """Read logits, differentiably.
+    """Summarize logits, differentiably.
 
     Args:
-        logits: `[..., vocab]`, any float dtype; this rank's columns if the vocabulary is sharded.
+        logits: `[..., vocab]`, any float dtype.
         labels: `[positions]`, token ids, all inside the vocabulary; -1 where ignored, so that the kernels
             skip the row.
         token_ids: `[number tokens]`.
         transform: transform of the logits. Default: none.
         mean: also read the mean logit, for label smoothing.
         inplace: write the gradient over the logits; in eager mode only.
-        shard: this rank's part of the vocabulary. Default: all of it.
 
     Returns:
-        The readout, the same on every rank. It needs one buffer of the logits' size, which becomes their
-        gradient; none with `inplace` or without a gradient.
+        The readout. It needs one buffer of the logits' size, which becomes their gradient; none with
+        `inplace` or without a gradient.
     """
     logits = logits.reshape(-1, logits.shape[-1])
     by_operators = logits.device.type != "cpu" and logits.device.type not in KERNEL_DEVICES
-    if torch.compiler.is_compiling() and by_operators and shard is None:
-        # The compiler fuses this into few passes over the logits.
-        return _read_plainly(logits, labels, token_ids, transform, mean)
+    if values_are_hidden() and (by_operators or not torch.compiler.is_compiling()):
+        # The compiler fuses this into few passes over the logits. torch.func transforms operators only.
+        return _summarize_plainly(logits, labels, token_ids, transform, mean)
     keep = torch.is_grad_enabled() and logits.requires_grad
-    read = _ReadLogits.apply(logits, labels, token_ids, transform, mean, keep, inplace, shard)  # type: ignore[no-untyped-call]
-    return Readout(*read)
+    readout = _SummarizeLogits.apply(logits, labels, token_ids, transform, mean, keep, inplace)  # type: ignore[no-untyped-call]
+    return Readout(*readout)
 
 
-def _read_plainly(
+def _summarize_plainly(
     logits: Tensor, labels: Tensor, token_ids: Tensor, transform: Transform, mean: bool
 ) -> Readout:
     transformed = transform.apply(logits.to(compute_dtype(logits.dtype)))
@@ -178,7 +184,7 @@ def _read_plainly(
     )
 
 
-class _ReadLogits(torch.autograd.Function):
+class _SummarizeLogits(torch.autograd.Function):
     """Keeps the softmax of the forward pass, and turns it into the gradient in place.
 
     Kernels keep nothing: they read the logits again, which takes no longer than reading a softmax.
@@ -186,26 +192,28 @@ class _ReadLogits(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, labels: Tensor, token_ids: Tensor, transform: Transform, mean: bool,
-        keep: bool, inplace: bool, shard: Shard | None,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        if shard is None:
-            wide = logits.dtype == compute_dtype(logits.dtype)
-            keep_softmax = keep and not inplace and wide and logits.device.type not in KERNEL_DEVICES
-            *read, softmax = _read_logits(logits, labels, token_ids, *transform, mean, keep_softmax)
-        else:
-            read = [*read_block(logits, labels, token_ids, transform, mean, shard=shard)]
-            softmax = logits.new_empty(0)
-        level, log_sum, _, number_logits = read[:4]
-        ctx.save_for_backward(logits, labels, token_ids, level, log_sum, number_logits, softmax)
-        ctx.mark_non_differentiable(level)
-        ctx.transform, ctx.shard, ctx.inplace, ctx.softmax_spent = transform, shard, inplace, False
-        return tuple(read)
+        ctx: Any,
+        logits: Tensor,
+        labels: Tensor,
+        token_ids: Tensor,
+        transform: Transform,
+        mean: bool,
+        keep: bool,
+        inplace: bool,
+    ) -> tuple[Tensor, ...]:
+        wide = logits.dtype == compute_dtype(logits.dtype)
+        keep_softmax = keep and not inplace and wide and logits.device.type not in KERNEL_DEVICES
+        *readout, softmax = _summarize_logits(logits, labels, token_ids, *transform, mean, keep_softmax)
+        row_max, log_sum_exp, _, number_logits, _ = readout
+        ctx.save_for_backward(logits, labels, token_ids, row_max, log_sum_exp, number_logits, softmax)
+        ctx.mark_non_differentiable(row_max)
+        ctx.transform, ctx.inplace, ctx.softmax_spent = transform, inplace, False
+        return tuple(readout)
 
     @staticmethod
     def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        logits, labels, token_ids, level, log_sum, number_logits, softmax = ctx.saved_tensors
+        logits, labels, token_ids, row_max, log_sum_exp, number_logits, softmax = ctx.saved_tensors
         if ctx.inplace and ctx.softmax_spent:
             raise RuntimeError(
                 "backward was called a second time, but the first call wrote the gradient over the logits. "
@@ -218,38 +226,35 @@ class _ReadLogits(torch.autograd.Function):
             # `.data`, so that autograd does not reject the change of a saved tensor.
             grad = softmax.data if is_softmax else logits.data if ctx.inplace else torch.empty_like(logits)
         ctx.softmax_spent = True
-        readout = level, log_sum, number_logits
-        write_gradient(grad, is_softmax, logits, labels, token_ids, readout, ctx.transform, grads, ctx.shard)
-        return grad, *[None] * 7
+        readout = row_max, log_sum_exp, number_logits
+        write_gradient(grad, is_softmax, logits, labels, token_ids, readout, ctx.transform, grads)
+        return grad, *[None] * 6
 
 
-def read_block(
+def summarize_block(
     logits: Tensor,
     labels: Tensor,
     token_ids: Tensor,
     transform: Transform,
     mean: bool,
     softmax: Tensor | None = None,
-    shard: Shard | None = None,
     positions: Tensor | None = None,
 ) -> Readout:
-    """Read logits without a graph.
+    """Summarize logits without a graph.
 
     Args:
-        logits, labels, token_ids, transform, mean, shard: see `read_logits`.
+        logits, labels, token_ids, transform, mean: see `summarize_logits`.
         softmax: `[positions, vocab]`, float32 or float64, output buffer of the softmax, which may be the
-            logits themselves; not for kernels and shards. Default: none.
+            logits themselves; not for kernels. Default: none.
         positions: indices of the positions to read; only without `softmax`. Default: all.
 
     Returns:
         The readout.
     """
-    if shard is not None:
-        return shard.read(logits, labels, token_ids, transform, mean)
     if logits.device.type in KERNEL_DEVICES and positions is None:
         from ntloss.engine import kernels  # Triton takes long to import
 
-        return Readout(*kernels.read(logits, labels, token_ids, *transform, mean))
+        return Readout(*kernels.summarize(logits, labels, token_ids, *transform, mean))
     labels = labels.clamp(min=0)
     whole = softmax is not None and transform == IDENTITY  # no copies are needed
     rows = max(1, len(logits) if whole else _CHUNK // logits.shape[-1])
@@ -265,15 +270,15 @@ def read_block(
         number_logits = part.index_select(-1, token_ids)
         part_mean = part.mean(-1) if mean else part.new_empty(0)
         if softmax is None:
-            level, log_sum = _log_normalizer(part)
+            row_max, log_sum_exp = _log_normalizer(part)
         elif softmax is logits and transform == IDENTITY:
             highest = part.amax(-1)
             torch.softmax(part, -1, out=part)  # works row by row, so in place too
-            level, log_sum = _of_highest(highest, part)
+            row_max, log_sum_exp = _of_highest(highest, part)
         else:
             torch.softmax(part, -1, out=softmax[block])
-            level, log_sum = _of_softmax(part, softmax[block], labels[block], label_logit)
-        parts.append((level, log_sum, label_logit, number_logits, part_mean))
+            row_max, log_sum_exp = _of_softmax(part, softmax[block], labels[block], label_logit)
+        parts.append((row_max, log_sum_exp, label_logit, number_logits, part_mean))
     if not parts:
         return _empty_readout(logits[:0], labels[:0], token_ids, mean)
     return Readout(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
@@ -292,11 +297,11 @@ def _of_softmax(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tens
         return _of_highest(part.amax(-1), softmax)
     label_prob = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     safe = label_prob > _SAFE_PROBABILITY
-    log_sum = -label_prob.log()
+    log_sum_exp = -label_prob.log()
     if bool(safe.all()):
-        return label_logit, log_sum
+        return label_logit, log_sum_exp
     highest, log_sum_of_highest = _of_highest(part.amax(-1), softmax)
-    return torch.where(safe, label_logit, highest), torch.where(safe, log_sum, log_sum_of_highest)
+    return torch.where(safe, label_logit, highest), torch.where(safe, log_sum_exp, log_sum_of_highest)
 
 
 def _of_highest(highest: Tensor, softmax: Tensor) -> tuple[Tensor, Tensor]:
@@ -306,21 +311,31 @@ def _of_highest(highest: Tensor, softmax: Tensor) -> tuple[Tensor, Tensor]:
 
 # Custom operators, so that torch.compile calls them unchanged: on the CPU they are faster than the code that
 # it generates from the same formulas (benchmarks/losses.py).
-@torch.library.custom_op("ntloss::read_logits", mutates_args=())
-def _read_logits(
-    logits: Tensor, labels: Tensor, token_ids: Tensor, scale: float, softcap: float | None, mean: bool,
+@torch.library.custom_op("ntloss::summarize_logits", mutates_args=())
+def _summarize_logits(
+    logits: Tensor,
+    labels: Tensor,
+    token_ids: Tensor,
+    scale: float,
+    softcap: float | None,
+    mean: bool,
     keep_softmax: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     softmax = torch.empty_like(logits) if keep_softmax else None
-    readout = read_block(logits, labels, token_ids, Transform(scale, softcap), mean, softmax)
+    readout = summarize_block(logits, labels, token_ids, Transform(scale, softcap), mean, softmax)
     return (*readout, logits.new_empty(0) if softmax is None else softmax)
 
 
-@_read_logits.register_fake
+@_summarize_logits.register_fake
 def _(
-    logits: Tensor, labels: Tensor, token_ids: Tensor, scale: float, softcap: float | None, mean: bool,
+    logits: Tensor,
+    labels: Tensor,
+    token_ids: Tensor,
+    scale: float,
+    softcap: float | None,
+    mean: bool,
     keep_softmax: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     softmax = torch.empty_like(logits) if keep_softmax else logits.new_empty(0)
     return (*_empty_readout(logits, labels, token_ids, mean), softmax)
 
@@ -333,32 +348,57 @@ def _empty_readout(logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool
 
 
 def write_gradient(
-    grad: Tensor, is_softmax: bool, logits: Tensor, labels: Tensor, token_ids: Tensor,
-    readout: tuple[Tensor, Tensor, Tensor], transform: Transform, grads: tuple[Tensor, ...],
-    shard: Shard | None = None,
-) -> None:  # fmt: skip
+    grad: Tensor,
+    is_softmax: bool,
+    logits: Tensor,
+    labels: Tensor,
+    token_ids: Tensor,
+    readout: tuple[Tensor, Tensor, Tensor],
+    transform: Transform,
+    grads: tuple[Tensor, ...],
+) -> None:
     """Write the gradient of the logits to `grad`, which holds their softmax if `is_softmax`.
 
-    `readout` holds levels, log-sums and number logits.
+    `readout` holds `row_max`, `log_sum_exp` and `number_logits`; `grads` the gradients of all but `row_max`.
     """
-    if shard is not None:
-        labels, token_ids, grads = shard.localize(labels, token_ids, grads)
     _write_gradient(grad, is_softmax, logits, labels, token_ids, *readout, *transform, *grads)
 
 
 @torch.library.custom_op("ntloss::write_gradient", mutates_args=("grad",))
 def _write_gradient(
-    grad: Tensor, is_softmax: bool, logits: Tensor, labels: Tensor, token_ids: Tensor, level: Tensor,
-    log_sum: Tensor, number_logits: Tensor, scale: float, softcap: float | None, grad_log_sum: Tensor,
-    grad_label_logit: Tensor, grad_number_logits: Tensor, grad_mean_logit: Tensor,
-) -> None:  # fmt: skip
+    grad: Tensor,
+    is_softmax: bool,
+    logits: Tensor,
+    labels: Tensor,
+    token_ids: Tensor,
+    row_max: Tensor,
+    log_sum_exp: Tensor,
+    number_logits: Tensor,
+    scale: float,
+    softcap: float | None,
+    grad_log_sum_exp: Tensor,
+    grad_label_logit: Tensor,
+    grad_number_logits: Tensor,
+    grad_mean_logit: Tensor,
+) -> None:
     if logits.device.type in KERNEL_DEVICES:
         from ntloss.engine import kernels  # Triton takes long to import
 
         kernels.write(
-            grad, logits, labels, token_ids, level, log_sum, number_logits, scale, softcap, grad_log_sum,
-            grad_label_logit, grad_number_logits, grad_mean_logit,
-        )  # fmt: skip
+            grad,
+            logits,
+            labels,
+            token_ids,
+            row_max,
+            log_sum_exp,
+            number_logits,
+            scale,
+            softcap,
+            grad_log_sum_exp,
+            grad_label_logit,
+            grad_number_logits,
+            grad_mean_logit,
+        )
         return
     labels, token_ids = labels.clamp(min=0), token_ids.clamp(min=0)
     transform = Transform(scale, softcap)
@@ -368,15 +408,15 @@ def _write_gradient(
         block = slice(start, start + rows)
         part = None
         if not is_softmax or softcap is not None:
-            part = transform.apply(logits[block].to(log_sum.dtype))
-        factor = grad_log_sum[block]
+            part = transform.apply(logits[block].to(log_sum_exp.dtype))
+        factor = grad_log_sum_exp[block]
         if part is None or is_softmax:
             work = grad[block]
         else:
-            work = (part - level[block, None]).exp_()
-            factor = factor * torch.exp(-log_sum[block])
+            work = (part - row_max[block, None]).exp_()
+            factor = factor * torch.exp(-log_sum_exp[block])
         work.mul_(factor.unsqueeze(-1))
-        _zero_broken_rows(work, grad_log_sum[block], level[block] + log_sum[block])
+        _zero_broken_rows(work, grad_log_sum_exp[block], row_max[block] + log_sum_exp[block])
         if len(grad_mean_logit):
             work.add_(grad_mean_logit[block, None] / logits.shape[-1])
         work.scatter_add_(-1, labels[block, None], grad_label_logit[block, None])
@@ -387,11 +427,27 @@ def _write_gradient(
             grad[block] = work
 
 
-def _zero_broken_rows(work: Tensor, grad_log_sum: Tensor, log_normalizer: Tensor) -> None:
+def _zero_broken_rows(work: Tensor, grad_log_sum_exp: Tensor, log_normalizer: Tensor) -> None:
     """Zero the rows of ignored positions whose logits are NaN or infinite, because 0 times NaN is NaN."""
     # On accelerators the check would synchronize, so such rows stay NaN there, as with F.cross_entropy. The
     # kernels do not read them.
     if work.device.type == "cpu":
-        broken = (grad_log_sum == 0) & ~log_normalizer.isfinite()
+        broken = (grad_log_sum_exp == 0) & ~log_normalizer.isfinite()
         if bool(broken.any()):
             work.masked_fill_(broken.unsqueeze(-1), 0)
+
+
+def check_overflow(largest: Tensor, counted: Tensor | None = None) -> None:
+    """Raise a ValueError if logits that were computed in float16 have overflowed; on the CPU only.
+
+    Args:
+        largest: `[...]`, the logits, or the largest of each row.
+        counted: bool, `[...]`, rows to check. Default: all.
+    """
+    if largest.device.type == "cpu" and not values_are_hidden():
+        overflowed = largest.isposinf() if counted is None else largest.isposinf() & counted
+        if overflowed.any():
+            raise ValueError(
+                "logits in float16 exceed its largest number, 65,504: expected hidden states and a head in "
+                "bfloat16 or float32, or smaller ones"
+            )

@@ -8,16 +8,17 @@ own columns, without another collective.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ntloss.autograd import refuse_double_backward
+from ntloss.engine.readout import Readout, Transform, summarize_block, write_gradient
+
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
-
-from ntloss.engine.readout import Readout, Transform, read_block
 
 
 class Shard(NamedTuple):
@@ -59,23 +60,22 @@ class Shard(NamedTuple):
             )
         return cls(start, size, vocab_size, group)
 
-    def read(
+    def summarize(
         self, logits: Tensor, labels: Tensor, token_ids: Tensor, transform: Transform, mean: bool
     ) -> Readout:
-        """Read logits, this rank's columns, together with the other ranks.
+        """Summarize logits, this rank's columns, together with the other ranks.
 
-        The arguments are those of `readout.read_block`, with token ids of the whole vocabulary. The readout
-        is the same on every rank.
+        The arguments are those of `readout.summarize_block`, with token ids of the whole vocabulary. The
+        readout is the same on every rank.
         """
         local_labels, label_held = self._locate(labels)
         local_ids, ids_held = self._locate(token_ids)
-        local = read_block(
-            logits, local_labels.where(label_held | (labels < 0), 0), local_ids.clamp(min=0), transform, mean
-        )
-        highest = local.level.clone()
+        local_labels = local_labels.where(label_held | (labels < 0), 0)
+        local = summarize_block(logits, local_labels, local_ids.clamp(min=0), transform, mean)
+        highest = local.row_max.clone()
         dist.all_reduce(highest, dist.ReduceOp.MAX, group=self.group)
         columns = [
-            ((local.level - highest) + local.log_sum).exp().unsqueeze(-1),
+            ((local.row_max - highest) + local.log_sum_exp).exp().unsqueeze(-1),
             torch.where(label_held, local.label_logit, 0).unsqueeze(-1),
             torch.where(ids_held, local.number_logits, 0),
         ]
@@ -87,27 +87,69 @@ class Shard(NamedTuple):
         mean_logit = together[:, -1].clone() if mean else local.mean_logit
         return Readout(highest, together[:, 0].log(), label_logit, number_logits, mean_logit)
 
-    def localize(
-        self, labels: Tensor, token_ids: Tensor, grads: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Translate ids and gradients to this rank's columns, for `readout.write_gradient`.
-
-        Ids of other ranks become -1, with a gradient of zero.
-        """
-        grad_log_sum, grad_label_logit, grad_number_logits, grad_mean_logit = grads
+    def write_gradient(
+        self,
+        grad: Tensor,
+        logits: Tensor,
+        labels: Tensor,
+        token_ids: Tensor,
+        readout: tuple[Tensor, Tensor, Tensor],
+        transform: Transform,
+        grads: tuple[Tensor, ...],
+    ) -> None:
+        """Write the gradient of this rank's columns; the arguments are those of `readout.write_gradient`."""
+        grad_log_sum_exp, grad_label_logit, grad_number_logits, grad_mean_logit = grads
+        # Ids of other ranks become -1, with a gradient of zero.
         labels, held = self._locate(labels)
         grad_label_logit = torch.where(held, grad_label_logit, 0)
         token_ids, held = self._locate(token_ids)
         grad_number_logits = torch.where(held, grad_number_logits, 0)
-        # write_gradient divides the mean's gradient by the number of columns on this rank.
+        # The mean's gradient is divided by the number of columns on this rank.
         grad_mean_logit = grad_mean_logit * (self.size / self.vocab_size)
-        return labels, token_ids, (grad_log_sum, grad_label_logit, grad_number_logits, grad_mean_logit)
+        grads = grad_log_sum_exp, grad_label_logit, grad_number_logits, grad_mean_logit
+        write_gradient(grad, False, logits, labels, token_ids, readout, transform, grads)
 
     def _locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         # Local columns of token ids, -1 for those of other ranks, and whether this rank holds them.
         local = ids - self.start
         held = (local >= 0) & (local < self.size)
         return torch.where(held, local, -1), held
+
+
+def summarize_shard(
+    shard: Shard, logits: Tensor, labels: Tensor, token_ids: Tensor, transform: Transform, mean: bool
+) -> Readout:
+    """Summarize logits `[..., columns of this rank]`, differentiably; see `readout.summarize_logits`."""
+    logits = logits.reshape(-1, logits.shape[-1])
+    readout = _SummarizeShard.apply(logits, labels, token_ids, transform, mean, shard)  # type: ignore[no-untyped-call]
+    return Readout(*readout)
+
+
+class _SummarizeShard(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        labels: Tensor,
+        token_ids: Tensor,
+        transform: Transform,
+        mean: bool,
+        shard: Shard,
+    ) -> tuple[Tensor, ...]:
+        readout = shard.summarize(logits, labels, token_ids, transform, mean)
+        row_max, log_sum_exp, _, number_logits, _ = readout
+        ctx.save_for_backward(logits, labels, token_ids, row_max, log_sum_exp, number_logits)
+        ctx.mark_non_differentiable(row_max)
+        ctx.transform, ctx.shard = transform, shard
+        return tuple(readout)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_double_backward()
+        logits, labels, token_ids, *readout = ctx.saved_tensors
+        grad = torch.empty_like(logits)
+        ctx.shard.write_gradient(grad, logits, labels, token_ids, tuple(readout), ctx.transform, grads)
+        return grad, *[None] * 5
 
 
 def local_columns(

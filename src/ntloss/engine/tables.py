@@ -7,14 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ntloss.criteria import CriterionInput
-from ntloss.engine.readout import compute_dtype
-from ntloss.numbers.spans import NumberSpans, token_kinds
+from ntloss.numbers.spans import token_kinds
 from ntloss.numbers.vocabulary import NumberVocabulary
-
-# Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
-# them is not NaN, in value or gradient.
-_MINUS_INFINITY = -1e30
 
 
 class NumberTables(nn.Module):
@@ -88,45 +82,8 @@ class NumberTables(nn.Module):
             self._build(device)
         return self
 
-    def criterion_input(
-        self,
-        number_logits: Tensor,
-        target: Tensor,
-        log_normalizer: tuple[Tensor, Tensor] | None = None,
-        spans: NumberSpans | None = None,
-    ) -> CriterionInput:
-        """Merge the forms of each value and normalize over the values, in float32 at least.
-
-        Args:
-            number_logits: `[positions, number tokens]`, in the order of `token_ids`.
-            target: `[positions]`, index of the label's value.
-            log_normalizer: `level` and `log_sum` of the `Readout`. Default: None, without `log_mass`.
-            spans: `[positions]` each. Default: None.
-        """
-        dtype = compute_dtype(number_logits.dtype)
-        number_logits = number_logits.to(dtype).clamp(min=_MINUS_INFINITY)
-        # Differences of large logits are more precise than their logsumexp.
-        highest = number_logits.detach().amax(-1)
-        merged = number_logits - highest.unsqueeze(-1)
-        if self._levels > 1:
-            merged = self._merge_forms(merged)
-        number_log_sum = merged.exp().sum(-1).log()
-        log_mass = None
-        if log_normalizer is not None:
-            level, log_sum = log_normalizer
-            # Rounding may make the sum over the number tokens exceed the sum over the vocabulary.
-            log_mass = ((highest - level) + (number_log_sum - log_sum)).clamp(max=0)
-        return CriterionInput(
-            log_probs=merged - number_log_sum.unsqueeze(-1),
-            values=self.values.to(dtype),
-            target=target,
-            log_mass=log_mass,
-            number_logsumexp=highest + number_log_sum,
-            spans=spans,
-        )
-
-    def _merge_forms(self, number_logits: Tensor) -> Tensor:
-        """Merge the logits of all forms of a value by logsumexp: `[positions, values]`."""
+    def merge_forms(self, number_logits: Tensor) -> Tensor:
+        """Merge the logits `[..., number tokens]` of all forms of a value by logsumexp: `[..., values]`."""
         start = len(self.values)
         merged = number_logits[..., :start]
         for level in range(1, self._levels):
@@ -136,12 +93,6 @@ class NumberTables(nn.Module):
             merged = merged.index_copy(-1, members, both)
             start += len(members)
         return merged
-
-    def lookup(self, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
-        """Return the index into `values` of each label, 0 for text, and whether the label is a number."""
-        counted = labels != ignore_index
-        index = self.value_of_token[torch.where(counted, labels, 0)]
-        return index.clamp(min=0), counted & (index >= 0)
 
     def extra_repr(self) -> str:
         """Counts, for `print(model)`."""

@@ -1,22 +1,42 @@
-"""First stage: targets and weights from the labels, the same for every way to read logits."""
+"""First stage: targets and weights from the labels, the same wherever the logits come from."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.engine.readout import compute_dtype
+from ntloss.criteria import Needs
+from ntloss.engine.readout import compute_dtype, values_are_hidden
+from ntloss.engine.tables import NumberTables
 from ntloss.numbers.spans import NumberSpans, find_numbers
-
-if TYPE_CHECKING:
-    from ntloss.engine.objective import Objective
 
 REDUCTIONS = ("mean", "sum", "none")
 DIVISORS = ("items", "numbers")
+
+
+class Weights(NamedTuple):
+    """What a call gives beside the labels; see `NTLCrossEntropyLoss.forward`."""
+
+    loss_weights: Tensor | None = None
+    number_weights: Tensor | None = None
+    sequence_ids: Tensor | None = None
+    num_items: Tensor | float | None = None
+    num_numbers: Tensor | float | None = None
+
+
+class TargetOptions(NamedTuple):
+    """The options of a loss that concern its labels; see `NTLCrossEntropyLoss`."""
+
+    ignore_index: int = -100
+    reduction: str = "mean"
+    mode: str = "add"
+    normalize_by: str = "numbers"
+    shift: bool = False
+    validate: bool | None = None
 
 
 class Targets(NamedTuple):
@@ -32,8 +52,8 @@ class Targets(NamedTuple):
         ce_weights: weight of its cross-entropy.
         number_weights: weight of its number term, 0 where it has none.
         number_rows: `[number terms]`, indices of the positions whose number term has weight. None if the term
-            of every position is computed: on accelerators and under `torch.compile`, where shapes must be
-            static, and for criteria that look at several positions.
+            of every position is computed: where shapes must be static (on accelerators, under `torch.compile`
+            and `torch.func`), and for criteria that look at several positions.
         spans: the number that each position belongs to; None unless the criterion needs it.
     """
 
@@ -54,105 +74,85 @@ class Targets(NamedTuple):
         return Targets(labels, target, counted, item_weights, ce_weights, number_weights, number_rows, spans)
 
 
-def read_labels(
+def prepare_targets(
     labels: Tensor,
     inputs: Tensor,
-    objective: Objective,
-    loss_weights: Tensor | None = None,
-    num_items_in_batch: Tensor | float | None = None,
-    num_numbers_in_batch: Tensor | float | None = None,
-    sequence_ids: Tensor | None = None,
-    number_weights: Tensor | None = None,
-    *,
-    ignore_index: int = -100,
-    reduction: str = "mean",
-    mode: str = "add",
-    normalize_by: str = "numbers",
-    shift: bool = False,
-    validate: bool | None = None,
-    weight: float | Tensor = 0.0,
+    tables: NumberTables,
+    needs: Needs,
+    weights: Weights,
+    options: TargetOptions,
 ) -> Targets:
     """Check labels, shift them, find their numbers, and compute the weight of each position.
 
     Args:
+        labels: `[...]`, token ids.
         inputs: `[..., width]`, logits or hidden states, for their shape, device and dtype.
-        objective: the objective, for its tables and needs.
-        weight: weight of the number term, checked with the other values.
-
-    The other arguments are those of `NTLCrossEntropyLoss` and its `forward`.
+        tables: tensors of the number tokens.
+        needs: what the criterion needs.
+        weights: what else the call gives.
+        options: the options of the loss.
 
     Raises:
         TypeError: see `check_labels`.
         ValueError: an unknown reduction, labels without sequences for a criterion on whole numbers, or
-            see `check_labels` and `check_values`.
+            labels, weights or counts that do not fit.
     """
-    tables, needs = objective.tables, objective.needs
-    check_labels(labels, inputs, loss_weights, sequence_ids, number_weights)
-    check_values(
-        labels,
-        loss_weights,
-        tables.vocabulary.vocab_size,
-        ignore_index,
-        validate,
-        weight,
-        number_weights,
-        mode,
-    )
-    if num_items_in_batch is not None or num_numbers_in_batch is not None:
-        _check_normalizers(num_items_in_batch, num_numbers_in_batch, normalize_by, reduction)
+    ignore_index, reduction, mode, _, shift, validate = options
+    check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index, validate)
+    if any(given is not None for given in weights):
+        _check_weights(weights, labels, options)
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(map(repr, REDUCTIONS))}")
-    if needs.spans and sequence_ids is None and labels.dim() < 2:
+    if needs.spans and weights.sequence_ids is None and labels.dim() < 2:
         raise ValueError(
-            f"labels of shape {list(labels.shape)}, but {objective.criterion!r} looks at whole numbers and "
-            "needs to know where sequences end: expected labels of shape [batch, seq], or sequence_ids of "
-            "the labels' shape (all zeros for a single sequence)"
+            f"labels of shape {list(labels.shape)}, but the criterion looks at whole numbers and needs to "
+            "know where sequences end: expected labels of shape [batch, seq], or sequence_ids of the labels' "
+            "shape (all zeros for a single sequence)"
         )
     if shift:
-        _, number_weights = shift_left(labels, number_weights, ignore_index)
-        labels, loss_weights = shift_left(labels, loss_weights, ignore_index)
-        if sequence_ids is not None:
-            # A position belongs to the sequence of its shifted label.
+        sequence_ids = weights.sequence_ids
+        if sequence_ids is not None:  # a position belongs to the sequence of its shifted label
             sequence_ids, _ = shift_left(sequence_ids, None, ignore_index=-1)
+        _, number_weights = shift_left(labels, weights.number_weights, ignore_index)
+        labels, loss_weights = shift_left(labels, weights.loss_weights, ignore_index)
+        weights = Weights(loss_weights, number_weights, sequence_ids, weights.num_items, weights.num_numbers)
     spans = None
     if needs.spans and tables.kinds is not None:
+        sequence_ids = weights.sequence_ids
         spans = find_numbers(labels, tables.kinds, sequence_ids, needs.decimals, ignore_index).flatten()
     labels = labels.reshape(-1).long()  # gather accepts int32 only since torch 2.8
-    target, is_number = tables.lookup(labels, ignore_index)
-    has_term = spans.starts if needs.per_number and spans is not None else is_number
     counted = labels != ignore_index
+    labels = torch.where(counted, labels, -1)
+    value = tables.value_of_token[labels.clamp(min=0)]
+    target, is_number = value.clamp(min=0), counted & (value >= 0)
+    has_term = spans.starts if needs.per_number and spans is not None else is_number
+
     dtype = compute_dtype(inputs.dtype)
     item_weights = counted.to(dtype)
-    if loss_weights is not None:
-        item_weights = torch.where(counted, loss_weights.reshape(-1).to(dtype), 0)
+    if weights.loss_weights is not None:
+        item_weights = torch.where(counted, weights.loss_weights.reshape(-1).to(dtype), 0)
     factors = torch.ones_like(item_weights)
-    if number_weights is not None:
-        factors = torch.where(is_number, number_weights.reshape(-1).to(dtype), 0)
+    if weights.number_weights is not None:
+        factors = torch.where(is_number, weights.number_weights.reshape(-1).to(dtype), 0)
         if needs.per_number and spans is not None:  # a number has the weight of its first token
-            of_number = torch.zeros_like(factors).scatter_add(
-                0, spans.number, torch.where(spans.starts, factors, 0)
-            )
-            factors = of_number[spans.number]
+            of_starts = torch.where(spans.starts, factors, 0)
+            factors = torch.zeros_like(factors).scatter_add(0, spans.number, of_starts)[spans.number]
     term_weights = torch.where(has_term, item_weights * factors, 0)
     if reduction == "mean":
-        per_item = _reciprocal(item_weights if num_items_in_batch is None else num_items_in_batch, dtype)
-        normalized = item_weights * per_item
-        per_term = per_item
-        if normalize_by == "numbers" and mode == "add":
-            per_term = _reciprocal(
-                term_weights if num_numbers_in_batch is None else num_numbers_in_batch, dtype
-            )
-            if num_items_in_batch is not None and num_numbers_in_batch is None:
-                per_term = per_term * normalized.sum()  # this batch's share of the items
-        term_weights, item_weights = term_weights * per_term, normalized
+        items, numbers = weights.num_items, weights.num_numbers
+        per_term = per_item = _reciprocal(item_weights if items is None else items, dtype)
+        if options.normalize_by == "numbers" and mode == "add":
+            per_term = _reciprocal(term_weights if numbers is None else numbers, dtype)
+            if items is not None and numbers is None:
+                per_term = per_term * (item_weights.sum() * per_item)  # this call's share of the items
+        item_weights, term_weights = item_weights * per_item, term_weights * per_term
     ce_weights = item_weights
     if mode == "replace":
         ce_weights = torch.where(is_number, item_weights * (1 - factors).clamp(min=0), item_weights)
     number_rows = None
-    static_shapes = labels.device.type != "cpu" or torch.compiler.is_compiling()
-    if not objective.needs_all_positions and not static_shapes:
+    static_shapes = labels.device.type != "cpu" or values_are_hidden()
+    if not (needs.spans or needs.across_positions or static_shapes):
         number_rows = term_weights.nonzero().squeeze(-1)
-    labels = torch.where(counted, labels, -1)
     return Targets(labels, target, counted, item_weights, ce_weights, term_weights, number_rows, spans)
 
 
@@ -180,19 +180,17 @@ def shift_left(
 
 
 def check_labels(
-    labels: Tensor,
-    inputs: Tensor,
-    loss_weights: Tensor | None = None,
-    sequence_ids: Tensor | None = None,
-    number_weights: Tensor | None = None,
+    labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: int, validate: bool | None
 ) -> None:
-    """Check that labels, weights and sequence ids fit inputs `[..., width]`, without reading values.
+    """Check that labels fit inputs `[..., width]` and lie inside the vocabulary.
 
     Raises:
-        TypeError: labels or sequence ids that are not integers, or weights that are not real tensors.
-        ValueError: a shape or a device other than the inputs'.
+        TypeError: labels that are not integers.
+        ValueError: a shape or a device other than the inputs'; labels outside the vocabulary, unless their
+            values are not read: on accelerators unless `validate`, and under `torch.compile` and
+            `torch.func`.
     """
-    leading, device = inputs.shape[:-1], inputs.device
+    leading = inputs.shape[:-1]
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
         given = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise TypeError(f"labels: expected a tensor of token ids, torch.int64, given {given}")
@@ -202,11 +200,36 @@ def check_labels(
             "logits (or hidden states) without their last dimension. To shift a causal model's labels, shift "
             "its logits too: logits[:, :-1], labels[:, 1:]."
         )
-    if labels.device != device:
-        raise ValueError(f"labels are on {labels.device}, the logits on {device}: move one to the other")
-    beside = {"loss_weights": loss_weights, "sequence_ids": sequence_ids, "number_weights": number_weights}
-    for name, tensor in beside.items():
+    if labels.device != inputs.device:
+        raise ValueError(
+            f"labels are on {labels.device}, the logits on {inputs.device}: move one to the other"
+        )
+    if values_are_hidden() or not (labels.device.type == "cpu" if validate is None else validate):
+        return
+    outside = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
+    if outside.any():
+        raise ValueError(
+            f"label {int(labels[outside][0])} lies outside the vocabulary: expected 0 to "
+            f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Are the labels from another tokenizer?"
+        )
+
+
+def _check_weights(weights: Weights, labels: Tensor, options: TargetOptions) -> None:
+    """Check the tensors beside checked labels, and the counts.
+
+    Raises:
+        TypeError: sequence ids that are not integers, or weights that are not real tensors.
+        ValueError: another shape or device than the labels'; weights that are negative or not finite, or
+            number weights above 1 with mode='replace'; counts that the loss does not divide by.
+    """
+    reads_values = not values_are_hidden() and (
+        labels.device.type == "cpu" if options.validate is None else options.validate
+    )
+    for name, tensor in weights._asdict().items():
         if tensor is None:
+            continue
+        if name.startswith("num_"):
+            _check_count(f"{name}_in_batch", tensor, weights, options)
             continue
         integers = name == "sequence_ids"
         fits = isinstance(tensor, Tensor) and not tensor.is_complex()
@@ -214,51 +237,44 @@ def check_labels(
             given = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
             expected = "a tensor of integers" if integers else "a real tensor"
             raise TypeError(f"{name}: expected {expected}, given {given}")
-        if tensor.shape != leading:
+        if tensor.shape != labels.shape:
             found = f"{name} of shape {list(tensor.shape)}"
-            raise ValueError(f"{found}: expected that of the labels, {list(leading)}")
-        if tensor.device != device:
-            raise ValueError(f"{name} are on {tensor.device}, the logits on {device}: move one to the other")
+            raise ValueError(f"{found}: expected that of the labels, {list(labels.shape)}")
+        if tensor.device != labels.device:
+            found = f"{name} are on {tensor.device}, the logits on {labels.device}"
+            raise ValueError(f"{found}: move one to the other")
+        # With mode="replace", a number weight splits a label between the two terms.
+        splits = name == "number_weights" and options.mode == "replace"
+        if reads_values and not integers:
+            valid = (tensor >= 0) & (tensor <= (1 if splits else torch.inf)) & (tensor < torch.inf)
+            if not valid.all():  # NaN fails these comparisons too
+                expected = (
+                    "weights from 0 to 1 with mode='replace'" if splits else "finite weights, 0 or more"
+                )
+                raise ValueError(f"{name} contain {tensor[~valid][0].item()}: expected {expected}")
 
 
-def check_values(
-    labels: Tensor,
-    loss_weights: Tensor | None,
-    vocab_size: int,
-    ignore_index: int,
-    validate: bool | None,
-    weight: float | Tensor = 0.0,
-    number_weights: Tensor | None = None,
-    mode: str = "add",
-) -> None:
-    """Raise a ValueError unless labels lie inside the vocabulary and weights are finite and not negative.
-
-    With mode='replace', number weights are 1 at most. Reading values synchronizes an accelerator with the
-    host. So by default (`validate=None`) only tensors on the CPU are checked, and nothing under
-    `torch.compile`.
-    """
-    if torch.compiler.is_compiling() or not (labels.device.type == "cpu" if validate is None else validate):
-        return
-    if isinstance(weight, Tensor):  # a float was checked when it was set
-        check_weight(weight, validate)
-    outside = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
-    if outside.any():
+def _check_count(name: str, count: Tensor | float, weights: Weights, options: TargetOptions) -> None:
+    """Raise a ValueError if a count is negative, or not what the loss divides by."""
+    if options.reduction != "mean":
         raise ValueError(
-            f"label {int(labels[outside][0])} lies outside the vocabulary: expected 0 to "
-            f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Are the labels from another tokenizer?"
+            "num_items_in_batch and num_numbers_in_batch are the divisors of reduction='mean': omit them "
+            f"with reduction={options.reduction!r}"
         )
-    most = 1.0 if mode == "replace" else math.inf  # there it splits a label between the two terms
-    for name, weights, limit in (
-        ("loss_weights", loss_weights, math.inf),
-        ("number_weights", number_weights, most),
-    ):
-        # NaN fails these comparisons too.
-        if weights is None or (fits := (weights >= 0) & (weights <= limit) & (weights < math.inf)).all():
-            continue
-        expected = (
-            "finite weights, 0 or more" if limit == math.inf else "weights from 0 to 1 with mode='replace'"
+    if name == "num_numbers_in_batch" and options.normalize_by == "items":
+        raise ValueError(
+            "num_numbers_in_batch is the divisor of the number term with normalize_by='numbers', and this "
+            "loss divides both terms by num_items_in_batch (normalize_by='items'): omit it, or make the loss "
+            "with normalize_by='numbers'"
         )
-        raise ValueError(f"{name} contain {weights[~fits][0].item()}: expected {expected}")
+    if weights.num_items is None:
+        raise ValueError(
+            "num_items_in_batch is missing, but num_numbers_in_batch is given: cross-entropy would depend on "
+            "how a batch is split. `loss.normalizers(labels)` computes both; sum them over micro-batches and "
+            "ranks."
+        )
+    if isinstance(count, (int, float)) and not count >= 0:
+        raise ValueError(f"{name}={count}: expected 0 or more")
 
 
 def check_weight(weight: object, validate: bool | None = None) -> None:
@@ -267,34 +283,8 @@ def check_weight(weight: object, validate: bool | None = None) -> None:
     By default (`validate=None`) a tensor is checked on the CPU only. Under `torch.compile` it never is.
     """
     if isinstance(weight, Tensor) and weight.numel() == 1:
-        if torch.compiler.is_compiling() or not (
-            weight.device.type == "cpu" if validate is None else validate
-        ):
+        if values_are_hidden() or not (weight.device.type == "cpu" if validate is None else validate):
             return
         weight = weight.item()
     if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:
         raise ValueError(f"weight={weight!r}: expected a finite number, 0 or more, or a scalar tensor")
-
-
-def _check_normalizers(num_items: object, num_numbers: object, normalize_by: str, reduction: str) -> None:
-    """Raise a ValueError if the counts of a batch are negative, or not those that the loss divides by."""
-    if reduction != "mean":
-        raise ValueError(
-            "num_items_in_batch and num_numbers_in_batch are the divisors of reduction='mean': omit them "
-            f"with reduction={reduction!r}"
-        )
-    if num_numbers is not None and normalize_by == "items":
-        raise ValueError(
-            "num_numbers_in_batch is the divisor of the number term with normalize_by='numbers', and this "
-            "loss divides both terms by num_items_in_batch (normalize_by='items'): omit it, or make the loss "
-            "with normalize_by='numbers'"
-        )
-    if num_items is None:
-        raise ValueError(
-            "num_items_in_batch is missing, but num_numbers_in_batch is given: cross-entropy would depend on "
-            "how a batch is split. `loss.normalizers(labels)` computes both; sum them over micro-batches and "
-            "ranks."
-        )
-    for name, count in (("num_items_in_batch", num_items), ("num_numbers_in_batch", num_numbers)):
-        if isinstance(count, (int, float)) and not count >= 0:
-            raise ValueError(f"{name}={count}: expected 0 or more")

@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ntloss.engine.readout import check_logits, read_logits
+from ntloss.engine.objective import criterion_input
+from ntloss.engine.readout import check_logits, summarize_logits
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import check_labels, check_values
+from ntloss.engine.targets import check_labels
 from ntloss.metrics.numeric import gather
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
@@ -104,8 +105,7 @@ class TokenMetrics:
         """
         vocab_size = self._tables.vocabulary.vocab_size
         check_logits(logits, vocab_size)
-        check_labels(labels, logits)
-        check_values(labels, None, vocab_size, self.ignore_index, None)
+        check_labels(labels, logits, vocab_size, self.ignore_index, None)
         if (places is None) != (len(self.places) == 0) or (
             places is not None and places.shape != labels.shape
         ):
@@ -125,14 +125,15 @@ class TokenMetrics:
     def _columns(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Counts and metrics of each position, `[positions, metrics]`, 0 where they do not apply."""
         tables = self._tables
-        target, is_number = tables.lookup(labels, self.ignore_index)
-        is_text = (labels != self.ignore_index) & ~is_number
-        label = torch.where(labels != self.ignore_index, labels, 0)
-        readout = read_logits(rows, label, tables.token_ids)
-        x = tables.criterion_input(readout.number_logits, target, readout[:2])
+        counted = labels != self.ignore_index
+        label = torch.where(counted, labels, 0)
+        value = tables.value_of_token[label]
+        target, is_number, is_text = value.clamp(min=0), counted & (value >= 0), counted & (value < 0)
+        readout = summarize_logits(rows, label, tables.token_ids)
+        x = criterion_input(tables, readout.number_logits, target, readout[:2])
         assert x.log_mass is not None, "it is computed if the log-normalizer is given"
         mass = x.log_mass.exp()
-        cross_entropy = readout.log_sum + (readout.level - readout.label_logit)
+        cross_entropy = readout.log_sum_exp + (readout.row_max - readout.label_logit)
         distance = (x.values - x.target_values.unsqueeze(-1)).abs()
         of_numbers = (
             torch.ones_like(mass),

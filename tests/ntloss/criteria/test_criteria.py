@@ -42,24 +42,28 @@ from ntloss import (
     Dist2,
     ExpectedValue,
     GaussianCrossEntropy,
-    Magnitude,
     NTLCrossEntropyLoss,
     NTLLinearCrossEntropyLoss,
     NumberLevel,
     NumberTokenLoss,
     NumberVocabulary,
-    PerNumber,
-    PlaceWeighted,
-    RelativeError,
     SmoothedWasserstein,
     Wasserstein,
-    WeightedSum,
     criterion_names,
     get_criterion,
     ntil,
     register_criterion,
 )
-from ntloss.criteria import bind, needs_of, reweigh_by_mass
+from ntloss.criteria import (
+    Magnitude,
+    PerNumber,
+    PlaceWeighted,
+    RelativeError,
+    WeightedSum,
+    bind,
+    needs_of,
+    reweigh_by_mass,
+)
 
 DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
 # The only criterion that depends on the level of the logits.
@@ -485,6 +489,18 @@ def test_every_name_makes_a_criterion() -> None:
         assert NumberTokenLoss(NUMBERS, criterion)(case.logits(), case.labels).isfinite()
 
 
+def squared_distance(x: CriterionInput, power: float = 2.0) -> Tensor:
+    return (x.probs * (x.values - x.target_values.unsqueeze(-1)).abs() ** power).sum(-1)
+
+
+def test_a_function_is_a_criterion() -> None:
+    digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+    loss = NumberTokenLoss(digits, squared_distance)(torch.zeros(1, 12), torch.tensor([4]))
+    assert_close(loss, (torch.arange(10.0) - 4).square().mean())
+    with pytest.raises(ValueError, match="reweigh=True needs a criterion with a worst cost"):
+        NumberTokenLoss(NUMBERS, squared_distance, reweigh=True)
+
+
 def test_unknown_names_and_options_list_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_CRITERIA", dict(registry._CRITERIA))
     with pytest.raises(ValueError, match=r"'wassersten'.*dist2.*wasserstein"):
@@ -493,6 +509,12 @@ def test_unknown_names_and_options_list_the_choices(monkeypatch: pytest.MonkeyPa
         get_criterion("dist2", temperature=2.0)
     with pytest.raises(ValueError, match=r"dist2.*is taken by"):
         register_criterion("dist2", Wasserstein)
+    register_criterion("a function for the test", squared_distance)
+    x = CriterionInput(torch.tensor([[0.25, 0.75]]).log(), torch.tensor([0.0, 2.0]), torch.tensor([0]))
+    assert get_criterion("a function for the test")(x) == approx(3.0)
+    assert get_criterion("a function for the test", power=1.0)(x) == approx(1.5)
+    with pytest.raises(ValueError, match=r"has no option 'sigma'. Its options: power"):
+        get_criterion("a function for the test", sigma=1.0)
     register_criterion("squashed for the test", lambda factor=3.0: Wasserstein(factor))
     assert get_criterion("squashed for the test", factor=4.0) == Wasserstein(4.0)
     assert "squashed for the test" in criterion_names()

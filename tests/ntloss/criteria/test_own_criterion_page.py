@@ -32,17 +32,18 @@ def names(digits: NumberVocabulary, batch: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_page_shows_every_way_to_write_a_criterion(names: dict[str, Any]) -> None:
     assert len(SNIPPETS) == 4
-    assert {"LogDistance", "DigitsBehind", "Costs", "get_criterion"} <= set(names)
+    assert {"log_distance", "DigitsBehind", "Costs", "get_criterion"} <= set(names)
 
 
-@pytest.mark.parametrize("name", ["LogDistance", "DigitsBehind", "Costs"])
+@pytest.mark.parametrize("name", ["log_distance", "DigitsBehind", "Costs"])
 def test_each_criterion_serves_hidden_states_and_compiles(
     name: str, names: dict[str, Any], digits: NumberVocabulary
 ) -> None:
     logits, labels = names["logits"].detach(), names["labels"]
-    loss_fn = NTLCrossEntropyLoss(digits, names[name]())
+    criterion = names[name]() if isinstance(names[name], type) else names[name]
+    loss_fn = NTLCrossEntropyLoss(digits, criterion)
     head = torch.eye(12, dtype=logits.dtype)
-    linear = NTLLinearCrossEntropyLoss(digits, names[name]())(logits, head, labels)
+    linear = NTLLinearCrossEntropyLoss(digits, criterion)(logits, head, labels)
     assert_close(linear, loss_fn(logits, labels))
     torch._dynamo.reset()
     compiled = torch.compile(loss_fn, fullgraph=True, backend="aot_eager")

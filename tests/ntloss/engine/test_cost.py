@@ -229,7 +229,7 @@ class TestSynchronization:
         assert head.grad.shape == head.shape
         assert not SYNCHRONIZING & set(watch.operators)
         if kind != "linear":
-            assert {"read_logits", "write_gradient"} <= set(watch.operators)
+            assert {"summarize_logits", "write_gradient"} <= set(watch.operators)
 
     def test_dropping_ignored_positions_is_the_only_synchronization(
         self, monkeypatch: pytest.MonkeyPatch
@@ -240,7 +240,7 @@ class TestSynchronization:
         waits = {}
         for drop in (True, False):
             module = NTLLinearCrossEntropyLoss(WIDE, validate=False, drop_ignored=drop)
-            module.objective.move_to_device_of(hidden)
+            module.objective.move_tables(hidden.device)
             with Watch() as watch:
                 module(hidden.requires_grad_(), weight.requires_grad_(), labels).backward()
             # The CPU may read values, which saves a pass over the logits.
@@ -349,10 +349,10 @@ class TestCompile:
             for dtype in (torch.float64, torch.bfloat16):
                 arguments = (case.labels.clamp(min=0), torch.tensor(NUMBERS.token_ids), transform, mean)
                 results = []
-                for read in (readout._read_plainly, readout.read_logits):
+                for read in (readout._summarize_plainly, readout.summarize_logits):
                     logits = case.logits(dtype).requires_grad_()
                     read_out = read(logits, *arguments)
-                    parts = [read_out.level + read_out.log_sum, *read_out[2:]]
+                    parts = [read_out.row_max + read_out.log_sum_exp, *read_out[2:]]
                     sum((part.square() * 0.01).sum() for part in parts).backward()
                     results.append([*parts, logits.grad])
                 for plain, ours in zip(*results, strict=True):
@@ -376,8 +376,8 @@ class TestReadBlock:
         wanted = transform.apply(logits.double())
         given = logits.clone()
         softmax = {"none": None, "new": torch.empty_like(given), "over the logits": given}[target]
-        read = readout.read_block(given, labels, torch.tensor([3, 5]), transform, True, softmax)
-        assert_close(read.level + read.log_sum, wanted.logsumexp(-1))
+        read = readout.summarize_block(given, labels, torch.tensor([3, 5]), transform, True, softmax)
+        assert_close(read.row_max + read.log_sum_exp, wanted.logsumexp(-1))
         assert_close(read.label_logit, wanted.gather(-1, labels[:, None])[:, 0])
         assert_close(read.number_logits, wanted[:, [3, 5]])
         assert_close(read.mean_logit, wanted.mean(-1))
@@ -388,7 +388,7 @@ class TestReadBlock:
     def test_takes_any_number_of_rows_at_a_time(self, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         logits = make_case(6).logits(torch.bfloat16)
         labels = torch.arange(6)
-        whole = readout.read_block(logits, labels, torch.tensor([3, 5]), readout.IDENTITY, True, None)
+        whole = readout.summarize_block(logits, labels, torch.tensor([3, 5]), readout.IDENTITY, True, None)
         monkeypatch.setattr(readout, "_CHUNK", rows * VOCAB + 1)
-        parts = readout.read_block(logits, labels, torch.tensor([3, 5]), readout.IDENTITY, True, None)
+        parts = readout.summarize_block(logits, labels, torch.tensor([3, 5]), readout.IDENTITY, True, None)
         assert_close(parts, whole, ONE_COMPUTATION)

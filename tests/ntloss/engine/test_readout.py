@@ -84,7 +84,9 @@ def test_gradients_are_as_exact_as_those_of_cross_entropy(
     path: str, scale: float, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if path == "compiled for an accelerator":
-        monkeypatch.setattr(cross_entropy, "read_logits", lambda *given: readout._read_plainly(*given[:5]))
+        monkeypatch.setattr(
+            cross_entropy, "summarize_logits", lambda *given: readout._summarize_plainly(*given[:5])
+        )
     logits, labels = make_batch(scale)
     worst = LARGEST**2 if "criterion" in options else LARGEST
     torchs = error_of(lambda z: F.cross_entropy(z, labels), logits)

@@ -23,7 +23,7 @@ from tolerances import (
     assert_close,
 )
 
-from ntloss.engine import readout, shards
+from ntloss.engine import shards
 from ntloss.engine.readout import IDENTITY
 
 pytestmark = pytest.mark.skipif(
@@ -211,10 +211,9 @@ def test_a_vocabulary_too_small_for_its_ranks_raises_on_all_of_them_or_none(
         except ValueError:
             outcomes.append("error")
             continue
-        level, log_sum, _, numbers, _ = readout.read_block(logits, labels, ids, IDENTITY, True, shard=shard)
+        row_max, log_sum_exp, _, numbers, _ = shard.summarize(logits, labels, ids, IDENTITY, True)
         grads = (torch.ones(3), torch.ones(3), torch.ones(3, 2), torch.ones(3))
-        readout.write_gradient(
-            logits, False, logits, labels, ids, (level, log_sum, numbers), IDENTITY, grads, shard
-        )
+        read = row_max, log_sum_exp, numbers
+        shard.write_gradient(logits, logits, labels, ids, read, IDENTITY, grads)
         outcomes.append("worked")
     assert len(set(outcomes)) == 1

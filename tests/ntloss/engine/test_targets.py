@@ -36,9 +36,6 @@ class Unbounded:
     def __call__(self, x: Any) -> torch.Tensor:
         return -x.log_probs.gather(-1, x.target.unsqueeze(-1)).squeeze(-1)
 
-    def worst(self, values: torch.Tensor) -> None:
-        return None
-
 
 class Summed(Unbounded):
     def __call__(self, x: Any) -> torch.Tensor:
@@ -52,9 +49,6 @@ class Learnt(torch.nn.Module):
 
     def forward(self, x: Any) -> torch.Tensor:
         return x.probs.sum(-1) * self.scale
-
-    def worst(self, values: torch.Tensor) -> None:
-        return None
 
 
 def call(which: str, options: dict[str, Any] | None = None, **changes: Any) -> Any:
@@ -114,7 +108,7 @@ def test_options_out_of_range_raise_an_error(
     [
         ("wasserstein", TypeError, "criterion.*expected.*get_criterion"),
         (3, TypeError, "criterion.*expected"),
-        (torch.nn.functional.mse_loss, TypeError, "criterion.*expected"),
+        (torch.nn.functional.mse_loss, ValueError, "reweigh=True needs a criterion with a worst cost"),
         (Wasserstein, TypeError, r"Wasserstein is a class: expected an instance, Wasserstein\(\)"),
         (Unbounded(), ValueError, "reweigh=True needs a criterion with a worst cost"),
     ],
@@ -243,6 +237,23 @@ def test_invalid_counts_are_errors(which: str, options: Any, counts: Any, says: 
     items, numbers = counts
     with pytest.raises(ValueError, match=says):
         call(which, options, num_items_in_batch=items, num_numbers_in_batch=numbers)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("which", [*OF_LOGITS, *OF_HIDDEN])
+def test_float8_is_an_error_that_names_the_dtypes_to_cast_to(which: str, dtype: torch.dtype) -> None:
+    inputs = {"logits": torch.zeros(3, VOCAB)} if which in OF_LOGITS else {"hidden_states": torch.zeros(3, 6)}
+    with pytest.raises(TypeError, match=r"float8.*cast float8.*to bfloat16 or float32"):
+        call(which, **{name: tensor.to(dtype) for name, tensor in inputs.items()})
+
+
+@pytest.mark.parametrize("which", OF_HIDDEN)
+def test_logits_of_a_head_that_overflow_float16_are_an_error(which: str) -> None:
+    hidden = torch.full((3, HIDDEN), 200.0).half()
+    weight = torch.full((VOCAB, HIDDEN), 50.0).half()
+    assert call(which, hidden_states=hidden, lm_head_weight=weight).isfinite()  # 60,000 each
+    with pytest.raises(ValueError, match="logits in float16 exceed its largest number"):
+        call(which, hidden_states=2 * hidden, lm_head_weight=weight)
 
 
 @pytest.mark.parametrize("which", ["logits", "linear"])

@@ -16,10 +16,10 @@ from ntloss import (
     NumberLevel,
     NumberTokenLoss,
     NumberVocabulary,
-    PlaceWeighted,
     Wasserstein,
     get_criterion,
 )
+from ntloss.criteria import PlaceWeighted
 from ntloss.numbers.parsing import parse_numbers
 from ntloss.numbers.spans import find_numbers, log_ratio, sequence_ids_of, token_kinds
 

@@ -32,10 +32,10 @@ from ntloss import (
     NumberTokenLoss,
     NumberTokensLeftOut,
     NumberVocabulary,
-    PlaceWeighted,
     Wasserstein,
     ntil,
 )
+from ntloss.criteria import PlaceWeighted
 from ntloss.numbers.inspection import SENTENCE, inspect_tokenizer
 from ntloss.numbers.spans import find_numbers, token_kinds
 

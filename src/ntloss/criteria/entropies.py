@@ -1,4 +1,4 @@
-"""Losses with a target distribution that is spread over values near the label's."""
+"""Cross-entropies: with targets that are spread over values near the label's, and of each digit alone."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria.criterion import BoundCriterion, CriterionInput, Needs, check_positive
+from ntloss.criteria.criterion import Criterion, CriterionInput, Needs, check_positive
 
 
 def gaussian_targets(values: Tensor, sigma: float) -> Tensor:
@@ -65,7 +66,7 @@ class GaussianCrossEntropy:
         """Compute the loss of each position, `[positions]`, in nats."""
         return self.bind(x.values.double(), x.log_probs)(x)
 
-    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+    def bind(self, values: Tensor, like: Tensor) -> Criterion:
         """Compute the targets `[values, values]`; row k is the target of value k."""
         return partial(self._loss, targets=gaussian_targets(values, self.sigma).to(like))
 
@@ -73,9 +74,6 @@ class GaussianCrossEntropy:
         if x.log_mass is None:
             raise ValueError(f"log_mass is None, but {self!r} needs the probability on text")
         return -(targets[x.target] * x.log_probs).sum(-1) - x.log_mass
-
-    def worst(self, values: Tensor) -> None:
-        """Return None: the loss of a zero probability is infinite."""
 
 
 _DISTANCES = ("squared", "absolute")
@@ -124,7 +122,7 @@ class Dist2:
         """Compute the loss of each position, `[positions]`, in nats."""
         return self.bind(x.values.double(), x.log_probs)(x)
 
-    def bind(self, values: Tensor, like: Tensor) -> BoundCriterion:
+    def bind(self, values: Tensor, like: Tensor) -> Criterion:
         """Compute the targets `[values, values]`, one per row, and their entropies `[values]`."""
         apart = values - values.unsqueeze(-1)
         distances = apart.square() if self.distance == "squared" else apart.abs()
@@ -136,5 +134,38 @@ class Dist2:
         # Rounding may give slightly less than zero, the minimum.
         return -(targets[x.target] * x.log_probs).sum(-1) - entropies[x.target]
 
-    def worst(self, values: Tensor) -> None:
-        """Return None: the loss of a zero probability is infinite."""
+
+_SCALE = 0.01
+
+
+@dataclass(frozen=True)
+class DigitEntropy:
+    r"""Binary cross-entropy of each digit's raw logit, weighted with its probability (DEL).
+
+    $0.01 \, mean_j \; p_j \, (softplus(z_j) - [j = k] z_j)$ penalizes likely digits other than the label's.
+    It ranges from 0 to infinity, and tends to zero if all probability is on the label and $z_k$ is large.
+    Unlike all other criteria it depends on the level of the logits: it also tends to zero if all probability
+    is on a *wrong* digit and all logits are far below zero. So use it beside cross-entropy with weight 1, as
+    published. The paper's weights by place are `PlaceWeighted(DigitEntropy(), "decimal")`.
+
+    Source: DEL, 2026.
+
+    Example:
+        >>> import torch
+        >>> from ntloss import NumberTokenLoss, NumberVocabulary
+        >>> from ntloss.criteria import DigitEntropy
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
+        >>> loss = NumberTokenLoss(digits, DigitEntropy())
+        >>> round(1000 * loss(torch.zeros(1, 16), torch.tensor([4])).item(), 4)  # 0.01 * log(2) / 10
+        0.6931
+    """
+
+    def __call__(self, x: CriterionInput) -> Tensor:
+        """Compute the loss of each position, `[positions]`; a ValueError if `number_logsumexp` is missing."""
+        if x.number_logsumexp is None:
+            raise ValueError(f"number_logsumexp is None, but {self!r} depends on the level of the logits")
+        logits = x.log_probs + x.number_logsumexp.unsqueeze(-1)
+        # softplus(-z) is softplus(z) - z without the difference of large numbers.
+        target = x.target.unsqueeze(-1)
+        signed = logits.scatter(-1, target, -logits.gather(-1, target))
+        return _SCALE * (x.probs * F.softplus(signed)).mean(-1)

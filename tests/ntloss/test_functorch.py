@@ -1,0 +1,62 @@
+"""Transforms of `torch.func`: gradients, gradients of each sample, and second derivatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from combined_cases import CRITERIA, NUMBERS, OF_TOKENS, make_case, numbers_case
+from tolerances import CANCELLATION, assert_close
+from torch import Tensor
+from torch.func import grad, hessian, vmap
+
+from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberTokenLoss
+
+KINDS = pytest.mark.parametrize("kind", [NTLCrossEntropyLoss, NumberTokenLoss])
+
+
+def gradient_of(loss_fn: Any, logits: Tensor, labels: Tensor) -> Tensor:
+    leaf = logits.clone().requires_grad_()
+    return torch.autograd.grad(loss_fn(leaf, labels), leaf)[0]
+
+
+@KINDS
+@pytest.mark.parametrize("name", [*OF_TOKENS, "ntil", "places"])
+def test_grad_equals_the_backward_pass(name: str, kind: Any) -> None:
+    case = numbers_case(name)
+    loss_fn = kind(NUMBERS, CRITERIA[name][0])
+    got = grad(loss_fn)(case.logits(), case.labels)
+    assert_close(got, gradient_of(loss_fn, case.logits(), case.labels))
+
+
+@KINDS
+def test_vmap_of_grad_gives_the_gradient_of_each_sample(kind: Any) -> None:
+    case = make_case(4, 5)
+    loss_fn = kind(NUMBERS)
+    each = vmap(grad(loss_fn))(case.logits(), case.labels)
+    wanted = [gradient_of(loss_fn, *given) for given in zip(case.logits(), case.labels, strict=True)]
+    assert_close(each, torch.stack(wanted))
+
+
+def test_options_and_weights_work_in_a_transform() -> None:
+    case = make_case(4, 5, weighted=True)
+    loss_fn = NTLCrossEntropyLoss(NUMBERS, softcap=3.0, z_loss=0.01, label_smoothing=0.1, reweigh=True)
+    given = case.logits(), case.labels, case.loss_weights
+    wanted = torch.stack([loss_fn(*sample) for sample in zip(*given, strict=True)])
+    assert_close(vmap(loss_fn)(*given), wanted)
+
+
+def test_hessian_equals_differences_of_gradients() -> None:
+    case = make_case(2, seed=3)
+    loss_fn = NTLCrossEntropyLoss(NUMBERS)
+    curvature = hessian(loss_fn)(case.logits(), case.labels)
+    step = 1e-5 * torch.randn(case.logits().shape, generator=torch.manual_seed(0), dtype=torch.float64)
+    ahead, behind = (gradient_of(loss_fn, case.logits() + s * step, case.labels) for s in (1, -1))
+    assert_close(torch.einsum("abcd,cd->ab", curvature, step) * 2e5, (ahead - behind) * 1e5, CANCELLATION)
+
+
+def test_the_linear_loss_names_the_loss_to_use() -> None:
+    case = make_case(3)
+    with pytest.raises(RuntimeError, match=r"torch.func cannot transform: use NTLCrossEntropyLoss"):
+        grad(NTLLinearCrossEntropyLoss(NUMBERS))(case.hidden, case.weight, case.labels)
