@@ -273,18 +273,24 @@ class Rjokes(Data):
 
 @dataclass
 class Tabular(Sizes, Data):
-    """A table as text: "0.23,Ideal,E,SI2,61.5,55,3.95,3.98,2.43" -> "326". Any CSV file with a header."""
+    """A table as text, a number in one of its columns as the answer: CSV, TSV, Parquet or JSON lines."""
 
     dataset_name: str = "tabular"
-    file: str = "sample"  # a CSV file; sample: 2,000 diamonds that ship with the lab
+    file: str = "sample"  # the table; sample: 2,000 diamonds that ship with the lab
     target: str = "price"  # the column to predict
-    columns: list[str] | None = (
-        None  # the columns of the question, such as [carat,cut]; null: all but the target
+    # The question, such as "{text}\nSentiment (0 to 80): "; null: the columns joined with commas.
+    prompt: Annotated[str, text("a text with names of columns in braces", "'A {cut} diamond: '")] | None = (
+        None
     )
+    # Without a prompt: the columns of the question, such as [carat,cut]; null: all but the target.
+    columns: list[str] | None = None
     significant_digits: Count | None = 4  # of the question's numbers; null: as they are written
+    longest: Count | None = None  # characters of a question; rows with longer ones are left out; null: none
     # null: at random; a column, such as a date: the rows with its largest values are the test set
     split_by: str | None = None
+    group_by: str | None = None  # of a split at random: a column whose rows with one value stay together
     train_size: Count | None = None  # null: all rows that are left
+    train_seed: Seed | None = None  # null: the same training rows in every run; a seed draws them
     validation_size: Count = 200
     test_size: Count = 300
     max_new_tokens: Count = 16

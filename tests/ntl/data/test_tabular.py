@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from ntl.config.compose import compose_config
@@ -130,7 +131,7 @@ def test_the_name_of_a_column_may_be_a_number(tmp_path, split_by):
             ("significant_digits=0",),
             "significant_digits is 0; expected null or a whole",
         ),
-        ("", (), "cannot be read .*; expected a CSV file"),
+        ("", (), "cannot be read .*; expected a table"),
         ("a,b,y\n1,2,3\n1,x,2,3\n", (), "line 3: the row has 4 fields; expected 3"),
         ("a,y\n9,1,2\n9,3,4\n", (), "line 2: the row has 3 fields; expected 2"),
         ('a,y\n"x\nz",2\n9,3,4\n', (), "line 4: the row has 3 fields"),
@@ -150,3 +151,73 @@ def test_a_table_that_cannot_be_used_is_an_error_with_the_reason(table, text, ov
 def test_a_missing_file_is_an_error_that_names_it():
     with pytest.raises(UserError, match=r"dataset_args.file=nowhere.csv cannot be read"):
         task("file=nowhere.csv")
+
+
+REVIEWS = "id,film,text,y\n1,a,good,9\n2,a,bad,1\n3,b,fine,6\n4,b,poor,2\n5,c,great,10\n6,c,,5\n"
+
+
+def test_a_prompt_writes_the_question_with_the_columns_in_braces(table):
+    data = table(REVIEWS, "prompt='{text} ({film})\\nStars: '")
+    assert {e.question: e.answer for e in rows(data)}["good (a)\nStars: "] == "9"
+    assert "? (c)\nStars: " in {e.question for e in rows(data)}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("'Stars of {title}: '", "prompt names the column 'title'; expected one of .*: id, film, text, y"),
+        ("'{text} has {y}'", "prompt names the target 'y'"),
+        ("'Stars: '", "names no column; expected names in braces"),
+    ],
+)
+def test_a_prompt_without_a_usable_column_is_an_error(table, prompt, message):
+    with pytest.raises(UserError, match=message):
+        table(REVIEWS, f"prompt={prompt}")
+
+
+def test_rows_of_one_group_are_in_one_split(table):
+    for seed in range(5):
+        data = table(REVIEWS, "columns=[film,id]", "group_by=film", f"data_seed={seed}")
+        films = [{e.question[0] for e in part} for part in (data.train, data.validation, data.tests["test"])]
+        assert len(set.union(*films)) == sum(map(len, films))
+
+
+def test_questions_that_are_too_long_are_left_out(table):
+    assert {len(e.question) for e in rows(table(REVIEWS, "columns=[text]", "longest=4"))} <= {1, 3, 4}
+
+
+def test_training_rows_are_redrawn_by_their_own_seed(table):
+    text = "a,y\n" + "".join(f"{i},{i}\n" for i in range(40))
+    draws = [table(text, "train_size=5", *seed) for seed in ([], ["train_seed=1"], ["train_seed=2"])]
+    assert len({tuple(e.question for e in data.train) for data in draws}) == 3
+    assert len({data.tests["test"][0] for data in draws}) == 1
+    assert table(text, "train_size=5", "train_seed=1") == draws[1]
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".jsonl", ".parquet"])
+def test_other_formats_are_read_like_csv(tmp_path, ending):
+    held = pd.DataFrame({"a": ["x", None, "é"], "b": [1, 2, None], "y": [1, 2, 3]}).convert_dtypes()
+    path = tmp_path / f"table{ending}"
+    write = {
+        ".tsv": lambda: held.to_csv(path, sep="\t", index=False),
+        ".jsonl": lambda: held.to_json(path, orient="records", lines=True),
+        ".parquet": lambda: held.to_parquet(path),
+    }
+    write[ending]()
+    data = task(f"file={path}", "target=y", "validation_size=1", "test_size=1")
+    assert {e.question: e.answer for e in rows(data)} == {"x,1": "1", "?,2": "2", "é,?": "3"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.csv", "", "cannot be read|no rows"),
+        ("header.csv", "a,y\n", "has no rows"),
+        ("broken.jsonl", "{", "cannot be read .*CSV .with a header., TSV, Parquet"),
+        ("text.parquet", "no table", "cannot be read"),
+    ],
+)
+def test_a_file_without_a_table_is_an_error(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        task(f"file={tmp_path / name}", "target=y")

@@ -1,12 +1,13 @@
-"""Any table as text: the question is the columns of a row, the answer the number in the target column.
+"""Any table as text: the question is made from the columns of a row, the answer is the number in one of them.
 
-`0.23,Ideal,E,SI2,61.5,55,3.95,3.98,2.43` -> `326`. A row is written like a line of CSV, without the column
-names: they would be the same in every question.
+Without a prompt, a row is written like a line of CSV, `0.23,Ideal,E,SI2,61.5,55,3.95,3.98,2.43` -> `326`. The
+column names would be the same in every question, so a model that is trained from scratch does not need them.
+A pretrained model does: a prompt such as `A diamond of {carat} carat, cut {cut}. Price in dollars: ` names
+the columns in braces.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,9 +19,11 @@ import numpy as np
 import pandas as pd
 
 from ntl.data import Example, TaskData, format_number
+from ntl.data.table_files import read_table
 from ntl.errors import UserError
 
 SAMPLE = Path(__file__).parents[1] / "sample" / "tabular" / "diamonds.csv"
+_COLUMN = re.compile(r"\{([^{}]*)\}")
 MISSING = "?"
 
 
@@ -28,11 +31,16 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     """Read a table and split its rows.
 
     Args:
-        settings: `file` (a CSV file with a header, or `sample`), `target` (column to predict), `columns`
-            (columns of the question, None for all others), `significant_digits` (numbers of the question are
-            rounded to this many, None leaves them as they are written), `split_by` (None splits at random; a
-            column puts its largest values into the test set and the next largest into the validation set),
-            `train_size` (None for all rows that are left), `validation_size`, `test_size` and `data_seed`.
+        settings: `file` (a table, see `ntl.data.table_files`, or `sample`), `target` (column to predict),
+            `prompt` (text of the question, with names of columns in braces; None joins the columns with
+            commas), `columns` (columns of the question without a prompt, None for all others),
+            `significant_digits` (numbers of the question are rounded to this many, None leaves them as they
+            are written), `longest` (rows with longer questions, in characters, are left out; None keeps all),
+            `split_by` (None splits at random; a column puts its largest values into the test set and the next
+            largest into the validation set), `group_by` (rows with the same value in this column are kept
+            together in a split at random), `train_size` (None for all rows that are left), `train_seed` (None
+            takes the same training rows in every run; a seed draws them from all that are not held out),
+            `validation_size`, `test_size` and `data_seed`.
 
     Returns:
         Training, validation and one test set. Missing values are written as `?`. Rows without a target are
@@ -42,81 +50,105 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         UserError: The file cannot be read, a column is missing, a target is not a finite number, or there are
             too few rows.
     """
-    # The command line reads a column's name such as 2019 as a number.
-    names = {key: str(settings[key]) for key in ("target", "split_by") if settings[key] is not None}
-    settings = {**settings, **names}
-    table, target = _read(settings["file"]), settings["target"]
-    columns = settings["columns"] or [name for name in table.columns if name != target]
-    _check_columns(table, columns, settings)
+    settings = _with_names(settings)
+    file, target = settings["file"], settings["target"]
+    table = read_table(SAMPLE if file == "sample" else file, "dataset_args.file")
+    _check_columns(table, settings)
     table = table[table[target].notna()]
     _check_rows(table, settings)
-    order = _order(table, settings)
-    text = pd.DataFrame({name: _texts(table[name], settings["significant_digits"]) for name in columns})
-    questions = [",".join(row) for row in text.itertuples(index=False)]
+    questions = write_questions(table, settings)
     answers = [_answer(value) for value in table[target]]
-    rows = [Example(questions[i], answers[i]) for i in order]
+    longest = settings["longest"] or math.inf
+    rows = [i for i in _order(table, settings) if len(questions[i]) <= longest]
     test, rest = rows[-settings["test_size"] :], rows[: -settings["test_size"]]
+    groups = questions
+    if settings["group_by"] is not None:
+        groups = table[settings["group_by"]].tolist()
+        rest = _without(rest, test, groups)
     validation, rest = rest[-settings["validation_size"] :], rest[: -settings["validation_size"]]
-    seen = {example.question for example in (*validation, *test)}
-    train = [example for example in rest if example.question not in seen]
+    train = _without(rest, [*validation, *test], groups)
     needed = settings["train_size"] or 1
     if len(train) < needed:
         raise UserError(
-            f"{settings['file']} has {len(train)} training rows whose question is in neither the validation "
-            f"nor the test set; expected at least {needed}. Lower dataset_args.train_size, validation_size "
-            "or test_size, or add dataset_args.columns that distinguish the rows."
+            f"{file} has {len(train)} training rows whose {settings['group_by'] or 'question'} is in neither "
+            f"the validation nor the test set; expected at least {needed}. Lower dataset_args.train_size, "
+            "validation_size or test_size, or add columns to the question that distinguish the rows."
         )
+    if settings["train_seed"] is not None:
+        train = np.random.default_rng(settings["train_seed"]).permutation(train).tolist()
     # The rows next to the held-out ones: those of a split by time are the latest.
-    return TaskData(train[-(settings["train_size"] or len(train)) :], validation, {"test": test})
+    train = train[-(settings["train_size"] or len(train)) :]
+    made = [[Example(questions[i], answers[i]) for i in part] for part in (train, validation, test)]
+    return TaskData(made[0], made[1], {"test": made[2]})
 
 
-def _read(file: str) -> pd.DataFrame:
-    """Read a CSV file as texts. Empty fields after the last column are ignored.
+def write_questions(table: pd.DataFrame, settings: Mapping[str, Any]) -> list[str]:
+    """Write each row as a question.
+
+    Args:
+        table: Texts, with all columns of the question; see `ntl.data.table_files.read_table`.
+        settings: `prompt`, `columns`, `target` and `significant_digits`; see `load`.
+
+    Returns:
+        One question per row. Missing values are written as `?`.
 
     Raises:
-        UserError: The file cannot be read, or a row has more fields than the header.
+        UserError: The table lacks a column of the question.
     """
-    path = SAMPLE if file == "sample" else Path(file).expanduser()
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
-            rows = csv.reader(lines, skipinitialspace=True)
-            header = [name or f"Unnamed: {i}" for i, name in enumerate(next(rows, []))]
-            fields = len(header)
-            for row in rows:
-                fields = max(fields, len(row))
-                if any(row[len(header) :]):
-                    raise UserError(
-                        f"dataset_args.file={file}, line {rows.line_num}: the row has {len(row)} fields; "
-                        f"expected {len(header)}, as in the header. Correct the line, or put a field that "
-                        "holds a comma in double quotes."
-                    )
-        # With names for all fields, pandas does not take the first column for row names.
-        names = [*header, *(f"Unnamed: {i}" for i in range(len(header), fields))]
-        table = pd.read_csv(path, dtype=str, skipinitialspace=True, header=None, names=names, index_col=False)
-        table = table.iloc[1:].reset_index(drop=True)
-        return table.drop(columns=[n for n in names if n.startswith("Unnamed: ") and table[n].isna().all()])
-    except (OSError, ValueError, csv.Error) as error:  # pandas' errors and UnicodeDecodeError are ValueErrors
-        raise UserError(
-            f"dataset_args.file={file} cannot be read ({error}); expected a CSV file in UTF-8 with a header. "
-            "Correct the file or the path, which is relative to the working directory."
-        ) from None
-
-
-def _check_columns(table: pd.DataFrame, columns: Sequence[str], settings: Mapping[str, Any]) -> None:
-    """Raise a UserError if a column that is named is missing, or the target is a column of the question."""
-    named = [("target", settings["target"]), *(("columns", name) for name in columns)]
-    if settings["split_by"] is not None:
-        named.append(("split_by", settings["split_by"]))
-    for key, name in named:
+    columns = _columns(table, settings)
+    for name in columns:
         if name not in table.columns:
             raise UserError(
-                f"dataset_args.{key} names the column {name!r}; expected one of the columns of "
+                f"the table has no column {name!r}, which the question is made from; expected the columns "
+                f"{', '.join(columns)}, given {', '.join(table.columns)}. Add or rename the column."
+            )
+    texts = pd.DataFrame({name: _texts(table[name], settings["significant_digits"]) for name in columns})
+    rows = (dict(zip(columns, row, strict=True)) for row in texts.itertuples(index=False, name=None))
+    if (prompt := settings["prompt"]) is None:
+        return [",".join(row.values()) for row in rows]
+    prompt = prompt.replace("\\n", "\n")  # the command line has no other way to write a line break
+    return [_COLUMN.sub(lambda match, row=row: row[match[1]], prompt) for row in rows]
+
+
+def _columns(table: pd.DataFrame, settings: Mapping[str, Any]) -> list[str]:
+    """Return the columns of the question."""
+    if settings["prompt"] is not None:
+        return list(dict.fromkeys(_COLUMN.findall(settings["prompt"])))
+    return settings["columns"] or [name for name in table.columns if name != settings["target"]]
+
+
+def _with_names(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings with columns as texts; the command line reads a name such as 2019 as a number."""
+    keys = ("target", "split_by", "group_by")
+    return {**settings, **{key: str(settings[key]) for key in keys if settings[key] is not None}}
+
+
+def _without(rows: Sequence[int], held_out: Sequence[int], groups: Sequence[Any]) -> list[int]:
+    """Return the rows that share their group, or their question, with no row that is held out."""
+    taken = {groups[i] for i in held_out}
+    return [i for i in rows if groups[i] not in taken]
+
+
+def _check_columns(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
+    """Raise a UserError if a column that is named is missing, or the question contains the target."""
+    key = "columns" if settings["prompt"] is None else "prompt"
+    columns = _columns(table, settings)
+    named = [(name, settings[name]) for name in ("target", "split_by", "group_by")]
+    for given, name in (*named, *((key, name) for name in columns)):
+        if name is not None and name not in table.columns:
+            raise UserError(
+                f"dataset_args.{given} names the column {name!r}; expected one of the columns of "
                 f"{settings['file']}: {', '.join(table.columns)}. Name one of them."
             )
     if settings["target"] in columns:
         raise UserError(
-            f"dataset_args.columns names the target {settings['target']!r}; expected the columns that it is "
+            f"dataset_args.{key} names the target {settings['target']!r}; expected the columns that it is "
             "predicted from. Remove it from them."
+        )
+    if not columns:
+        raise UserError(
+            f"dataset_args.prompt={settings['prompt']!r} names no column; expected names in braces, such as "
+            f"{{{table.columns[0]}}}. Add one."
         )
 
 
@@ -139,14 +171,18 @@ def _check_rows(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
 
 
 def _order(table: pd.DataFrame, settings: Mapping[str, Any]) -> Sequence[int]:
-    """Return the rows in random order or sorted by a column, rows without a value first.
+    """Return the rows in random order, groups together, or sorted by a column, rows without a value first.
 
     Raises:
         UserError: The column that sorts them holds neither numbers nor dates.
     """
     split_by = settings["split_by"]
     if split_by is None:
-        return np.random.default_rng(settings["data_seed"]).permutation(len(table)).tolist()
+        order = np.random.default_rng(settings["data_seed"]).permutation(len(table))
+        if settings["group_by"] is not None:
+            codes = pd.factorize(table[settings["group_by"]].iloc[order])[0]
+            order = order[np.argsort(codes, kind="stable")]  # groups in the order of their first rows
+        return order.tolist()
     column = table[split_by].reset_index(drop=True)
     dates = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True)
     for values in (pd.to_numeric(column, errors="coerce"), dates):

@@ -1,0 +1,73 @@
+"""Read a table as texts: CSV, TSV, Parquet or JSON lines, by the ending of the file's name."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pandas as pd
+
+from ntl.errors import UserError
+
+_SEPARATORS = {".tsv": "\t", ".tab": "\t"}
+FORMATS = "CSV (with a header), TSV, Parquet (.parquet) or JSON lines (.jsonl)"
+
+
+def read_table(file: str | Path, key: str) -> pd.DataFrame:
+    """Read a table, every value as a text and missing ones as NaN.
+
+    Args:
+        file: Path of the file. Endings other than .tsv, .parquet and .jsonl are read as CSV.
+        key: The user's name for this setting, used in error messages.
+
+    Returns:
+        The table. Empty fields after the last column of a CSV file are ignored.
+
+    Raises:
+        UserError: The file cannot be read, has no rows, or a row has more fields than the header.
+    """
+    path = Path(file).expanduser()
+    try:
+        if path.suffix == ".parquet":
+            table = _as_texts(pd.read_parquet(path))
+        elif path.suffix in (".jsonl", ".ndjson"):
+            table = _as_texts(pd.read_json(path, lines=True, dtype=False))
+        else:
+            table = _read_csv(path, _SEPARATORS.get(path.suffix, ","), f"{key}={file}")
+    except (OSError, ValueError, csv.Error) as error:  # pandas' errors and UnicodeDecodeError are ValueErrors
+        raise UserError(
+            f"{key}={file} cannot be read ({error}); expected a table in UTF-8: {FORMATS}. Correct the file "
+            "or the path, which is relative to the working directory."
+        ) from None
+    if not len(table):
+        raise UserError(f"{key}={file} has no rows; expected a table with a header and rows: {FORMATS}.")
+    return table
+
+
+def _as_texts(table: pd.DataFrame) -> pd.DataFrame:
+    """Write typed values as texts: whole numbers of a column with gaps without a point."""
+    table = table.rename(columns=str).convert_dtypes()
+    return pd.DataFrame({name: table[name].astype("string").astype(object) for name in table}).where(
+        table.notna().to_numpy(), float("nan")
+    )
+
+
+def _read_csv(path: Path, separator: str, given: str) -> pd.DataFrame:
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+        header = [name or f"Unnamed: {i}" for i, name in enumerate(next(rows, []))]
+        fields = len(header)
+        for row in rows:
+            fields = max(fields, len(row))
+            if any(row[len(header) :]):
+                raise UserError(
+                    f"{given}, line {rows.line_num}: the row has {len(row)} fields; expected {len(header)}, "
+                    "as in the header. Correct the line, or put a field that holds a separator in double "
+                    "quotes."
+                )
+    # With names for all fields, pandas does not take the first column for row names.
+    names = [*header, *(f"Unnamed: {i}" for i in range(len(header), fields))]
+    options = {"dtype": str, "skipinitialspace": True, "header": None, "index_col": False}
+    table = pd.read_csv(path, sep=separator, names=names, **options)
+    table = table.iloc[1:].reset_index(drop=True)
+    return table.drop(columns=[n for n in names if n.startswith("Unnamed: ") and table[n].isna().all()])
