@@ -3,15 +3,17 @@
     torchrun --nproc-per-node 2 examples/fsdp.py --steps 60 --accumulate 2
     torchrun --nproc-per-node 2 examples/fsdp.py --chunked
 
-`CountedBatches` counts tokens and numbers over all micro-batches and processes, so that the trained weights
+Every loss is divided by the labels of all micro-batches and processes of a step, so that the trained weights
 are those of one process with all the data. With `--chunked` the logits are never in memory.
 
-The loop is the same with accelerate, which calls `fully_shard` itself (on the CPU it uses DDP instead).
-There, too, control the synchronization of gradients yourself, with `accelerator.no_sync(model)`:
-`accelerator.accumulate` depends on whether the loader is at its end, and `CountedBatches` reads a step ahead.
+The loop is the same with accelerate, which calls `fully_shard` itself (on the CPU it uses DDP instead), but
+also divides by the number of micro-batches. There, too, control the synchronization of gradients yourself,
+with `accelerator.no_sync(model)`: `accelerator.accumulate` depends on whether the loader is at its end, and
+this loop reads a step ahead.
 """
 
 import argparse
+from itertools import islice
 
 import torch
 import torch.distributed as dist
@@ -21,7 +23,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
-from ntloss.integrations.counts import CountedBatches
 
 
 def main() -> None:
@@ -44,18 +45,18 @@ def main() -> None:
     kind = NTLLinearCrossEntropyLoss if arguments.chunked else NTLCrossEntropyLoss
     loss_fn = kind(vocabulary, weight=0.3, shift=True, return_terms=True)
 
-    def compute(batch: dict[str, Tensor], counts: dict[str, Tensor]) -> LossTerms:
+    def compute(batch: dict[str, Tensor], items: Tensor | None = None) -> LossTerms:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         if not arguments.chunked:
-            return loss_fn(model(**inputs).logits, batch["labels"], **counts)
+            return loss_fn(model(**inputs).logits, batch["labels"], num_items_in_batch=items)
         # The model's own head computes the logits of one position only.
         hidden_states = model(**inputs, output_hidden_states=True, logits_to_keep=1).hidden_states[-1]
         # The root's own parameters, including the head, stay gathered until they have their gradients.
-        return loss_fn(hidden_states, model.lm_head.weight, batch["labels"], **counts)
+        return loss_fn(hidden_states, model.lm_head.weight, batch["labels"], num_items_in_batch=items)
 
     def evaluate(when: str) -> None:
         with torch.no_grad():
-            terms = compute(causal_batch(tokenizer, make_texts(64, seed=0)), {})
+            terms = compute(causal_batch(tokenizer, make_texts(64, seed=0)))
         if dist.get_rank() == 0:
             report(when, *terms)
 
@@ -63,13 +64,17 @@ def main() -> None:
     collate = lambda rows: causal_batch(tokenizer, rows)  # noqa: E731
     loader = DataLoader(texts, 8, sampler=DistributedSampler(texts, seed=1), collate_fn=collate)
     evaluate("before")
-    for i, (batch, counts) in enumerate(CountedBatches(loader, loss_fn, arguments.accumulate)):
-        last = (i + 1) % arguments.accumulate == 0
-        model.set_requires_gradient_sync(last)
-        (compute(batch, counts).loss / arguments.accumulate).backward()
-        if last:
-            optimizer.step()
-            optimizer.zero_grad()
+    batches = iter(loader)
+    while micro_batches := list(islice(batches, arguments.accumulate)):
+        # The labels of the whole step; the first of each row is not predicted.
+        items = torch.stack([(batch["labels"][:, 1:] != -100).sum() for batch in micro_batches]).sum()
+        dist.all_reduce(items)
+        for batch in micro_batches:
+            model.set_requires_gradient_sync(batch is micro_batches[-1])
+            # FSDP averages gradients over the processes, but these losses are shares, to be summed.
+            (compute(batch, items).loss * dist.get_world_size()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
     evaluate("after")
     dist.destroy_process_group()
 

@@ -2,24 +2,49 @@
 
     python examples/lightning_loop.py --steps 60 --accumulate 2
 
-`CountedBatches` wraps the loader: Lightning averages losses over micro-batches and processes, and with its
-counts the averaged gradient is that of one large batch. With several processes, give the `DataLoader` a
-`DistributedSampler` yourself: Lightning adds one to a bare `DataLoader` only.
+Lightning averages losses over micro-batches and processes, but only losses that are divided by the labels of
+the whole step add up to that of one large batch. `StepItems` reads a step ahead to count them. With several
+processes, give the `DataLoader` a `DistributedSampler` yourself: Lightning adds one to a bare loader only.
 """
 
 import argparse
 import logging
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import lightning
 import torch
+import torch.distributed as dist
 from tiny import causal_batch, make_llama, make_texts, make_tokenizer, report
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
-from ntloss.integrations.counts import CountedBatches
+
+
+class StepItems(IterableDataset):
+    """The batches of a loader, each with `items`: the mean count of labels of its step's parts.
+
+    Dividing by the mean count of micro-batches and processes, and averaging over them as Lightning does, is
+    the same as dividing by the total count and summing.
+    """
+
+    def __init__(self, loader: DataLoader, accumulate: int) -> None:
+        self.loader, self.accumulate = loader, accumulate
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        batches = iter(self.loader)
+        while step := list(islice(batches, self.accumulate)):
+            # The first label of each row is not predicted.
+            items = torch.stack([(batch["labels"][:, 1:] != -100).sum() for batch in step]).sum()
+            parts = self.accumulate
+            if dist.is_initialized():  # several processes; NCCL needs `items` on the GPU
+                dist.all_reduce(items)
+                parts *= dist.get_world_size()
+            for batch in step:
+                yield {**batch, "items": items / parts}
 
 
 class NumberAware(lightning.LightningModule):
@@ -32,13 +57,13 @@ class NumberAware(lightning.LightningModule):
         self.warmup = max(warmup, 1)
         self.schedule = WeightScheduler(loss_fn, lambda step: min(step / self.warmup, 1.0))
 
-    def training_step(self, counted: tuple[dict[str, Tensor], dict[str, Tensor]], index: int) -> Tensor:
+    def training_step(self, batch: dict[str, Tensor], index: int) -> Tensor:
         """Compute the loss of a micro-batch."""
-        batch, counts = counted
         self.schedule.set_step(self.global_step)  # optimizer steps, also after a resume
         logits = self.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-        loss, ce, ntl = self.loss_fn(logits, batch["labels"], **counts)
-        self.log_dict({"train/ce": ce, "train/ntl": ntl, "train/weight": self.loss_fn.weight})
+        loss, ce, ntl = self.loss_fn(logits, batch["labels"], num_items_in_batch=batch["items"])
+        metrics = {"train/ce": ce, "train/ntl": ntl, "train/weight": self.loss_fn.weight}
+        self.log_dict(metrics, batch_size=len(logits))
         return loss
 
     def validation_step(self, batch: dict[str, Tensor], index: int) -> None:
@@ -82,7 +107,7 @@ def main() -> None:
         **options,
     )
     report("before", **trainer.validate(module, validation, verbose=False)[0])
-    trainer.fit(module, CountedBatches(training, loss_fn, arguments.accumulate))
+    trainer.fit(module, DataLoader(StepItems(training, arguments.accumulate), batch_size=None))
     report("after", **trainer.validate(module, validation, verbose=False)[0])
 
 

@@ -2,8 +2,8 @@
 
     python examples/plain_loop.py --steps 60 --accumulate 4
 
-`CountedBatches` makes the result independent of `--accumulate`. Without it, the loss of each micro-batch
-would be a separate mean, and a single number in one would weigh as much as a hundred in another.
+Dividing by the labels of the whole step makes the result independent of `--accumulate`. Otherwise the loss of
+each micro-batch would be a separate mean, and a label in a short one would weigh more than one in a long one.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import torch
 from tiny import causal_batch, causal_batches, make_llama, make_texts, make_tokenizer, report
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
-from ntloss.integrations.counts import CountedBatches
 
 
 def main() -> None:
@@ -41,14 +40,16 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     loader = causal_batches(tokenizer, arguments.steps * arguments.accumulate)
     evaluate("before")
-    for i, (batch, counts) in enumerate(CountedBatches(loader, loss_fn, arguments.accumulate)):
-        schedule.set_step(i // arguments.accumulate)
-        labels = batch.pop("labels")
-        loss = loss_fn(model(**batch).logits, labels, **counts).loss
-        (loss / arguments.accumulate).backward()
-        if (i + 1) % arguments.accumulate == 0:
-            optimizer.step()
-            optimizer.zero_grad()
+    for step in range(arguments.steps):
+        schedule.set_step(step)
+        micro_batches = [next(loader) for _ in range(arguments.accumulate)]
+        # The labels of the whole step; the first of each row is not predicted.
+        items = sum((batch["labels"][:, 1:] != -100).sum() for batch in micro_batches)
+        for batch in micro_batches:
+            labels = batch.pop("labels")
+            loss_fn(model(**batch).logits, labels, num_items_in_batch=items).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
     evaluate("after")
 
 

@@ -20,7 +20,7 @@ MODULES = [
     "ntloss.numbers.inspection",
     "ntloss.integrations.transformers",
     "ntloss.integrations.callback",
-    "ntloss.integrations.counts",
+    "ntloss.integrations.outputs",
     "ntloss.integrations.collator",
     "ntloss.integrations.trl",
     "ntloss.integrations.rewards",

@@ -95,6 +95,11 @@ def batch(rows: int = 4, first: int = 4) -> dict[str, Tensor]:
     return stack(samples(first + rows)[first:])
 
 
+def count_items(labels: Tensor, model: Any) -> Tensor:
+    """Count the labels `[batch, seq]` that a model predicts: all but the first of a causal one."""
+    return (labels[:, 0 if model.config.is_encoder_decoder else 1 :] != -100).sum()
+
+
 def gradients_of(model: Any) -> dict[str, Tensor]:
     """Copies of all gradients, by the names of the weights."""
     return {name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None}
@@ -264,7 +269,7 @@ def _with_tensor_parallelism(model: Any, folder: str | Path) -> Any:
 def _train_sharded(name: str, model: Any, setting: Setting, folder: str | Path) -> Trained:
     if setting.sharded == "tensor":
         model = _with_tensor_parallelism(model, folder)
-    handle = make_number_aware(model, DIGITS, chunked=setting.way == "chunked")
+    make_number_aware(model, DIGITS, chunked=setting.way == "chunked")
     if setting.sharded != "tensor":
         _shard(name, model, setting)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -275,12 +280,12 @@ def _train_sharded(name: str, model: Any, setting: Setting, folder: str | Path) 
         for micro in range(setting.accumulate):
             first = step * ROWS + (micro * setting.data_ranks + data_rank) * size
             mine.append(stack(rows[first : first + size]))
-        counts = sum((torch.stack(handle.normalizers(**inputs)) for inputs in mine), torch.zeros(2))
+        items = sum((count_items(inputs["labels"], model) for inputs in mine), torch.zeros(()))
         if setting.data_ranks > 1:
-            dist.all_reduce(counts)
+            dist.all_reduce(items)
         total = torch.zeros(())
         for inputs in mine:
-            loss = model(**inputs, num_items_in_batch=counts[0], num_numbers_in_batch=counts[1]).loss
+            loss = model(**inputs, num_items_in_batch=items).loss
             (loss * setting.data_ranks).backward()  # FSDP averages over the ranks
             total += loss.detach()
         if setting.data_ranks > 1:

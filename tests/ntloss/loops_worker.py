@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from itertools import islice
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -15,7 +17,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.nn.parallel import DistributedDataParallel
 
 from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
-from ntloss.integrations.counts import CountedBatches
 
 VOCAB, HIDDEN, LENGTH, STEPS, BATCH = 16, 6, 5, 3, 8
 DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=VOCAB)
@@ -58,6 +59,21 @@ def micro_batches(rank: int, world: int, accumulate: int) -> list[Batch]:
     return [{name: rows[first : first + size] for name, rows in data().items()} for first in firsts]
 
 
+def batched(loader: Iterable[Batch], accumulate: int) -> Iterator[list[Batch]]:
+    """Yield the micro-batches of each step."""
+    batches = iter(loader)
+    while step := list(islice(batches, accumulate)):
+        yield step
+
+
+def items_in_step(labels: list[Tensor], world: int = 1) -> Tensor:
+    """Count the labels of a step's micro-batches, over all ranks."""
+    items = torch.stack([(own != -100).sum() for own in labels]).sum()
+    if world > 1:
+        dist.all_reduce(items)
+    return items
+
+
 def train(
     model: nn.Module, rank: int, world: int, accumulate: int, chunked: bool, sync: Callable[[bool], Any]
 ) -> None:
@@ -66,15 +82,16 @@ def train(
     loss_fn = kind(DIGITS)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
     loader = micro_batches(rank, world, accumulate)
-    for i, (batch, counts) in enumerate(CountedBatches(loader, loss_fn, accumulate)):
-        last = (i + 1) % accumulate == 0
-        sync(last)
-        output = model(batch["ids"], chunked)
-        inputs = (output, model.head.weight) if chunked else (output,)
-        (loss_fn(*inputs, batch["labels"], **counts) / accumulate).backward()
-        if last:
-            optimizer.step()
-            optimizer.zero_grad()
+    for step in batched(loader, accumulate):
+        items = items_in_step([batch["labels"] for batch in step], world)
+        for batch in step:
+            sync(batch is step[-1])
+            output = model(batch["ids"], chunked)
+            inputs = (output, model.head.weight) if chunked else (output,)
+            loss = loss_fn(*inputs, batch["labels"], num_items_in_batch=items)
+            (loss * world).backward()  # gradients are averaged over the ranks
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def train_on_means(model: nn.Module, accumulate: int = 1, **options: Any) -> dict[str, Tensor]:
@@ -148,13 +165,15 @@ def by_accelerate(accumulate: int, sharded: bool) -> dict[str, Tensor]:
     )
     assert isinstance(model, FSDPModule if sharded else DistributedDataParallel)
     loss_fn = NTLCrossEntropyLoss(DIGITS)
-    for i, (batch, counts) in enumerate(CountedBatches(loader, loss_fn, accumulate)):
-        last = (i + 1) % accumulate == 0
-        with nullcontext() if last else accelerator.no_sync(model):
-            accelerator.backward(loss_fn(model(batch["ids"]), batch["labels"], **counts))
-        if last:
-            optimizer.step()
-            optimizer.zero_grad()
+    parts = accelerator.num_processes * accumulate  # over which accelerate averages
+    for step in batched(loader, accumulate):
+        items = items_in_step([batch["labels"] for batch in step], accelerator.num_processes)
+        for batch in step:
+            with nullcontext() if batch is step[-1] else accelerator.no_sync(model):
+                loss = loss_fn(model(batch["ids"]), batch["labels"], num_items_in_batch=items)
+                accelerator.backward(loss * parts)
+        optimizer.step()
+        optimizer.zero_grad()
     return weights(model)
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from ntloss.engine.objective import LossTerms
+from ntloss import LossTerms
 from ntloss.engine.targets import shift_left
-from ntloss.integrations.counts import Loss
+from ntloss.integrations.outputs import Loss
 from ntloss.integrations.transformers import handle_of
 from ntloss.integrations.transformers.evaluation import TermSums, without_repeated_rows
 from ntloss.integrations.transformers.trainer import check_is_trainer
@@ -146,7 +146,8 @@ class NumberMetricsCallback(TrainerCallback):
         window = self._windows[training]
         if not training:
             inputs, terms = without_repeated_rows(loss, inputs, terms)
-        window.terms.add(loss, inputs, terms)
+        if training or self.loss is not None:  # a number-aware trainer evaluates the terms itself
+            window.terms.add(loss, inputs, terms)
         if not training or (self._measures and "logits" in inputs):
             window.add(loss, inputs)
 

@@ -15,12 +15,12 @@ import trl.trainer.utils
 from torch import Tensor
 from trl.trainer.sft_trainer import SFTTrainer
 
+from ntloss import NumberVocabulary
 from ntloss.criteria import Criterion
 from ntloss.engine.linear import rows_for
 from ntloss.integrations.transformers.head import HeadTensors
-from ntloss.integrations.transformers.model import NumberAwareModel, install_handle
-from ntloss.integrations.transformers.trainer import check_uses_model_loss, count_numbers, tokenizer_of
-from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.integrations.transformers.model import NumberAwareModel
+from ntloss.integrations.transformers.trainer import check_uses_model_loss, extend, tokenizer_of
 
 if not hasattr(trl.trainer.utils, "FusedCausalLMOutput"):
     raise ImportError(
@@ -33,21 +33,17 @@ class _SFTModel(NumberAwareModel):
     """A number-aware model that answers an `SFTTrainer`."""
 
     metrics = True
-    # An SFTTrainer divides by its count of labels itself, and does not pass it to the model.
-    counts_to_pass = ("num_items_in_batch", "num_numbers_in_batch")
+    takes_count = False  # an SFTTrainer divides by its count itself
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, **kwargs: Any) -> Any:
         """Run the model's forward, or return what the trainer computes its loss from."""
         if not (self.active and kwargs.pop("fused_lm_head", False)):
-            return super().forward(*args, **kwargs)
-        kwargs = self.as_keywords(args, kwargs)
+            return super().forward(**kwargs)
         outputs, loss = self.compute(kwargs, from_hidden=True)
-        # The trainer sums these log-probabilities, changes the sign, and divides by its count.
-        num_items = kwargs.get("num_items_in_batch")
-        count = torch.as_tensor(self._mask.sum() if num_items is None else num_items).clamp(min=1)
+        # The trainer sums these log-probabilities, changes the sign, and divides by its count of labels.
         return trl.trainer.utils.FusedCausalLMOutput(
             loss=outputs["loss"],
-            log_probs=-loss * count.to(loss.device),
+            log_probs=-loss * self._mask.sum().to(loss.device),
             entropy=self._entropy,
             is_top1=self._is_top1,
             label_mask=self._mask,
@@ -56,10 +52,11 @@ class _SFTModel(NumberAwareModel):
 
     def _compute_of_hidden(self, tensors: HeadTensors) -> None:
         super()._compute_of_hidden(tensors)
-        assert self._aligned is not None
-        self._mask = self._aligned["labels"] != self.loss.ignore_index
+        assert self._inputs is not None
+        labels = self._inputs["labels"]
+        self._mask = labels != self.loss.ignore_index
         if self.metrics:
-            self._entropy, self._is_top1 = self._measure(tensors, self._aligned["labels"])
+            self._entropy, self._is_top1 = self._measure(tensors, labels)
         else:
             self._entropy = self._is_top1 = torch.full((), torch.nan)
 
@@ -120,8 +117,10 @@ def make_sft_number_aware(
     if loss_type not in ("nll", "chunked_nll"):  # two names of one loss
         raise ValueError(f"loss_type={loss_type!r} weights cross-entropy in its own way: expected 'nll'")
     check_uses_model_loss(trainer)
-    tokenizer, number_term = tokenizer_of(trainer, numbers), (criterion, weight, reweigh)
-    handle = install_handle(_SFTModel, trainer.model, tokenizer, number_term, True, None, options)
+    if "chunked" in options:
+        raise TypeError("chunked: the loss of an SFTTrainer is always computed from hidden states: omit it")
+    tokenizer = tokenizer_of(trainer, numbers)
+    handle = _SFTModel(trainer.model, tokenizer, criterion, weight, reweigh, chunked=True, **options)
     handle.metrics = metrics
-    count_numbers(trainer)
+    extend(trainer)
     return handle

@@ -20,18 +20,12 @@ from transformers import (
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
-    default_data_collator,
 )
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel
 from ntloss.integrations.callback import NumberMetricsCallback
 from ntloss.integrations.collator import NumberWeightsCollator
-from ntloss.integrations.counts import CountedBatches
-from ntloss.integrations.transformers import (
-    NumberCountingMixin,
-    make_number_aware,
-    make_trainer_number_aware,
-)
+from ntloss.integrations.transformers import make_number_aware, make_trainer_number_aware
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 EITHER_MODEL = pytest.mark.parametrize("name", MODELS)
@@ -85,35 +79,21 @@ def test_packed_sequences_keep_their_weights() -> None:
     assert packed["labels"].shape == packed["number_weights"].shape == (1, 4 * LENGTH)
     assert_identical(packed["number_weights"][0], torch.cat([row["number_weights"] for row in rows]))
     expected = expected_terms(model, packed)
-    handle = make_number_aware(model, DIGITS)
+    make_number_aware(model, DIGITS)
     assert_close(model(**packed).loss, expected.loss)
-    counts = handle.normalizers(**packed)
-    is_number = (packed["labels"] >= 3) & (packed["labels"] < 13)
-    assert counts[1] == approx(float(packed["number_weights"][is_number].sum()))
 
 
 @EITHER_MODEL
 @EITHER_WAY
 def test_micro_batches_of_a_loop_have_the_gradient_of_one_batch(name: str, way: str) -> None:
     model, loader = MODELS[name](), [weighted_batch(2, first) for first in range(0, ROWS, 2)]
-    handle = make_number_aware(model, DIGITS, chunked=way == "chunked")
-    _, expected = gradients(model, **weighted_batch(ROWS, 0))
+    make_number_aware(model, DIGITS, chunked=way == "chunked")
+    whole = weighted_batch(ROWS, 0)
+    _, expected = gradients(model, **whole)
     model.zero_grad()
-    for inputs, counts in CountedBatches(loader, handle, accumulate=4):
-        (model(**inputs, **counts).loss / 4).backward()
+    for inputs in loader:
+        model(**inputs, num_items_in_batch=cases.count_items(whole["labels"], model)).loss.backward()
     assert_close(cases.gradients_of(model), expected)
-
-
-def test_a_loop_with_its_own_loss_counts_the_weights_of_its_batches() -> None:
-    loss_fn = NTLCrossEntropyLoss(DIGITS, shift=True)
-    logits = torch.randn(ROWS, LENGTH, cases.VOCAB, generator=torch.manual_seed(0))
-    inputs = weighted_batch(ROWS, 0)
-    expected = loss_fn(logits, inputs["labels"], number_weights=inputs["number_weights"])
-    loader = [weighted_batch(2, i) | {"logits": logits[i : i + 2]} for i in range(0, ROWS, 2)]
-    total = 0.0
-    for part, counts in CountedBatches(loader, loss_fn, accumulate=4):
-        total += loss_fn(part["logits"], part["labels"], number_weights=part["number_weights"], **counts) / 4
-    assert_close(total, expected)
 
 
 def trainer_with(model: Any, folder: Path, way: str = "own loss", **options: Any) -> Any:
@@ -317,18 +297,6 @@ def test_the_column_of_a_dataset_is_kept_while_the_model_is_number_aware(tmp_pat
     assert trainer._remove_unused_columns(dataset).column_names == ["input_ids"]
 
 
-def test_a_trainer_class_with_the_mixin_collates_the_column(tmp_path: Path) -> None:
-    class CountingTrainer(NumberCountingMixin, Seq2SeqTrainer):
-        pass
-
-    model = cases.t5()
-    trainer = cases.trainer_for(model, tmp_path, CountingTrainer, arguments=Seq2SeqTrainingArguments)
-    assert trainer.data_collator is default_data_collator
-    make_number_aware(model, DIGITS)
-    trainer.train_dataset = weighted_rows()
-    assert "number_weights" in next(iter(trainer.get_train_dataloader()))
-
-
 class Tokenizer:
     """Pads like a tokenizer, on one side."""
 
@@ -461,11 +429,10 @@ def test_rows_and_weights_of_other_types_are_errors(row: Any, message: str) -> N
 
 def test_weights_beside_shifted_labels_are_an_error() -> None:
     model, inputs = cases.llama(), weighted_batch()
-    handle = make_number_aware(model, DIGITS)
+    make_number_aware(model, DIGITS)
     shifted = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
-    for call in (model, handle.normalizers):
-        with pytest.raises(ValueError, match=r"number_weights are aligned with labels, .* omit shift_labels"):
-            call(**inputs, shift_labels=shifted)
+    with pytest.raises(ValueError, match=r"number_weights are aligned with labels, .* omit shift_labels"):
+        model(**inputs, shift_labels=shifted)
 
 
 def test_weights_of_another_shape_than_the_labels_are_an_error() -> None:

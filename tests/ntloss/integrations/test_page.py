@@ -33,8 +33,10 @@ class Rows:
 def surroundings(folder: Path) -> dict[str, Any]:
     """Names that the snippets assume: a model, its tokenizer, data, and trainers that fill in `...`."""
 
-    def make_trainer(model: Any, *_: Any, train_dataset: Any = ..., **__: Any) -> Any:
-        made = trainer_for(model, folder, accumulate=4, max_steps=1)
+    def make_trainer(
+        model: Any, *_: Any, train_dataset: Any = ..., compute_loss_func: Any = None, **__: Any
+    ) -> Any:
+        made = trainer_for(model, folder, accumulate=4, max_steps=1, compute_loss_func=compute_loss_func)
         made.processing_class = DIGITS
         if train_dataset is not ...:
             made.train_dataset = train_dataset.rows
@@ -70,14 +72,14 @@ def surroundings(folder: Path) -> dict[str, Any]:
 
 def test_the_page_has_a_snippet_for_each_integration() -> None:
     calls = ["make_trainer_number_aware(", "make_number_aware(", "make_sft_number_aware("]
-    for call in [
-        *calls,
-        "count_numbers(",
-        "CountedBatches(",
+    more = [
+        "loss_of_outputs(",
+        "num_items_in_batch=items",
         ".attach(",
         "NumberWeightsCollator(",
         "number_reward(",
-    ]:
+    ]
+    for call in calls + more:
         assert any(call in snippet for snippet in SNIPPETS), call
 
 
@@ -93,6 +95,9 @@ def test_a_snippet_runs_and_its_loss_is_number_aware(snippet: str, tmp_path: Pat
     exec(snippet, names)
     if "GRPOTrainer(" in snippet:
         assert "rewards/number_reward/mean" in names["trainer"].state.log_history[0]
+        return
+    if "compute_loss_func" in snippet:
+        assert len(names["trainer"].state.log_history) > 1
         return
     if "number_weights" in snippet:
         assert "number_weights" in next(iter(names["trainer"].get_train_dataloader()))

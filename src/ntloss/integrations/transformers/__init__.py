@@ -5,12 +5,7 @@ handle = make_number_aware(model, tokenizer)    for your own loop: model(**batch
 """
 
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
-from ntloss.integrations.transformers.trainer import (
-    NumberCountingMixin,
-    WeightScheduleCallback,
-    count_numbers,
-    make_trainer_number_aware,
-)
+from ntloss.integrations.transformers.trainer import WeightScheduleCallback, make_trainer_number_aware
 
 __all__ = [
     # the model's own loss
@@ -19,8 +14,5 @@ __all__ = [
     "handle_of",
     # a Trainer, in one line
     "make_trainer_number_aware",
-    # a Trainer, in the parts of this line
-    "count_numbers",
-    "NumberCountingMixin",
     "WeightScheduleCallback",
 ]

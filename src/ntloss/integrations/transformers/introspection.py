@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,15 +23,6 @@ def without_wrappers(model: Any) -> Any:
         else:
             break
     return model
-
-
-def leads_to(forward: Any, function: Callable[..., Any] | None) -> bool:
-    """Whether a forward is this function, or wraps it as accelerate's wrappers do."""
-    while forward is not None:
-        if getattr(forward, "__func__", forward) is function:
-            return True
-        forward = getattr(forward, "__wrapped__", None)
-    return False
 
 
 def calls_loss_function(model_class: type) -> bool:

@@ -1,50 +1,37 @@
-"""Number-aware losses in `transformers.Trainer`: counts of numbers, metrics of evaluations, schedules."""
+"""Number-aware losses in `transformers.Trainer`: the model's loss, both terms of evaluations, schedules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
+from ntloss import NumberVocabulary, WeightScheduler
 from ntloss.integrations.collator import NUMBER_WEIGHTS, NumberWeightsCollator
+from ntloss.integrations.transformers.evaluation import summed_terms
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
-from ntloss.numbers.vocabulary import NumberVocabulary
-from ntloss.schedules import WeightScheduler
 
 
-class NumberCountingMixin:
-    """A Trainer that counts numbers as it counts labels: over the accumulated batches and the ranks.
+class _NumberAware:
+    """Mixed into a trainer's class. It changes nothing while the model is not number-aware.
 
-    Its evaluations also report both terms of the loss, and it takes a dataset's column `number_weights` into
-    the batches (`NumberWeightsCollator`).
-
-    `count_numbers(trainer)` adds this to an existing trainer, `class MyTrainer(NumberCountingMixin, Trainer)`
-    to a class. It changes nothing while the model is not number-aware.
+    The Trainer's own count of labels makes the loss exact. This adds both terms to evaluations, takes the
+    column `number_weights` into the batches, and raises errors where the trainer would lose the loss.
     """
-
-    _num_numbers_in_batch: Tensor | None = None
 
     @property
     def model_accepts_loss_kwargs(self: Any) -> bool:
-        """Whether the model takes counts. The Trainer asks once; the model may become number-aware later."""
+        """Whether the model takes a count. The Trainer asks once; the model became number-aware later."""
         accepts: bool = vars(self)["model_accepts_loss_kwargs"]
         return accepts or handle_of(self.model) is not None
-
-    @model_accepts_loss_kwargs.setter
-    def model_accepts_loss_kwargs(self, accepts: bool) -> None:
-        vars(self)["model_accepts_loss_kwargs"] = accepts
 
     @property
     def data_collator(self: Any) -> Any:
         """The Trainer's collator; while the model is number-aware, in a `NumberWeightsCollator`."""
         own = vars(self)["data_collator"]
-        # Trainers read it in their `__init__`, some before they have a model.
-        if vars(self).get("model") is None or handle_of(self.model) is None:
-            return own
-        return NumberWeightsCollator(own)
+        return own if handle_of(self.model) is None else NumberWeightsCollator(own)
 
     @data_collator.setter
     def data_collator(self, collator: Any) -> None:
@@ -55,23 +42,6 @@ class NumberCountingMixin:
         columns = [name for name in self._signature_columns if name != NUMBER_WEIGHTS]
         self._signature_columns = columns + [NUMBER_WEIGHTS] * (handle_of(self.model) is not None)
 
-    def _get_num_items_in_batch(self: Any, batch_samples: list[Any], device: torch.device) -> Any:
-        self._num_numbers_in_batch = None
-        handle = handle_of(self.model)
-        if handle is None or not batch_samples or "labels" not in batch_samples[0]:
-            return super()._get_num_items_in_batch(batch_samples, device)  # type: ignore[misc]
-        counts = sum(
-            (torch.stack(handle.normalizers(**batch)).to(device) for batch in batch_samples),
-            torch.zeros(2, device=device),
-        )
-        if self.args.average_tokens_across_devices and self.args.world_size > 1:
-            counts = self.accelerator.gather(counts).view(-1, 2).sum(0)
-        # Ranks of tensor and context parallelism share a batch, and have all counted it.
-        layout = getattr(self.accelerator, "parallelism_config", None)
-        counts = counts / (self.get_tp_size() * (getattr(layout, "cp_size", None) or 1))
-        self._num_numbers_in_batch = counts[1]
-        return counts[0]
-
     def compute_loss(
         self: Any,
         model: Any,
@@ -79,27 +49,25 @@ class NumberCountingMixin:
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Any:
-        """Compute the Trainer's loss, with the count of numbers passed to the model.
-
-        Raise a ValueError if the Trainer does not take its loss from the number-aware model.
-        """
-        num_numbers = None if num_items_in_batch is None else self._num_numbers_in_batch
-        handle = None if num_numbers is None else handle_of(self.model)
-        terms = None
+        """Compute the Trainer's loss; a ValueError if it is not the number-aware model's, or its mean."""
+        handle, labels = handle_of(self.model), inputs.get("labels")
+        before = None
         if handle is not None:
             _check_compute_loss_func(self)
-            counts = {"num_items_in_batch": num_items_in_batch, "num_numbers_in_batch": num_numbers}
-            inputs = {**inputs, **{name: counts[name] for name in handle.counts_to_pass}}
-            terms = handle.terms
+            before = handle.terms
         computed = super().compute_loss(  # type: ignore[misc]
             model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
         )
-        if handle is not None and handle.terms is terms:
+        if handle is None or labels is None:
+            return computed
+        if handle.terms is before:
             raise ValueError(
                 f"this {type(self).__name__} did not call the number-aware model for its loss, or something "
                 "that wraps the model's forward answered instead, as an SFTTrainer does: call handle.undo(), "
                 "and then the function for this trainer, such as make_sft_number_aware(trainer)"
             )
+        if num_items_in_batch is not None and self.model.training:
+            _check_is_whole(num_items_in_batch, labels, handle)
         return computed
 
     def evaluation_loop(
@@ -111,54 +79,30 @@ class NumberCountingMixin:
         metric_key_prefix: str = "eval",
     ) -> Any:
         """Run the Trainer's evaluation, and add both terms of the loss: `eval_ce` and `eval_ntl`."""
-        arguments = (dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         handle = handle_of(self.model)
-        if handle is None:
-            return super().evaluation_loop(*arguments)  # type: ignore[misc]
-        handle.evaluated.reset(listening=True)
-        try:
-            output = super().evaluation_loop(*arguments)  # type: ignore[misc]
-        finally:
-            handle.evaluated.listening = False
-        for name, value in handle.evaluated.pop().items():
+        with summed_terms(() if handle is None else handle.losses) as sums:
+            output = super().evaluation_loop(  # type: ignore[misc]
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+        for name, value in {} if handle is None else sums.pop().items():
             output.metrics.setdefault(f"{metric_key_prefix}_{name}", value)  # compute_metrics has precedence
         return output
-
-
-def count_numbers(trainer: Any) -> None:
-    """Make a Trainer count numbers over the accumulated batches and the ranks, as it counts labels.
-
-    Call it before `trainer.train()`, after `make_number_aware(model)`. Evaluations then log both terms of the
-    loss, each as its mean over the whole evaluation set: `eval_ce`, which compares with the `eval_loss` of a
-    model trained on cross-entropy alone, and `eval_ntl`, before its weight.
-
-    Args:
-        trainer: a `Trainer` or `Seq2SeqTrainer`.
-
-    Raises:
-        TypeError: not a Trainer.
-        ValueError: the model is not number-aware, or an option of the trainer replaces the model's loss.
-    """
-    check_uses_model_loss(trainer)
-    if handle_of(trainer.model) is None:
-        raise ValueError(
-            "this trainer's model is not number-aware, so there are no numbers to count: expected "
-            "make_trainer_number_aware(trainer), or make_number_aware(trainer.model, tokenizer) first"
-        )
-    if not isinstance(trainer, NumberCountingMixin):
-        own = type(trainer)
-        trainer.__class__ = type(own.__name__, (NumberCountingMixin, own), {"__module__": own.__module__})
 
 
 def make_trainer_number_aware(
     trainer: Any, numbers: NumberVocabulary | Any | None = None, *args: Any, **options: Any
 ) -> NumberAwareModel:
-    """Make a Trainer's model number-aware, and make the Trainer count numbers.
+    """Make a Trainer's model number-aware.
 
-    Evaluations log `eval_ce` and `eval_ntl` beside `eval_loss` (see `count_numbers`).
+    The Trainer passes its count of labels to the model, so the loss does not depend on how a batch is split
+    into accumulated batches and over ranks. Evaluations log both terms of the loss beside `eval_loss`, each
+    as its mean over the whole evaluation set: `eval_ce`, which compares with the `eval_loss` of a model
+    trained on cross-entropy alone, and `eval_ntl`, before its weight. A dataset's column `number_weights` is
+    taken into the batches (`NumberWeightsCollator`).
 
     Args:
-        trainer: a `Trainer` or `Seq2SeqTrainer`, before `train()`.
+        trainer: a `Trainer` or `Seq2SeqTrainer`, before `train()`. If its model is number-aware already, it
+            keeps its loss, and no further arguments are expected.
         numbers: the tokenizer or `NumberVocabulary`. Default: `trainer.processing_class`.
         args, options: passed to `make_number_aware`: criterion, weight, chunked, ...
 
@@ -167,7 +111,7 @@ def make_trainer_number_aware(
 
     Raises:
         TypeError: not a Trainer.
-        ValueError: no tokenizer; see `make_number_aware` and `count_numbers`.
+        ValueError: no tokenizer; an option of the trainer replaces the model's loss; see `make_number_aware`.
     """
     check_uses_model_loss(trainer)
     if any(parent.__module__.startswith("trl.") for parent in type(trainer).__mro__):
@@ -176,9 +120,18 @@ def make_trainer_number_aware(
             "SFTTrainer call ntloss.integrations.trl.make_sft_number_aware(trainer); the other trainers of "
             "TRL have objectives of their own"
         )
-    handle = make_number_aware(trainer.model, tokenizer_of(trainer, numbers), *args, **options)
-    count_numbers(trainer)
+    handle = handle_of(trainer.model)
+    if handle is None or numbers is not None or args or options:
+        handle = make_number_aware(trainer.model, tokenizer_of(trainer, numbers), *args, **options)
+    extend(trainer)
     return handle
+
+
+def extend(trainer: Any) -> None:
+    """Make a trainer evaluate both terms, collate `number_weights`, and check whose loss it uses."""
+    if not isinstance(trainer, _NumberAware):
+        own = type(trainer)
+        trainer.__class__ = type(own.__name__, (_NumberAware, own), {"__module__": own.__module__})
 
 
 def check_is_trainer(trainer: Any) -> None:
@@ -186,7 +139,7 @@ def check_is_trainer(trainer: Any) -> None:
     if not hasattr(trainer, "compute_loss_func"):
         raise TypeError(
             f"expected a Trainer, given {type(trainer).__name__}. For a model in your own training loop: "
-            "make_number_aware(model, tokenizer) and CountedBatches(loader, handle)."
+            "make_number_aware(model, tokenizer)."
         )
 
 
@@ -226,24 +179,11 @@ def check_uses_model_loss(trainer: Any) -> None:
     """
     check_is_trainer(trainer)
     _check_compute_loss_func(trainer)
-    _check_arguments(trainer)
     if getattr(trainer, "model_init", None) is not None:
         raise ValueError(
             "the trainer has a model_init: train() would make a new model with the stock loss. Pass a model "
-            "to the trainer; or call make_number_aware in model_init, and derive the trainer's class from "
-            "NumberCountingMixin."
+            "to the trainer, or call make_number_aware in model_init in place of this line."
         )
-
-
-def _check_compute_loss_func(trainer: Any) -> None:
-    if trainer.compute_loss_func is not None:
-        raise ValueError(
-            "the trainer has a compute_loss_func, which would replace the model's number-aware loss: omit "
-            "compute_loss_func, or call handle.undo()"
-        )
-
-
-def _check_arguments(trainer: Any) -> None:
     if trainer.label_smoother is not None:
         raise ValueError(
             f"label_smoothing_factor={trainer.args.label_smoothing_factor} makes the Trainer compute a loss "
@@ -264,4 +204,28 @@ def _check_arguments(trainer: Any) -> None:
         raise ValueError(
             "sequence parallelism weights the ranks' losses by their counts of labels, which does not give "
             "the mean of the number term: expected data, tensor or context parallelism"
+        )
+
+
+def _check_compute_loss_func(trainer: Any) -> None:
+    if trainer.compute_loss_func is not None:
+        raise ValueError(
+            "the trainer has a compute_loss_func, which would replace the model's number-aware loss: omit "
+            "compute_loss_func, or call handle.undo()"
+        )
+
+
+def _check_is_whole(num_items: Tensor | int, labels: Tensor, handle: NumberAwareModel) -> None:
+    """Raise a ValueError if a batch without a count is a part of a step: its mean would weigh a whole one."""
+    if handle.num_items is not None or not handle.takes_count:
+        return
+    # Whether a Trainer counts the first label of a sequence, which a causal model does not predict, depends
+    # on its release.
+    own = [int((some != handle.loss.ignore_index).sum()) for some in (labels, labels[..., 1:])]
+    if int(num_items) not in own:
+        raise ValueError(
+            f"the model was called without num_items_in_batch={int(num_items)}, but this batch has {own[0]} "
+            "labels. With several accumulated batches or ranks, a Trainer whose own compute_loss calls the "
+            "model has to pass on its count: super().compute_loss(...), or model(**inputs, "
+            "num_items_in_batch=num_items_in_batch).loss * self.accelerator.num_processes."
         )

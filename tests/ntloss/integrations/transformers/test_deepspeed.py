@@ -15,10 +15,10 @@ from tolerances import TRAINED, assert_close
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss
-from ntloss.integrations.counts import CountedBatches
 from ntloss.integrations.transformers import make_number_aware
 
 ACCUMULATE, RATE = 2, 0.1
+PARTS = 2 * ACCUMULATE  # over which DeepSpeed averages
 
 
 def engine_of(model: torch.nn.Module, stage: int, rows: int) -> tuple[object, object]:
@@ -41,9 +41,12 @@ def by_counts(rank: int, stage: int) -> dict[str, Tensor]:
     model, loss_fn = loops_worker.Model().float(), NTLCrossEntropyLoss(DIGITS)
     engine, gathered = engine_of(model, stage, BATCH)
     loader = loops_worker.micro_batches(rank, 2, ACCUMULATE)
-    for batch, counts in CountedBatches(loader, loss_fn, ACCUMULATE):
-        engine.backward(loss_fn(engine(batch["ids"]), batch["labels"], **counts))
-        engine.step()
+    for step in loops_worker.batched(loader, ACCUMULATE):
+        items = loops_worker.items_in_step([batch["labels"] for batch in step], world=2)
+        for batch in step:
+            loss = loss_fn(engine(batch["ids"]), batch["labels"], num_items_in_batch=items)
+            engine.backward(loss * PARTS)
+            engine.step()
     with gathered:
         return loops_worker.weights(model)
 
@@ -55,9 +58,10 @@ def by_model(rank: int, stage: int) -> dict[str, Tensor]:
     engine, gathered = engine_of(model, stage, cases.ROWS)
     size = cases.ROWS // (2 * ACCUMULATE)
     mine = [cases.batch(size, (2 * micro + rank) * size) for micro in range(ACCUMULATE)]
-    for inputs, counts in CountedBatches(mine, NTLCrossEntropyLoss(cases.DIGITS, shift=True), ACCUMULATE):
+    items = loops_worker.items_in_step([inputs["labels"][:, 1:] for inputs in mine], world=2)
+    for inputs in mine:
         assert handle.chunked
-        engine.backward(engine(**inputs, **counts).loss)
+        engine.backward(engine(**inputs, num_items_in_batch=items).loss * PARTS)
         engine.step()
     with gathered:
         return loops_worker.weights(model)

@@ -24,11 +24,10 @@ from tolerances import HALF_PRECISION, ONE_COMPUTATION, TRAINED, approx, assert_
 from torch import Tensor
 from transformers import LlamaForCausalLM, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 
-from ntloss import NTLCrossEntropyLoss
+from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
+from ntloss.integrations.outputs import loss_of_outputs
 from ntloss.integrations.transformers import (
-    NumberCountingMixin,
     WeightScheduleCallback,
-    count_numbers,
     handle_of,
     make_number_aware,
     make_trainer_number_aware,
@@ -112,17 +111,6 @@ def test_weight_zero_and_undo_restore_stock_training(
     assert max(moved) > 10 * CLOSE  # the number term changes training
 
 
-def test_without_counting_a_split_batch_is_an_error(one: dict[str, Trained], tmp_path: Path) -> None:
-    def uncounted(accumulate: int) -> Any:
-        model = cases.llama()
-        make_number_aware(model, cases.DIGITS)
-        return trainer_for(model, tmp_path, accumulate=accumulate)
-
-    assert_same(train_with(uncounted(1)), one["llama"])
-    with pytest.raises(ValueError, match=r"count_numbers\(trainer\)"):
-        uncounted(4).train()
-
-
 def number_aware_t5() -> Any:
     model = cases.t5()
     make_number_aware(model, cases.DIGITS)
@@ -130,16 +118,39 @@ def number_aware_t5() -> Any:
 
 
 @pytest.mark.parametrize("model_init", [None, number_aware_t5], ids=["a model", "one for each training"])
-def test_the_mixin_works_in_a_custom_trainer_class(
+def test_a_trainer_made_after_its_model_is_number_aware_trains_the_same_weights(
     model_init: Any, one: dict[str, Trained], tmp_path: Path
 ) -> None:
-    class CountingTrainer(NumberCountingMixin, Seq2SeqTrainer):
-        def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
-            super().__init__(model, *args, model_init=model_init, **kwargs)
+    def make(model: Any, *args: Any, **kwargs: Any) -> Any:
+        return Seq2SeqTrainer(model, *args, model_init=model_init, **kwargs)
 
     model = None if model_init else number_aware_t5()
-    trainer = trainer_for(model, tmp_path, CountingTrainer, accumulate=4, arguments=Seq2SeqTrainingArguments)
+    trainer = trainer_for(model, tmp_path, make, accumulate=4, arguments=Seq2SeqTrainingArguments)
     assert_same(train_with(trainer), one["t5"])
+
+
+def test_a_trainer_of_a_number_aware_model_keeps_its_loss_and_evaluates_both_terms(tmp_path: Path) -> None:
+    model = cases.llama()
+    handle = make_number_aware(model, cases.DIGITS, weight=0.7)
+    trainer = trainer_for(model, tmp_path)
+    assert make_trainer_number_aware(trainer) is handle
+    assert trainer.evaluate(cases.samples())["eval_ntl"] > 0
+    with pytest.raises(ValueError, match="already number-aware"):
+        make_trainer_number_aware(trainer, cases.DIGITS, weight=0.3)
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_compute_loss_func_made_of_the_loss_trains_the_same_weights(
+    accumulate: int, one: dict[str, Trained], tmp_path: Path
+) -> None:
+    compute_loss = loss_of_outputs(NTLCrossEntropyLoss(cases.DIGITS, shift=True))
+    trainer = trainer_for(cases.llama(), tmp_path, accumulate=accumulate, compute_loss_func=compute_loss)
+    assert_same(train_with(trainer), one["llama"])
+
+
+def test_a_loss_from_hidden_states_is_no_loss_of_outputs() -> None:
+    with pytest.raises(TypeError, match="which takes logits, given NTLLinearCrossEntropyLoss"):
+        loss_of_outputs(NTLLinearCrossEntropyLoss(cases.DIGITS))  # type: ignore[arg-type]
 
 
 class _Simple(Trainer):
@@ -303,13 +314,8 @@ def test_trainer_options_that_replace_the_models_loss_are_errors(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_compute_loss_func_cannot_replace_the_number_aware_loss(name: str, tmp_path: Path) -> None:
-    class CountingTrainer(NumberCountingMixin, Trainer):
-        pass
-
-    model = MODELS[name]()
-    make_number_aware(model, cases.DIGITS)
-    own = lambda outputs, labels, num_items_in_batch: outputs.logits.sum()  # noqa: E731
-    trainer = trainer_for(model, tmp_path, CountingTrainer, compute_loss_func=own)
+    trainer = number_aware_trainer(MODELS[name](), tmp_path)
+    trainer.compute_loss_func = lambda outputs, labels, num_items_in_batch: outputs.logits.sum()
     with pytest.raises(ValueError, match="would replace the model's number-aware loss"):
         trainer.train()
 
@@ -347,14 +353,11 @@ def test_a_step_without_labels_changes_no_weights(name: str, way: str, tmp_path:
     assert all(torch.equal(weight, before[key]) for key, weight in model.state_dict().items())
 
 
-@pytest.mark.parametrize("line", [make_trainer_number_aware, count_numbers])
-def test_a_model_in_place_of_a_trainer_is_an_error(line: Any) -> None:
+def test_a_model_in_place_of_a_trainer_is_an_error() -> None:
     with pytest.raises(TypeError, match="expected a Trainer, given LlamaForCausalLM"):
-        line(cases.llama())
+        make_trainer_number_aware(cases.llama())
 
 
-def test_a_trainer_without_a_number_aware_model_or_tokenizer_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="model is not number-aware"):
-        count_numbers(trainer_for(cases.llama(), tmp_path))
+def test_a_trainer_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pass the model's tokenizer"):
         make_trainer_number_aware(trainer_for(cases.llama(), tmp_path))
