@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -146,7 +147,10 @@ class LanguageModel:
         `ce_numbers` is that of number tokens, and `ce_text` that of all others.
         """
         logits, labels, (items, numbers, tokens) = self.logits(model, batch), batch["labels"], counts.unbind()
-        loss, ce, ntl = self.objective(logits, labels, num_items_in_batch=items, num_numbers_in_batch=numbers)
+        of_terms = numbers if self.objective.normalize_by == "numbers" else None
+        loss, ce, ntl = self.objective(
+            logits, labels, num_items_in_batch=items, num_numbers_in_batch=of_terms
+        )
         if torch.is_grad_enabled():
             return Share(loss, {"ce": ce, "ntl": ntl})
         is_number = self._is_number(labels)
@@ -246,7 +250,7 @@ def _number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size:
 def _objective(vocabulary: NumberVocabulary, loss: LossSettings) -> NTLCrossEntropyLoss:
     """Make the loss; a UserError says which of its settings is invalid."""
     if loss.criterion is None:
-        loss = LossSettings("wasserstein", weight=0.0, label_smoothing=loss.label_smoothing)
+        loss = replace(loss, criterion="wasserstein", options={}, weight=0.0, mode="add", reweigh=False)
     try:
         return NTLCrossEntropyLoss(
             vocabulary,
@@ -256,7 +260,7 @@ def _objective(vocabulary: NumberVocabulary, loss: LossSettings) -> NTLCrossEntr
             mode=loss.mode,
             ignore_index=IGNORE,
             label_smoothing=loss.label_smoothing,
-            normalize_by="numbers",
+            normalize_by=loss.normalize_by,
             return_terms=True,
         )
     except (ValueError, TypeError) as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ CHANGEABLE_KEYS = (
     *OWN_KEYS, "cache_dir", "disable_tqdm", "logging_steps", "per_device_eval_batch_size", "report_to",
     "save_total_limit",
 )  # fmt: skip
+NORMALIZE_BY = "loss.normalize_by"
+NORMALIZED_BY_NUMBERS = {NORMALIZE_BY: "numbers"}  # runs that were recorded before there was a choice
 # Keys, by their last part, that do not separate the rows of a report.
 NOT_COMPARED = (
     *CHANGEABLE_KEYS, "seed", "data_seed", "name", "data_dir", "run_name", "evaluated", "logging_dir",
@@ -124,7 +127,7 @@ def _output_dir(config: Mapping[str, Any], loss: LossSettings, sweep: str) -> Pa
 def continued_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by dotted key, that a run and its continuation must share."""
     trained = {name: keys for name, keys in config.items() if name not in ("evaluation", "evaluated")}
-    return _flatten(trained, CHANGEABLE_KEYS)
+    return {**NORMALIZED_BY_NUMBERS, **_flatten(trained, CHANGEABLE_KEYS)}
 
 
 def evaluated_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +148,8 @@ def only_adds_readings(config: Mapping[str, Any], other: Mapping[str, Any]) -> b
 def compared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings, by dotted key, that separate the rows of a report. Null counts as absent."""
     config = {**config, "evaluation": effective_evaluation(config.get("evaluation", {}))}
-    return {key: value for key, value in _flatten(config, NOT_COMPARED).items() if value is not None}
+    given = {key: value for key, value in _flatten(config, NOT_COMPARED).items() if value is not None}
+    return {**NORMALIZED_BY_NUMBERS, **given}
 
 
 def _flatten(nested: Mapping[str, Any], without: Sequence[str], prefix: str = "") -> dict[str, Any]:
@@ -223,7 +227,7 @@ def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> Los
         UserError: Two values contradict each other.
     """
     if loss["criterion"] == LOSS_OF_MODEL:
-        return _loss_from_model_args(model_args)
+        return replace(_loss_from_model_args(model_args), normalize_by=loss["normalize_by"])
     for key in ("number_token_loss", "gaussian_label_smoother"):
         if model_args[key]:
             raise UserError(

@@ -66,6 +66,8 @@ class LossSettings:
     mode: Literal["add", "replace"] = (
         "add"  # replace: the criterion replaces cross-entropy at number positions
     )
+    # what the criterion is divided by: number tokens, as in the paper, or items, all labels, as cross-entropy
+    normalize_by: Literal["numbers", "items"] = "numbers"
     label_smoothing: Annotated[
         float, Rule("a number of at least 0 and below 1", 0.1, lambda v: 0 <= v < 1)
     ] = 0.0

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import t
 
 from ntl.config.names import format_setting
-from ntl.config.paper_keys import compared_settings, effective_evaluation
+from ntl.config.paper_keys import NORMALIZE_BY, compared_settings, effective_evaluation
 from ntl.config.settings import READINGS
 from ntl.errors import UserError
 from ntl.scores import reading_metric
@@ -141,7 +141,8 @@ def load_datasets(folders: Sequence[Path | str], in_order: bool = False) -> tupl
         or repeats an earlier one.
 
     Raises:
-        UserError: No run is finished, or a folder or a file cannot be read.
+        UserError: No run is finished, a folder or a file cannot be read, or the runs on a dataset have losses
+            that are divided by different counts.
     """
     left_out: list[str] = []
     named: dict[str, dict[str, list[FinishedRun]]] = {}
@@ -162,9 +163,21 @@ def load_datasets(folders: Sequence[Path | str], in_order: bool = False) -> tupl
         )
     datasets = []
     for name, objectives in sorted(named.items()):
+        _check_same_count(name, [run for runs in objectives.values() for run in runs])
         groups = [group for runs in objectives.values() for group in _split_by_settings(runs, left_out)]
         datasets.append(Dataset(name, groups if in_order else sorted(groups, key=_sort_key)))
     return datasets, left_out
+
+
+def _check_same_count(dataset: str, runs: Sequence[FinishedRun]) -> None:
+    """Raise a UserError if the runs' losses are divided by different counts, so that λ differs in meaning."""
+    found = {compared_settings(run.record.config)[NORMALIZE_BY]: str(run.folder) for run in runs}
+    if len(found) > 1:
+        where = " and ".join(f"{NORMALIZE_BY}={value} in {found[value]}" for value in sorted(found))
+        raise UserError(
+            f"the runs on {dataset} divide the number term by different counts, so their losses cannot be "
+            f"compared: {where}. Report them separately, or repeat some of them."
+        )
 
 
 def _split_by_settings(runs: Sequence[FinishedRun], left_out: list[str]) -> list[Group]:

@@ -34,8 +34,13 @@ ENCODINGS = ("digits", "rt")
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize(
     "loss",
-    [LossSettings(), NTL, LossSettings("gaussian_cross_entropy", weight=1.0, mode="replace")],
-    ids=["ce", "ntl", "gaussian"],
+    [
+        LossSettings(),
+        NTL,
+        dataclasses.replace(NTL, normalize_by="items"),
+        LossSettings("gaussian_cross_entropy", weight=1.0, mode="replace"),
+    ],
+    ids=["ce", "ntl", "ntl by items", "gaussian"],
 )
 def test_the_update_does_not_depend_on_the_split_into_micro_batches(encoding, loss):
     approach = make(encoding=encoding, loss=loss)
@@ -63,6 +68,18 @@ def test_the_loss_is_mean_cross_entropy_plus_weighted_mean_number_loss():
     assert_close(share.terms, {"ce": ce.detach(), "ntl": ntl.detach()})
     # "2 15 1.5 -15 0 9801": 12 digits, a sign and a point, and 6 end tokens.
     assert counts.tolist() == [20, 12, 12]
+
+
+def test_normalize_by_items_divides_the_number_term_by_all_labels():
+    of_numbers, of_items = (
+        make(loss=dataclasses.replace(NTL, normalize_by=count)) for count in ("numbers", "items")
+    )
+    batch = of_items.collate(rows_of(of_items))
+    counts = of_items.count(batch)
+    expected = of_numbers.loss(of_numbers.model, batch, counts).terms
+    share = of_items.loss(of_items.model, batch, counts)
+    assert_close(share.terms, {"ce": expected["ce"], "ntl": expected["ntl"] * 12 / 20})
+    assert_close(share.loss.detach(), share.terms["ce"] + 0.3 * share.terms["ntl"])
 
 
 def test_cross_entropy_alone_reports_the_number_term_and_does_not_minimise_it():

@@ -424,3 +424,12 @@ def test_figures_of_uncertainty_show_the_runs_that_were_read(tmp_path):
     assert draw_calibration(others, ["test"], looks) is None
     del answers["T5"]
     assert draw_intervals("test", answers, looks) is None
+
+
+def test_runs_whose_losses_are_divided_by_different_counts_are_not_compared(tmp_path, capsys):
+    make_run(tmp_path / "runs/old", "T5", 0)  # recorded before there was a choice: the paper's count
+    make_run(tmp_path / "runs/paper", "T5 + NTL-WAS", 0, config={"loss": {"normalize_by": "numbers"}})
+    assert report(tmp_path) == 0
+    make_run(tmp_path / "runs/items", "T5 + CRPS", 0, config={"loss": {"normalize_by": "items"}})
+    assert report(tmp_path, "--overwrite") != 0
+    assert "loss.normalize_by=items in" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from torch import nn
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, RunSettings
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
-from ntl.training.folders import evaluated_record, new_record, open_evaluation, open_folder
+from ntl.training.folders import check_folder, evaluated_record, new_record, open_evaluation, open_folder
 from ntl.training.run_folder import RunFolder
 
 TESTS = TaskData([], [], {"validation": [Example("1 + 1", "2")]})
@@ -153,3 +153,18 @@ def test_the_first_evaluation_in_a_folder_without_training_is_written_to_the_fol
     assert open_evaluation(first, TESTS)[0].path == tmp_path / "answers"
     full = settings_in(tmp_path / "answers", evaluates=str(run))
     assert open_evaluation(full, TESTS)[0].path.name == "samples=null"
+
+
+@pytest.mark.parametrize("recorded", ["numbers", None], ids=["recorded", "before there was a choice"])
+def test_a_run_is_not_continued_with_a_loss_that_is_divided_by_another_count(recorded, tmp_path):
+    def divided_by(count):
+        settings = settings_in(tmp_path / "run")
+        loss = {} if count is None else {"loss": {"normalize_by": count}}
+        config = {**settings.config, **loss}
+        return replace(settings, config=config, resume=True, checkpoint=tmp_path / "run/checkpoint-1")
+
+    started = divided_by(recorded)
+    folder_of(started).write_record(new_record(started))
+    assert check_folder(divided_by("numbers")) == started.checkpoint
+    with pytest.raises(UserError, match=r"loss\.normalize_by=numbers, but loss\.normalize_by=items is given"):
+        check_folder(divided_by("items"))
