@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from types import FrameType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +15,8 @@ from ntloss.decoding.fixed_width import choose, mask_logits
 from ntloss.decoding.formats import CODES, MINUS, PLUS, SIGN, Entries, number_format
 from ntloss.numbers.vocabulary import NumberVocabulary
 
-# Largest |logsumexp| of scores that count as log-probabilities, given float32 rounding.
-_NORMALIZED = 1e-3
+# Most probability that a character's other tokens, or a sign's other spelling, may have.
+_NOT_FOLLOWED = 0.01
 
 
 class QuantileLogitsProcessor:
@@ -23,12 +26,13 @@ class QuantileLogitsProcessor:
     crosses the row's remaining quantile. `generate` may be called again with the same processor, on any
     batch.
 
-    A row follows one spelling: the probabilities of a digit's tokens (`4`, ` 4`) are added, and the likeliest
-    is written. `number_quantiles` follows all spellings and supports multi-digit tokens.
+    A row follows one spelling of its number: of the tokens of a character (`4`, ` 4`), and of a plus and no
+    sign, the likelier. The others are an error if they have more than 1 % of the probability, so the quantile
+    is exact where each character has one token, and off by at most 0.01 for each other character.
+    `number_quantiles` follows all spellings, also those of multi-digit tokens.
 
-    Beam search and sampling raise an error where they can be detected: neighboring rows with the same
-    log-probabilities indicate beams; a row that continues with a masked token was sampled or reordered.
-    (Sampling that takes effect after this processor has one token to choose from.)
+    Beam search and sampling are errors: the processor reads the settings of the `generate` that calls it. In
+    a loop of one's own, a row that continues with a masked token is an error.
 
     Args:
         vocabulary: the number tokens, one character each.
@@ -42,7 +46,7 @@ class QuantileLogitsProcessor:
 
     Raises:
         ValueError: a quantile outside (0, 1), multi-digit tokens, or a width that the vocabulary cannot
-            write; in `generate`, another `prompt_length`, beams or sampling.
+            write; in `generate`, another `prompt_length`, beams, sampling, or two likely spellings.
 
     Example:
         >>> import torch
@@ -102,6 +106,7 @@ class QuantileLogitsProcessor:
     def _check_step(self, input_ids: Tensor, scores: Tensor) -> None:
         rows, length = input_ids.shape
         if length == self.prompt_length:
+            _check_greedy()
             self._start(scores)
         elif length != self._length + 1 or rows != len(self._slot):
             raise ValueError(
@@ -117,15 +122,6 @@ class QuantileLogitsProcessor:
         self._length = length
 
     def _start(self, scores: Tensor) -> None:
-        repeated = torch.isclose(scores[1:], scores[:-1], rtol=1e-4, atol=1e-4, equal_nan=True).all(-1)
-        beside = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
-        beside[1:] |= repeated
-        beside[:-1] |= repeated
-        if bool((beside & (scores.float().logsumexp(-1).abs() < _NORMALIZED)).all()):
-            raise ValueError(
-                "the scores are log-probabilities, the same for neighboring rows, as in beam search: "
-                "expected greedy decoding, num_beams=1"
-            )
         self._slot = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
         self._remaining = torch.full((len(scores),), self.quantile, dtype=torch.float64, device=scores.device)
         self._negative = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
@@ -149,7 +145,9 @@ class QuantileLogitsProcessor:
         by_code = weights @ F.one_hot(codes, CODES).double()
         chosen, remaining, weight = choose(by_code, self._remaining[rows], self._negative[rows])
         self._remaining[rows] = remaining
-        index = torch.where(codes == chosen[:, None], weights, -1).argmax(-1)
+        spellings = torch.where(codes == chosen[:, None], weights, 0)
+        index = spellings.argmax(-1)
+        _check_one_spelling(rows, spellings.amax(-1), spellings.sum(-1))
         # A row that rules out every number ends here.
         end = len(self.numbers.slots) + 1
         self._slot[rows] = torch.where(weight > 0, slot + entries.lengths[index], end)
@@ -162,5 +160,34 @@ class QuantileLogitsProcessor:
         shares = torch.stack([minus, plus + bare], dim=-1)
         sign, self._remaining[rows], _ = choose(shares, self._remaining[rows], self._negative[rows])
         self._negative[rows] = sign == MINUS
-        kind = torch.where(sign == MINUS, MINUS, torch.where(plus > bare, PLUS, 2))
+        positive = sign != MINUS
+        _check_one_spelling(rows[positive], plus.maximum(bare)[positive], (plus + bare)[positive])
+        kind = torch.where(positive, torch.where(plus > bare, PLUS, 2), MINUS)
         return torch.where(kinds == kind[:, None], weights, 0)
+
+
+def _check_one_spelling(rows: Tensor, followed: Tensor, total: Tensor) -> None:
+    """Raise a ValueError where the spelling that a row follows has less than 99 % of the probability."""
+    lost = torch.where(total > 0, 1 - followed / total, 0)
+    if bool((lost > _NOT_FOLLOWED).any()):
+        worst = int(lost.argmax())
+        raise ValueError(
+            f"row {int(rows[worst])} can write its number with and without a plus or a space, and follows "
+            f"only the likeliest spelling: the others have {lost[worst].item():.1%} of the probability, "
+            f"expected at most {_NOT_FOLLOWED:.0%}. Use number_quantiles, which follows all of them."
+        )
+
+
+def _check_greedy() -> None:
+    """Raise a ValueError for beams or sampling; generate tells its processors of neither."""
+    frame: FrameType | None = sys._getframe(1)
+    settings: Any = None
+    while frame is not None and settings is None:
+        settings = frame.f_locals.get("generation_config")
+        frame = frame.f_back
+    beams, sampled = getattr(settings, "num_beams", 1) or 1, getattr(settings, "do_sample", False)
+    if beams > 1 or sampled:
+        raise ValueError(
+            f"num_beams={beams}, do_sample={bool(sampled)}: the processor chooses every token itself. "
+            "Expected greedy decoding: pass num_beams=1 and do_sample=False to generate."
+        )

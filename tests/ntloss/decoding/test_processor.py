@@ -67,11 +67,37 @@ def test_rows_of_a_batch_keep_separate_states() -> None:
     assert written.argmax(-1).tolist() == [1, 3]
 
 
-def test_the_probability_of_a_digit_sums_over_its_tokens() -> None:
+def test_two_likely_spellings_of_a_digit_are_an_error() -> None:
     vocabulary = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: " 2", 3: "3"}, vocab_size=5)
     processor = QuantileLogitsProcessor(vocabulary, 0.5, digits=1, prompt_length=1, eos_token_id=4)
-    scores = torch.tensor([[0.4, 0.1, 0.2, 0.3, 0.0]]).log()
-    assert processor(torch.zeros(1, 1, dtype=torch.int64), scores).argmax().item() == 2
+    prompt = torch.zeros(1, 1, dtype=torch.int64)
+    with pytest.raises(ValueError, match="row 0 can write its number with and without"):
+        processor(prompt, torch.tensor([[0.4, 0.1, 0.2, 0.3, 0.0]]).log())
+    # The tokens' probabilities are added: 1 has 0.4, 2 has 0.3, of which 0.002 is not written.
+    written = processor(prompt, torch.tensor([[0.4, 0.002, 0.298, 0.3, 0.0]]).log())
+    assert written.argmax().item() == 2
+
+
+@pytest.mark.parametrize(("plus", "bare", "token"), [(0.5, 0.001, 2), (0.001, 0.5, 0)])
+def test_a_positive_number_is_written_with_a_plus_if_the_model_writes_one(
+    plus: float, bare: float, token: int
+) -> None:
+    vocabulary = NumberVocabulary.from_mapping({0: "1", 1: "-", 2: "+"}, vocab_size=4)
+    processor = QuantileLogitsProcessor(
+        vocabulary, 0.9, digits=1, signed=True, prompt_length=1, eos_token_id=3
+    )
+    prompt = torch.zeros(1, 1, dtype=torch.int64)
+    assert processor(prompt, torch.tensor([[bare, 0.3, plus, 0.0]]).log()).argmax().item() == token
+
+
+def test_a_plus_beside_no_sign_is_an_error() -> None:
+    vocabulary = NumberVocabulary.from_mapping({0: "1", 1: "-", 2: "+"}, vocab_size=4)
+    processor = QuantileLogitsProcessor(
+        vocabulary, 0.9, digits=1, signed=True, prompt_length=1, eos_token_id=3
+    )
+    prompt = torch.zeros(2, 1, dtype=torch.int64)
+    with pytest.raises(ValueError, match="row 1 can write its number with and without a plus"):
+        processor(prompt, torch.tensor([[0.7, 0.3, 0.0, 0.0], [0.3, 0.3, 0.4, 0.0]]).log())
 
 
 def test_a_row_that_rules_out_every_number_ends() -> None:
@@ -81,11 +107,22 @@ def test_a_row_that_rules_out_every_number_ends() -> None:
     assert processor(torch.zeros(1, 1, dtype=torch.int64), scores).argmax().item() == END
 
 
+@pytest.mark.parametrize(
+    "options", [{"num_beams": 2}, {"do_sample": True}, {"do_sample": True, "top_k": 1}], ids=str
+)
 @pytest.mark.parametrize("kind", ["t5", "llama"])
-def test_beams_are_refused(kind: str) -> None:
+def test_beams_and_sampling_are_refused(kind: str, options: dict[str, Any]) -> None:
     model, inputs = make_model(kind, DIGITS.vocab_size), batch_of(QUESTIONS)
-    with pytest.raises(ValueError, match="num_beams=1"):
-        generate(model, inputs, processor_for(model, inputs, 0.5, digits=3), num_beams=2)
+    with pytest.raises(ValueError, match="num_beams=1 and do_sample=False"):
+        generate(model, inputs, processor_for(model, inputs, 0.5, digits=3), **options)
+
+
+def test_sampling_that_the_models_own_settings_ask_for_is_refused() -> None:
+    model, inputs = make_model("llama", DIGITS.vocab_size), batch_of(QUESTIONS)
+    model.generation_config.do_sample = True
+    with pytest.raises(ValueError, match="do_sample=True: the processor chooses"):
+        generate(model, inputs, processor_for(model, inputs, 0.5, digits=3))
+    assert generate(model, inputs, processor_for(model, inputs, 0.5, digits=3), do_sample=False)
 
 
 def test_rows_that_were_sampled_or_reordered_are_refused() -> None:
