@@ -183,9 +183,11 @@ def _forms(inspection: Inspection) -> list[str]:
     rows = [["number tokens", *markers]]
     for shape, groups in inspection.forms.items():
         rows.append([shape, *(_samples(groups[m]) if m in groups else "-" for m in markers)])
-    others = [[f"{script} digits", _samples(group)] for script, group in inspection.other_scripts.items()]
-    if inspection.mixed.count:
-        others.insert(0, ["digits with other characters", _samples(inspection.mixed)])
+    never = {
+        "digits with other characters": inspection.mixed,
+        "digits of other scripts": inspection.other_scripts,
+    }
+    others = [[name, _samples(group)] for name, group in never.items() if group.count]
     return _table(rows) + (["", *_table([["never counted", "tokens"], *others])] if others else [])
 
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from torch.torch_version import TorchVersion
 
 from ntloss import NumberVocabulary
+from ntloss.cli import main
 from ntloss.numbers.vocabulary import _warn_once
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,6 +80,17 @@ def real_tokenizer(folder_of_real: Callable[[str], Path]) -> Callable[[str], Any
 def tiny_tokenizer(request: pytest.FixtureRequest) -> Any:
     """A small tokenizer of each make."""
     return tiny_tokenizers.MAKES[request.param]()
+
+
+@pytest.fixture
+def run_inspect(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """A function that returns the output of `ntloss inspect`."""
+
+    def inspected(*arguments: str) -> str:
+        assert main(["inspect", *arguments]) == 0
+        return capsys.readouterr().out
+
+    return inspected
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +68,7 @@ class Inspection:
         values: number of distinct values among them.
         forms: number tokens by shape ("one digit", "several digits", "decimal", "signed", "exponent") and
             marker ("plain": none; "after a space": `▁4`, `Ġ4`; "inside a word": `##4`), without empty groups.
-        other_scripts: tokens that are digits of other scripts, by script; they are in no token set.
+        other_scripts: tokens that are digits of other scripts; they are in no token set.
         mixed: tokens with ASCII digits and other characters (`"4th"`, `"1,000"`); they are in no token set.
         coverage: digits of the text, and how many of them each token set covers.
         other_digits: digit characters of other scripts in the normalized text.
@@ -84,7 +83,7 @@ class Inspection:
     number_tokens: int
     values: int
     forms: Mapping[str, Mapping[str, TokenGroup]]
-    other_scripts: Mapping[str, TokenGroup]
+    other_scripts: TokenGroup
     mixed: TokenGroup
     coverage: Coverage
     other_digits: int
@@ -127,11 +126,13 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
     coverage = measure_coverage(tokens, (), used, normalized)
     other_digits = sum(_is_other_digit(character) for text in normalized for character in text)
     numbers = {token.token_id for token in tokens}
-    others = {i: _shown(text, found.bare[i]) for i, text in found.decoded.items() if i not in numbers}
     unseen = Counter[str]()
-    for token_id, text in others.items():
-        if seen := used[token_id] * count_digits(text):
-            unseen[text] += seen
+    others = []
+    for token_id, text in sorted(found.decoded.items()):
+        if token_id not in numbers:
+            others.append(_shown(text, found.bare[token_id]))
+            unseen[others[-1]] += used[token_id] * count_digits(text)
+    unseen = +unseen  # those of the text
     if coverage.digits:
         recommendation = _recommend(tokens, coverage, used)
     else:
@@ -143,8 +144,8 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         number_tokens=len(tokens),
         values=len({token.value for token in tokens}),
         forms=_group_forms(tokens),
-        other_scripts=_group_other_scripts(others),
-        mixed=_group([text for _, text in sorted(others.items()) if count_digits(text)]),
+        other_scripts=_group(filter(_is_of_other_digits, others)),
+        mixed=_group(filter(count_digits, others)),
         coverage=coverage,
         other_digits=other_digits,
         unseen=dict(unseen.most_common(_SAMPLES)),
@@ -162,8 +163,9 @@ def _shown(text: str, bare: bool) -> str:
     return text.removeprefix(" ") if bare else text
 
 
-def _group(texts: Sequence[str]) -> TokenGroup:
-    return TokenGroup(len(texts), tuple(texts[:_SAMPLES]))
+def _group(texts: Iterable[str]) -> TokenGroup:
+    texts = tuple(texts)
+    return TokenGroup(len(texts), texts[:_SAMPLES])
 
 
 def _group_forms(tokens: Iterable[NumberToken]) -> dict[str, dict[str, TokenGroup]]:
@@ -198,20 +200,8 @@ def _is_other_digit(character: str) -> bool:
     return not character.isascii() and character.isdigit()
 
 
-def _group_other_scripts(others: Mapping[int, str]) -> dict[str, TokenGroup]:
-    scripts: dict[str, list[str]] = {}
-    for _, text in sorted(others.items()):
-        if text.strip() and all(map(_is_other_digit, text.strip())):
-            scripts.setdefault(_script(text.strip()[0]), []).append(text)
-    return {script: _group(texts) for script, texts in sorted(scripts.items())}
-
-
-def _script(digit: str) -> str:
-    # "ARABIC-INDIC DIGIT FOUR", "SUPERSCRIPT TWO", "FULLWIDTH DIGIT ONE"
-    name = unicodedata.name(digit, "unnamed digit").lower()
-    if name.startswith("digit "):  # "DIGIT ONE FULL STOP" is one character
-        return "punctuated"
-    return name.partition(" digit ")[0] if " digit " in name else name.partition(" ")[0]
+def _is_of_other_digits(text: str) -> bool:
+    return bool(text.strip()) and all(map(_is_other_digit, text.strip()))
 
 
 def _recommend(

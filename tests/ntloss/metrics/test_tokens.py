@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -115,9 +116,6 @@ def test_update_does_not_synchronize_with_the_device() -> None:
     logits = torch.empty(2, 5, 12, device="meta")
     labels = torch.empty(2, 5, dtype=torch.int64, device="meta")
     metrics.update(logits, labels, labels).update(logits, labels, labels)
-    assert metrics._sums is not None
-    assert metrics._sums.shape == (1 + len(PLACES), 9)
-    assert metrics._sums.device.type == "meta"
     with pytest.raises(NotImplementedError):
         metrics.compute()
 
@@ -125,8 +123,7 @@ def test_update_does_not_synchronize_with_the_device() -> None:
 def test_update_keeps_no_autograd_graph() -> None:
     metrics = TokenMetrics(VOCABULARY)
     metrics.update(torch.zeros(2, 12, requires_grad=True), torch.tensor([1, 2]))
-    assert metrics._sums is not None
-    assert not metrics._sums.requires_grad
+    copy.deepcopy(metrics)  # an error for a tensor with a graph
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""Criteria of your own, and probability on text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from combined_cases import (
+    NUMBERS,
+    numbers_case,
+)
+from criterion_cases import SPACED, make_input
+from hypothesis import given
+from hypothesis import strategies as st
+from tolerances import approx, assert_close
+from torch import Tensor
+
+from ntloss import (
+    SMMD,
+    Dist2,
+    GaussianCrossEntropy,
+    NTLCrossEntropyLoss,
+    NTLLinearCrossEntropyLoss,
+    SmoothedWasserstein,
+)
+from ntloss.criteria import (
+    bind,
+    reweigh_by_mass,
+)
+
+
+class TestReweigh:
+    @given(mass=st.floats(0, 1), loss=st.floats(0, 9), worst=st.floats(0, 100))
+    def test_interpolates_between_the_loss_and_more_than_the_worst_cost(
+        self, mass: float, loss: float, worst: float
+    ) -> None:
+        log_mass = torch.tensor([mass], dtype=torch.float64).log()
+        wanted = mass * loss + 1.01 * worst * (1 - mass)
+        got = reweigh_by_mass(torch.tensor([loss], dtype=torch.float64), log_mass, worst)
+        assert_close(got, np.array([wanted]))
+
+    def test_is_exact_for_a_mass_near_one(self) -> None:
+        # 1 - exp(x) in float32 would be 0 here.
+        got = reweigh_by_mass(torch.zeros(1), torch.tensor([-1e-9]), 9.0)
+        assert got.item() == approx(9.09e-9)
+
+    @pytest.mark.parametrize("log_mass", [-1e-6, -0.1, -1.0, -5.0, -18.0, -25.0, -60.0])
+    def test_gradient_is_exact_for_a_small_mass(self, log_mass: float) -> None:
+        # At the start of training, little mass is on numbers.
+        x = torch.tensor([log_mass], requires_grad=True)
+        reweigh_by_mass(torch.tensor([2.0]), x, 9.0).sum().backward()
+        assert x.grad.item() == approx((2.0 - 9.09) * np.exp(log_mass))
+
+    def test_is_finite_without_mass_on_numbers(self) -> None:
+        log_mass = torch.tensor([-torch.inf, -1e30], requires_grad=True)
+        loss = reweigh_by_mass(torch.ones(2), log_mass, 9.0)
+        loss.sum().backward()
+        assert loss.tolist() == approx([9.09, 9.09])
+        assert (log_mass.grad == 0).all()
+
+
+def test_a_criterion_that_is_not_bound_computes_its_tables() -> None:
+    made = make_input([0.2, 0.2, 0.2, 0.2, 0.2], SPACED, 1)
+    for criterion in (SMMD(), Dist2(), SmoothedWasserstein(), GaussianCrossEntropy()):
+        assert_close(criterion(made), bind(criterion, made.values, made.log_probs)(made))
+
+
+def test_your_own_criterion_may_omit_needs_and_bind() -> None:
+    class Mine:
+        def __call__(self, x: Any) -> Tensor:
+            return 1 - x.probs.gather(-1, x.target.unsqueeze(-1)).squeeze(-1)
+
+        def worst(self, values: Tensor) -> float:
+            return 1.0
+
+    case = numbers_case("wasserstein", bias=False)
+    loss = NTLLinearCrossEntropyLoss(NUMBERS, Mine())(case.hidden, case.weight, case.labels)
+    assert_close(loss, NTLCrossEntropyLoss(NUMBERS, Mine())(case.logits(), case.labels))

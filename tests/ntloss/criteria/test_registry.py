@@ -1,0 +1,88 @@
+"""Criteria by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from combined_cases import (
+    NUMBERS,
+    numbers_case,
+)
+from tolerances import approx, assert_close
+from torch import Tensor
+
+import ntloss.criteria.registry as registry
+from ntloss import (
+    SMMD,
+    CriterionInput,
+    Dist2,
+    GaussianCrossEntropy,
+    NumberTokenLoss,
+    NumberVocabulary,
+    Wasserstein,
+    criterion_names,
+    get_criterion,
+    register_criterion,
+)
+from ntloss.criteria import (
+    Magnitude,
+    PerNumber,
+    PlaceWeighted,
+    RelativeError,
+    WeightedSum,
+)
+
+
+def test_default_options_are_the_published_ones() -> None:
+    assert get_criterion("smmd") == SMMD(2.0, "gaussian", "both", None, 9.0)
+    assert get_criterion("dist2") == Dist2(1.0, "squared")
+    assert get_criterion("gaussian_cross_entropy") == GaussianCrossEntropy(1.0)
+    weighted = PlaceWeighted(Wasserstein(), "exponential", 1.2, False)
+    assert get_criterion("place_weighted", criterion="wasserstein", decimals=False) == weighted
+    parts = (PerNumber(weighted), RelativeError(0.1, True, False), Magnitude(0.1, True, False))
+    assert get_criterion("ntil") == WeightedSum(parts, (1.0, 0.2, 0.2))
+
+
+def test_every_name_makes_a_criterion() -> None:
+    options = {
+        "place_weighted": {"criterion": "smmd"},
+        "per_number": {"criterion": {"name": "dist2", "tau": 2.0}},
+        "weighted_sum": {"criteria": ["wasserstein", {"name": "dist2", "tau": 2.0}], "weights": [0.5, 2]},
+        "smmd": {"sigma": [1.0, 4.0]},
+    }
+    case = numbers_case("ntil")
+    for name in criterion_names():
+        criterion = get_criterion(name, **options.get(name, {}))
+        assert hash(criterion) == hash(criterion)
+        assert NumberTokenLoss(NUMBERS, criterion)(case.logits(), case.labels).isfinite()
+
+
+def squared_distance(x: CriterionInput, power: float = 2.0) -> Tensor:
+    return (x.probs * (x.values - x.target_values.unsqueeze(-1)).abs() ** power).sum(-1)
+
+
+def test_a_function_is_a_criterion() -> None:
+    digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+    loss = NumberTokenLoss(digits, squared_distance)(torch.zeros(1, 12), torch.tensor([4]))
+    assert_close(loss, (torch.arange(10.0) - 4).square().mean())
+    with pytest.raises(ValueError, match="reweigh=True needs a criterion with a worst cost"):
+        NumberTokenLoss(NUMBERS, squared_distance, reweigh=True)
+
+
+def test_unknown_names_and_options_list_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_CRITERIA", dict(registry._CRITERIA))
+    with pytest.raises(ValueError, match=r"'wassersten'.*dist2.*wasserstein"):
+        get_criterion("wassersten")
+    with pytest.raises(ValueError, match=r"no option 'temperature'.*tau, distance"):
+        get_criterion("dist2", temperature=2.0)
+    with pytest.raises(ValueError, match=r"dist2.*is taken by"):
+        register_criterion("dist2", Wasserstein)
+    register_criterion("a function for the test", squared_distance)
+    x = CriterionInput(torch.tensor([[0.25, 0.75]]).log(), torch.tensor([0.0, 2.0]), torch.tensor([0]))
+    assert get_criterion("a function for the test")(x) == approx(3.0)
+    assert get_criterion("a function for the test", power=1.0)(x) == approx(1.5)
+    with pytest.raises(ValueError, match=r"has no option 'sigma'. Its options: power"):
+        get_criterion("a function for the test", sigma=1.0)
+    register_criterion("squashed for the test", lambda factor=3.0: Wasserstein(factor))
+    assert get_criterion("squashed for the test", factor=4.0) == Wasserstein(4.0)
+    assert "squashed for the test" in criterion_names()
