@@ -31,10 +31,11 @@ $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 
 install: $(INSTALLED)  ## only what the other targets need, in .venv
 
-lint: $(INSTALLED)  ## format check, lint, types
+lint: $(INSTALLED)  ## format check, lint, types, layers of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	PYTHONPATH=src $(BIN)/lint-imports --no-cache
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .
