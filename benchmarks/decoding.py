@@ -1,11 +1,12 @@
-"""Reading numbers out: time of the walk, and the search against sampling. `python benchmarks/decoding.py`.
+"""Reading numbers out: time of the walk, and walks against samples. `python benchmarks/decoding.py`.
 
-Walk: three quantiles of three digits for 250 questions of a T5 of the lab's shape, over greedy `generate`
-of the same answers. Search: width of the median's bracket at a budget of tokens, beside that of the 95 %
-interval of the median from samples that cost as many tokens. Its models are the true distributions.
+Time: three quantiles of three digits for 250 questions of a T5 of the lab's shape, over greedy `generate`
+of the same answers. Walks: errors of quantiles of numbers of any length, beside those of as many independent
+samples. The models are the true distributions; with `--model`, a causal language model in a folder is read
+too, after prompts about well-known numbers.
 
-    python benchmarks/decoding.py --quick              few rounds and budgets, to see that everything runs
-    python benchmarks/decoding.py --output outputs/bench
+    python benchmarks/decoding.py --quick              few rounds and repeats, to see that everything runs
+    python benchmarks/decoding.py --output outputs/bench --model <folder of an instruct model>
 
 Tables are printed, and written with all figures to `<output>/decoding.json`.
 """
@@ -26,12 +27,19 @@ from torch import Tensor
 
 from ntloss import NumberVocabulary
 from ntloss.decoding import number_quantiles
+from ntloss.numbers import NumberFormat
 
 QUESTIONS, QUESTION_LENGTH, LIMIT = 250, 12, 1.5
 DIGITS, END, START, VOCAB = range(10), 10, 11, 12
 VOCABULARY = NumberVocabulary.from_mapping({d: str(d) for d in DIGITS}, vocab_size=VOCAB)
 LARGEST = 40_000
-FEW = 8  # rows of a pass, of which few are wasted on what a better order would leave out
+QUANTILES, WALKS = (0.05, 0.5, 0.95), 80
+PROMPTS = (
+    "The price of a new compact car in the United States is about $",
+    "The number of people who live in Norway is about",
+    "The value of pi is",
+    "The height of Mount Everest, in meters, is",
+)
 
 
 def time_walk(rounds: int) -> dict[str, Any]:
@@ -49,7 +57,9 @@ def time_walk(rounds: int) -> dict[str, Any]:
     contenders = {
         # Three digits and the end token.
         "greedy": measure.Contender(lambda: model.generate(**inputs, max_new_tokens=4, do_sample=False)),
-        "quantiles": measure.Contender(lambda: number_quantiles(model, inputs, vocabulary, digits=3)),
+        "quantiles": measure.Contender(
+            lambda: number_quantiles(model, inputs, vocabulary, format=NumberFormat(3))
+        ),
     }
     for contender in contenders.values():
         contender.run()
@@ -146,53 +156,85 @@ def distributions() -> dict[str, Tensor]:
         "normal, sigma 25": of((edges - 500) / 25),
         "normal, sigma 80": of((edges - 500) / 80),
         "log-normal, 0.4": of((edges.clamp(min=1e-9) / 2500).log() / 0.4),
+        "log-normal, 1.5": of((edges.clamp(min=1e-9) / 300).log() / 1.5),
     }
 
 
-def sampled_width(mass: Tensor, samples: int, repeats: int) -> float:
-    """Mean width of the 95 % interval of the median between order statistics; inf where there is none."""
-    below = torch.distributions.Binomial(samples, torch.tensor(0.5, dtype=torch.float64))
-    shares = below.log_prob(torch.arange(samples + 1, dtype=torch.float64)).exp().cumsum(0)
-    rank = int((shares <= 0.025).sum())  # P(fewer than `rank` samples below the median) <= 2.5 %
-    if samples < 1 or rank < 1:
-        return math.inf
-    drawn = torch.multinomial(mass, samples * repeats, replacement=True).reshape(repeats, samples)
-    ordered = drawn.sort(-1).values.double()
-    return float((ordered[:, samples - rank] - ordered[:, rank - 1]).mean())
+def quantiles_of_samples(mass: Tensor, samples: int) -> list[float]:
+    """Quantiles of independent samples: the smallest with at least a share q at or below."""
+    drawn = torch.multinomial(mass, samples, replacement=True).sort().values
+    return [float(drawn[math.ceil(q * samples) - 1]) for q in QUANTILES]
 
 
-def search(model: TrueModel, rows_per_pass: int, **options: Any) -> dict[str, Any]:
-    """One search for the median: its bracket and what it cost."""
-    model.tokens = 0
-    prompt = {"input_ids": torch.tensor([[START]])}
-    found = number_quantiles(model, prompt, VOCABULARY, (0.5,), rows_per_pass=rows_per_pass, **options)
-    return {
-        "rows": found.rows - 1,  # the prompt's aside
-        "passes": found.passes - 1,
-        "tokens": model.tokens,
-        "median": found.values.item(),
-        "width": (found.upper - found.lower).item(),
-    }
-
-
-def compare_with_samples(mass: Tensor, budgets: list[int], repeats: int) -> dict[str, Any]:
-    """Brackets and intervals where the search ends, and over a range of budgets."""
+def compare_with_samples(mass: Tensor, repeats: int) -> dict[str, Any]:
+    """Errors of the median, and the mass at or below the outer quantiles, of walks and of samples."""
     model = TrueModel(mass)
-    length = model.length()
-
-    def beside(entry: dict[str, Any]) -> dict[str, Any]:
-        """Samples for as many tokens as were fed, or as rows, which a cache of every prefix would feed."""
-        for name, tokens in (("sampled", entry["tokens"]), ("sampled_by_rows", entry["rows"])):
-            entry[name] = sampled_width(mass, int(tokens / length), repeats)
-        return entry
-
-    ends = {
-        f"{goal}, {rows} rows a pass": beside(search(model, rows, **options))
-        for rows in (FEW, 256)
-        for goal, options in (("1 %", {"rtol": 0.01}), ("to the number", {}))
+    prompt, generator = {"input_ids": torch.tensor([[START]])}, torch.Generator().manual_seed(0)
+    options: dict[str, Any] = {"walks": WALKS, "generator": generator}
+    reads = [number_quantiles(model, prompt, VOCABULARY, QUANTILES, **options) for _ in range(repeats)]
+    true = float((model.mass.cumsum(0) < 0.5).sum())
+    below = torch.tensor(model.below, dtype=torch.float64)
+    found = {
+        "walks": torch.cat([read.values for read in reads]),
+        "samples": torch.tensor([quantiles_of_samples(mass, WALKS) for _ in range(repeats)]),
     }
-    curve = [beside(search(model, FEW, max_rows=budget + 1)) for budget in budgets]
-    return {"tokens_per_sample": length, "ends": ends, "curve": curve}
+    bounds = torch.stack([torch.cat([read.lower, read.upper]) for read in reads])[..., 1]
+    results: dict[str, Any] = {
+        "median": true,
+        "rows": sum(read.rows - 1 for read in reads) / repeats,  # the prompt's aside
+        "tokens of samples": WALKS * model.length(),
+        "bounds hold": float(((bounds[:, 0] <= true) & (true <= bounds[:, 1])).double().mean()),
+    }
+    for name, values in found.items():
+        values = values.double()
+        # The middle of the step at the number.
+        levels = (below[values.long()] + below[values.long() + 1]) / 2
+        results[name] = {
+            "error": float((values[:, 1] - true).square().mean().sqrt()),
+            **{
+                f"at {q}": [float(levels[:, i].mean()), float(levels[:, i].std())]
+                for i, q in enumerate(QUANTILES)
+            },
+        }
+    return results
+
+
+def read_model(folder: str, repeats: int) -> list[dict[str, Any]]:
+    """Quantiles of a pretrained model's numbers, and their spread over seeds, beside samples of texts."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from ntloss.numbers import parse_number
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+    results = []
+    for text in PROMPTS:
+        inputs = tokenizer(text, return_tensors="pt")
+        options: dict[str, Any] = {"walks": WALKS, "generator": torch.Generator().manual_seed(0)}
+        reads = [number_quantiles(model, inputs, vocabulary, QUANTILES, **options) for _ in range(repeats)]
+        torch.manual_seed(0)
+        written = model.generate(
+            **inputs, do_sample=True, top_k=0, max_new_tokens=12, num_return_sequences=2 * WALKS
+        )[:, inputs["input_ids"].shape[-1] :]
+        numbers = [
+            parse_number(t.strip().removeprefix("$"), "first") if t.strip()[:1] in "0123456789$-+." else None
+            for t in tokenizer.batch_decode(written)
+        ]
+        kept = torch.tensor(sorted(x for x in numbers if x is not None), dtype=torch.float64)
+        values = torch.cat([read.values for read in reads])
+        results.append(
+            {
+                "prompt": text,
+                "walks": values.mean(0).tolist(),
+                "spread": values.std(0).tolist(),
+                "samples": [float(kept[math.ceil(q * len(kept)) - 1]) for q in QUANTILES],
+                "starts": float(reads[0].starts),
+                "share of samples": len(kept) / len(numbers),
+                "examples": tokenizer.batch_decode(written[:3]),
+            }
+        )
+    return results
 
 
 def table(heading: list[str], rows: list[list[Any]]) -> str:
@@ -216,11 +258,29 @@ def render(results: dict[str, Any]) -> str:
         f"quantiles / greedy: {walk['ratio']:.2f} (least: {walk['ratio_of_least']:.2f}), at most {LIMIT}: "
         f"{'met' if walk['met'] else 'missed'}\n",
     ]
-    columns = ["rows", "tokens", "median", "width", "sampled", "sampled_by_rows"]
-    for name, found in results["search"].items():
-        ends = [[goal, *(entry[c] for c in columns)] for goal, entry in found["ends"].items()]
-        curve = [["stopped", *(entry[c] for c in columns)] for entry in found["curve"]]
-        parts.append(table([name, *columns], ends + curve))
+    rows = []
+    for name, found in results["walks"].items():
+        for kind in ("walks", "samples"):
+            levels = [f"{found[kind][f'at {q}'][0]:.3f} ± {found[kind][f'at {q}'][1]:.3f}" for q in QUANTILES]
+            rows.append([f"{name}, {found['median']:.0f}", kind, found[kind]["error"], *levels])
+    heading = ["distribution, median", "", "error of the median", *(f"mass below, {q}" for q in QUANTILES)]
+    parts.append(table(heading, rows))
+    heading = ["prompt", *map(str, QUANTILES), "samples", "starts", "samples with a number"]
+    parts.append(
+        table(
+            heading,
+            [
+                [
+                    row["prompt"],
+                    *(f"{x:,.4g} ± {s:,.2g}" for x, s in zip(row["walks"], row["spread"], strict=True)),
+                    ", ".join(f"{x:,.4g}" for x in row["samples"]),
+                    f"{row['starts']:.2f}",
+                    f"{row['share of samples']:.2f}",
+                ]
+                for row in results["model"]
+            ],
+        )
+    )
     return "\n".join(parts)
 
 
@@ -228,21 +288,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="few rounds and budgets")
+    parser.add_argument("--quick", action="store_true", help="few rounds and repeats")
+    parser.add_argument("--model", help="folder of a causal language model to read numbers from")
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch (default: 1)")
     parser.add_argument("--output", type=Path, default=Path("outputs/bench"), help="folder of the JSON file")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    budgets = [8, 64] if options.quick else [2**k for k in range(2, 13)]
     results = {
         "machine": measure.machine("cpu"),
         "walk": time_walk(3 if options.quick else 25),
-        "search": {
-            name: compare_with_samples(mass, budgets, 20 if options.quick else 200)
+        "walks": {
+            name: compare_with_samples(mass, 5 if options.quick else 200)
             for name, mass in distributions().items()
             if not options.quick or name.endswith("25")
         },
+        "model": read_model(options.model, 5) if options.model else [],
     }
     print(render(results))
     options.output.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The decoding benchmark's models are what they stand for, and the search is narrower than sampling."""
+"""The decoding benchmark's models are what they stand for, and walks are more precise than samples."""
 
 import math
 import sys
@@ -33,11 +33,10 @@ def test_benchmark_models_write_each_number_with_its_probability(decoding):
         assert written == approx(probability, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("goal", [{}, {"rtol": 0.01}], ids=["to the number", "to 1 %"])
-def test_where_the_search_ends_its_bracket_is_narrower_than_that_of_samples(decoding, goal):
+def test_walks_are_more_precise_than_samples_where_numbers_have_one_length(decoding):
     torch.manual_seed(0)
-    model = decoding.TrueModel(decoding.distributions()["normal, sigma 25"])
-    found = decoding.search(model, 16, **goal)
-    assert found["median"] == approx(500, 0.01)
-    samples = int(found["tokens"] / model.length())
-    assert found["width"] < decoding.sampled_width(model.mass, samples, 50)
+    found = decoding.compare_with_samples(decoding.distributions()["normal, sigma 25"], 10)
+    assert found["median"] == 500
+    assert found["walks"]["error"] < 0.5 * found["samples"]["error"]
+    assert found["walks"]["at 0.95"][0] == approx(0.95, 0.02)
+    assert found["bounds hold"] == 1

@@ -20,7 +20,6 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from ntl.approaches import Approach
-from ntl.approaches.answer_format import PLAIN_PRECISION
 from ntl.approaches.batches import evaluation_mode
 from ntl.config.settings import GenerationSettings
 from ntl.data import Example, TaskData, evenly_spaced
@@ -239,12 +238,11 @@ def _answers(
     if not generation.quantile_readings:
         return [(text, None) for text in texts]
     read = approach.quantiles(model, questions, (*SPACED_LEVELS, *interval_levels(generation.interval), 0.5))
-    wide = read.upper - read.lower > PLAIN_PRECISION * read.values.abs()
-    mean, _ = read.mean(SPACED)
     # Sorted, because rounding may cross two quantiles.
     spaced = read.values[:, :SPACED].sort(-1).values
+    mean = spaced.mean(-1)
     ends, median = read.values[:, SPACED:-1].sort(-1).values, read.values[:, -1]
-    columns = (spaced, ends[:, 0], median, ends[:, 1], mean, read.mass, wide.double().mean(-1))
+    columns = (spaced, ends[:, 0], median, ends[:, 1], mean, read.starts)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [(text, Distribution(*row)) for text, row in zip(texts, rows, strict=True)]
 

@@ -36,8 +36,7 @@ class Distribution(NamedTuple):
         median: The median.
         upper: Upper end of the interval.
         mean: The mean.
-        mass: Probability that the model writes a number, as `NumberQuantiles.mass`.
-        unresolved: Share of the quantiles that the search did not resolve within its budget of rows.
+        mass: Probability that the model writes a number, as `NumberQuantiles.starts`.
     """
 
     spaced: Sequence[float]
@@ -46,7 +45,6 @@ class Distribution(NamedTuple):
     upper: float
     mean: float
     mass: float
-    unresolved: float
 
 
 def number_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float | None]:
@@ -190,8 +188,7 @@ def reading_scores(
         The metrics of `number_scores` for each reading, prefixed with its name (`median_mae`); `crps`;
         `interval_coverage`, `interval_width` and `interval_score` of the intervals; `coverage_95`,
         `coverage_85`, ... of the central intervals between the spaced quantiles, see
-        `ntloss.QuantileMetrics`; and the means of `mass` and `unresolved` as `number_mass` and
-        `unresolved_rate`.
+        `ntloss.QuantileMetrics`; and the mean of `mass` as `number_mass`.
     """
     true = [math.nan if number is None else number for number in map(parse_number, answers)]
     found = QuantileMetrics(SPACED_LEVELS).update([d.spaced for d in read], true).compute()
@@ -202,7 +199,6 @@ def reading_scores(
     scores |= zip(names, list(of_interval.values())[-len(names) :], strict=True)
     metrics = {name: finite_or_none(value) for name, value in scores.items()}
     metrics["number_mass"] = sum(d.mass for d in read) / len(read)
-    metrics["unresolved_rate"] = sum(d.unresolved for d in read) / len(read)
     for reading in generation.quantile_readings:
         numbers = [getattr(d, reading) for d in read]
         texts = [format_number(number) if math.isfinite(number) else "" for number in numbers]

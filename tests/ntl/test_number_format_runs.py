@@ -4,9 +4,9 @@ import pytest
 from published_commands import scaled_down
 from tolerances import ONE_COMPUTATION, assert_close
 
-from ntl.encodings.number_format import NumberFormat
 from ntl.run_language_modeling import main, plan_runs
 from ntl.training.run_folder import RunFolder
+from ntloss.numbers import NumberFormat
 
 
 def command(tmp_path, model, *more):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ntloss import NumberVocabulary
+from ntloss.numbers import NumberFormat, parse_numbers
+from ntloss.numbers.parsing import grammar
 
 END, PAD = 1, 0
 # Log-probabilities of the next token behind a list of tokens.
@@ -64,6 +67,31 @@ def _logits(model: Any, question: Tensor, written: list[int]) -> Tensor:
     return output.logits[0, -1]
 
 
+class FixedModel:
+    """A causal model whose next token depends on the kind of the last one only.
+
+    Args:
+        probabilities: `[kinds, vocab]`, of the next token.
+        kinds: kind of each token, 0 for those that are left out.
+    """
+
+    training = False
+    config = SimpleNamespace(is_encoder_decoder=False)
+
+    def __init__(self, probabilities: Tensor, kinds: Mapping[int, int]):
+        self.probabilities = probabilities
+        self.kinds = torch.tensor([kinds.get(i, 0) for i in range(probabilities.shape[-1])])
+
+    def __call__(self, **inputs: Any) -> Any:
+        return self.forward(**inputs)
+
+    def forward(self, input_ids: Tensor, past_key_values: Any = None, **unused: Any) -> Any:
+        """Run like a model of transformers; the cache is empty."""
+        layer = SimpleNamespace(keys=None)
+        logits = self.probabilities.log()[self.kinds[input_ids]]
+        return SimpleNamespace(logits=logits, past_key_values=SimpleNamespace(layers=[layer]))
+
+
 def next_token(model: Any, question: Tensor) -> NextToken:
     """The model behind one question, without padding and without a cache."""
 
@@ -82,12 +110,13 @@ def texts_of(vocabulary: NumberVocabulary) -> dict[int, str]:
 
 
 def fixed_width(
-    model: NextToken, texts: Mapping[int, str], digits: int, decimals: int = 0, signed: bool = False
+    model: NextToken, texts: Mapping[int, str], width: NumberFormat
 ) -> tuple[dict[float, float], dict[float, float]]:
     """Every number of a width with its probability, from all token sequences, masked step by step.
 
     Also the allowed probability along each number, averaged over its spellings.
     """
+    digits, decimals, signed = width.digits, width.decimals, width.signed
     whole = (
         ("[+-]?" if signed else "") + f"[0-9]{{{digits}}}" + (rf"\.[0-9]{{{decimals}}}" if decimals else "")
     )
@@ -118,7 +147,7 @@ def fixed_width(
         if re.fullmatch(whole, text):
             value = float(text) + 0.0
             probabilities[value] = probabilities.get(value, 0) + probability
-            masses[value] = masses.get(value, 0) + probability * mass * math.exp(model(written)[END])
+            masses[value] = masses.get(value, 0) + probability * mass
             return
         logs = model(written)
         shares = {i: math.exp(logs[i]) for i in allowed(text)}
@@ -130,29 +159,39 @@ def fixed_width(
     return probabilities, {value: masses[value] / p for value, p in probabilities.items() if p}
 
 
-def free_length(model: NextToken, texts: Mapping[int, str], max_digits: int) -> dict[float, float]:
-    """Every number with its probability, from all token sequences, given that a number is written."""
-    starts = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?)?")
-    found: dict[float, float] = {}
+def any_length(
+    model: NextToken, vocabulary: NumberVocabulary, max_digits: int, thousands: str = ","
+) -> tuple[dict[float, float], float]:
+    """Numbers below 10 to `max_digits` with their probability, from all token sequences.
 
-    def ways(text: str) -> Iterator[tuple[int, str]]:
-        for i, token in texts.items():
-            if (not text or token[0] not in " +-") and starts.fullmatch(text + token.strip()):
-                yield i, text + token.strip()
+    Also the probability that a number is started.
+    """
+    found: dict[float, float] = {}
+    starts = 0.0
+
+    def first(text: str) -> float | None:
+        numbers = parse_numbers(text, thousands)
+        return numbers[0] if numbers else None
 
     def write(written: list[int], text: str, probability: float) -> None:
-        if sum(map(str.isdigit, text)) > max_digits:
-            return
+        nonlocal starts
         probabilities = [math.exp(p) for p in model(written)]
-        continuing = list(ways(text))
-        if re.search("[0-9]", text):
-            end = probability * (1 - sum(probabilities[i] for i, _ in continuing))
-            found[float(text) + 0.0] = found.get(float(text) + 0.0, 0) + end
-        for i, longer in continuing:
-            write([*written, i], longer, probability * probabilities[i])
+        value, ends = first(text), 1.0
+        for i, token in vocabulary.pieces.items():
+            if grammar(thousands or ",").begun.fullmatch(text + token):
+                ends -= probabilities[i]
+                longer = probability * probabilities[i]
+                if value is None and first(text + token) is not None:
+                    starts += longer
+                if sum(map(str.isdigit, text + token)) <= max_digits:
+                    write([*written, i], text + token, longer)
+                elif abs(first(text + token)) < 10**max_digits:
+                    found[first(text + token)] = found.get(first(text + token), 0.0) + longer
+        if value is not None and abs(value) < 10**max_digits:
+            found[value] = found.get(value, 0.0) + probability * ends
 
     write([], "", 1.0)
-    return found
+    return found, starts
 
 
 def assert_quantile(value: float, quantile: float, numbers: Mapping[float, float], allowed: float) -> None:

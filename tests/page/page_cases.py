@@ -25,6 +25,7 @@ import make_data  # noqa: E402
 
 from ntloss import NumberTokenLoss, NumberVocabulary, get_criterion  # noqa: E402
 from ntloss.decoding import QuantileLogitsProcessor, number_quantiles  # noqa: E402
+from ntloss.numbers import NumberFormat  # noqa: E402
 
 CASES = FOLDER / "cases.json"
 # The page's losses: criterion and options of the library. Cross-entropy is PyTorch's.
@@ -126,7 +127,9 @@ def walk_down(tree: Tensor, quantile: float) -> int:
     """The quantile that `QuantileLogitsProcessor` writes."""
     start, end = 10, 11
     vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
-    process = QuantileLogitsProcessor(vocabulary, quantile, digits=3, prompt_length=1, eos_token_id=end)
+    process = QuantileLogitsProcessor(
+        vocabulary, quantile, NumberFormat(3), prompt_length=1, eos_token_id=end
+    )
     written = [start]
     for _ in range(3):
         masses = tree[tuple(written[1:])].reshape(10, -1).sum(-1)
@@ -154,7 +157,7 @@ def of_model(packed: dict[str, Any], question: str) -> dict[str, Any]:
     vocabulary = NumberVocabulary.from_mapping({tokens[str(d)]: d for d in range(10)}, vocab_size=size)
     ids = make_data.encode_question(packed, question)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    found = number_quantiles(model, inputs, vocabulary, QUANTILES, digits=3)
+    found = number_quantiles(model, inputs, vocabulary, QUANTILES, NumberFormat(3))
     read = make_data.read_distributions(probs)
     return {
         "greedy": read["greedy"].item(),

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
-from ntl.encodings.number_format import NumberFormat
 from ntloss.decoding import NumberQuantiles
+from ntloss.numbers import NumberFormat
 
 IGNORE = -100
 CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for ModelSettings.checkpoint

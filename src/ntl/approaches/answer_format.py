@@ -5,22 +5,22 @@ The format of padded answers is stored in `config.ntl`, so that it is saved with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from ntl.data import format_number
 from ntl.encodings.digits import TextEncoding
-from ntl.encodings.format_mask import FormatMask, sample_numbers
-from ntl.encodings.number_format import NumberFormat
 from ntl.errors import UserError
+from ntloss import NumberVocabulary
+from ntloss.numbers import NumberFormat
 
 # Entries of `config.ntl` that hold the format of padded answers.
 FORMAT_KEYS = ("number_width", "number_places", "number_signed")
-# Relative precision at which the search for quantiles of plain answers stops, unless it runs out of rows
-# first.
-PLAIN_PRECISION = 0.01
-PLAIN_ROWS = 256  # rows of forward passes that the search may take for each question
 PLAIN_SAMPLES = ("7", "-7", "12", "0.5")
 
 
@@ -30,12 +30,16 @@ class AnswerFormat:
     Args:
         model: A model whose `config.ntl` has `number_format`.
         tokenizer: The tokenizer of the answers.
+        vocabulary: The number tokens.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast):
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vocabulary: NumberVocabulary
+    ):
         self._config = model.config
         self._tokenizer = tokenizer
-        self._mask: FormatMask | None = None
+        self._vocabulary = vocabulary
+        self._mask: FormatProcessor | None = None
 
     @property
     def number_format(self) -> NumberFormat | None:
@@ -67,16 +71,23 @@ class AnswerFormat:
         ntl = self._config.ntl
         if ntl["number_format"] == "plain":
             return
-        if "number_signed" in ntl:
-            number_format = NumberFormat(*(ntl[key] for key in FORMAT_KEYS))
-            for answer in answers:
-                number_format.write(answer)
-        else:
-            found = NumberFormat.of_answers(answers, ntl.get("number_width"), ntl.get("number_places"))
-            fitted = zip(FORMAT_KEYS, (found.width, found.decimals, found.signed), strict=True)
-            # A new dictionary, because copies of the configuration share the old one.
-            self._config.ntl = {**ntl, **dict(fitted)}
-        self.mask()
+        try:
+            if "number_signed" in ntl:
+                number_format = NumberFormat(*(ntl[key] for key in FORMAT_KEYS))
+                for answer in answers:
+                    number_format.write(answer)
+            else:
+                found = NumberFormat.of(answers, ntl.get("number_width"), ntl.get("number_places"))
+                fitted = zip(FORMAT_KEYS, (found.digits, found.decimals, found.signed), strict=True)
+                # A new dictionary, because copies of the configuration share the old one.
+                self._config.ntl = {**ntl, **dict(fitted)}
+        except ValueError as error:
+            raise UserError(
+                f"number_format=padded does not fit the training answers: {error}. Pass a larger "
+                "model_args.number_width or model_args.number_places, null to take them from the training "
+                "answers, or model_args.number_format=plain."
+            ) from error
+        self.processor(0)
 
     def write(self, answers: Sequence[str]) -> list[str]:
         """Write answers for labels. Answers that do not fit the format are left as they are.
@@ -99,10 +110,15 @@ class AnswerFormat:
             ValueError: A text is not in the format.
         """
         number_format = self.number_format
-        return list(texts) if number_format is None else [number_format.read(text) for text in texts]
+        if number_format is None:
+            return list(texts)
+        return [format_number(number_format.read(text.strip())) for text in texts]
 
-    def mask(self) -> FormatMask | None:
-        """Return the tokens that padded answers may have, or None if answers are plain.
+    def processor(self, prompt_length: int) -> FormatProcessor | None:
+        """Make the logits processor that keeps answers in the format, or None if answers are plain.
+
+        Args:
+            prompt_length: Number of tokens in front of the answers.
 
         Raises:
             UserError: Answers are padded, but `fit` was not called; or the tokenizer cannot write the format.
@@ -110,8 +126,8 @@ class AnswerFormat:
         if (number_format := self.number_format) is None:
             return None
         if self._mask is None or self._mask.format != number_format:
-            digits = self._config.ntl["encoding"] == "digits"
-            self._mask = FormatMask(number_format, self._tokenizer, self._config.vocab_size, digits)
+            self._mask = FormatProcessor(number_format, self._tokenizer, self._vocabulary)
+        self._mask.prompt_length = prompt_length
         return self._mask
 
     def quantile_options(self) -> dict[str, Any]:
@@ -122,15 +138,10 @@ class AnswerFormat:
                 without text and others do not.
         """
         number_format = self.number_format
-        options: dict[str, Any] = {"eos_token_id": self._tokenizer.eos_token_id}
-        if number_format is None:
-            samples: Sequence[str] = PLAIN_SAMPLES
-            options |= {"rtol": PLAIN_PRECISION, "max_rows": PLAIN_ROWS}
-        else:
-            samples = sample_numbers(number_format)
-            options |= {"digits": number_format.width, "decimals": number_format.decimals}
-            options |= {"signed": number_format.signed}
-        return {**options, "prefix_ids": self._start_ids(samples)}
+        samples = PLAIN_SAMPLES if number_format is None else sample_numbers(number_format)
+        # The same walks in every evaluation.
+        generator = torch.Generator().manual_seed(0)
+        return {"format": number_format, "prefix_ids": self._start_ids(samples), "generator": generator}
 
     def _start_ids(self, samples: Sequence[str]) -> list[int]:
         """Return the token without text that numbers start with, such as T5's `▁`, or nothing.
@@ -151,3 +162,69 @@ class AnswerFormat:
                 "or pass evaluation.read=[greedy]."
             )
         return empty
+
+
+class FormatProcessor:
+    """Masks the logits of `generate`, with beams too, to the tokens that continue a number in a format.
+
+    The end token may follow only the complete number.
+
+    Args:
+        number_format: Format of the answers, of fixed width.
+        tokenizer: A tokenizer with an end token.
+        vocabulary: The number tokens.
+
+    Raises:
+        UserError: The tokenizer cannot write numbers in this format.
+    """
+
+    def __init__(
+        self, number_format: NumberFormat, tokenizer: PreTrainedTokenizerFast, vocabulary: NumberVocabulary
+    ):
+        self.format, self.prompt_length = number_format, 0
+        self.longest = len(number_format.slots) + 2
+        """The largest number of tokens of an answer, with the space that T5 starts with and the end token."""
+        encoding, samples = TextEncoding(tokenizer), sample_numbers(number_format)
+        rows = encoding.encode(samples, special_tokens=False)
+        try:
+            allowed, self._lengths = number_format.masks(vocabulary)
+        except ValueError as error:
+            raise _cannot_write(tokenizer, samples[0], rows[0]) from error
+        # A row for what may follow each number of characters: for the whole number, the end.
+        self._allowed = torch.cat([allowed, torch.zeros_like(allowed[:1])])
+        self._allowed[-1, tokenizer.eos_token_id] = True
+        # An answer may start with a token without text, such as T5's `▁`, if the tokenizer writes it so.
+        self._first = self._allowed[:1].clone()
+        self._first[:, [row[0] for row in rows if not encoding.decode([row[:1]])[0]]] = True
+        for text, row in zip(samples, rows, strict=True):
+            steps = [self.rows(torch.tensor([row[:i]], dtype=torch.long))[0] for i in range(len(row) + 1)]
+            written = all(bool(step[i]) for step, i in zip(steps, row, strict=False))
+            if not written or steps[-1].sum() != 1 or encoding.decode([row]) != [text]:
+                raise _cannot_write(tokenizer, text, row)
+
+    def rows(self, tokens: Tensor) -> Tensor:
+        """Return whether each token may follow each partial answer `[batch, seq]`, `[batch, vocab]`."""
+        if tokens.device != self._allowed.device:  # once, on the first step on an accelerator
+            tables = (self._allowed, self._first, self._lengths)
+            self._allowed, self._first, self._lengths = (table.to(tokens.device) for table in tables)
+        if tokens.shape[1] == 0:
+            return self._first.expand(len(tokens), -1)
+        return self._allowed[self._lengths[tokens].sum(-1).clamp(max=len(self._allowed) - 1)]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Mask the scores, `[batch, vocab]`."""
+        # A model that has diverged gives NaN, which beam search would follow out of the format.
+        return scores.nan_to_num().masked_fill(~self.rows(input_ids[:, self.prompt_length :]), -math.inf)
+
+
+def sample_numbers(number_format: NumberFormat) -> list[str]:
+    """Return numbers of fixed width that together have each of its characters at each position."""
+    return ["".join(sorted(slot)[i % len(slot)] for slot in number_format.slots) for i in range(10)]
+
+
+def _cannot_write(tokenizer: PreTrainedTokenizerFast, text: str, ids: Sequence[int]) -> UserError:
+    return UserError(
+        f"the tokenizer encodes {text!r} as {tokenizer.convert_ids_to_tokens(ids)}, and its tokens do not "
+        "spell it; expected tokens for the digits, the signs and the point. Use another tokenizer, or pass "
+        "model_args.number_format=plain."
+    )

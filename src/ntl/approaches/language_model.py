@@ -19,11 +19,11 @@ from ntl.approaches.batches import generation_mode, is_sharded, pad, pad_questio
 from ntl.approaches.pretrained import build_model
 from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.encodings.digits import TextEncoding
-from ntl.encodings.number_format import NumberFormat
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
 from ntloss import NTLCrossEntropyLoss, NumberTokensLeftOut, NumberVocabulary, get_criterion
-from ntloss.decoding import NumberQuantiles, number_quantiles
+from ntloss.decoding import NumberQuantiles, UnlikelyNumber, number_quantiles
+from ntloss.numbers import NumberFormat
 
 
 class PlacedEmbedding(nn.Embedding):
@@ -106,7 +106,7 @@ class LanguageModel:
             self.vocabulary = _number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
         self.objective = _objective(self.vocabulary, loss)
         self._number_ids = torch.tensor(self.vocabulary.token_ids)
-        self.answer_format = AnswerFormat(self.model, self.tokenizer)
+        self.answer_format = AnswerFormat(self.model, self.tokenizer, self.vocabulary)
 
     @property
     def number_format(self) -> NumberFormat | None:
@@ -189,8 +189,8 @@ class LanguageModel:
             register_fsdp_forward_method(self.model, "generate")
         prompt = 1 if self.model.config.is_encoder_decoder else batch["input_ids"].shape[1]
         options: dict[str, Any] = {"max_new_tokens": generation.max_new_tokens}
-        if (mask := self.answer_format.mask()) is not None:  # such answers end by themselves
-            options = {"max_new_tokens": mask.longest, "logits_processor": [mask.processor(prompt)]}
+        if (mask := self.answer_format.processor(prompt)) is not None:  # such answers end by themselves
+            options = {"max_new_tokens": mask.longest, "logits_processor": [mask]}
         with generation_mode(self.model, model):
             tokens = self.model.generate(
                 **{key: value.to(self.model.device) for key, value in batch.items()},
@@ -209,7 +209,7 @@ class LanguageModel:
         Raises:
             UserError: The model is sharded, or does not fit the number format.
         """
-        if is_sharded(self.model):  # each rank's search takes a different number of forward passes
+        if is_sharded(self.model):  # each rank's walks take a different number of forward passes
             raise UserError(
                 "quantiles need the whole model in each process, and this one is sharded. Pass "
                 "evaluation.read=[greedy]."
@@ -217,7 +217,9 @@ class LanguageModel:
         options = self.answer_format.quantile_options()
         batch = self._pad(self.prompts(questions))
         inputs = {key: value.to(self.model.device) for key, value in batch.items()}
-        with generation_mode(self.model, model):
+        with generation_mode(self.model, model), warnings.catch_warnings():
+            # `number_mass` reports it.
+            warnings.simplefilter("ignore", UnlikelyNumber)
             try:
                 return number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
             except (ValueError, TypeError) as error:

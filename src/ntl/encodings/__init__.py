@@ -3,7 +3,4 @@
 digits                  each digit is a token, or the tokenizer is used unchanged
 regression_transformer  each digit is a token that also encodes its place
 number_values           each number is one [NUM] token and a value (xVal)
-
-number_format           answers of one length, written as text
-format_mask             the tokens that may follow a part of such an answer
 """

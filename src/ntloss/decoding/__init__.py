@@ -12,12 +12,13 @@ Bahri, "Decoding-based regression", 2025.
 
 from ntloss.decoding.conformal import interval_margin
 from ntloss.decoding.processor import QuantileLogitsProcessor
-from ntloss.decoding.quantiles import NumberQuantiles, number_quantiles
+from ntloss.decoding.quantiles import NumberQuantiles, UnlikelyNumber, number_quantiles
 
 __all__ = [
     # quantiles of the number that a model is about to write
     "number_quantiles",
     "NumberQuantiles",
+    "UnlikelyNumber",
     # the same inside model.generate
     "QuantileLogitsProcessor",
     # intervals with guaranteed coverage

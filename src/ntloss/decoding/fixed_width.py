@@ -19,13 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.decoding.formats import CODES, DIGIT, MINUS, SIGN, Entries, Format
 from ntloss.decoding.models import Branch, Prompt
-from ntloss.engine.readout import compute_dtype
+from ntloss.numbers.format import CODES, DIGIT, MINUS, SIGN, NumberFormat, SlotTokens
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 # Rows with equal texts are merged only if less than this share of the rows remains, because selecting rows
 # copies their caches.
 _WORTH_SHARING = 0.5
+# A point or a comma with this probability is followed, to see whether it continues the number.
+_LOOK_AHEAD = 0.02
 
 
 class _Spellings(NamedTuple):
@@ -59,66 +61,93 @@ class Level:
     """
 
     slot: int
-    entries: Entries
+    entries: SlotTokens
     spellings: _Spellings
     log_joint: Tensor
 
 
-def walk(prompt: Prompt, numbers: Format, ends: list[int], quantiles: Tensor) -> tuple[Tensor, Tensor]:
-    """Walk to the quantiles of all prompts.
+class Walked(NamedTuple):
+    """The numbers of some walks; all `[walks]`, float64.
+
+    Args:
+        numbers: NaN if the model rules out every number.
+        starts: the probability that the format keeps along the digits; NaN where it was not asked for.
+        ends: the probability that the number ends after them; likewise.
+    """
+
+    numbers: Tensor
+    starts: Tensor
+    ends: Tensor
+
+
+def walk(
+    prompt: Prompt,
+    vocabulary: NumberVocabulary,
+    numbers: NumberFormat,
+    questions: Tensor,
+    points: Tensor,
+    rated: Tensor,
+) -> Walked:
+    """Walk to one quantile in each row.
 
     Args:
         prompt: the prompts, already run.
-        numbers: the format.
-        ends: tokens that end a text.
-        quantiles: `[walks]`, float64; the mass is that of the first walk's path.
+        vocabulary: the number tokens.
+        numbers: a format of fixed width.
+        questions: `[walks]`, the prompt that each walk continues.
+        points: `[walks]`, float64, the quantiles.
+        rated: `[walks]`, bool, whether to compute `starts` and `ends`.
 
     Returns:
-        The numbers, `[batch, walks]`, float64, NaN if the model rules out every number; and the product of
-        the probabilities of all allowed tokens along the first walk, end token included, `[batch]`.
+        The numbers and the probabilities around them.
     """
-    return _Walk(prompt, numbers, quantiles).run(ends)
+    tables = numbers.tables(vocabulary, prompt.logits.device)
+    return _Walk(prompt, numbers, tables, questions, points, rated).run(vocabulary)
 
 
 class _Walk:
-    def __init__(self, prompt: Prompt, numbers: Format, quantiles: Tensor):
-        device = prompt.logits.device
-        count = len(prompt) * len(quantiles)
-        self.prompt, self.numbers, self.batch = prompt, numbers, len(prompt)
-        # Walk by walk, so that the first walk's rows come first.
-        self.remaining = quantiles.to(device).repeat_interleave(len(prompt))
-        self.negative = torch.zeros(count, dtype=torch.bool, device=device)
-        self.dead = torch.zeros_like(self.negative)
-        self.mantissa = torch.zeros(count, dtype=torch.int64, device=device)
+    def __init__(
+        self,
+        prompt: Prompt,
+        numbers: NumberFormat,
+        tables: list[SlotTokens | None],
+        questions: Tensor,
+        points: Tensor,
+        rated: Tensor,
+    ):
+        self.prompt, self.numbers, self.slots, self.tables = prompt, numbers, numbers.slots, tables
+        self.questions, self.remaining, self.rated = questions, points, rated
+        self.negative = torch.zeros_like(rated)
+        self.dead = torch.zeros_like(rated)
+        self.mantissa = torch.zeros_like(questions)
         # The last pass; None once some spelling does not extend it by exactly one token.
         self.branch: Branch | None = prompt.root
-        rows = torch.arange(count, device=device)
-        zeros = torch.zeros(count, dtype=torch.float64, device=device)
-        nothing = _Spellings(rows, rows[:, None][:, :0], zeros, zeros, rows % self.batch)
+        rows, zeros = torch.arange(len(points), device=points.device), torch.zeros_like(points)
+        nothing = _Spellings(rows, rows[:, None][:, :0], zeros, zeros, questions)
         self.levels = [self._level(0, nothing, prompt.logits)]
 
-    def run(self, ends: list[int]) -> tuple[Tensor, Tensor]:
-        slots = len(self.numbers.slots)
-        for slot in range(slots):
+    def run(self, vocabulary: NumberVocabulary) -> Walked:
+        for slot in range(len(self.slots)):
             written = self._write(slot, *self._choose(slot))
             if not len(written.rows) and not self.levels:
                 break  # no row has a number to write
-            if slot + 1 < slots and len(written.rows):
+            if slot + 1 < len(self.slots) and len(written.rows):
                 logits, nodes = self._evaluate(written)
                 self.levels.append(self._level(slot + 1, written._replace(nodes=nodes), logits))
-        values = self.numbers.numbers(self.mantissa, self.negative)
-        values = torch.where(self.dead, math.nan, values).reshape(-1, self.batch).T
-        return values, self._mass(written, ends)
+        values = self.mantissa.double() / 10**self.numbers.decimals
+        values = torch.where(self.negative, -values, values) + 0.0  # -0.0 is 0.0
+        values = torch.where(self.dead, math.nan, values)
+        return Walked(values, *self._rate(written, vocabulary))
 
     def _level(self, slot: int, spellings: _Spellings, logits: Tensor) -> Level:
-        entries = self.numbers.entries[slot]
-        assert entries is not None, "entries hold only tokens that lead to a complete number"
+        entries = self.tables[slot]
+        assert entries is not None, "the tables hold only tokens that lead to a complete number"
         log_probs, log_allowed = mask_logits(logits, entries.token_ids)
-        # Only the first walk's mass is reported, and its normalizer is a pass over the whole vocabulary.
-        first = spellings.rows < self.batch
-        nodes = spellings.nodes[first]
+        # The normalizer is a pass over the whole vocabulary.
+        rated = self.rated[spellings.rows]
+        nodes = spellings.nodes[rated]
         masses = spellings.log_masses.clone()
-        masses[first] += log_allowed[nodes] - _log_total(logits[nodes])
+        masses[rated] += log_allowed[nodes] - log_total(logits[nodes])
         log_joint = spellings.log_weights[:, None] + log_probs[spellings.nodes]
         return Level(slot, entries, spellings._replace(log_masses=masses), log_joint)
 
@@ -128,8 +157,8 @@ class _Walk:
         for level in self.levels:
             by_code = level.log_joint.exp() @ level.entries.one_hot[slot - level.slot]
             weights.index_add_(0, level.spellings.rows, by_code)
-        kind = self.numbers.slots[slot]
-        negative = self.negative if self.numbers.slots[0] == SIGN else None
+        kind = self.slots[slot]
+        negative = self.negative if self.slots[0] == SIGN else None
         chosen, self.remaining, weight = choose(weights, self.remaining, negative)
         self.dead |= weight == 0
         if kind == SIGN:
@@ -159,33 +188,67 @@ class _Walk:
     def _evaluate(self, written: _Spellings) -> tuple[Tensor, Tensor]:
         """Run the model on the texts; return logits `[nodes, vocab]` and the node of each spelling."""
         if self.branch is not None:
-            width = self.prompt.logits.shape[-1]
-            keys, nodes = _share(written.nodes * width + written.tokens[:, -1])
-            parents, tokens = keys // width, keys % width
-            in_order = torch.equal(parents, torch.arange(len(parents), device=parents.device))
-            if self.branch is self.prompt.root or not in_order:
-                self.branch = self.branch.select(parents)
-            elif len(parents) < len(self.branch.mask):
-                self.branch = self.branch.first(len(parents))
-            return self.branch.extend(tokens[:, None])[:, -1], nodes
-        keys, nodes = _share(torch.cat([(written.rows % self.batch)[:, None], written.tokens], dim=-1))
+            self.branch, logits, nodes = advance(
+                self.branch, self.prompt.root, written.nodes, written.tokens[:, -1]
+            )
+            return logits, nodes
+        keys, nodes = _share(torch.cat([self.questions[written.rows][:, None], written.tokens], dim=-1))
         questions, tokens = keys[:, 0], keys[:, 1:]
         lengths = (tokens >= 0).sum(-1)
         branch = self.prompt.root.select(questions)
         return branch.run(tokens[:, : int(lengths.max())].clamp(min=0), lengths), nodes
 
-    def _mass(self, written: _Spellings, ends: list[int]) -> Tensor:
-        """Return the probability of all allowed tokens along each prompt's first walk, end token included."""
-        mass = torch.zeros(self.batch, dtype=torch.float64, device=self.dead.device)
-        index = (written.rows < self.batch).nonzero().squeeze(-1)
-        first = _Spellings(*(column[index] for column in written))
+    def _rate(self, written: _Spellings, vocabulary: NumberVocabulary) -> tuple[Tensor, Tensor]:
+        """Return the probabilities that such a number starts, and that it ends here, `[walks]` each."""
+        starts, ends = torch.zeros(2, len(self.rated), dtype=torch.float64, device=self.rated.device)
+        index = self.rated[written.rows].nonzero().squeeze(-1)
+        rated = _Spellings(*(column[index] for column in written))
         if len(index):
-            logits, nodes = self._evaluate(first)
-            _, log_end = mask_logits(logits, torch.tensor(ends, device=logits.device))
-            log_end = log_end - _log_total(logits)
-            shares = (first.log_weights + first.log_masses + log_end[nodes]).exp()
-            mass.index_add_(0, first.rows, shares)
-        return mass
+            logits, nodes = self._evaluate(rated)
+            rated = rated._replace(nodes=nodes)
+            shares = rated.log_weights.exp()
+            starts.index_add_(0, rated.rows, (rated.log_weights + rated.log_masses).exp())
+            ends.index_add_(0, rated.rows, shares * (1 - self._continuing(rated, logits, vocabulary)))
+        return torch.where(self.rated, starts, math.nan), torch.where(self.rated, ends, math.nan)
+
+    def _continuing(self, written: _Spellings, logits: Tensor, vocabulary: NumberVocabulary) -> Tensor:
+        """Return the probability that more digits follow, after a point or a comma too, `[spellings]`."""
+        pieces = vocabulary.pieces.items()
+        digits = torch.tensor([i for i, text in pieces if text[0] in DIGIT], device=logits.device)
+        share = (mask_logits(logits, digits)[1] - log_total(logits)).exp()[written.nodes]
+        for mark in [i for i, text in pieces if text in ("" if self.numbers.decimals else ".,")]:
+            marked = (logits[:, mark].double() - log_total(logits)).exp()[written.nodes]
+            if bool((marked > _LOOK_AHEAD).any()):
+                tokens = F.pad(written.tokens, (0, 1), value=-1)
+                lengths = (tokens >= 0).sum(-1, keepdim=True)
+                tokens = tokens.scatter(1, lengths, mark)
+                branch = self.prompt.root.select(self.questions[written.rows])
+                after = branch.run(tokens.clamp(min=0), lengths.squeeze(-1) + 1)
+                marked = torch.where(marked > _LOOK_AHEAD, marked, 0)  # whatever else is in the batch
+                share = share + marked * (mask_logits(after, digits)[1] - log_total(after)).exp()
+        return share.clamp(max=1)
+
+
+def advance(branch: Branch, root: Branch, parents: Tensor, tokens: Tensor) -> tuple[Branch, Tensor, Tensor]:
+    """Extend texts by one token each; equal ones share a row if that saves many.
+
+    Args:
+        branch: the last pass, or `root`; do not use it afterwards, unless it is `root`.
+        root: the prompts.
+        parents: `[texts]`, row of the last pass that each text continues.
+        tokens: `[texts]`, its next token.
+
+    Returns:
+        The branch, its logits `[rows, vocab]`, and the row of each text.
+    """
+    width = int(tokens.max()) + 1
+    keys, nodes = _share(parents * width + tokens)
+    parents, tokens = keys // width, keys % width
+    if branch is root or not torch.equal(parents, torch.arange(len(parents), device=parents.device)):
+        branch = branch.select(parents)
+    elif len(parents) < len(branch.mask):
+        branch = branch.first(len(parents))
+    return branch, branch.extend(tokens[:, None])[:, -1], nodes
 
 
 def _share(texts: Tensor) -> tuple[Tensor, Tensor]:
@@ -229,9 +292,9 @@ def mask_logits(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
     return log_probs, normalizer.squeeze(-1)
 
 
-def _log_total(logits: Tensor) -> Tensor:
+def log_total(logits: Tensor) -> Tensor:
     """Return the `logsumexp` of all tokens, `[rows]`, float64."""
-    return logits.to(compute_dtype(logits.dtype)).logsumexp(-1).double()
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).logsumexp(-1).double()
 
 
 def choose(

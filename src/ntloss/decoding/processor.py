@@ -1,4 +1,4 @@
-"""The walk of `number_quantiles(digits=...)` inside transformers' `generate`."""
+"""The fixed-width walk of `number_quantiles` inside transformers' `generate`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.decoding.fixed_width import choose, mask_logits
-from ntloss.decoding.formats import CODES, MINUS, PLUS, SIGN, Entries, number_format
+from ntloss.numbers.format import CODES, MINUS, PLUS, SIGN, NumberFormat, SlotTokens
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 # Most probability that a character's other tokens, or a sign's other spelling, may have.
@@ -37,9 +37,7 @@ class QuantileLogitsProcessor:
     Args:
         vocabulary: the number tokens, one character each.
         quantile: above 0 and below 1; 0.5 writes the median.
-        digits: number of digits before the point.
-        decimals: number of digits after the point.
-        signed: whether the number may begin with a sign.
+        format: a format of fixed width.
         prompt_length: width of the `input_ids` that `generate` starts from: that of the padded prompts for a
             decoder-only model, 1 for an encoder-decoder.
         eos_token_id: the end token; of several, the likeliest is written.
@@ -51,8 +49,9 @@ class QuantileLogitsProcessor:
     Example:
         >>> import torch
         >>> from ntloss import NumberVocabulary
+        >>> from ntloss.numbers import NumberFormat
         >>> digits = NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, vocab_size=12)
-        >>> median = QuantileLogitsProcessor(digits, 0.5, digits=2, prompt_length=1, eos_token_id=11)
+        >>> median = QuantileLogitsProcessor(digits, 0.5, NumberFormat(2), prompt_length=1, eos_token_id=11)
         >>> scores = torch.full((1, 12), -torch.inf)
         >>> scores[0, [2, 3, 9]] = torch.tensor([0.4, 0.3, 0.3]).log()
         >>> median(torch.tensor([[10]]), scores).argmax().item()  # the likeliest is 2
@@ -63,18 +62,21 @@ class QuantileLogitsProcessor:
         self,
         vocabulary: NumberVocabulary,
         quantile: float,
+        format: NumberFormat,
         *,
-        digits: int,
-        decimals: int = 0,
-        signed: bool = False,
         prompt_length: int,
         eos_token_id: int | Sequence[int],
     ):
         if not 0 < quantile < 1:
             raise ValueError(f"quantile={quantile}: expected a number above 0 and below 1")
         self.quantile, self.prompt_length = quantile, prompt_length
-        self.numbers = number_format(vocabulary, digits, decimals, signed, torch.device("cpu"))
-        if not self.numbers.single:
+        self.slots, self.tables = format.slots, format.tables(vocabulary, torch.device("cpu"))
+        # A digit without a sign fills the slot of the sign too, as a plus.
+        if any(
+            len(codes) > 1 + (slot == SIGN and codes[0] == PLUS)
+            for slot, tokens in zip(self.slots, format.tokens(vocabulary), strict=True)
+            for _, codes in tokens
+        ):
             raise ValueError(
                 "the vocabulary has number tokens of several characters, and one row cannot add up the "
                 "probabilities of different spellings. Pass a vocabulary with digit_level=True, or use "
@@ -98,7 +100,7 @@ class QuantileLogitsProcessor:
         before = self._slot.clone()
         for slot in set(before.tolist()):  # two of them at most, for rows with and without a sign
             rows = (before == slot).nonzero().squeeze(-1)
-            write = self._end if slot >= len(self.numbers.slots) else self._write
+            write = self._end if slot >= len(self.slots) else self._write
             tokens[rows] = write(rows, slot, scores[rows])
         self._tokens = tokens
         return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0.0)
@@ -114,7 +116,7 @@ class QuantileLogitsProcessor:
                 f"{self.prompt_length} tokens nor the previous step. Pass prompt_length=<width of the "
                 "input_ids that generate starts from>: 1 for an encoder-decoder. Beams cannot be used."
             )
-        elif bool(((input_ids[:, -1] != self._tokens) & (self._slot <= len(self.numbers.slots))).any()):
+        elif bool(((input_ids[:, -1] != self._tokens) & (self._slot <= len(self.slots))).any()):
             raise ValueError(
                 "a row continues with a token that was masked: expected greedy decoding, num_beams=1 and "
                 "do_sample=False"
@@ -134,12 +136,12 @@ class QuantileLogitsProcessor:
 
     def _write(self, rows: Tensor, slot: int, scores: Tensor) -> Tensor:
         """Return the token that each row writes into the slot (or two slots, a digit without a sign)."""
-        entries = self.numbers.entries[slot]
+        entries = self.tables[slot]
         assert entries is not None, "with single characters every slot has tokens"
-        entries = Entries(*(table.to(scores.device) for table in entries))
+        entries = SlotTokens(*(table.to(scores.device) for table in entries))
         weights = mask_logits(scores, entries.token_ids)[0].exp()
         codes = entries.codes[:, 0]
-        if self.numbers.slots[slot] == SIGN:
+        if self.slots[slot] == SIGN:
             weights = self._choose_sign(rows, entries, weights)
             codes = torch.where(entries.lengths > 1, entries.codes[:, -1], 0)
         by_code = weights @ F.one_hot(codes, CODES).double()
@@ -149,11 +151,11 @@ class QuantileLogitsProcessor:
         index = spellings.argmax(-1)
         _check_one_spelling(rows, spellings.amax(-1), spellings.sum(-1))
         # A row that rules out every number ends here.
-        end = len(self.numbers.slots) + 1
+        end = len(self.slots) + 1
         self._slot[rows] = torch.where(weight > 0, slot + entries.lengths[index], end)
         return torch.where(weight > 0, entries.token_ids[index], self.ends[0].to(scores.device))
 
-    def _choose_sign(self, rows: Tensor, entries: Entries, weights: Tensor) -> Tensor:
+    def _choose_sign(self, rows: Tensor, entries: SlotTokens, weights: Tensor) -> Tensor:
         """Choose between minus, plus and no sign; return the weights of that choice's tokens."""
         kinds = torch.where(entries.lengths > 1, 2, entries.codes[:, 0])  # MINUS, PLUS, 2
         minus, plus, bare = (weights @ F.one_hot(kinds, 3).double()).unbind(-1)

@@ -1,8 +1,10 @@
-"""Quantiles of the number that a model is about to write: the entry point of both algorithms."""
+"""Quantiles of the number that a model is about to write: the entry point of both walks."""
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,76 +12,56 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.decoding.fixed_width import walk
-from ntloss.decoding.formats import number_format
-from ntloss.decoding.free_length import Limits, search
-from ntloss.decoding.models import Prompt, end_tokens
+from ntloss.decoding import any_length, fixed_width
+from ntloss.decoding.models import Prompt
+from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.vocabulary import NumberVocabulary
+
+_WALKS = 32
+_IN_TAIL = 4  # walks beyond the outermost quantile, so that its 95 % bounds are walks too
+_LEAST_START = 0.1
+_MOST_CUT_OFF = 0.05
+_MOST_DIGITS = 18  # of an int64
+
+
+class UnlikelyNumber(UserWarning):
+    """The model hardly writes numbers of the format at the end of a prompt, or goes on after them."""
 
 
 @dataclass(frozen=True)
 class NumberQuantiles:
-    """Quantiles of the number that follows each prompt, on the prompts' device.
+    """Quantiles of the number that follows each prompt; float64, on the prompts' device.
+
+    All are NaN if the model writes no number. Errors are of the walks only, not of the model.
 
     Args:
         quantiles: the requested levels, each between 0 and 1.
-        values: `[batch, quantiles]`, float64: for each q the smallest number x with P(number <= x) >= q. NaN
-            if the model writes no number.
-        lower: `[batch, quantiles]`, float64, lower bound when the search ended.
-        upper: `[batch, quantiles]`, float64, upper bound.
-        exact: `[batch, quantiles]`, bool, whether `lower` equals `upper`.
-        mass: `[batch]`, float64, from 0 to 1. Fixed width: the product of the probabilities of all allowed
-            tokens along the median's digits, end token included. Free length: an upper bound of the
-            probability that the model writes a number.
-        mode: `[batch]`, float64, the likeliest of the numbers that the search completed; NaN for a fixed
-            width, whose walk does not find it.
-        mode_exact: `[batch]`, bool, whether no other number can be likelier.
+        values: `[batch, quantiles]`, for each level q the number below which the model's number is with
+            probability q.
+        lower: `[batch, quantiles]`, lower 95 % bounds of these (binomial, which is conservative for
+            stratified walks). Equal to `values` for a fixed width, which is exact.
+        upper: `[batch, quantiles]`, upper 95 % bounds.
+        mean: `[batch]`, the mean of the numbers; NaN for a fixed width without `walks`.
+        mean_error: `[batch]`, bound of its error: 1.96 standard errors of as many independent samples; for a
+            fixed width, see `number_quantiles`.
+        starts: `[batch]`, probability that such a number starts here. Fixed width: the probability that the
+            format keeps along the median's digits.
+        ends: `[batch]`, probability that it also ends here: that no further digits follow the median (fixed
+            width), or that it has at most `max_digits` digits.
         passes: number of calls of the model.
-        rows: number of rows in all calls. A recurrent model takes one call for each token of a prefix.
+        rows: number of rows in all calls.
     """
 
     quantiles: tuple[float, ...]
     values: Tensor
     lower: Tensor
     upper: Tensor
-    exact: Tensor
-    mass: Tensor
-    mode: Tensor
-    mode_exact: Tensor
+    mean: Tensor
+    mean_error: Tensor
+    starts: Tensor
+    ends: Tensor
     passes: int
     rows: int
-
-    def mean(self, count: int) -> tuple[Tensor, Tensor]:
-        r"""Estimate the mean as the average of `count` equally spaced quantiles.
-
-        Args:
-            count: K; the quantiles $(k - \frac12) / K$, k = 1 to K, must be among the requested levels.
-
-        Returns:
-            The estimates and their largest errors, `[batch]` each. The error is $(Q_K - Q_1)/2K$, from the
-            outer ends of their brackets, plus the mean distance from a value to the farther end of its
-            bracket. It bounds the error for the distribution with its tails clipped to $[Q_1, Q_K]$.
-
-        Raises:
-            ValueError: one of these quantiles was not requested.
-
-        Example:
-            >>> [(k + 0.5) / 20 for k in range(20)][:3]  # the levels to request for mean(20)
-            [0.025, 0.075, 0.125]
-        """
-        columns = [self._column((k + 0.5) / count, count) for k in range(count)]
-        values, lower, upper = (table[:, columns] for table in (self.values, self.lower, self.upper))
-        brackets = torch.maximum(upper - values, values - lower).mean(-1)
-        return values.mean(-1), (upper[:, -1] - lower[:, 0]) / (2 * count) + brackets
-
-    def _column(self, quantile: float, count: int) -> int:
-        for i, given in enumerate(self.quantiles):
-            if math.isclose(given, quantile, rel_tol=1e-9):
-                return i
-        raise ValueError(
-            f"mean({count}) needs the quantile {quantile:g}, given {self.quantiles}. Call number_quantiles "
-            f"with quantiles=[(k + 0.5) / {count} for k in range({count})]."
-        )
 
 
 @torch.no_grad()
@@ -88,121 +70,246 @@ def number_quantiles(
     inputs: Mapping[str, Tensor],
     vocabulary: NumberVocabulary,
     quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+    format: NumberFormat | None = None,
     *,
-    digits: int | None = None,
-    decimals: int = 0,
-    signed: bool = False,
-    max_digits: int = 12,
+    walks: int | None = None,
     prefix_ids: Sequence[int] = (),
-    eos_token_id: int | Sequence[int] | None = None,
-    rtol: float = 0.0,
-    atol: float = 0.0,
     rows_per_pass: int = 256,
-    max_rows: int | None = None,
+    generator: torch.Generator | None = None,
 ) -> NumberQuantiles:
-    r"""Find quantiles of the number that a model is about to write, without sampling.
+    r"""Read quantiles of the number that a model is about to write.
 
-    With `digits`, the model is masked at each step to numbers of that width, and each quantile costs one
-    decoding (`ntloss.decoding.fixed_width`). Without, the distribution over numbers of any length is
-    bracketed by a best-first search (`ntloss.decoding.free_length`, which also documents what counts as a
-    number). Either way the prompt, or the encoder, is run once, and the probabilities of all spellings of a
-    number are added.
+    With a format of fixed width, the model is masked at each step to numbers of that width, and one walk
+    finds each quantile exactly (`ntloss.decoding.fixed_width`). Without, walks from stratified points sample
+    numbers of any length (`ntloss.decoding.any_length`), which end where text follows; spaces and a sign of a
+    currency in front of the number are skipped. Either way the prompt, or the encoder, is run once.
+
+    The number of passes is known: at most one for each slot of the format and three more; or for numbers of
+    any length, `max_digits` and about ten more, both times for each `rows_per_pass` walks. The memory of a
+    pass is that of the keys and values of `rows_per_pass` rows, each as long as the prompt and the number: 2
+    * layers * key-value heads * head size * tokens * bytes of the dtype; and, while rows are selected, twice
+    that.
 
     Args:
         model: an encoder-decoder or causal language model of transformers, in evaluation mode.
         inputs: what a tokenizer returns: `input_ids` and `attention_mask`, `[batch, seq]`. Prompts of a
             causal model are padded on the left, inputs of an encoder on either side.
-        vocabulary: the number tokens. Fixed width: those that may be written. Free length: the tokens that it
-            leaves out are read as numbers too, because the model may write them.
+        vocabulary: the number tokens. Fixed width: those that may be written. Any length: all its `pieces`,
+            because the model may write them.
         quantiles: each above 0 and below 1. Default: the median and a 90 % interval.
-        digits: number of digits before the point, 1 to 18; None (default) for numbers of any length.
-        decimals: number of digits after the point; an error without `digits`.
-        signed: whether the number may begin with a sign; an error without `digits`.
-        max_digits: free length: most digits of a number, 1 to 18; longer numbers are not counted. Default:
-            12. No effect with `digits`.
+        format: how numbers are written. Default: `NumberFormat()`, with any length and thousands separated by
+            commas, as `parse_numbers` reads them.
+        walks: any length: number of walks, at least four beyond the outermost quantile. Default: 32, or as
+            many as that needs (80 for 0.05). Fixed width: number K of further, equally spaced quantiles, for
+            the mean; its error bound is then $(Q_K - Q_1)/2K$, for the distribution clipped to its outermost
+            of these. Default: 0, no mean.
         prefix_ids: tokens that every answer starts with, such as that of a space.
-        eos_token_id: fixed width: the tokens that end an answer. Default: the model's. No effect without
-            `digits`.
-        rtol: free length: the search ends at brackets of width `atol + rtol * |value|`. Default: 0, until the
-            quantile is exact. No effect with `digits`.
-        atol: see `rtol`; in the numbers' units. Default: 0. No effect with `digits`.
-        rows_per_pass: free length: most prefixes that one pass of the model expands. Default: 256. No effect
-            with `digits`.
-        max_rows: free length: rows per question after which its search ends: its prompt and each prefix that
-            is expanded count one. Default: no limit. Set one for a model that has not learned to write
-            numbers. No effect with `digits`.
+        rows_per_pass: most walks of one pass, which bounds the memory. Default: 256.
+        generator: of the walks' points, on the CPU; the same seed gives the same result. Default: PyTorch's.
 
     Returns:
         The quantiles.
 
     Raises:
         TypeError: inputs of another kind, or a model that returns no cache.
-        ValueError: an option is out of range, quantiles outside (0, 1), prompts padded on the right, a width
-            that the vocabulary cannot write, no known end token, logits of another width than the vocabulary,
-            or a model in training mode.
+        ValueError: an option is out of range, quantiles outside (0, 1), too few walks, prompts padded on the
+            right, a width that the vocabulary cannot write, logits of another width than the vocabulary, or a
+            model in training mode.
+
+    Warns:
+        UnlikelyNumber: such a number starts with a probability below 0.1; or one of 0.05 and more is cut off
+            before further digits, such as thousands after a comma.
 
     Example:
         >>> import torch
         >>> from transformers import T5Config, T5ForConditionalGeneration
         >>> from ntloss import NumberVocabulary
+        >>> from ntloss.numbers import NumberFormat
         >>> digits = NumberVocabulary.from_mapping({d: str(d) for d in range(10)}, vocab_size=12)
         >>> config = T5Config(vocab_size=12, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2,
         ...                   decoder_start_token_id=10, pad_token_id=10, eos_token_id=11)
         >>> model = T5ForConditionalGeneration(config).eval()
-        >>> read = number_quantiles(model, {"input_ids": torch.tensor([[1, 2], [3, 4]])}, digits, digits=3)
+        >>> inputs = {"input_ids": torch.tensor([[1, 2], [3, 4]])}
+        >>> read = number_quantiles(model, inputs, digits, format=NumberFormat(digits=3))
         >>> read.values.shape, bool((read.values[:, 0] <= read.values[:, 2]).all())
         (torch.Size([2, 3]), True)
     """
-    _check_options(quantiles, digits, decimals, signed, rows_per_pass, max_rows)
-    asked = torch.tensor(list(quantiles), dtype=torch.float64)
-    if digits is None:
-        limits = Limits(max_digits, rtol, atol, rows_per_pass, max_rows)
-        prompt = _run(model, inputs, vocabulary, prefix_ids)
-        found = search(prompt, vocabulary, asked, limits)
-        tables = {name: table.to(prompt.logits.device) for name, table in found._asdict().items()}
-        return NumberQuantiles(
-            tuple(quantiles), **tables, passes=prompt.counts.passes, rows=prompt.counts.rows
-        )
-    ends = end_tokens(model, eos_token_id)
-    prompt = _run(model, inputs, vocabulary, prefix_ids)
-    numbers = number_format(vocabulary, digits, decimals, signed, prompt.logits.device)
-    # The median's walk comes first, for the mass.
-    values, mass = walk(prompt, numbers, ends, torch.cat([asked.new_tensor([0.5]), asked[asked != 0.5]]))
-    order = [0 if q == 0.5 else 1 + int((asked[:i] != 0.5).sum()) for i, q in enumerate(asked.tolist())]
-    values = values[:, order]
-    nothing = torch.full_like(mass, math.nan)
-    return NumberQuantiles(
-        tuple(quantiles), values, values, values, values.isfinite(), mass, nothing, mass < 0,
-        prompt.counts.passes, prompt.counts.rows,
-    )  # fmt: skip
-
-
-def _run(
-    model: Any, inputs: Mapping[str, Tensor], vocabulary: NumberVocabulary, prefix_ids: Sequence[int]
-) -> Prompt:
+    numbers = NumberFormat() if format is None else format
+    walks = _check_options(quantiles, numbers, walks, rows_per_pass)
     prompt = Prompt(model, inputs, prefix_ids)
     if prompt.logits.shape[-1] != vocabulary.vocab_size:
         raise ValueError(
             f"the model's logits are {prompt.logits.shape[-1]} wide, the vocabulary has "
             f"{vocabulary.vocab_size} tokens. Pass vocab_size=<width of the logits> to the vocabulary."
         )
-    return prompt
+    levels = torch.tensor(quantiles, dtype=torch.float64)
+    if numbers.digits is None:
+        # One point in each of the strata, so that the error is never above that of independent points.
+        shifts = torch.rand(walks, generator=generator, dtype=torch.float64)
+        found = _sample(prompt, vocabulary, numbers, levels, shifts, rows_per_pass)
+    else:
+        found = _find(prompt, vocabulary, numbers, levels, walks, rows_per_pass)
+    return NumberQuantiles(tuple(quantiles), **found, passes=prompt.counts.passes, rows=prompt.counts.rows)
+
+
+def _find(
+    prompt: Prompt,
+    vocabulary: NumberVocabulary,
+    numbers: NumberFormat,
+    levels: Tensor,
+    walks: int,
+    rows_per_pass: int,
+) -> dict[str, Any]:
+    """Find the quantiles of a fixed width: all fields of the result but the levels and counts."""
+    spaced = (torch.arange(walks, dtype=torch.float64) + 0.5) / max(walks, 1)
+    points = torch.cat([levels.new_tensor([0.5]), levels[levels != 0.5], spaced])
+    # The median stands first, and is rated.
+    columns = [0 if q == 0.5 else 1 + int((levels[:i] != 0.5).sum()) for i, q in enumerate(levels.tolist())]
+    rows = torch.split(torch.arange(len(prompt) * len(points)), rows_per_pass)
+    device = prompt.logits.device
+    parts = [
+        fixed_width.walk(
+            prompt,
+            vocabulary,
+            numbers,
+            (part // len(points)).to(device),
+            points[part % len(points)].to(device),
+            (part % len(points) == 0).to(device),
+        )
+        for part in rows
+    ]
+    found, starts, ends = (torch.cat(column).reshape(-1, len(points)) for column in zip(*parts, strict=True))
+    values, means = found[:, columns], found[:, len(points) - walks :]
+    starts, ends = starts[:, 0], ends[:, 0]
+    _warn_of_starts(prompt, vocabulary, starts)
+    if bool((rest := (starts >= _LEAST_START) & (1 - ends >= _MOST_CUT_OFF)).any()):
+        warnings.warn(
+            f"after {int(rest.sum())} of {len(rest)} medians, the model writes further digits, a point or "
+            f"thousands (with probability {float((1 - ends)[rest].max()):.2g} for one): pass a format of "
+            "more digits or decimals, or format=None for numbers of any length",
+            UnlikelyNumber,
+            stacklevel=4,
+        )
+    error = (means[:, -1] - means[:, 0]) / (2 * walks) if walks else means.sum(-1) + math.nan
+    return {
+        **dict.fromkeys(("values", "lower", "upper"), values),
+        **{"mean": means.mean(-1), "mean_error": error, "starts": starts, "ends": ends},
+    }
+
+
+def _sample(
+    prompt: Prompt,
+    vocabulary: NumberVocabulary,
+    numbers: NumberFormat,
+    levels: Tensor,
+    shifts: Tensor,
+    rows_per_pass: int,
+) -> dict[str, Any]:
+    """Sample numbers of any length: all fields of the result but the levels and counts."""
+    device, walks = prompt.logits.device, len(shifts)
+    points = (torch.arange(walks) + shifts) / walks
+    rows = torch.split(torch.arange(len(prompt) * walks), rows_per_pass)
+    parts = [
+        any_length.walk(
+            prompt, vocabulary, numbers, (part // walks).to(device), points[part % walks].to(device)
+        )
+        for part in rows
+    ]
+    found, weights, cut_off = (torch.cat(column).reshape(-1, walks) for column in zip(*parts, strict=True))
+    starts = weights.mean(-1)
+    _warn_of_starts(prompt, vocabulary, starts)
+    if bool((cut := (weights * cut_off).sum(-1) / weights.sum(-1)).gt(_MOST_CUT_OFF).any()):
+        warnings.warn(
+            f"for {int((cut > _MOST_CUT_OFF).sum())} of {len(cut)} prompts, a comma and thousands follow the "
+            f"number (with probability {float(cut.nan_to_num().max()):.2g} for one), and are cut off: pass "
+            "format=NumberFormat(thousands=',') to read them",
+            UnlikelyNumber,
+            stacklevel=4,
+        )
+    kept = torch.where(found.isnan(), 0, weights)
+    shares = kept / kept.sum(-1, keepdim=True)  # NaN where there is no number
+    order = found.sort(-1)  # NaN comes last
+    shares = shares.gather(-1, order.indices)
+    above = shares.cumsum(-1)
+    # The walk whose place in its stratum is closest to the level.
+    place = above - shares * (1 - shifts.to(device)[order.indices])
+    place = torch.where(shares > 0, place, math.inf)
+    nearest = (place[:, None] - levels[:, None].to(device)).abs().argmin(-1)
+    count = (1 / shares.square().sum(-1)).tolist()  # of as many walks of equal weight
+    bounds = [[_ranks(c, q) for q in levels.tolist()] for c in count]
+    ends = torch.tensor(bounds, dtype=torch.float64, device=device)
+    reached = (above[:, None, None] < ends[..., None] - 1e-9).sum(-1)
+    outside = torch.tensor([-math.inf, math.inf], dtype=torch.float64, device=device).expand_as(ends)
+    inside = found.gather(-1, order.indices).gather(-1, reached.clamp(max=walks - 1).flatten(1))
+    ends = torch.where((ends > 0) & (ends <= 1), inside.reshape(ends.shape), outside)
+    numbers_or_zero = order.values.nan_to_num()
+    mean = (shares * numbers_or_zero).sum(-1)
+    spread = (shares * (numbers_or_zero - mean[:, None]).square()).sum(-1).sqrt()
+    error = 1.96 * spread * shares.square().sum(-1).sqrt()
+    values = torch.where(mean.isnan()[:, None], math.nan, order.values.gather(-1, nearest))
+    ends = torch.where(mean.isnan()[:, None, None], math.nan, ends)
+    lower, upper = ends.unbind(-1)
+    return {
+        **{"values": values, "lower": lower, "upper": upper, "mean": mean, "mean_error": error},
+        **{"starts": starts, "ends": kept.sum(-1) / weights.sum(-1)},
+    }
+
+
+@functools.cache
+def _ranks(count: float, quantile: float) -> tuple[float, float]:
+    """Return the shares of a sample between which a quantile lies with 95 % probability.
+
+    0 and above 1: there is no such bound.
+    """
+    if math.isnan(count):
+        return 0.0, 2.0
+    number = max(round(count), 1)
+    below = torch.distributions.Binomial(number, torch.tensor(quantile, dtype=torch.float64))
+    log_shares: Tensor = below.log_prob(  # type: ignore[no-untyped-call]
+        torch.arange(number + 1, dtype=torch.float64)
+    )
+    shares = log_shares.exp().cumsum(0)
+    return int((shares <= 0.025).sum()) / number, (int((shares < 0.975).sum()) + 1) / number
+
+
+def _warn_of_starts(prompt: Prompt, vocabulary: NumberVocabulary, starts: Tensor) -> None:
+    if bool((rare := starts < _LEAST_START).any()):
+        row = int(starts.argmin())
+        token = int(prompt.logits[row].argmax())
+        text = vocabulary.pieces.get(token, "0")
+        skip = "" if any(c in "+-.0123456789" for c in text) else f", or pass prefix_ids=[{token}] ({text!r})"
+        warnings.warn(
+            f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
+            f"probability {float(starts[row]):.2g} after prompt {row}, where token {token} is likeliest): "
+            f"end the prompt where the number begins, such as with the first words of the answer{skip}",
+            UnlikelyNumber,
+            stacklevel=5,
+        )
 
 
 def _check_options(
-    quantiles: Sequence[float],
-    digits: int | None,
-    decimals: int,
-    signed: bool,
-    rows_per_pass: int,
-    max_rows: Any,
-) -> None:
+    quantiles: Sequence[float], numbers: NumberFormat, walks: int | None, rows_per_pass: int
+) -> int:
+    """Return the number of walks."""
     if not len(quantiles) or not all(0 < q < 1 for q in quantiles):
         raise ValueError(f"quantiles={tuple(quantiles)}: expected one or more numbers above 0 and below 1")
-    if digits is None and (decimals or signed):
+    if rows_per_pass < 1 or (walks is not None and walks < 0):
         raise ValueError(
-            f"decimals={decimals}, signed={signed} apply to a fixed width only: pass digits=<digits before "
-            "the point>. Without it, numbers may have any sign and decimals."
+            f"rows_per_pass={rows_per_pass}, walks={walks}: expected rows_per_pass of 1 or more, and walks "
+            "of 0 or more"
         )
-    if rows_per_pass < 1 or (max_rows is not None and max_rows < 1):
-        raise ValueError(f"rows_per_pass={rows_per_pass}, max_rows={max_rows}: expected 1 or more")
+    if numbers.digits is not None:
+        if numbers.digits + numbers.decimals > _MOST_DIGITS:
+            raise ValueError(
+                f"digits={numbers.digits}, decimals={numbers.decimals}: expected at most {_MOST_DIGITS} in "
+                "total"
+            )
+        return walks or 0
+    tail = min(min(q, 1 - q) for q in quantiles)
+    needed = math.ceil(_IN_TAIL / tail - 1e-9)
+    if walks is not None and walks < needed:
+        raise ValueError(
+            f"walks={walks}: {walks * tail:.3g} of them lie beyond the outermost of the quantiles "
+            f"{tuple(quantiles)}; expected {_IN_TAIL} or more: pass walks={needed}, or None"
+        )
+    return max(_WALKS, needed) if walks is None else walks

@@ -3,6 +3,7 @@
 Everything else in the library asks here.
 """
 
+from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.inspection import Inspection, inspect_tokenizer
 from ntloss.numbers.parsing import number_texts, parse_number, parse_numbers
 from ntloss.numbers.spans import find_numbers, sequence_ids_of
@@ -20,6 +21,8 @@ __all__ = [
     # numbers in rows of tokens
     "find_numbers",
     "sequence_ids_of",
+    # how numbers are written
+    "NumberFormat",
     # numbers in texts
     "parse_number",
     "parse_numbers",

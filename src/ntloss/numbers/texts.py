@@ -19,6 +19,8 @@ from typing import Any
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 # Tokens with none of these characters are skipped without decoding them.
 _CANDIDATE = re.compile(r"[0-9.+-]")
+# ... and are none of these: what else may stand in or before a number, also as byte-level tokens write it.
+_MARKS = frozenset([",", "e", "E", "\u2212", *"$€£¥", "âĪĴ", "âĤ¬", "Â£", "Â¥", "", "Ċ", " ", "\n"])
 _DIGITS = re.compile(r" ?([0-9]+)")
 _SPACE_MARKERS = "▁Ġ"
 _BATCH = 1000  # texts; encodings take some fifty times the memory of their texts
@@ -142,7 +144,7 @@ def _inner(tokenizer: Any) -> Any:
 
 
 def _is_candidate(text: str, every_script: bool) -> bool:
-    if _CANDIDATE.search(text):
+    if _CANDIDATE.search(text) or text.lstrip(" ") in _MARKS:
         return True
     return every_script and not text.isascii() and any(map(str.isdigit, text))
 
@@ -155,10 +157,13 @@ def _texts_of_hugging_face(tokenizer: Any, every_script: bool) -> TokenTexts:
     decoded, bare = {}, {}
     for raw, token_id in vocab.items():
         # Byte-level vocabularies, too, write other scripts in non-ASCII characters.
-        wanted = _CANDIDATE.search(raw) or (every_script and not raw.lstrip(_SPACE_MARKERS).isascii())
+        is_mark = raw.lstrip(_SPACE_MARKERS) in _MARKS
+        wanted = (
+            _CANDIDATE.search(raw) or is_mark or (every_script and not raw.lstrip(_SPACE_MARKERS).isascii())
+        )
         if wanted and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
             text = tokenizer.convert_tokens_to_string(["a", raw])[len(anchor) :]
-            if _CANDIDATE.search(raw) or _is_candidate(text, every_script):
+            if _CANDIDATE.search(raw) or is_mark or _is_candidate(text, every_script):
                 decoded[token_id] = text
                 bare[token_id] = raw == text.removeprefix(" ")
     size = max(len(tokenizer), 1 + max(vocab.values(), default=-1))

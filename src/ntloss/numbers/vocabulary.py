@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,11 +38,14 @@ from ntloss.numbers.tokens import (
     value_of,
 )
 
-# A sign may follow a space (" -3"); a point inside a number may not. A mapping may also list a comma, which
-# ends a number as text does.
+# A sign may follow a space (" -3"); a point inside a number may not.
 _POINT = "."
 _SIGNS = {"-": -1, " -": -1, "+": 1, " +": 1}
-_MARKS = (_POINT, *_SIGNS, ",")
+# What else may stand in a written number or before it.
+_MARKS = (_POINT, *_SIGNS, ",", "e", "E", " ", *"$€£¥")
+_PIECE = re.compile(
+    r"\s{0,2}[$€£¥]?\s?[+\-\u2212]?(?:[0-9]*[.,]){0,2}[0-9]*(?:[eE][+\-]?[0-9]*)?"  # or a part of this
+)
 
 
 class NumberTokensLeftOut(UserWarning):
@@ -58,6 +62,9 @@ class NumberVocabulary:
         left_out: number tokens that are not in the chosen token set.
         point_ids: ids of the decimal point.
         sign_ids: ids of signs, each with its factor, -1 or +1.
+        pieces: ids and texts of all tokens that a written number may consist of, or that may stand before it:
+            all number tokens, signs, points, separators of thousands, `e` of exponents, spaces and signs of
+            currencies.
 
     Raises:
         TypeError: `vocab_size` is not an int.
@@ -78,6 +85,7 @@ class NumberVocabulary:
     left_out: tuple[NumberToken, ...] = ()
     point_ids: tuple[int, ...] = ()
     sign_ids: Mapping[int, int] = field(default_factory=dict)
+    pieces: Mapping[int, str] = field(default_factory=dict, repr=False)
     _encode: Encode = field(default=cannot_encode, repr=False)
     _normalize: Callable[[str], str] = field(default=str, repr=False)
 
@@ -160,7 +168,7 @@ class NumberVocabulary:
 
         Args:
             mapping: token id to its value, or to its decoded text: an ASCII number (`"4"`, `" 4"`, `"-3"`), a
-                decimal point, a sign or a comma. Omit all other tokens.
+                decimal point, a sign, or another of the `pieces` of a number. Omit all other tokens.
             vocab_size: width of the model's logits.
             digit_level: True keeps single digits only, and requires all ten.
             space_prefixed: False leaves out texts that begin with a space.
@@ -209,6 +217,7 @@ class NumberVocabulary:
             left_out=tuple(left_out),
             point_ids=tuple(i for i, text in marks if text == _POINT),
             sign_ids={i: _SIGNS[text] for i, text in marks if text in _SIGNS},
+            pieces={i: text or " " for i, text in marks if _PIECE.fullmatch(text)},
             _encode=texts.encode,
             _normalize=texts.normalize,
         )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import warnings
 from typing import Any
 
 import pytest
 import torch
 from decoding_cases import (
-    END,
-    PAD,
+    FixedModel,
     assert_quantile,
     batch_of,
     fixed_width,
@@ -20,104 +20,127 @@ from decoding_cases import (
 from tolerances import DISTRIBUTION, approx, assert_close
 
 from ntloss import NumberVocabulary
-from ntloss.decoding import number_quantiles
+from ntloss.decoding import UnlikelyNumber, number_quantiles
+from ntloss.numbers import NumberFormat
+
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumber")
 
 MODELS = ["t5", "llama", "gpt2", "mamba"]
 QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
 QUANTILES = (0.05, 0.3, 0.5, 0.95)
 # Four digits, to keep the oracle small; 10 and 11 are text.
 DIGITS = NumberVocabulary.from_mapping({2 + d: str(d) for d in range(4)} | {6: "-", 7: "."}, vocab_size=12)
+WHOLE = NumberVocabulary.from_mapping({2 + d: str(d) for d in range(4)}, vocab_size=12)
 # ... also with a second form of 2, a plus, and tokens of several characters.
 SPELLINGS = NumberVocabulary.from_mapping(
     {2 + d: str(d) for d in range(3)} | {5: "+", 6: "-", 7: ".", 8: " 2", 9: "12", 10: ".1", 11: "-0"},
     vocab_size=13,
 )
-FORMATS: list[dict[str, Any]] = [
-    {"digits": 3},
-    {"digits": 1, "decimals": 2},
-    {"digits": 2, "decimals": 1, "signed": True},
-]
+FORMATS = [NumberFormat(3), NumberFormat(1, 2), NumberFormat(2, 1, True)]
 
 
 def check_against_all_numbers(
-    model: Any, vocabulary: NumberVocabulary, width: Mapping[str, Any], found: Any, allowed: float
+    model: Any, vocabulary: NumberVocabulary, width: NumberFormat, found: Any, allowed: float
 ) -> None:
     texts = texts_of(vocabulary)
     for i, question in enumerate(QUESTIONS):
-        numbers, masses = fixed_width(next_token(model, torch.tensor(question)), texts, **width)
+        numbers, masses = fixed_width(next_token(model, torch.tensor(question)), texts, width)
         for k, quantile in enumerate(found.quantiles):
             assert_quantile(found.values[i, k].item(), quantile, numbers, allowed)
         median = found.values[i, found.quantiles.index(0.5)].item()
-        assert found.mass[i].item() == approx(masses[median], allowed, scale=0.1)
+        assert found.starts[i].item() == approx(masses[median], allowed, scale=0.1)
 
 
 @pytest.mark.parametrize("width", FORMATS, ids=str)
 @pytest.mark.parametrize("vocabulary", [DIGITS, SPELLINGS], ids=["digits", "spellings"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_quantiles_equal_those_of_the_enumerated_distribution(
-    kind: str, vocabulary: NumberVocabulary, width: dict[str, Any]
+    kind: str, vocabulary: NumberVocabulary, width: NumberFormat
 ) -> None:
     model = make_model(kind, vocabulary.vocab_size, seed=1)
-    found = number_quantiles(model, batch_of(QUESTIONS), vocabulary, QUANTILES, **width)
+    found = number_quantiles(model, batch_of(QUESTIONS), vocabulary, QUANTILES, width)
     check_against_all_numbers(model, vocabulary, width, found, DISTRIBUTION[torch.float32])
-    assert found.exact.all()
-    assert_close(found.lower, found.upper)
+    assert_close(found.lower, found.values)
+    assert_close(found.upper, found.values)
     assert (found.values.diff(dim=-1) >= 0).all()
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_half_precision_is_as_close_as_its_rounding(kind: str) -> None:
     model = make_model(kind, DIGITS.vocab_size, seed=2, scale=0.5).to(torch.bfloat16)
-    found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, QUANTILES, digits=3)
-    check_against_all_numbers(model, DIGITS, {"digits": 3}, found, DISTRIBUTION[torch.bfloat16])
+    found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, QUANTILES, format=NumberFormat(3))
+    check_against_all_numbers(model, DIGITS, NumberFormat(3), found, DISTRIBUTION[torch.bfloat16])
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("options", [{"digits": 3, "signed": True}, {"max_digits": 2}], ids=str)
-def test_batching_does_not_change_the_quantiles(kind: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [NumberFormat(3, signed=True), NumberFormat(max_digits=2)], ids=str)
+@pytest.mark.parametrize("rows_per_pass", [7, 256])
+def test_neither_batching_nor_rows_per_pass_changes_the_quantiles(
+    kind: str, options: NumberFormat, rows_per_pass: int
+) -> None:
     model = make_model(kind, DIGITS.vocab_size, seed=3).double()
-    together = number_quantiles(model, batch_of(QUESTIONS), DIGITS, QUANTILES, **options)
+
+    def read(questions: list[list[int]], rows: int) -> Any:
+        generator = torch.Generator().manual_seed(5)
+        batch = batch_of(questions)
+        return number_quantiles(
+            model, batch, DIGITS, QUANTILES, options, rows_per_pass=rows, generator=generator
+        )
+
+    together = read(QUESTIONS, rows_per_pass)
     for i, question in enumerate(QUESTIONS):
-        alone = number_quantiles(model, batch_of([question]), DIGITS, QUANTILES, **options)
-        assert_close(together.values[i : i + 1], alone.values)
-        if "digits" in options:  # a search goes on as long as any question of the batch is open
-            assert_close(together.mass[i : i + 1], alone.mass)
+        alone = read([question], 256)
+        for name in ("values", "lower", "upper", "starts", "ends"):
+            assert_close(getattr(together, name)[i : i + 1], getattr(alone, name))
+
+
+def test_rows_per_pass_bounds_the_rows_of_each_call() -> None:
+    model = make_model("llama", DIGITS.vocab_size, seed=3)
+    rows: list[int] = []
+    model.register_forward_pre_hook(
+        lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    for width in (NumberFormat(3, signed=True), None):
+        number_quantiles(model, batch_of(QUESTIONS), DIGITS, format=width, rows_per_pass=4)
+    assert max(rows) <= 4
 
 
 def test_an_encoders_inputs_may_be_padded_on_either_side() -> None:
     model = make_model("t5", DIGITS.vocab_size).double()
     left, right = (
-        number_quantiles(model, batch_of(QUESTIONS, side), DIGITS, digits=3) for side in ("left", "right")
+        number_quantiles(model, batch_of(QUESTIONS, side), DIGITS, format=NumberFormat(3))
+        for side in ("left", "right")
     )
     assert_close(left.values, right.values)
-    assert_close(left.mass, right.mass)
+    assert_close(left.starts, right.starts)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "mamba"])
 def test_a_prompt_padded_on_the_right_is_refused(kind: str) -> None:
     model = make_model(kind, DIGITS.vocab_size)
     with pytest.raises(ValueError, match="padding_side = 'left'"):
-        number_quantiles(model, batch_of(QUESTIONS, "right"), DIGITS, digits=3)
+        number_quantiles(model, batch_of(QUESTIONS, "right"), DIGITS, format=NumberFormat(3))
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_answer_starts_with_the_prefix(kind: str) -> None:
     model = make_model(kind, DIGITS.vocab_size)
-    found = number_quantiles(model, batch_of(QUESTIONS[:1]), DIGITS, (0.5,), digits=2, prefix_ids=[10, 11])
+    found = number_quantiles(
+        model, batch_of(QUESTIONS[:1]), DIGITS, (0.5,), NumberFormat(2), prefix_ids=[10, 11]
+    )
     behind = next_token(model, torch.tensor(QUESTIONS[0]))
-    numbers, _ = fixed_width(lambda written: behind([10, 11, *written]), texts_of(DIGITS), digits=2)
+    numbers, _ = fixed_width(lambda written: behind([10, 11, *written]), texts_of(DIGITS), NumberFormat(2))
     assert_quantile(found.values.item(), 0.5, numbers, DISTRIBUTION[torch.float32])
 
 
 def test_the_prompt_runs_once_and_quantiles_share_prefixes() -> None:
-    model = make_model("llama", DIGITS.vocab_size)
+    model = make_model("llama", WHOLE.vocab_size)
     calls: list[int] = []
     model.register_forward_pre_hook(
         lambda module, args, kwargs: calls.append(kwargs["input_ids"].shape[-1]), with_kwargs=True
     )
-    found = number_quantiles(
-        model, batch_of(QUESTIONS), DIGITS, [(k + 0.5) / 40 for k in range(40)], digits=3
-    )
+    levels = [(k + 0.5) / 40 for k in range(40)]
+    found = number_quantiles(model, batch_of(QUESTIONS), WHOLE, levels, NumberFormat(3))
     assert calls == [7, 1, 1, 1]
     assert found.passes == 4
     # 4 first digits and 16 pairs of digits of each question are all that there are.
@@ -131,35 +154,66 @@ def test_quantiles_are_nan_if_the_model_rules_out_every_number() -> None:
     with torch.no_grad():
         head.bias.zero_()[2:8] = -torch.inf
     model.lm_head = head
-    for options in ({"digits": 3}, {"digits": 1, "decimals": 1, "signed": True}, {}):
-        found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, **options)
-        assert found.values.isnan().all()
-        assert found.lower.isnan().all()
-        assert found.upper.isnan().all()
-        assert not found.exact.any()
-        assert not found.mass.any()
-        assert found.mode.isnan().all()
+    for width in (NumberFormat(3), NumberFormat(1, 1, True), None):
+        found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, format=width)
+        for table in (found.values, found.lower, found.upper, found.mean):
+            assert table.isnan().all()
+        assert not found.starts.any()
 
 
 def test_the_mean_is_the_average_of_equally_spaced_quantiles() -> None:
     model = make_model("t5", DIGITS.vocab_size).double()
-    spaced = [(k + 0.5) / 30 for k in range(30)]
-    found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, [0.9, *spaced], digits=2)
-    mean, error = found.mean(30)
+    found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, (0.9,), NumberFormat(2), walks=30)
+    ends = number_quantiles(model, batch_of(QUESTIONS), DIGITS, (1 / 60, 59 / 60), NumberFormat(2)).values
     for i, question in enumerate(QUESTIONS):
-        numbers, _ = fixed_width(next_token(model, torch.tensor(question)), texts_of(DIGITS), digits=2)
-        low, high = found.values[i, 1].item(), found.values[i, -1].item()
+        numbers, _ = fixed_width(next_token(model, torch.tensor(question)), texts_of(DIGITS), NumberFormat(2))
+        low, high = ends[i].tolist()
         clipped = sum(p * min(max(x, low), high) for x, p in numbers.items())
-        assert abs(mean[i].item() - clipped) <= error[i].item()
-        assert 0 < error[i].item() <= (high - low) / 60 + 1e-9
-    with pytest.raises(ValueError, match=r"for k in range\(7\)"):
-        found.mean(7)
+        assert abs(found.mean[i].item() - clipped) <= found.mean_error[i].item()
+        assert 0 < found.mean_error[i].item() <= (high - low) / 60 + 1e-9
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_ends_is_the_probability_that_no_digits_follow_the_median(kind: str) -> None:
+    model = make_model(kind, DIGITS.vocab_size, seed=1)
+    found = number_quantiles(model, batch_of(QUESTIONS), DIGITS, format=NumberFormat(2))
+    for i, question in enumerate(QUESTIONS):
+        behind = next_token(model, torch.tensor(question))
+        written = [2 + int(digit) for digit in f"{found.values[i, 1]:02.0f}"]
+        logs, after = behind(written), behind([*written, 7])
+        digits = sum(math.exp(logs[token]) for token in range(2, 6))
+        pointed = math.exp(logs[7]) * sum(math.exp(after[token]) for token in range(2, 6))
+        assert found.ends[i].item() == approx(1 - digits - pointed, scale=1.0, tolerance=0.02)
+
+
+def test_a_number_that_hardly_starts_or_is_cut_off_is_a_warning() -> None:
+    probabilities = torch.full((4, 8), 1e-4)  # after each of: text, a digit, a comma, a space
+    model = FixedModel(probabilities, {0: 1, 1: 1, 2: 2, 3: 3})
+    digits = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: ",", 3: " "}, vocab_size=8)
+    probabilities[0, 3] = 1.0
+    probabilities[3, 0] = 1.0
+    probabilities[1, 1], probabilities[1, 7] = 0.5, 0.5
+    prompt = {"input_ids": torch.tensor([[7]])}
+    with pytest.warns(UnlikelyNumber, match=r"pass prefix_ids=\[3\] \(' '\)"):
+        number_quantiles(model, prompt, digits, format=NumberFormat(1))
+    with pytest.warns(UnlikelyNumber, match="further digits, a point or thousands"):
+        read = number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
+    assert read.starts.item() > 0.99
+    assert read.ends.item() == approx(0.5, 0.01)
+    probabilities[1, 1], probabilities[1, 2], probabilities[2, 0] = 0.0, 0.5, 1.0
+    with pytest.warns(UnlikelyNumber, match="further digits, a point or thousands"):
+        number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
+    probabilities[1, 2], probabilities[1, 7] = 0.0, 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
 
 
 def test_a_batch_takes_fewer_calls_than_a_loop() -> None:
-    model = make_model("t5", DIGITS.vocab_size)
+    model = make_model("t5", WHOLE.vocab_size)
     passes = {
-        number_quantiles(model, batch_of(QUESTIONS * count), DIGITS, digits=3).passes for count in (1, 5)
+        number_quantiles(model, batch_of(QUESTIONS * count), WHOLE, format=NumberFormat(3)).passes
+        for count in (1, 5)
     }
     assert passes == {4}
 
@@ -167,16 +221,11 @@ def test_a_batch_takes_fewer_calls_than_a_loop() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"quantiles": (0.5, 1.0), "digits": 3}, "above 0 and below 1"),
-        ({"quantiles": (), "digits": 3}, "one or more numbers"),
-        ({"digits": 0}, "digits of 1 or more"),
-        ({"digits": 12, "decimals": 9}, "at most 18 in total"),
-        ({"decimals": 2}, "pass digits="),
-        ({"signed": True}, "pass digits="),
-        ({"max_digits": 19}, "expected 1 to 18"),
-        ({"rtol": -1.0}, "expected 0 or more"),
-        ({"rows_per_pass": 0}, "expected 1 or more"),
-        ({"max_rows": 0}, "expected 1 or more"),
+        ({"quantiles": (0.5, 1.0)}, "above 0 and below 1"),
+        ({"quantiles": ()}, "one or more numbers"),
+        ({"format": NumberFormat(12, 9)}, "at most 18 in total"),
+        ({"rows_per_pass": 0}, "expected rows_per_pass of 1 or more"),
+        ({"walks": 32}, r"walks=32: 1.6 of them .* pass walks=80"),
     ],
 )
 def test_impossible_options_are_errors(options: dict[str, Any], message: str) -> None:
@@ -188,39 +237,35 @@ def test_impossible_options_are_errors(options: dict[str, Any], message: str) ->
 @pytest.mark.parametrize(
     ("tokens", "width", "message"),
     [
-        ({2: "12", 3: "34"}, {"digits": 3}, "cannot write numbers of 3 digits"),
-        ({2: "1", 3: "2"}, {"digits": 1, "decimals": 1}, "a point and 1 decimals"),
-        ({2: "1", 3: "2", 4: "+"}, {"digits": 1, "signed": True}, "no minus sign"),
+        ({2: "12", 3: "34"}, NumberFormat(3), "cannot write numbers of 3 digits"),
+        ({2: "1", 3: "2"}, NumberFormat(1, 1), "a point and 1 decimals"),
+        ({2: "1", 3: "2", 4: "+"}, NumberFormat(1, signed=True), "no minus sign"),
     ],
 )
 def test_a_width_that_the_vocabulary_cannot_write_is_an_error(
-    tokens: dict[int, str], width: dict[str, Any], message: str
+    tokens: dict[int, str], width: NumberFormat, message: str
 ) -> None:
     vocabulary = NumberVocabulary.from_mapping(tokens, vocab_size=12)
     with pytest.raises(ValueError, match=message):
-        number_quantiles(make_model("t5", 12), batch_of(QUESTIONS), vocabulary, **width)
+        number_quantiles(make_model("t5", 12), batch_of(QUESTIONS), vocabulary, format=width)
 
 
 def test_tokens_that_lead_to_a_dead_end_are_masked() -> None:
     # Behind "1" or "2", a number of three digits needs "34"; two tokens of two digits are too long.
     vocabulary = NumberVocabulary.from_mapping({2: "1", 3: "2", 4: "34"}, vocab_size=12)
     model = make_model("llama", 12)
-    found = number_quantiles(model, batch_of(QUESTIONS), vocabulary, QUANTILES, digits=3)
-    check_against_all_numbers(model, vocabulary, {"digits": 3}, found, DISTRIBUTION[torch.float32])
+    found = number_quantiles(model, batch_of(QUESTIONS), vocabulary, QUANTILES, format=NumberFormat(3))
+    check_against_all_numbers(model, vocabulary, NumberFormat(3), found, DISTRIBUTION[torch.float32])
 
 
 def test_unsupported_models_and_inputs_are_errors() -> None:
     model, inputs = make_model("llama", DIGITS.vocab_size), batch_of(QUESTIONS)
     with pytest.raises(TypeError, match="return_tensors='pt'"):
-        number_quantiles(model, inputs["input_ids"], DIGITS, digits=3)  # type: ignore[arg-type]
+        number_quantiles(model, inputs["input_ids"], DIGITS, format=NumberFormat(3))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="labels"):
-        number_quantiles(model, {**inputs, "labels": inputs["input_ids"]}, DIGITS, digits=3)
+        number_quantiles(model, {**inputs, "labels": inputs["input_ids"]}, DIGITS, format=NumberFormat(3))
     with pytest.raises(ValueError, match=r"call model\.eval"):
-        number_quantiles(model.train(), inputs, DIGITS, digits=3)
+        number_quantiles(model.train(), inputs, DIGITS, format=NumberFormat(3))
     model.eval()
     with pytest.raises(ValueError, match="12 wide"):
-        number_quantiles(model, inputs, SPELLINGS, digits=3)
-    model.config.eos_token_id = model.generation_config.eos_token_id = None
-    with pytest.raises(ValueError, match="Pass eos_token_id"):
-        number_quantiles(model, inputs, DIGITS, digits=3)
-    assert number_quantiles(model, inputs, DIGITS, digits=3, eos_token_id=[END, PAD]).values.isfinite().all()
+        number_quantiles(model, inputs, SPELLINGS, format=NumberFormat(3))

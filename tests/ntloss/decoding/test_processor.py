@@ -12,10 +12,13 @@ from torch import Tensor
 
 from ntloss import NumberVocabulary
 from ntloss.decoding import QuantileLogitsProcessor, number_quantiles
+from ntloss.numbers import NumberFormat
+
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumber")
 
 QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
 DIGITS = NumberVocabulary.from_mapping({2 + d: str(d) for d in range(4)} | {6: "-", 7: "."}, vocab_size=12)
-FORMATS: list[dict[str, Any]] = [{"digits": 3}, {"digits": 2, "decimals": 1, "signed": True}]
+FORMATS = [NumberFormat(3), NumberFormat(2, 1, True)]
 
 
 def generate(model: Any, inputs: dict[str, Tensor], processor: Any, **options: Any) -> list[float]:
@@ -27,25 +30,25 @@ def generate(model: Any, inputs: dict[str, Tensor], processor: Any, **options: A
     return [float("".join(texts[token] for token in row)) for row in rows]
 
 
-def processor_for(model: Any, inputs: dict[str, Tensor], quantile: float, **width: Any) -> Any:
+def processor_for(model: Any, inputs: dict[str, Tensor], quantile: float, width: NumberFormat) -> Any:
     length = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[-1]
-    return QuantileLogitsProcessor(DIGITS, quantile, prompt_length=length, eos_token_id=END, **width)
+    return QuantileLogitsProcessor(DIGITS, quantile, width, prompt_length=length, eos_token_id=END)
 
 
 @pytest.mark.parametrize("width", FORMATS, ids=str)
 @pytest.mark.parametrize("kind", ["t5", "llama", "gpt2", "mamba"])
-def test_generate_writes_the_quantiles_of_number_quantiles(kind: str, width: dict[str, Any]) -> None:
+def test_generate_writes_the_quantiles_of_number_quantiles(kind: str, width: NumberFormat) -> None:
     model, inputs = make_model(kind, DIGITS.vocab_size, seed=1).double(), batch_of(QUESTIONS)
     for quantile in (0.1, 0.5, 0.9):
-        processor = processor_for(model, inputs, quantile, **width)
-        walked = number_quantiles(model, inputs, DIGITS, (quantile,), **width).values.squeeze(-1)
+        processor = processor_for(model, inputs, quantile, width)
+        walked = number_quantiles(model, inputs, DIGITS, (quantile,), width).values.squeeze(-1)
         assert generate(model, inputs, processor) == walked.tolist()
 
 
 def test_a_processor_can_be_reused() -> None:
     model = make_model("t5", DIGITS.vocab_size, seed=1)
     inputs, other = batch_of(QUESTIONS), batch_of([[5, 3], [9]])
-    processor = processor_for(model, inputs, 0.3, digits=3)
+    processor = processor_for(model, inputs, 0.3, NumberFormat(3))
     first = generate(model, inputs, processor)
     assert len(generate(model, other, processor)) == 2
     assert generate(model, inputs, processor) == first
@@ -55,7 +58,7 @@ def test_rows_of_a_batch_keep_separate_states() -> None:
     # One row writes a minus, the other none, so that they are at different places afterwards.
     vocabulary = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: "-"}, vocab_size=4)
     processor = QuantileLogitsProcessor(
-        vocabulary, 0.3, digits=1, signed=True, prompt_length=2, eos_token_id=3
+        vocabulary, 0.3, NumberFormat(1, signed=True), prompt_length=2, eos_token_id=3
     )
     probabilities = torch.tensor([[0.1, 0.1, 0.8, 0.0], [0.2, 0.7, 0.1, 0.0]])
     prompt = torch.zeros(2, 2, dtype=torch.int64)
@@ -69,7 +72,7 @@ def test_rows_of_a_batch_keep_separate_states() -> None:
 
 def test_two_likely_spellings_of_a_digit_are_an_error() -> None:
     vocabulary = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: " 2", 3: "3"}, vocab_size=5)
-    processor = QuantileLogitsProcessor(vocabulary, 0.5, digits=1, prompt_length=1, eos_token_id=4)
+    processor = QuantileLogitsProcessor(vocabulary, 0.5, NumberFormat(1), prompt_length=1, eos_token_id=4)
     prompt = torch.zeros(1, 1, dtype=torch.int64)
     with pytest.raises(ValueError, match="row 0 can write its number with and without"):
         processor(prompt, torch.tensor([[0.4, 0.1, 0.2, 0.3, 0.0]]).log())
@@ -84,7 +87,7 @@ def test_a_positive_number_is_written_with_a_plus_if_the_model_writes_one(
 ) -> None:
     vocabulary = NumberVocabulary.from_mapping({0: "1", 1: "-", 2: "+"}, vocab_size=4)
     processor = QuantileLogitsProcessor(
-        vocabulary, 0.9, digits=1, signed=True, prompt_length=1, eos_token_id=3
+        vocabulary, 0.9, NumberFormat(1, signed=True), prompt_length=1, eos_token_id=3
     )
     prompt = torch.zeros(1, 1, dtype=torch.int64)
     assert processor(prompt, torch.tensor([[bare, 0.3, plus, 0.0]]).log()).argmax().item() == token
@@ -93,7 +96,7 @@ def test_a_positive_number_is_written_with_a_plus_if_the_model_writes_one(
 def test_a_plus_beside_no_sign_is_an_error() -> None:
     vocabulary = NumberVocabulary.from_mapping({0: "1", 1: "-", 2: "+"}, vocab_size=4)
     processor = QuantileLogitsProcessor(
-        vocabulary, 0.9, digits=1, signed=True, prompt_length=1, eos_token_id=3
+        vocabulary, 0.9, NumberFormat(1, signed=True), prompt_length=1, eos_token_id=3
     )
     prompt = torch.zeros(2, 1, dtype=torch.int64)
     with pytest.raises(ValueError, match="row 1 can write its number with and without a plus"):
@@ -101,7 +104,7 @@ def test_a_plus_beside_no_sign_is_an_error() -> None:
 
 
 def test_a_row_that_rules_out_every_number_ends() -> None:
-    processor = QuantileLogitsProcessor(DIGITS, 0.5, digits=2, prompt_length=1, eos_token_id=END)
+    processor = QuantileLogitsProcessor(DIGITS, 0.5, NumberFormat(2), prompt_length=1, eos_token_id=END)
     scores = torch.zeros(1, 12)
     scores[:, 2:8] = -torch.inf
     assert processor(torch.zeros(1, 1, dtype=torch.int64), scores).argmax().item() == END
@@ -114,19 +117,19 @@ def test_a_row_that_rules_out_every_number_ends() -> None:
 def test_beams_and_sampling_are_refused(kind: str, options: dict[str, Any]) -> None:
     model, inputs = make_model(kind, DIGITS.vocab_size), batch_of(QUESTIONS)
     with pytest.raises(ValueError, match="num_beams=1 and do_sample=False"):
-        generate(model, inputs, processor_for(model, inputs, 0.5, digits=3), **options)
+        generate(model, inputs, processor_for(model, inputs, 0.5, NumberFormat(3)), **options)
 
 
 def test_sampling_that_the_models_own_settings_ask_for_is_refused() -> None:
     model, inputs = make_model("llama", DIGITS.vocab_size), batch_of(QUESTIONS)
     model.generation_config.do_sample = True
     with pytest.raises(ValueError, match="do_sample=True: the processor chooses"):
-        generate(model, inputs, processor_for(model, inputs, 0.5, digits=3))
-    assert generate(model, inputs, processor_for(model, inputs, 0.5, digits=3), do_sample=False)
+        generate(model, inputs, processor_for(model, inputs, 0.5, NumberFormat(3)))
+    assert generate(model, inputs, processor_for(model, inputs, 0.5, NumberFormat(3)), do_sample=False)
 
 
 def test_rows_that_were_sampled_or_reordered_are_refused() -> None:
-    processor = QuantileLogitsProcessor(DIGITS, 0.5, digits=2, prompt_length=1, eos_token_id=END)
+    processor = QuantileLogitsProcessor(DIGITS, 0.5, NumberFormat(2), prompt_length=1, eos_token_id=END)
     prompt, scores = torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 12)
     scores[0, 2] = scores[1, 4] = 9.0  # the rows write 0 and 2
     written = processor(prompt, scores).argmax(-1)[:, None]
@@ -141,24 +144,23 @@ def test_rows_that_were_sampled_or_reordered_are_refused() -> None:
     ("tokens", "options", "message"),
     [
         ({0: "1"}, {"quantile": 0.0}, "above 0 and below 1"),
-        ({0: "1"}, {"digits": 0}, "digits of 1 or more"),
         ({0: "1", 1: "12"}, {}, "digit_level=True"),
-        ({0: "1", 1: "-1", 2: "-"}, {"signed": True}, "digit_level=True"),
-        ({0: "1"}, {"decimals": 1}, "cannot write"),
+        ({0: "1", 1: "-1", 2: "-"}, {"format": NumberFormat(2, signed=True)}, "digit_level=True"),
+        ({0: "1"}, {"format": NumberFormat(2, 1)}, "cannot write"),
     ],
 )
 def test_a_format_that_the_vocabulary_cannot_write_is_an_error(
     tokens: Any, options: dict[str, Any], message: str
 ) -> None:
     vocabulary = NumberVocabulary.from_mapping(tokens, vocab_size=3)
-    given: dict[str, Any] = {"quantile": 0.5, "digits": 2, **options}
+    given: dict[str, Any] = {"quantile": 0.5, "format": NumberFormat(2), **options}
     with pytest.raises(ValueError, match=message):
         QuantileLogitsProcessor(vocabulary, prompt_length=1, eos_token_id=2, **given)
 
 
 def test_a_wrong_prompt_length_is_an_error() -> None:
     model, inputs = make_model("llama", DIGITS.vocab_size), batch_of(QUESTIONS)
-    processor = QuantileLogitsProcessor(DIGITS, 0.5, digits=3, prompt_length=1, eos_token_id=END)
+    processor = QuantileLogitsProcessor(DIGITS, 0.5, NumberFormat(3), prompt_length=1, eos_token_id=END)
     with pytest.raises(ValueError, match="Pass prompt_length="):
         generate(model, inputs, processor)
 

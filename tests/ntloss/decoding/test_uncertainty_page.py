@@ -17,7 +17,8 @@ SNIPPETS = snippets("docs/uncertainty.md")
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
     vocabulary = NumberVocabulary.from_mapping({2 + d: str(d) for d in range(10)}, vocab_size=14)
-    names = {
+    names: dict[str, Any] = {
+        "torch": torch,
         "model": make_model("t5", 14).double(),
         "inputs": batch_of([[3, 4], [9, 8, 7], [5]] * 4),
         "vocabulary": vocabulary,
@@ -33,9 +34,10 @@ def test_all_snippets_of_the_page_run(names: dict[str, Any]) -> None:
     assert {"read", "found", "mean", "written", "margin"} <= set(names)
 
 
-def test_quantiles_are_in_order_and_brackets_hold(names: dict[str, Any]) -> None:
+def test_quantiles_are_in_order_and_bounds_hold(names: dict[str, Any]) -> None:
     assert ((names["low"] <= names["median"]) & (names["median"] <= names["high"])).all()
-    assert (names["found"].lower <= names["found"].upper).all()
+    assert (names["found"].lower <= names["found"].values).all()
+    assert (names["found"].values <= names["found"].upper).all()
     assert (names["error"] > 0).all()
 
 

@@ -127,7 +127,7 @@ class TestFromMapping:
         assert dict(vocabulary.sign_ids) == {1: -1, 4: -1, 0: 1}
 
     @pytest.mark.parametrize(
-        "text", ["abc", "", " ", "\n4", "4\n", "- ", " .", "１", "²", "nan", "inf", "1e400", "1_000", "1,000"]
+        "text", ["abc", "", "\n4", "4\n", "- ", " .", "１", "²", "nan", "inf", "1e400", "1_000", "1,000"]
     )
     def test_a_text_that_is_not_a_number_is_an_error(self, text: str) -> None:
         with pytest.raises(
@@ -145,7 +145,7 @@ class TestFromMapping:
         mapping = {0: text, 1: "1"}
         if abs(value) <= torch.finfo(torch.float32).max and "_" not in text:
             assert NumberVocabulary.from_mapping(mapping, vocab_size=2).values == (value, 1.0)
-        elif text in (".", "-", "+"):
+        elif text in (".", "-", "+", "e", "E"):
             assert NumberVocabulary.from_mapping(mapping, vocab_size=2).values == (1.0,)
         else:
             with pytest.raises(ValueError, match="token 0"):
@@ -153,7 +153,7 @@ class TestFromMapping:
 
     @given(text=st.text(min_size=1, max_size=3))
     def test_digits_of_other_scripts_are_an_error(self, text: str) -> None:
-        assume(not text.isascii())
+        assume(not text.isascii() and text not in "€£¥")
         with pytest.raises(ValueError, match="token 0"):
             NumberVocabulary.from_mapping({0: text, 1: "1"}, vocab_size=2)
 

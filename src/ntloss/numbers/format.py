@@ -1,0 +1,288 @@
+"""How numbers are written: with a fixed number of digits, or with any; and which tokens write them.
+
+A number of fixed width is a row of slots: a sign (if signed), the digits, and with decimals a point and
+further digits. A token fills one or more slots, so the tokens that may follow depend only on the slot that is
+reached. Numbers of any length follow the rule of `ntloss.numbers.parse_numbers`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ntloss.numbers.parsing import THOUSANDS, grammar
+from ntloss.numbers.vocabulary import NumberVocabulary
+
+# Characters of a slot; a character's index is its code, below CODES.
+SIGN, DIGIT, POINT = "-+", "0123456789", "."
+MINUS, PLUS = 0, 1
+CODES = 10
+_MAX_DIGITS = 12
+_PLAIN = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
+
+
+class SlotTokens(NamedTuple):
+    """The tokens that may begin at a slot, all of which lead to a complete number.
+
+    Args:
+        token_ids: `[allowed]`.
+        lengths: `[allowed]`, number of slots that each token fills.
+        codes: `[allowed, longest]`, code of each slot that it fills, then -1.
+        one_hot: `[longest, allowed, CODES]`, float64, the same codes, one-hot; zeros after the last.
+    """
+
+    token_ids: Tensor
+    lengths: Tensor
+    codes: Tensor
+    one_hot: Tensor
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """How numbers are written: padded to one width if `digits` is given, otherwise with any length.
+
+    Args:
+        digits: digits before the point, 1 or more. None (default): numbers of any length, with any sign,
+            decimals and exponent.
+        decimals: fixed width: digits after the point. Default: 0, no point.
+        signed: fixed width: whether numbers begin with a sign. Default: False, no number is negative.
+        max_digits: any length: most digits of a number; further decimals are cut off, and numbers of 10 to
+            this power or more are not counted. Default: 12.
+        thousands: any length: the separator of thousands, `","` (default), `" "`, `"."` (the decimal point is
+            then a comma), or `""` for none. Numbers of fixed width have none.
+
+    Raises:
+        ValueError: an option is out of range, or does not apply.
+
+    Example:
+        >>> padded = NumberFormat(digits=3, decimals=1, signed=True)
+        >>> padded.write("-12.5"), padded.write("7"), padded.read("+007.0")
+        ('-012.5', '+007.0', Decimal('7.0'))
+    """
+
+    digits: int | None = None
+    decimals: int = 0
+    signed: bool = False
+    max_digits: int = _MAX_DIGITS
+    thousands: str = THOUSANDS
+
+    def __post_init__(self) -> None:
+        if self.digits is None:
+            if self.decimals or self.signed:
+                raise ValueError(
+                    f"decimals={self.decimals}, signed={self.signed} apply to a fixed width only: pass "
+                    "digits=<digits before the point>. Numbers of any length have any sign and decimals."
+                )
+            if not 1 <= self.max_digits <= 300:
+                raise ValueError(f"max_digits={self.max_digits}: expected 1 to 300")
+            grammar(self.thousands)
+        elif self.digits < 1 or self.decimals < 0:
+            raise ValueError(
+                f"digits={self.digits}, decimals={self.decimals}: expected digits of 1 or more, and decimals "
+                "of 0 or more"
+            )
+        elif (self.max_digits, self.thousands) != (_MAX_DIGITS, THOUSANDS):
+            raise ValueError(
+                f"max_digits={self.max_digits}, thousands={self.thousands!r} apply to numbers of any length "
+                "only: omit them, or digits"
+            )
+
+    @classmethod
+    def of(
+        cls, numbers: Iterable[str], digits: int | None = None, decimals: int | None = None
+    ) -> NumberFormat:
+        """Choose the smallest fixed width that fits all numbers, with signs if any is negative.
+
+        Args:
+            numbers: numbers in plain text; at least one.
+            digits: digits before the point. Default: as many as the numbers need.
+            decimals: digits after the point. Default: as many as the numbers need.
+
+        Returns:
+            The format.
+
+        Raises:
+            ValueError: there are no numbers, a text is not a single number, or one does not fit the given
+                digits or decimals.
+
+        Example:
+            >>> NumberFormat.of(["7", "-12.5", "120"]).write("7")
+            '+007.0'
+        """
+        longest: dict[int, Decimal] = {}  # the number with the most digits before and after the point
+        signed = False
+        for text in numbers:
+            number = _parse(text)
+            signed |= number < 0
+            for i, count in enumerate(_count_digits(number)):
+                if i not in longest or count > _count_digits(longest[i])[i]:
+                    longest[i] = number
+        if not longest:
+            raise ValueError("there are no numbers: expected at least one")
+        needed = [_count_digits(longest[i])[i] for i in range(2)]
+        found = cls(digits or needed[0], needed[1] if decimals is None else decimals, signed)
+        for number in longest.values():
+            found.write(f"{number:f}")
+        return found
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Fixed width: the characters that may be at each position."""
+        if self.digits is None:
+            raise ValueError("numbers of any length have no slots: expected a format with digits")
+        fraction = (POINT, *(DIGIT,) * self.decimals) if self.decimals else ()
+        return (SIGN,) * self.signed + (DIGIT,) * self.digits + fraction
+
+    def write(self, number: str) -> str:
+        """Write a number in plain text, such as `-12.5`, with fixed width; no digit is rounded.
+
+        Raises:
+            ValueError: the text is not a single number, or does not fit.
+        """
+        parsed = _parse(number)
+        if reason := self._misfit(parsed):
+            raise ValueError(f"{number.strip()[:80]!r} does not fit the number format: {reason}")
+        return f"{parsed:{'+' if self.signed else ''}0{len(self.slots)}.{self.decimals}f}"
+
+    def fits(self, number: str) -> bool:
+        """Return whether a text is a single number that this format can write."""
+        return _PLAIN.fullmatch(number.strip()) is not None and self._misfit(_parse(number)) is None
+
+    def read(self, text: str) -> Decimal:
+        """Read a number of fixed width, as `write` returns it.
+
+        Raises:
+            ValueError: the text is not in this format.
+        """
+        slots = self.slots
+        if len(text) != len(slots) or any(c not in slot for c, slot in zip(text, slots, strict=True)):
+            raise ValueError(
+                f"{text[:80]!r} is not in the number format: expected a text as {self} writes it"
+            )
+        return _parse(text)
+
+    def _misfit(self, number: Decimal) -> str | None:
+        digits, decimals = _count_digits(number)
+        if digits > len(self.slots) - self.signed - bool(self.decimals) - self.decimals:
+            return f"it has {digits} digits before the point; expected at most {self.digits}"
+        if decimals > self.decimals:
+            return f"it has {decimals} digits after the point; expected at most {self.decimals}"
+        if number < 0 and not self.signed:
+            return "it is negative; expected no negative number"
+        return None
+
+    def tokens(
+        self, vocabulary: NumberVocabulary, optional_plus: bool = True
+    ) -> list[list[tuple[int, tuple[int, ...]]]]:
+        """List the tokens that may begin at each slot, and the codes that they write.
+
+        Args:
+            vocabulary: the number tokens; those that it leaves out are not used.
+            optional_plus: whether a number without a sign is positive, in a signed format. Default: True.
+
+        Returns:
+            For each slot, pairs of a token id and the index of each of its characters in its slot. All
+            tokens lead to a complete number.
+
+        Raises:
+            ValueError: the vocabulary cannot write such numbers.
+
+        Example:
+            >>> digits = NumberVocabulary.from_mapping({1: "1", 2: "2", 3: "12"}, vocab_size=4)
+            >>> NumberFormat(digits=2).tokens(digits)
+            [[(1, (1,)), (2, (2,)), (3, (1, 2))], [(1, (1,)), (2, (2,))]]
+        """
+        slots = self.slots
+        texts = [
+            *((t.token_id, t.text.removeprefix(" "), t.starts_number) for t in vocabulary.tokens),
+            *((i, "-" if factor < 0 else "+", True) for i, factor in vocabulary.sign_ids.items()),
+            *((i, ".", False) for i in vocabulary.point_ids),
+        ]
+        if self.signed and not any(text.startswith("-") for _, text, _ in texts):
+            raise ValueError(
+                "signed=True, but the vocabulary has no minus sign. Add one, or pass signed=False."
+            )
+        found: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in slots]
+        ends = {len(slots)}  # from which a number can be completed
+        for slot in reversed(range(len(slots))):
+            for token, text, starts in texts:
+                implied = "+" if optional_plus and slots[slot] == SIGN and text[0] not in SIGN else ""
+                codes = _encode(implied + text, slots[slot:])
+                if codes and not (starts and slot) and slot + len(codes) in ends:
+                    found[slot].append((token, codes))
+            ends |= {slot} if found[slot] else set()
+        if 0 not in ends:
+            fraction = f", a point and {self.decimals} decimals" if self.decimals else ""
+            raise ValueError(
+                f"the vocabulary cannot write numbers of {self.digits} digits{fraction}: no sequence of its "
+                f"{len(vocabulary.tokens)} number tokens and {len(vocabulary.point_ids)} points is one. Pass "
+                "a vocabulary with the ten digits (and '.' for decimals)."
+            )
+        return found
+
+    def tables(self, vocabulary: NumberVocabulary, device: torch.device) -> list[SlotTokens | None]:
+        """Make tables of the tokens that may begin at each slot; see `tokens`. None where none can."""
+        return [_table(tokens, device) if tokens else None for tokens in self.tokens(vocabulary)]
+
+    def masks(self, vocabulary: NumberVocabulary) -> tuple[Tensor, Tensor]:
+        """Make masks of the tokens that continue a number of fixed width, with all of its signs.
+
+        Args:
+            vocabulary: see `tokens`.
+
+        Returns:
+            Whether each token may begin at each slot, `[slots, vocab]`, bool; and the number of slots that
+            each token fills, `[vocab]`.
+
+        Raises:
+            ValueError: the vocabulary cannot write such numbers.
+
+        Example:
+            >>> digits = NumberVocabulary.from_mapping({1: "1", 2: "2", 3: "12"}, vocab_size=4)
+            >>> NumberFormat(digits=2).masks(digits)[0].int()
+            tensor([[0, 1, 1, 1],
+                    [0, 1, 1, 0]], dtype=torch.int32)
+        """
+        allowed = torch.zeros(len(self.slots), vocabulary.vocab_size, dtype=torch.bool)
+        lengths = torch.zeros(vocabulary.vocab_size, dtype=torch.long)
+        for slot, tokens in enumerate(self.tokens(vocabulary, optional_plus=False)):
+            for token, codes in tokens:
+                allowed[slot, token], lengths[token] = True, len(codes)
+        return allowed, lengths
+
+
+def _encode(text: str, slots: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the index of each character in its slot; nothing if the text does not fit."""
+    codes = tuple(slot.find(character) for slot, character in zip(slots, text, strict=False))
+    return codes if len(codes) == len(text) and min(codes) >= 0 else ()
+
+
+def _table(tokens: list[tuple[int, tuple[int, ...]]], device: torch.device) -> SlotTokens:
+    longest = max(len(codes) for _, codes in tokens)
+    codes = torch.tensor([[*codes, *[-1] * (longest - len(codes))] for _, codes in tokens], device=device)
+    one_hot = F.one_hot(codes.clamp(min=0), CODES).double() * (codes >= 0)[..., None]
+    return SlotTokens(
+        torch.tensor([token for token, _ in tokens], device=device),
+        (codes >= 0).sum(-1),
+        codes,
+        one_hot.transpose(0, 1),
+    )
+
+
+def _parse(text: str) -> Decimal:
+    if _PLAIN.fullmatch(text.strip()) is None:
+        raise ValueError(f"{text.strip()[:80]!r} is not a single number in plain digits, such as -12.5")
+    return Decimal(text.strip()) or Decimal(0)  # one zero, without a sign
+
+
+def _count_digits(number: Decimal) -> tuple[int, int]:
+    """Return how many digits a number needs before the point, at least one, and after it."""
+    whole, _, decimals = f"{number.copy_abs():f}".partition(".")
+    return len(whole), len(decimals.rstrip("0"))

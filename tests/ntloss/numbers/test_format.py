@@ -1,0 +1,129 @@
+"""Numbers written with fixed width, read back, and the options of a format."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ntloss.numbers import NumberFormat
+
+
+@st.composite
+def plain_numbers(draw):
+    """Draw a number without leading zeros, and without trailing zeros after the point."""
+    whole = str(draw(st.integers(0, 10**30)))
+    decimals = draw(st.text("0123456789", max_size=20)).rstrip("0")
+    text = whole + ("." + decimals if decimals else "")
+    return "-" + text if draw(st.booleans()) and set(text) != {"0"} else text
+
+
+@given(st.lists(plain_numbers(), min_size=1))
+def test_all_numbers_have_the_same_length_and_are_read_back_exactly(numbers):
+    number_format = NumberFormat.of(numbers)
+    for number in numbers:
+        written = number_format.write(number)
+        assert len(written) == len(number_format.slots)
+        assert all(c in slot for c, slot in zip(written, number_format.slots, strict=True))
+        assert number_format.read(written) == Decimal(number)
+
+
+@given(st.lists(plain_numbers().map(lambda text: text.lstrip("-")), min_size=1))
+def test_padded_texts_sort_like_their_numbers(numbers):
+    number_format = NumberFormat.of(numbers)
+    by_text = sorted(numbers, key=number_format.write)
+    assert [Decimal(n) for n in by_text] == sorted(Decimal(n) for n in numbers)
+
+
+@given(plain_numbers(), st.integers(1, 32), st.integers(0, 22), st.booleans())
+def test_a_number_is_written_only_if_no_digit_is_lost(number, width, decimals, signed):
+    number_format = NumberFormat(width, decimals, signed)
+    whole, _, after = number.lstrip("-").partition(".")
+    fits = len(whole) <= width and len(after) <= decimals and (signed or number[0] != "-")
+    assert number_format.fits(number) == fits
+    if fits:
+        assert number_format.read(number_format.write(number)) == Decimal(number)
+    else:
+        with pytest.raises(ValueError, match=f"'{number}' does not fit"):
+            number_format.write(number)
+
+
+@pytest.mark.parametrize(
+    ("answers", "written"),
+    [
+        (["188", "7", "0"], ["188", "007", "000"]),
+        (["188", "-7", "0"], ["+188", "-007", "+000"]),
+        (["0.5", "12", "-0.25"], ["+00.50", "+12.00", "-00.25"]),
+        (["0", "-0", "-0.0"], ["0", "0", "0"]),
+        ([" 007 ", "+12", "2.50"], ["07.0", "12.0", "02.5"]),
+    ],
+)
+def test_answers_are_padded_to_the_smallest_common_format(answers, written):
+    number_format = NumberFormat.of(answers)
+    assert [number_format.write(answer) for answer in answers] == written
+
+
+def test_both_zeros_are_read_as_zero():
+    number_format = NumberFormat(2, 1, True)
+    assert {number_format.read(text) for text in ("+00.0", "-00.0")} == {Decimal(0)}
+
+
+def test_width_and_places_can_be_given():
+    number_format = NumberFormat.of(["7", "-12"], digits=4, decimals=2)
+    assert [number_format.write(number) for number in ("7", "-12")] == ["+0007.00", "-0012.00"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"digits": 3}, "'-1234' does not fit .* 4 digits before the point; expected at most 3"),
+        ({"decimals": 1}, "'0.125' does not fit .* 3 digits after the point; expected at most 1"),
+    ],
+)
+def test_a_training_answer_that_does_not_fit_is_an_error_that_names_it(given, expected):
+    with pytest.raises(ValueError, match=expected):
+        NumberFormat.of(["7", "-1234", "0.125", "20"], **given)
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "a dog | 2 cats", "2 + 3 = 5\n#### 5", "1,000", "1e3", "٣", "1 2", "."]
+)
+def test_an_answer_that_is_not_a_single_number_is_an_error(answer):
+    assert not NumberFormat(9, 9, True).fits(answer)
+    with pytest.raises(ValueError, match="is not a single number"):
+        NumberFormat.of(["1", answer])
+
+
+def test_a_format_needs_training_answers():
+    with pytest.raises(ValueError, match="expected at least one"):
+        NumberFormat.of([])
+
+
+@pytest.mark.parametrize("text", ["12", "+012", "0.12", "01x", "٠١٢"])
+def test_a_text_in_another_format_is_not_read(text):
+    with pytest.raises(ValueError, match="is not in the number format"):
+        NumberFormat(3).read(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"digits": 0}, "digits of 1 or more"),
+        ({"decimals": 2}, "pass digits="),
+        ({"signed": True}, "pass digits="),
+        ({"max_digits": 0}, "expected 1 to 300"),
+        ({"thousands": "'"}, "expected ',', ' ', '.' or ''"),
+        ({"digits": 3, "thousands": ""}, "apply to numbers of any length only"),
+    ],
+)
+def test_options_that_do_not_apply_are_errors(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        NumberFormat(**options)
+
+
+def test_numbers_of_any_length_are_not_padded() -> None:
+    with pytest.raises(ValueError, match="expected a format with digits"):
+        NumberFormat().write("7")
