@@ -105,6 +105,13 @@ class TrueModel:
     def __call__(self, **inputs: Any) -> Any:
         return self.forward(**inputs)
 
+    def named_modules(self) -> tuple[()]:
+        """It has none."""
+        return ()
+
+    def get_output_embeddings(self) -> None:
+        """It has no head."""
+
     def forward(self, input_ids: Tensor, past_key_values: Any = None, **unused: Any) -> Any:
         texts = input_ids
         if past_key_values is not None:

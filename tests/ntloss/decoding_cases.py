@@ -85,6 +85,13 @@ class FixedModel:
     def __call__(self, **inputs: Any) -> Any:
         return self.forward(**inputs)
 
+    def named_modules(self) -> tuple[()]:
+        """It has none."""
+        return ()
+
+    def get_output_embeddings(self) -> None:
+        """It has no head."""
+
     def forward(self, input_ids: Tensor, past_key_values: Any = None, **unused: Any) -> Any:
         """Run like a model of transformers; the cache is empty."""
         layer = SimpleNamespace(keys=None)

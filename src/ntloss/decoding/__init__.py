@@ -3,7 +3,8 @@
 Greedy decoding picks the most likely token at each step. If errors are measured by distance, the median is a
 better answer, and two further quantiles form an interval.
 
-    read = number_quantiles(model, tokenizer(questions, return_tensors="pt"), vocabulary, digits=3)
+    inputs = tokenizer(questions, return_tensors="pt")
+    read = number_quantiles(model, inputs, vocabulary, format=NumberFormat(digits=3))
     low, median, high = read.values.unbind(-1)
 
 Related work: Lukasik et al., "Regression-aware inference with LLMs", 2024 (sampled candidates); Song and

@@ -288,23 +288,6 @@ def _first_position(inner: nn.Module) -> int:
     return 0
 
 
-def end_tokens(model: Any, eos_token_id: int | Sequence[int] | None) -> list[int]:
-    """Return the tokens that end a text: those given, or else the model's.
-
-    Raises:
-        ValueError: neither is known.
-    """
-    model = _innermost(model)
-    for source in (None, getattr(model, "generation_config", None), model.config):
-        given = eos_token_id if source is None else getattr(source, "eos_token_id", None)
-        if given is not None:
-            return [given] if isinstance(given, int) else list(given)
-    raise ValueError(
-        "the token that ends a text is not known: the model's configuration has no eos_token_id. "
-        "Pass eos_token_id=tokenizer.eos_token_id."
-    )
-
-
 def _map_rows(held: Any, take: Callable[[Tensor], Tensor], count: int) -> Any:
     """Copy a cache of `count` rows, applying `take` to each of its tensors."""
     if isinstance(held, Tensor):

@@ -13,6 +13,7 @@ from tolerances import DISTRIBUTION, assert_close
 
 from ntloss import NumberVocabulary
 from ntloss.decoding import number_quantiles
+from ntloss.numbers import NumberFormat
 
 transformers = pytest.importorskip("transformers")
 
@@ -87,9 +88,9 @@ def make(name: str, **options: Any) -> Any:
 
 def check(plain: Any, model: Any, side: str = "left", precision: torch.dtype = torch.float32) -> None:
     """The batch's quantiles against all numbers that the plain model writes behind each prompt alone."""
-    found = number_quantiles(model, batch_of(QUESTIONS, side), DIGITS, QUANTILES, digits=2)
+    found = number_quantiles(model, batch_of(QUESTIONS, side), DIGITS, QUANTILES, format=NumberFormat(2))
     for question, values in zip(QUESTIONS, found.values.tolist(), strict=True):
-        numbers, _ = fixed_width(next_token(plain, torch.tensor(question)), texts_of(DIGITS), digits=2)
+        numbers, _ = fixed_width(next_token(plain, torch.tensor(question)), texts_of(DIGITS), NumberFormat(2))
         for value, quantile in zip(values, QUANTILES, strict=True):
             assert_quantile(value, quantile, numbers, DISTRIBUTION[precision])
 
@@ -147,8 +148,8 @@ def test_a_family_that_cannot_be_padded_on_the_left_is_an_error() -> None:
     model = make("BartForCausalLM", **BART, is_decoder=True, is_encoder_decoder=False)
     with pytest.raises(ValueError, match="prompts of one length"):
         check(model, model)
-    found = number_quantiles(model, batch_of(QUESTIONS[:1]), DIGITS, (0.5,), digits=2)
-    numbers, _ = fixed_width(next_token(model, torch.tensor(QUESTIONS[0])), texts_of(DIGITS), digits=2)
+    found = number_quantiles(model, batch_of(QUESTIONS[:1]), DIGITS, (0.5,), format=NumberFormat(2))
+    numbers, _ = fixed_width(next_token(model, torch.tensor(QUESTIONS[0])), texts_of(DIGITS), NumberFormat(2))
     assert_quantile(found.values.item(), 0.5, numbers, DISTRIBUTION[torch.float32])
 
 
@@ -158,9 +159,9 @@ def test_models_without_a_cache_are_type_errors() -> None:
     )
     for model in (recurrent, make("OpenAIGPTLMHeadModel", **GPT)):
         with pytest.raises(TypeError, match="returned no cache"):
-            number_quantiles(model, batch_of(QUESTIONS[:1]), DIGITS, digits=2)
+            number_quantiles(model, batch_of(QUESTIONS[:1]), DIGITS, format=NumberFormat(2))
     with pytest.raises(TypeError, match="language model of transformers, given Linear"):
-        number_quantiles(torch.nn.Linear(1, 1).eval(), batch_of(QUESTIONS), DIGITS, digits=2)
+        number_quantiles(torch.nn.Linear(1, 1).eval(), batch_of(QUESTIONS), DIGITS, format=NumberFormat(2))
 
 
 def test_learned_prompts_of_peft_are_an_error() -> None:
@@ -168,7 +169,7 @@ def test_learned_prompts_of_peft_are_an_error() -> None:
     learned = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     model = peft.get_peft_model(make("LlamaForCausalLM"), learned).eval()
     with pytest.raises(TypeError, match="learned prompts"):
-        number_quantiles(model, batch_of(QUESTIONS), DIGITS, digits=2)
+        number_quantiles(model, batch_of(QUESTIONS), DIGITS, format=NumberFormat(2))
 
 
 def test_logits_that_are_nan_are_an_error() -> None:
@@ -176,7 +177,7 @@ def test_logits_that_are_nan_are_an_error() -> None:
     with torch.no_grad():
         model.get_input_embeddings().weight[8] = torch.nan
     with pytest.raises(ValueError, match=r"NaN for prompts \[2\]"):
-        number_quantiles(model, batch_of(QUESTIONS), DIGITS, digits=2)
+        number_quantiles(model, batch_of(QUESTIONS), DIGITS, format=NumberFormat(2))
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -184,7 +185,7 @@ def test_a_bfloat16_models_own_logits_stay_in_bfloat16(compiled: bool) -> None:
     torch._dynamo.reset()
     model = make("LlamaForCausalLM").to(torch.bfloat16)
     used = torch.compile(model, backend="eager") if compiled else model
-    number_quantiles(used, batch_of(QUESTIONS), DIGITS, QUANTILES, digits=2)
+    number_quantiles(used, batch_of(QUESTIONS), DIGITS, QUANTILES, format=NumberFormat(2))
     with torch.no_grad():
         assert used(**batch_of(QUESTIONS)).logits.dtype == torch.bfloat16
     assert not model.lm_head._forward_hooks
@@ -199,6 +200,8 @@ def test_rounding_logits_to_bfloat16_does_not_move_quantiles() -> None:
         model.model.norm.weight.zero_()
         head.bias.copy_(100 + torch.rand(DIGITS.vocab_size)).copy_(head.bias.bfloat16())
     model.lm_head = head
-    exact = number_quantiles(model, batch_of(QUESTIONS), DIGITS, QUANTILES, digits=2)
-    half = number_quantiles(model.to(torch.bfloat16), batch_of(QUESTIONS), DIGITS, QUANTILES, digits=2)
+    exact = number_quantiles(model, batch_of(QUESTIONS), DIGITS, QUANTILES, format=NumberFormat(2))
+    half = number_quantiles(
+        model.to(torch.bfloat16), batch_of(QUESTIONS), DIGITS, QUANTILES, format=NumberFormat(2)
+    )
     assert_close(exact.values, half.values)
