@@ -16,7 +16,7 @@ MODULES = [
     "ntloss.criteria",
     "ntloss.decoding",
     "ntloss.metrics",
-    "ntloss.numbers.format",
+    "ntloss.numbers",
     "ntloss.numbers.parsing",
     "ntloss.numbers.inspection",
     "ntloss.integrations.transformers",

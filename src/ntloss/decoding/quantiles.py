@@ -74,7 +74,7 @@ def number_quantiles(
     *,
     walks: int | None = None,
     prefix_ids: Sequence[int] = (),
-    rows_per_pass: int = 256,
+    rows_per_pass: int = 1024,
     generator: torch.Generator | None = None,
 ) -> NumberQuantiles:
     r"""Read quantiles of the number that a model is about to write.
@@ -104,7 +104,7 @@ def number_quantiles(
             the mean; its error bound is then $(Q_K - Q_1)/2K$, for the distribution clipped to its outermost
             of these. Default: 0, no mean.
         prefix_ids: tokens that every answer starts with, such as that of a space.
-        rows_per_pass: most walks of one pass, which bounds the memory. Default: 256.
+        rows_per_pass: most walks of one pass, which bounds the memory. Default: 1024.
         generator: of the walks' points, on the CPU; the same seed gives the same result. Default: PyTorch's.
 
     Returns:
