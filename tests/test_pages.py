@@ -11,6 +11,7 @@ from pages import ROOT, readers_names, snippets
 
 # Pages whose blocks have tests of their own, which say more than that they run.
 TESTED = {
+    "docs/chat_models.md": "tests/ntloss/decoding/test_chat_models_page.py",
     "docs/integrations.md": "tests/ntloss/integrations/test_page.py",
     "docs/own_criterion.md": "tests/ntloss/criteria/test_own_criterion_page.py",
     "docs/uncertainty.md": "tests/ntloss/decoding/test_uncertainty_page.py",

@@ -1,0 +1,78 @@
+"""The snippets of docs/chat_models.md run on a tiny model, and on SmolLM2 where it is installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from pages import readers_names, snippets
+
+from ntloss.decoding import UnlikelyNumber, number_quantiles
+from ntloss.numbers import NumberFormat
+
+SNIPPETS = snippets("docs/chat_models.md")
+TEMPLATE = "{% for message in messages %}{{ message['role'] }}:{{ message['content'] }}\n{% endfor %}"
+EGG = "How many minutes does it take to boil an egg?"
+
+
+def run_page(tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of a reader whose `from_pretrained` returns these."""
+    import transformers
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *args, **options: tokenizer)
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *args, **options: model)
+    torch.manual_seed(0)
+    names: dict[str, Any] = {}
+    for snippet in SNIPPETS:
+        exec(snippet, names)
+    return names
+
+
+@pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumber")
+def test_the_page_runs_on_a_tiny_model(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = readers_names(tmp_path)
+    tokenizer = reader["tokenizer"]
+    tokenizer.chat_template, tokenizer.padding_side = TEMPLATE, "left"
+    names = run_page(tokenizer, reader["model"].eval(), monkeypatch)
+    assert names["low"] <= names["median"] <= names["high"]
+    assert names["several"].values.shape == (2, 3)
+    assert (names["padded"].values < 100).all()
+
+
+@pytest.mark.pretrained
+def test_the_page_says_what_smollm2_writes(smollm2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, model = smollm2
+    names = run_page(tokenizer, model, monkeypatch)
+    assert names["read"].starts.item() > 0.99
+    assert names["read"].lower[0, 1] <= 11 <= names["read"].upper[0, 1]
+    assert names["low"] <= 5
+    assert names["high"] >= 15
+    tokens = tokenizer.tokenize("It costs $42, or 42.")
+    assert tokens[-9:] == ["Ġ$", "4", "2", ",", "Ġor", "Ġ", "4", "2", "."]
+    assert (names["several"].starts > 0.5).all()
+    # A width that is too large, and no space in front of a width.
+    inputs = names["prompt"](EGG, "It takes ")
+    with pytest.warns(UnlikelyNumber):
+        wide = number_quantiles(model, inputs, names["vocabulary"], (0.5,), NumberFormat(digits=3))
+    assert 200 <= wide.values.item() < 210
+    assert wide.starts.item() < 0.01
+    with pytest.warns(UnlikelyNumber, match="prefix_ids="):
+        number_quantiles(model, names["inputs"], names["vocabulary"], (0.5,), NumberFormat(digits=2))
+    assert names["padded"].values[0, 1] in range(18, 23)
+
+
+@pytest.mark.pretrained
+def test_smollm2s_padded_batch_gives_the_quantiles_of_single_prompts(smollm2: Any) -> None:
+    from ntloss import NumberVocabulary
+
+    tokenizer, model = smollm2
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+    prompts = ["The price is $", "Speed of a cheetah in km/h: ", "He died at the age of "]
+
+    def read(texts: list[str]) -> torch.Tensor:
+        inputs = tokenizer(texts, padding=True, return_tensors="pt")
+        return number_quantiles(model, inputs, vocabulary, format=NumberFormat(digits=2)).values
+
+    # A quantile at which two digits meet may go to either.
+    assert (read(prompts) == torch.cat([read([prompt]) for prompt in prompts])).double().mean() >= 8 / 9
