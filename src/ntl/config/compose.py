@@ -54,7 +54,7 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
     # Arguments of training without a value are left to transformers.
     config = {k: _without_missing(v) if k == "training_args" else v for k, v in config.items()}
     if config.get("loss", {}).get("criterion") == LOSS_OF_MODEL:
-        config["loss"] = {"criterion": LOSS_OF_MODEL}
+        config["loss"] = {key: config["loss"][key] for key in ("criterion", "normalize_by")}
     return config
 
 
