@@ -191,17 +191,29 @@ def test_a_bfloat16_models_own_logits_stay_in_bfloat16(compiled: bool) -> None:
     assert not model.lm_head._forward_hooks
 
 
+class Ones(torch.nn.Module):
+    """A last normalization whose states are exact in any dtype."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return torch.ones_like(states)
+
+
 def test_rounding_logits_to_bfloat16_does_not_move_quantiles() -> None:
-    torch.manual_seed(0)
-    model = make_model("llama", DIGITS.vocab_size, scale=1.0)
-    head = torch.nn.Linear(16, DIGITS.vocab_size)
+    # All weights are exact in bfloat16; their sums, the logits, are near 100, where its steps are 0.5.
+    model = make_model("llama", DIGITS.vocab_size)
+    model.model.norm = Ones()
     with torch.no_grad():
-        # States of the last layer are exact in bfloat16: all logits are near 100, 0.5 apart in bfloat16.
-        model.model.norm.weight.zero_()
-        head.bias.copy_(100 + torch.rand(DIGITS.vocab_size)).copy_(head.bias.bfloat16())
-    model.lm_head = head
-    exact = number_quantiles(model, batch_of(QUESTIONS), DIGITS, QUANTILES, format=NumberFormat(2))
-    half = number_quantiles(
-        model.to(torch.bfloat16), batch_of(QUESTIONS), DIGITS, QUANTILES, format=NumberFormat(2)
+        model.lm_head.weight.zero_()[:, 0] = 100
+        model.lm_head.weight[:, 1] = torch.linspace(-0.2, 0.2, DIGITS.vocab_size).bfloat16()
+    exact, half = (
+        number_quantiles(
+            model.to(dtype),
+            batch_of(QUESTIONS),
+            DIGITS,
+            [0.26, 0.3, 0.51, 0.74],
+            format=NumberFormat(digits=2),
+        )
+        for dtype in (torch.float32, torch.bfloat16)
     )
     assert_close(exact.values, half.values)
+    assert len(set(exact.values[0].tolist())) == 4
