@@ -209,7 +209,7 @@ def test_a_reading_can_be_added_to_a_finished_run_and_is_kept_if_fewer_are_asked
     decoded = folder.metrics()
     shape = "model_args.config_name"
     again = [o for o in command(tmp_path, "dataset_args=arithmetic") if not o.startswith(shape)]
-    again += ["training_args=eval", f"model_args.model_name_or_path={folder}"]
+    again += ["training_args=eval", f"model_args.model_name_or_path={folder}", "evaluation.name=own"]
     assert main(again) == 0, capsys.readouterr().err
     assert not (folder.path / "evaluations").exists()
     assert folder.record().config["evaluation"]["read"] == ["greedy", "median", "mean"]

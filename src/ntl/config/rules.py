@@ -109,7 +109,8 @@ def storable(schema: type, *more: type) -> type:
         schema.__name__,
         [(name, _plain(hints[name]), _copy(each)) for name, each in known]
         + [
-            (name, _plain(hint), field(default="???"))
+            # omegaconf would turn the true of fsdp=true, a text by its type, into a text.
+            (name, Any if str in (hint, *get_args(hint)) else _plain(hint), field(default="???"))
             for name, hint in hints.items()
             if name not in dict(known)
         ],

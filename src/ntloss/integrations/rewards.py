@@ -118,7 +118,7 @@ def _true_number(given: Any, which: Which) -> tuple[Any, float]:
     if number is None:
         number = exact_number(given, which)
     try:
-        true = as_float(number)
+        true = as_float(float(number) if isinstance(number, str) else number)
     except TypeError as unreadable:
         raise TypeError(f"a true number is {given!r}: expected a number, a text or None") from unreadable
     return number, math.nan if number in (math.inf, -math.inf) else true

@@ -163,7 +163,8 @@ def exact_number(given: Any, which: Which = "last") -> Any:
         which: which number of a text; see `parse_number`.
 
     Returns:
-        A number of a text as a Decimal; all else as it is, and None if there is none.
+        A number of a text as a Decimal, or as a text if its exponent is too large for one; all else as it is,
+        and None if there is none.
 
     Example:
         >>> exact_number("It is 1" + "0" * 400) == 10**400
@@ -177,7 +178,7 @@ def exact_number(given: Any, which: Which = "last") -> Any:
     try:
         return None if number is None else Decimal(number)
     except InvalidOperation:  # an exponent that Decimal cannot hold
-        return _value(str(number))
+        return number
 
 
 def _find_number(text: str, which: str, thousands: str = THOUSANDS) -> str | None:

@@ -264,6 +264,6 @@ def test_the_command_lists_its_subcommands_and_rejects_others(capsys):
     assert "compare" in capsys.readouterr().out
     for command in ("compare", "train"):
         assert main([command, "--help"]) == 0
-        assert "learning_rate: 1.0e-4" in capsys.readouterr().out
+        assert "learning_rate: 0.0001" in capsys.readouterr().out
     assert main(["publish"]) == 2
     assert "'publish' is unknown" in capsys.readouterr().err

@@ -47,7 +47,7 @@ def test_the_kernels_are_right_in_tritons_interpreter(part: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["_read_rows", "_write_rows"])
+@pytest.mark.parametrize("name", ["_summarize_rows", "_write_rows"])
 @pytest.mark.parametrize(
     ("dtype", "softcap", "mean", "target"),
     [("bf16", None, False, ("cuda", 90, 32)), ("fp32", 30.0, True, ("cuda", 80, 32)),
