@@ -3,48 +3,22 @@
     python examples/lightning_loop.py --steps 60 --accumulate 2
 
 Lightning averages losses over micro-batches and processes, but only losses that are divided by the labels of
-the whole step add up to that of one large batch. `StepItems` reads a step ahead to count them. With several
-processes, give the `DataLoader` a `DistributedSampler` yourself: Lightning adds one to a bare loader only.
+the whole step add up to that of one large batch. `tiny.StepItems` reads a step ahead to count them. With
+several processes, give the `DataLoader` a `DistributedSampler` yourself: Lightning adds one to a bare loader.
 """
 
 import argparse
 import logging
-from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import lightning
 import torch
-import torch.distributed as dist
-from tiny import causal_batch, make_llama, make_texts, make_tokenizer, report
+from tiny import StepItems, causal_batch, make_llama, make_texts, make_tokenizer, report
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary, WeightScheduler
-
-
-class StepItems(IterableDataset):
-    """The batches of a loader, each with `items`: the mean count of labels of its step's parts.
-
-    Dividing by the mean count of micro-batches and processes, and averaging over them as Lightning does, is
-    the same as dividing by the total count and summing.
-    """
-
-    def __init__(self, loader: DataLoader, accumulate: int) -> None:
-        self.loader, self.accumulate = loader, accumulate
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        batches = iter(self.loader)
-        while step := list(islice(batches, self.accumulate)):
-            # The first label of each row is not predicted.
-            items = torch.stack([(batch["labels"][:, 1:] != -100).sum() for batch in step]).sum()
-            parts = self.accumulate
-            if dist.is_initialized():  # several processes; NCCL needs `items` on the GPU
-                dist.all_reduce(items)
-                parts *= dist.get_world_size()
-            for batch in step:
-                yield {**batch, "items": items / parts}
 
 
 class NumberAware(lightning.LightningModule):

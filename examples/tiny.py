@@ -6,11 +6,14 @@ Everything is built locally and nothing is downloaded. Replace `make_tokenizer` 
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import torch
+import torch.distributed as dist
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
+from torch.utils.data import IterableDataset
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 CHARACTERS = "0123456789+= "
@@ -75,3 +78,21 @@ def causal_batches(
 def report(when: str, loss: Tensor, ce: Tensor, ntl: Tensor) -> None:
     """Print one line, which the tests of the examples read."""
     print(f"{when:>6}: loss {float(loss):.4f}, CE {float(ce):.4f}, NTL {float(ntl):.4f}")
+
+
+class StepItems(IterableDataset):
+    """Batches with `items`: the mean count of labels in the step's parts, micro-batches and processes."""
+
+    def __init__(self, batches: Iterable[dict[str, Tensor]], accumulate: int) -> None:
+        self.batches, self.accumulate = batches, accumulate
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        batches = iter(self.batches)
+        while step := list(islice(batches, self.accumulate)):
+            # The first label of each row is not predicted.
+            items = torch.stack([(batch["labels"][:, 1:] != -100).sum() for batch in step]).sum()
+            parts = self.accumulate
+            if dist.is_initialized():  # several processes; NCCL needs `items` on the GPU
+                dist.all_reduce(items)
+                parts *= dist.get_world_size()
+            yield from ({**batch, "items": items / parts} for batch in step)

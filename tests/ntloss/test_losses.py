@@ -115,7 +115,8 @@ def number_term(
 ) -> Expected:
     """Compute the oracle's number term."""
     weights = options.pop("weights", None)
-    options = {"cross_entropy": 0.0, "weight": 1.0, "number": term or Term(), **options}
+    alone = {"cross_entropy": 0.0, "weight": 1.0, "normalize_by": "numbers"}
+    options = {**alone, "number": term or Term(), **options}
     rows = logits.detach().double().numpy() if isinstance(logits, Tensor) else logits
     return oracle.combined(
         rows, np.asarray(labels), values_of(vocabulary), Combined(**options), weights=weights
