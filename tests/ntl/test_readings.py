@@ -202,7 +202,7 @@ def test_other_readings_are_evaluated_anew_and_greedy_results_keep_their_identit
     assert evaluated(replace(ALL, quantile_readings=("median",)))[0]
 
 
-def test_a_reading_can_be_added_to_a_finished_run_and_is_kept_if_fewer_are_asked_for(tmp_path, capsys):
+def test_a_reading_can_be_added_to_a_finished_run_once(tmp_path, capsys):
     first = command(tmp_path, "dataset_args=arithmetic", "evaluation.read=[greedy]")
     assert main(first) == 0, capsys.readouterr().err
     folder = RunFolder(tmp_path / "run")
@@ -218,7 +218,8 @@ def test_a_reading_can_be_added_to_a_finished_run_and_is_kept_if_fewer_are_asked
         assert metrics["median_mae"] > 0
         assert all(p.lower <= p.median <= p.upper for p in folder.predictions(test))
     before = {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
-    assert main([*again, "evaluation.read=[greedy]"]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    assert main(again) == 0, capsys.readouterr().err
     assert capsys.readouterr().out.count("answered before") == len(folder.metrics())
     assert {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == before
     assert not (folder.path / "evaluations").exists()
