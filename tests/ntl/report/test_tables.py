@@ -227,8 +227,8 @@ def test_the_report_names_the_evaluations_that_it_shows_and_omits(tmp_path):
 
 
 def test_runs_without_predictions_are_reported_with_fewer_figures(tmp_path):
-    for objective in ("T5", "T5 + NTL-MSE"):
-        run = make_run(tmp_path / "runs" / objective, objective, 0, test="validation")
+    for objective, accuracy in {"T5": 0.5, "T5 + NTL-MSE": 0.75}.items():
+        run = make_run(tmp_path / "runs" / objective, objective, 0, accuracy, test="validation")
         run.predictions_path("validation").unlink()
     assert report(tmp_path) == 0
     text = (tmp_path / "out/table.md").read_text()
