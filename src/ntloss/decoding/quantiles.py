@@ -86,9 +86,9 @@ def number_quantiles(
 
     The number of passes is known: at most one for each slot of the format and three more; or for numbers of
     any length, `max_digits` and about ten more, both times for each `rows_per_pass` walks. The memory of a
-    pass is that of the keys and values of `rows_per_pass` rows, each as long as the prompt and the number: 2
+    pass is that of the keys and values of `rows_per_pass` walks, each as long as the prompt and the number: 2
     * layers * key-value heads * head size * tokens * bytes of the dtype; and, while rows are selected, twice
-    that.
+    that. With tokens of several digits, a walk of fixed width has a row for each spelling of its digits.
 
     Args:
         model: an encoder-decoder or causal language model of transformers, in evaluation mode.
