@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
 from ntl.errors import UserError
+from ntl.program import HELP_OPTIONS, run_program
 
 # Maps each command to its module. Only the requested module is imported; its `main` receives the remaining
 # arguments.
@@ -17,7 +15,7 @@ COMMANDS = {
     "prepare": "ntl.data.prepare",
     "train": "ntl.run_language_modeling",
     "report": "ntl.report.program",
-    "compare": "ntl.training.sweep",
+    "compare": "ntl.runs.sweep",
 }
 USAGE = """\
 usage: ntl COMMAND [argument ...]
@@ -29,58 +27,11 @@ commands:
   compare   train with several objectives and seeds, and report tables and figures
 
 `ntl COMMAND --help` lists the options; `ntl --version` prints the version."""
-HELP_OPTIONS = {"-h", "--help"}
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand. See `run_program`; the exit code is 1 if a run failed."""
     return run_program("ntl", _dispatch, arguments)
-
-
-def run_program(
-    name: str, program: Callable[[Sequence[str]], int], arguments: Sequence[str] | None, advice: str = ""
-) -> int:
-    """Run a program. If the user can fix its error, print one line instead of a traceback.
-
-    Args:
-        name: Name of the program, for messages.
-        program: Function from the arguments to the exit code.
-        arguments: Command-line arguments. Default: `sys.argv[1:]`.
-        advice: How to continue after an interrupt or once a full disk has room.
-
-    Returns:
-        The exit code: the program's own, 2 for a user-fixable error, 130 if interrupted, 141 if the reader of
-        `--help` closed the pipe.
-
-    Raises:
-        BrokenPipeError, OSError: The error is neither a closed pipe of `--help` nor a full disk.
-    """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        code = program(arguments)
-        sys.stdout.flush()
-        return code
-    except UserError as error:
-        message, code = str(error), 2
-    except KeyboardInterrupt:
-        message, code = f"interrupted. {advice}", 130
-    except BrokenPipeError:
-        if not HELP_OPTIONS & {*arguments}:  # during training, the broken pipe may not be stdout
-            raise
-        # `ntl compare --help | head` has closed stdout; discard the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # the shell's exit code for SIGPIPE
-    except OSError as error:
-        if error.errno not in DISK_FULL and "No space left on device" not in str(error):
-            raise
-        where = f" writing {error.filename}" if error.filename else ""
-        message = f"the disk is full{where} ({error.strerror or error}); expected room for the output. "
-        message, code = f"{message}Free some space. {advice}", 2
-    # Under torchrun every process raises the same error; only one prints it.
-    if os.environ.get("RANK", "0") == "0":
-        print(f"{name}: {message}".rstrip(), file=sys.stderr)  # there may be no advice
-    return code
 
 
 def _dispatch(arguments: Sequence[str]) -> int:

@@ -40,9 +40,6 @@ from ntl.training.run_folder import Metrics, Prediction, RunFolder
 from ntloss.numbers.parsing import parse_number
 
 REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
-# Metrics of correct answers, in order of preference.
-RIGHT = ("exact_final_answer", "exact_number", "exact_match")
-ERRORS = ("mae", "log_mae")
 
 Answer = tuple[str, Distribution | None]
 """An answer's text and, if a reading needs it, the distribution of its number."""
@@ -195,15 +192,6 @@ def check_readings(approach: Approach, data: TaskData, generation: GenerationSet
             raise not_a_number(example.answer, read, "pass evaluation.read=[greedy]")
     if example is not None:
         approach.quantiles(approach.model, [example.question], SPACED_LEVELS)
-
-
-def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
-    """Return the metrics that matter most, and those named in `more`, as one line."""
-    given = [name for name in metrics if metrics[name] is not None]
-    right = [name for name in RIGHT if name in given][:1]
-    errors = ["rougeL"] if right == ["exact_match"] else ERRORS  # the task compares texts, or numbers
-    shown = [name for name in (*more, *right, *errors) if name in given]
-    return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])
 
 
 def _losses(approach: Approach, model: nn.Module, batches: Mapping[int, Sequence[Example]]) -> Metrics:

@@ -24,9 +24,9 @@ from itertools import product
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 
-from ntl.cli import HELP_OPTIONS, run_program
 from ntl.config.compose import compose_config, describe_config
 from ntl.config.settings import RunSettings
+from ntl.program import HELP_OPTIONS, run_program
 
 CONFIG = "run_language_modeling"
 HELP = """\
@@ -46,7 +46,7 @@ MULTIRUN_OPTIONS = {"-m", "--multirun"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program on Hydra overrides and options; see `ntl.cli.run_program`."""
+    """Run the program on Hydra overrides and options; see `ntl.program.run_program`."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else ["ntl-train"]
     command = shlex.join([*program, *arguments, "training_args.resume_from_checkpoint=true"])
@@ -60,7 +60,7 @@ def _train(arguments: Sequence[str]) -> int:
         return 0
     overrides = [argument for argument in arguments if argument not in MULTIRUN_OPTIONS]
     runs = plan_runs(overrides, multirun=len(overrides) < len(arguments))
-    from ntl.training.run import run  # slow to import, so only after the configuration is checked
+    from ntl.runs.run import run  # slow to import, so only after the configuration is checked
 
     for settings in runs:
         run(settings)

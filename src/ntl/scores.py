@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from statistics import median
 from typing import NamedTuple
@@ -19,6 +19,9 @@ from ntl.data import Example, format_number
 from ntloss import NumericMetrics, QuantileMetrics
 from ntloss.numbers.parsing import number_texts, parse_number
 
+# Metrics of correct answers, in order of preference.
+RIGHT = ("exact_final_answer", "exact_number", "exact_match")
+ERRORS = ("mae", "log_mae")
 SPACED = 20
 """Number of equally spaced quantiles.
 
@@ -215,3 +218,12 @@ def interval_levels(interval: float) -> tuple[float, float]:
 def finite_or_none(value: float) -> float | None:
     """Return the value, or None if it is not finite, because JSON cannot hold it."""
     return value if math.isfinite(value) else None
+
+
+def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
+    """Return the metrics that matter most, and those named in `more`, as one line."""
+    given = [name for name in metrics if metrics[name] is not None]
+    right = [name for name in RIGHT if name in given][:1]
+    errors = ["rougeL"] if right == ["exact_match"] else ERRORS  # the task compares texts, or numbers
+    shown = [name for name in (*more, *right, *errors) if name in given]
+    return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])

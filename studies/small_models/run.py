@@ -32,9 +32,9 @@ from ntl.config.compose import compose_config
 from ntl.config.paper_keys import read_settings
 from ntl.config.settings import RunSettings
 from ntl.errors import UserError
+from ntl.runs.sweep import default_jobs, do_runs
 from ntl.training.folders import remaining
 from ntl.training.run_folder import Metrics
-from ntl.training.sweep import default_jobs, do_runs
 from studies.packing import (
     MADE,
     ROOT,

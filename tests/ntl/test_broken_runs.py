@@ -8,7 +8,7 @@ import pytest
 from published_commands import scaled_down
 
 from ntl.run_language_modeling import main
-from ntl.training.sweep import main as compare
+from ntl.runs.sweep import main as compare
 
 RESUME = "training_args.resume_from_checkpoint=true"
 

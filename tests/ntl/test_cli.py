@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
     "command",
     [
         ["-c", "from ntl.cli import main; raise SystemExit(main(['--help']))"],
-        ["-m", "ntl.training.sweep", "--help"],
+        ["-m", "ntl.runs.sweep", "--help"],
         [PROGRAM, "--help"],
     ],
     ids=" ".join,

@@ -21,6 +21,7 @@ from ntl.config.settings import (
     ModelSettings,
     RunSettings,
 )
+from ntl.config.shapes import get_shape
 from ntl.errors import UserError
 
 # Maps number_encoding to (encoding, head); an encoding of None is taken from tokenizer_type.
@@ -192,8 +193,6 @@ def model_settings(model_args: Mapping[str, Any], seed: int) -> ModelSettings:
     Raises:
         UserError: The shape is unknown, or two values contradict each other.
     """
-    from ntl.approaches.shapes import get_shape
-
     encoding, head = NUMBER_ENCODINGS[model_args["number_encoding"]]
     checkpoint = model_args["model_name_or_path"]
     shape: dict[str, Any] = {}

@@ -19,12 +19,12 @@ from typing import Any
 
 from filelock import FileLock
 
-from ntl.cli import HELP_OPTIONS, run_program
 from ntl.config.compose import compose_config
 from ntl.config.schema import SCHEMAS, choices, describe
 from ntl.data import Example
 from ntl.data.files import Plan, write_json
 from ntl.errors import UserError
+from ntl.program import HELP_OPTIONS, run_program
 
 HELP = """\
 usage: ntl prepare DATASET [key=value ...]
@@ -42,7 +42,7 @@ datasets, and their settings with defaults:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program on a dataset's name and key=value settings; see `ntl.cli.run_program`."""
+    """Run the program on a dataset's name and key=value settings; see `ntl.program.run_program`."""
     return run_program("ntl prepare", _prepare, arguments, "Nothing was changed.")
 
 

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ntl.cli import run_program
 from ntl.data.files import write_json
 from ntl.errors import UserError
+from ntl.program import run_program
 from ntl.report.groups import Dataset, load_datasets, other_evaluations
 from ntl.report.tables import latex_report, long_csv, markdown_report, wide_csv
 
@@ -23,7 +23,7 @@ UNFINISHED = ".unfinished-"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program on what follows `ntl report`; see `ntl.cli.run_program`."""
+    """Run the program on what follows `ntl report`; see `ntl.program.run_program`."""
     return run_program("ntl report", _report, arguments)
 
 

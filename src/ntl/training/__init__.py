@@ -1,1 +1,1 @@
-"""Train models: a run trains and evaluates one model, a sweep executes several runs."""
+"""Train one model in a run's folder."""

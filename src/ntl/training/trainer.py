@@ -31,7 +31,7 @@ from transformers import (
 
 from ntl.approaches import Approach
 from ntl.errors import UserError, describe
-from ntl.evaluation import describe_metrics
+from ntl.scores import describe_metrics
 from ntl.training.folders import checkpoint_error, read_state
 from ntl.training.run_folder import CHECKPOINT, Metrics, RunFolder
 

@@ -18,8 +18,8 @@ from tolerances import LEARNED, approx, assert_identical
 from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import build_approach
-from ntl.approaches.shapes import get_shape
 from ntl.config.settings import LossSettings, ModelSettings
+from ntl.config.shapes import get_shape
 from ntl.errors import UserError
 
 CE = LossSettings()

@@ -19,8 +19,8 @@ from tolerances import LEARNED, TRAINED_BY_ADAM, approx, assert_close
 from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import IGNORE, build_approach
-from ntl.approaches.shapes import get_shape
 from ntl.config.settings import LossSettings, ModelSettings
+from ntl.config.shapes import get_shape
 from ntl.errors import UserError
 from ntloss.numbers.parsing import parse_number
 

@@ -60,7 +60,7 @@ def _start(settings: RunSettings) -> tuple[Connection, BaseProcess]:
     # macOS.
     forks = settings.trainer["use_cpu"] and sys.platform == "linux"
     context = multiprocessing.get_context("forkserver" if forks else "spawn")
-    context.set_forkserver_preload(["ntl.training.run"])
+    context.set_forkserver_preload(["ntl.runs.run"])
     connection, child_end = context.Pipe()
     process = context.Process(target=_work, args=(settings, child_end))
     # Ctrl-C signals the whole process group, but only the parent should handle it. Children inherit the
@@ -94,8 +94,8 @@ def _work(settings: RunSettings, connection: Connection) -> None:
     try:
         import torch
 
-        from ntl.evaluation import describe_metrics
-        from ntl.training.run import run
+        from ntl.runs.run import run
+        from ntl.scores import describe_metrics
 
         torch.set_num_threads(1)
         metrics = run(settings, lambda share: connection.send(("progress", share)))

@@ -21,7 +21,8 @@ from ntl.approaches import Approach, build_approach
 from ntl.config.settings import RunSettings
 from ntl.data import TaskData, evenly_spaced, load_task
 from ntl.errors import UserError, describe
-from ntl.evaluation import check_readings, describe_metrics, evaluate, evaluate_tests
+from ntl.evaluation import check_readings, evaluate, evaluate_tests
+from ntl.scores import describe_metrics
 from ntl.training.folders import check_checkpoint, check_folder, open_evaluation, open_folder
 from ntl.training.run_folder import Metrics, RunFolder
 from ntl.training.token_cache import tokenize

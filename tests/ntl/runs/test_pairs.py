@@ -10,7 +10,7 @@ from ntl.approaches import build_approach
 from ntl.approaches.language_model import LanguageModel
 from ntl.approaches.regression_head import RegressionHead
 from ntl.config.comparison import load_comparison
-from ntl.training.run import run
+from ntl.runs.run import run
 
 OBJECTIVES = ("ce", "ntl_was", "ntl_mse", "vanilla_t5_regression_head")
 

@@ -17,11 +17,11 @@ from dataclasses import replace
 
 from tqdm import tqdm
 
-from ntl.cli import HELP_OPTIONS, run_program
 from ntl.config.comparison import Comparison, load_comparison
 from ntl.config.compose import describe_config
 from ntl.config.settings import RunSettings
-from ntl.training.workers import run_all
+from ntl.program import HELP_OPTIONS, run_program
+from ntl.runs.workers import run_all
 
 HELP = """\
 usage: ntl compare [key=value ...]
@@ -42,7 +42,7 @@ LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program on Hydra overrides; see `ntl.cli.run_program`.
+    """Run the program on Hydra overrides; see `ntl.program.run_program`.
 
     Returns:
         The exit code: 0 if all runs are finished, 1 if one failed, otherwise that of `run_program`.

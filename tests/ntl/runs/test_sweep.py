@@ -17,11 +17,11 @@ from ntl.cli import main
 from ntl.config.comparison import load_comparison
 from ntl.errors import UserError
 from ntl.run_language_modeling import main as train
+from ntl.runs.sweep import do_runs
+from ntl.runs.sweep import main as compare
+from ntl.runs.workers import run_all
 from ntl.training.folders import last_complete_checkpoint, new_record, remaining
 from ntl.training.run_folder import RunFolder
-from ntl.training.sweep import do_runs
-from ntl.training.sweep import main as compare
-from ntl.training.workers import run_all
 
 
 def output(overrides: list[str]) -> Path:
@@ -205,7 +205,7 @@ def test_ctrl_c_keeps_finished_runs_and_the_same_command_continues(tiny, capsys)
     steps = ["training_args.max_steps=100", "training_args.eval_steps=100", "training_args.save_steps=20"]
     overrides = [*tiny[:-1], *steps, tiny[-1]]
     process = subprocess.Popen(
-        [sys.executable, "-m", "ntl.training.sweep", *overrides],
+        [sys.executable, "-m", "ntl.runs.sweep", *overrides],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -239,8 +239,8 @@ def test_the_progress_bar_counts_the_updates_of_all_runs(monkeypatch, capsys):
         ("b", "progress", 0.5),
         ("a", "done", "test: mae 2.5"),
     ]
-    monkeypatch.setattr("ntl.training.sweep.run_all", lambda runs, jobs: (event for event in events))
-    monkeypatch.setattr("ntl.training.sweep.LINE_EVERY", 0.0)
+    monkeypatch.setattr("ntl.runs.sweep.run_all", lambda runs, jobs: (event for event in events))
+    monkeypatch.setattr("ntl.runs.sweep.LINE_EVERY", 0.0)
     assert list(do_runs(dict.fromkeys("abcd"), jobs=2)) == ["a"]
     printed = capsys.readouterr()
     assert " 12% of all updates, 0 of 4 runs" in printed.err
@@ -251,8 +251,8 @@ def test_the_progress_bar_counts_the_updates_of_all_runs(monkeypatch, capsys):
 def test_the_remaining_time_does_not_end_below_zero(monkeypatch, capsys):
     shares = [("b", 0.8), ("a", 0.4), ("b", 0.9)]  # added one by one, they and the rest exceed 2
     events = [*((name, "progress", share) for name, share in shares), ("a", "done", ""), ("b", "done", "")]
-    monkeypatch.setattr("ntl.training.sweep.run_all", lambda runs, jobs: (event for event in events))
-    monkeypatch.setattr("ntl.training.sweep.LINE_EVERY", 0.0)
+    monkeypatch.setattr("ntl.runs.sweep.run_all", lambda runs, jobs: (event for event in events))
+    monkeypatch.setattr("ntl.runs.sweep.LINE_EVERY", 0.0)
     assert list(do_runs(dict.fromkeys("ab"), jobs=2)) == ["a", "b"]
     printed = capsys.readouterr().err
     assert "100% of all updates, 2 of 2 runs" in printed
