@@ -233,7 +233,7 @@ def test_runs_without_predictions_are_reported_with_fewer_figures(tmp_path):
     assert report(tmp_path) == 0
     text = (tmp_path / "out/table.md").read_text()
     assert "because predictions are missing: validation." in text
-    assert "validation accuracy 0.500" in text
+    assert "| T5 | 0.500 |" in text
     figures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
     assert figures == ["arithmetic_accuracy.png", "arithmetic_learning_curves.png"]
 
