@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from ntl.approaches import Batch, ModelSource
+from ntl.approaches import Batch, ModelSource, Row
+from ntl.approaches.frozen_layers import STATES
 from ntl.approaches.language_model import LanguageModel
 from ntl.config.settings import LossSettings
 from ntl.encodings.digits import TextEncoding
@@ -61,18 +65,33 @@ class DecoderOnly(LanguageModel):
             )
         return {"input_ids": rows, "labels": labels}
 
+    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """Pad rows, and the frozen layers' `states` if they are cached; see `Approach.collate`."""
+        batch = super().collate(rows)
+        if rows and STATES in rows[0]:
+            longest = batch["input_ids"].shape[1]
+            padded = [F.pad(row[STATES], (0, 0, longest - len(row[STATES]), 0)) for row in rows]
+            batch[STATES] = torch.stack(padded)
+        return batch
+
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """Compute the logits that predict each label, `[batch, answer, vocab]`."""
-        mask = batch["attention_mask"]
-        options: dict[str, Any] = {}
         # Each position predicts the next token: include the last one of the question, exclude the end token.
         needed = batch["labels"].shape[1] + 1
-        if self._takes_positions:
-            options["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
+        inputs = self.inputs(batch)
         if self._keeps_logits:
-            options["logits_to_keep"] = needed
-        output = model(input_ids=batch["input_ids"], attention_mask=mask, use_cache=False, **options)
-        return output.logits[:, -needed:-1]
+            inputs["logits_to_keep"] = needed
+        cached = self.frozen is not None and STATES in batch
+        with self.frozen.given(batch[STATES]) if cached else nullcontext():
+            logits = model(**inputs, use_cache=False).logits
+        return logits[:, -needed:-1]
+
+    def inputs(self, batch: Batch) -> dict[str, Any]:
+        """Return the model's arguments for a collated batch."""
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        if self._takes_positions:
+            inputs["position_ids"] = (batch["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+        return inputs
 
     def prompts(self, questions: Sequence[str]) -> list[list[int]]:
         """Encode questions with the separator behind them."""

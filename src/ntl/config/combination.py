@@ -142,6 +142,11 @@ def check_combination(
     Raises:
         UserError: The model does not support the family, the loss, the number format or a reading.
     """
+    if model.trained_layers is not None and sharded:
+        raise UserError(
+            "training_args.trained_layers does not support training_args.fsdp, which shards trained and "
+            "frozen weights together; expected one of the two. Omit one."
+        )
     if model.head == "language" and model.encoding in ("digits", "auto"):  # writes numbers as text
         if readings and sharded:
             raise UserError(
@@ -150,6 +155,11 @@ def check_combination(
                 "training_args=eval."
             )
         return
+    if model.trained_layers is not None:
+        raise UserError(
+            f"training_args.trained_layers={model.trained_layers} needs a language model that writes numbers "
+            "as text, such as model_args=decoder_only; expected null with this one. Omit it."
+        )
     name = "a regression head" if model.head == "regression" else f"number_encoding={model.encoding}"
     if model.family != "t5":
         raise UserError(

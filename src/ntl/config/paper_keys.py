@@ -36,12 +36,13 @@ NUMBER_TOKEN_LOSS_FUNCTIONS = {"mse": "squared", "mae": "absolute", "huber": "hu
 OWN_KEYS = (
     "trial", "special_name", "output_dir", "do_only_eval", "overwrite_output_dir", "resume_from_checkpoint",
 )  # fmt: skip
+FROZEN_KEYS = ("trained_layers", "state_cache_gb")  # the lab's, too
 # Keys of `evaluation` that set the readings besides `greedy`.
 READING_KEYS = {"read", "interval"}
 # Keys, by their last part, that may change when a run is resumed, because they do not affect its result.
 CHANGEABLE_KEYS = (
     *OWN_KEYS, "cache_dir", "disable_tqdm", "logging_steps", "per_device_eval_batch_size", "report_to",
-    "save_total_limit",
+    "save_total_limit", "state_cache_gb",
 )  # fmt: skip
 NORMALIZE_BY = "loss.normalize_by"
 NORMALIZED_BY_NUMBERS = {NORMALIZE_BY: "numbers"}  # runs that were recorded before there was a choice
@@ -69,6 +70,7 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
     """
     training, data, asked = config["training_args"], config["dataset_args"], config["evaluation"]
     model = model_settings(config["model_args"], training["seed"])
+    model = replace(model, trained_layers=training["trained_layers"])
     loss = loss_settings(config["model_args"], config["loss"])
     generation = GenerationSettings(
         beams=asked["beams"],
@@ -100,12 +102,13 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         samples=asked["samples"],
         samples_during_training=asked["samples_during_training"],
         data={**data, "name": data["dataset_name"]},
-        trainer={key: value for key, value in training.items() if key not in OWN_KEYS},
+        trainer={key: training[key] for key in training if key not in (*OWN_KEYS, *FROZEN_KEYS)},
         output_dir=_output_dir(config, loss, sweep),
         only_evaluate=training["do_only_eval"],
         overwrite=training["overwrite_output_dir"],
         resume=bool(resume),
         checkpoint=Path(resume) if isinstance(resume, str) else None,
+        state_cache_gb=training["state_cache_gb"],
         evaluation_name=asked["name"],
     )
 

@@ -128,6 +128,10 @@ class TrainingArgs:
     resume_from_checkpoint: bool | str | None = False
     overwrite_output_dir: bool = False  # true deletes the run in output_dir
     seed: Seed = 42  # random seed of the weights, of dropout and of the order of the data
+    # Layers that are trained, from the top (of the decoder), with the norm behind them; null: all weights.
+    trained_layers: Count | None = None
+    # Largest cache of the frozen layers' output, in GB of dataset_args.cache_dir; 0: computed at each step.
+    state_cache_gb: NotNegative = 10.0
     max_steps: Steps = 2_500_000
     per_device_train_batch_size: Count = 32
     per_device_eval_batch_size: Count = 64

@@ -39,6 +39,7 @@ class ModelSettings:
         log_scale: Whether `rt` and `xval` embed numbers, and `xval` and a regression head predict them, on a
             log scale.
         seed: Random seed of the initial weights.
+        trained_layers: Number of layers that are trained, from the top. None trains all weights.
     """
 
     family: Family = "t5"
@@ -52,6 +53,7 @@ class ModelSettings:
     config: Mapping[str, Any] = field(default_factory=dict)
     log_scale: bool = True
     seed: int = 42
+    trained_layers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class RunSettings:
         overwrite: Whether a run in the output folder is deleted.
         resume: Whether to continue the run in the output folder.
         checkpoint: Checkpoint to continue from. None: the latest one.
+        state_cache_gb: Largest cache of the frozen layers' output, in GB; see `ModelSettings.trained_layers`.
         evaluation_name: Name of an evaluation's folder. None: made from its options.
     """
 
@@ -131,6 +134,7 @@ class RunSettings:
     overwrite: bool = False
     resume: bool = False
     checkpoint: Path | None = None
+    state_cache_gb: float = 10.0
     evaluation_name: str | None = None
 
     @property

@@ -25,6 +25,7 @@ from ntl.evaluation import check_readings, evaluate, evaluate_tests
 from ntl.scores import describe_metrics
 from ntl.training.folders import check_checkpoint, check_folder, open_evaluation, open_folder
 from ntl.training.run_folder import Metrics, RunFolder
+from ntl.training.state_cache import add_states
 from ntl.training.token_cache import tokenize
 from ntl.training.trainer import ApproachTrainer
 
@@ -138,6 +139,7 @@ def train(
         training, validation = (
             tokenize(examples, approach, settings.model, cache) for examples in (data.train, data.validation)
         )
+        training = add_states(training, approach, cache, settings.state_cache_gb)
     shown = evenly_spaced(data.validation, settings.samples_during_training)
 
     def measure(model: nn.Module) -> Metrics:

@@ -1,0 +1,158 @@
+"""Train the upper layers of a model, and compute the output of the frozen ones once.
+
+The lower layers of a pretrained model change little in a short fine-tuning, and their output does not change
+at all once they are frozen. Computed once and cached, it makes a step of training as cheap as the layers that
+are trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ntl.errors import UserError
+
+KEY = "training_args.trained_layers"
+STATES = "states"  # the column of cached states, `[tokens, width]` in each row
+
+
+class _Reached(Exception):  # noqa: N818, it is no error
+    """Carries the input of the first trained layer out of a forward pass, which ends there."""
+
+    def __init__(self, states: Tensor):
+        super().__init__()
+        self.states = states
+
+
+class FrozenLayers:
+    """Freezes all of a model but its upper layers and what follows them, except for the head.
+
+    The frozen layers stay in evaluation mode: their dropout would make the cached output wrong.
+
+    Args:
+        model: A causal or an encoder-decoder model of transformers. Of the latter, the encoder is frozen, and
+            only decoder layers are counted.
+        trained: Number of layers that are trained, from the top.
+
+    Attributes:
+        can_be_cached: Whether `states` and `given` can be used: with causal models.
+        width: Width of the states.
+
+    Raises:
+        UserError: The model does not have so many layers, or its layers cannot be found.
+    """
+
+    def __init__(self, model: PreTrainedModel, trained: int):
+        self._model = model
+        layers = _decoder_layers(model)
+        if not 1 <= trained <= len(layers):
+            raise UserError(
+                f"{KEY}={trained}: the model has {len(layers)} layers; expected 1 to {len(layers)}. Omit "
+                "it to train all weights."
+            )
+        self._lower, self._first_trained = layers[:-trained], layers[-trained]
+        self.can_be_cached = not model.config.is_encoder_decoder
+        norms, output = _probe(model, layers[0])
+        self._returns_tuple = isinstance(output, tuple)  # as BLOOM's layers
+        self.width: int = (output[0] if self._returns_tuple else output).shape[-1]
+        kept = {id(weight) for module in (*layers[-trained:], *norms) for weight in module.parameters()}
+        for weight in model.parameters():
+            weight.requires_grad_(id(weight) in kept)
+
+    def frozen_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the names and values of the frozen weights, on which the states depend."""
+        return ((name, w) for name, w in self._model.named_parameters() if not w.requires_grad)
+
+    def set_mode(self) -> None:
+        """Put the modules without trained weights into evaluation mode."""
+        for module in self._model.modules():
+            if not any(weight.requires_grad for weight in module.parameters()):
+                module.eval()
+
+    @torch.no_grad()
+    def states(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Run the frozen layers.
+
+        Args:
+            inputs: Arguments of the model, such as `input_ids` and `attention_mask`, `[batch, seq]`.
+
+        Returns:
+            The input of the first trained layer, `[batch, seq, width]`.
+        """
+
+        def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            raise _Reached(args[0] if args else kwargs["hidden_states"])
+
+        self.set_mode()
+        hook = self._first_trained.register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            self._model(**inputs, use_cache=False)
+        except _Reached as reached:
+            return reached.states
+        finally:
+            hook.remove()
+        raise AssertionError("the forward pass ended before the first trained layer")
+
+    @contextmanager
+    def given(self, states: Tensor) -> Iterator[None]:
+        """Let the model use these states, `[batch, seq, width]`, instead of running its frozen layers."""
+
+        def skip(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+            return (hidden_states,) if self._returns_tuple else hidden_states
+
+        def inject(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if args:
+                return (states, *args[1:]), kwargs
+            return args, {**kwargs, "hidden_states": states}
+
+        hook = self._first_trained.register_forward_pre_hook(inject, with_kwargs=True)
+        for layer in self._lower:
+            vars(layer)["forward"] = skip
+        try:
+            yield
+        finally:
+            hook.remove()
+            for layer in self._lower:
+                del vars(layer)["forward"]
+
+
+def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
+    """Find the list of decoder layers; a UserError if there is none."""
+    config = model.config.get_text_config(decoder=True)
+    count = getattr(config, "num_decoder_layers", None) or config.num_hidden_layers
+    decoder = model.get_decoder()
+    for module in decoder.modules() if decoder is not None else ():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise UserError(
+        f"{KEY}: the layers of {type(model).__name__} cannot be found; expected one list of {count} decoder "
+        "layers. Omit it to train all weights, or pass training_args.lora."
+    )
+
+
+def _probe(model: PreTrainedModel, first: nn.Module) -> tuple[list[nn.Module], Any]:
+    """Run one token; return the norms that run behind the layers, and what the first layer returns."""
+    norms = [m for m in model.get_decoder().children() if "norm" in type(m).__name__.lower()]
+    before, returned = [], []
+    hooks = [
+        norm.register_forward_hook(lambda module, *_: before.append(module) if not returned else None)
+        for norm in norms
+    ]
+    hooks.append(first.register_forward_hook(lambda module, args, output: returned.append(output)))
+    tokens = {"input_ids": torch.zeros(1, 1, dtype=torch.long, device=model.device)}
+    if model.config.is_encoder_decoder:
+        tokens["decoder_input_ids"] = tokens["input_ids"]
+    was_training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(**tokens, use_cache=False)
+    finally:
+        model.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    return [norm for norm in norms if norm not in before], returned[0]

@@ -1,0 +1,73 @@
+"""The output of the frozen layers is cached once, exactly, and never for other weights or rows."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from datasets import Dataset
+from tolerances import assert_close
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from ntl.approaches.frozen_layers import FrozenLayers
+from ntl.errors import UserError
+from ntl.training.state_cache import add_states
+
+
+def make_approach(seed: int = 0) -> SimpleNamespace:
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_hidden_layers": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes))
+    return SimpleNamespace(
+        model=model, frozen=FrozenLayers(model, 2), collate=pad, inputs=lambda batch: batch
+    )
+
+
+def rows() -> Dataset:
+    return Dataset.from_dict({"input_ids": [[1, 2, 3], [4], [5, 6]], "length": [3, 1, 2]})
+
+
+def pad(chosen: list[dict]) -> dict[str, torch.Tensor]:
+    longest = max(len(row["input_ids"]) for row in chosen)
+    ids = torch.tensor([[0] * (longest - len(r["input_ids"])) + r["input_ids"] for r in chosen])
+    mask = (ids > 0).long()
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
+
+
+def interrupt(chosen: list[dict]) -> dict[str, torch.Tensor]:
+    raise KeyboardInterrupt
+
+
+def test_each_row_gets_its_own_states_and_a_second_call_reads_them(tmp_path: Path) -> None:
+    approach = make_approach()
+    with_states = add_states(rows(), approach, tmp_path, 1.0)
+    assert len(with_states) == 3
+    for row in (with_states[i] for i in range(3)):
+        assert_close(row["states"], approach.frozen.states(pad([row]))[0])
+    approach.collate = interrupt  # not called again
+    assert torch.equal(add_states(rows(), approach, tmp_path, 1.0)[2]["states"], with_states[2]["states"])
+
+
+def test_other_weights_have_another_cache(tmp_path: Path) -> None:
+    first, other = (add_states(rows(), make_approach(seed), tmp_path, 1.0)[0]["states"] for seed in (0, 1))
+    assert not torch.allclose(first, other)
+
+
+def test_an_interrupted_cache_leaves_no_file_that_a_later_run_would_use(tmp_path: Path) -> None:
+    approach = make_approach()
+    approach.collate = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        add_states(rows(), approach, tmp_path, 1.0)
+    assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
+
+
+def test_a_cache_above_the_limit_is_an_error_that_names_its_size(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"3 rows takes .* GB; expected at most .*state_cache_gb=1e-07"):
+        add_states(rows(), make_approach(), tmp_path, 1e-7)
+
+
+def test_without_frozen_layers_or_with_a_limit_of_zero_nothing_is_cached(tmp_path: Path) -> None:
+    examples = rows()
+    assert add_states(examples, SimpleNamespace(frozen=None), tmp_path, 1.0) is examples
+    assert add_states(examples, make_approach(), tmp_path, 0.0) is examples
+    assert not [*tmp_path.iterdir()]
