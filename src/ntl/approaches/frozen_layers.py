@@ -60,19 +60,26 @@ class FrozenLayers:
         norms, output = _probe(model, layers[0])
         self._returns_tuple = isinstance(output, tuple)  # as BLOOM's layers
         self.width: int = (output[0] if self._returns_tuple else output).shape[-1]
-        kept = {id(weight) for module in (*layers[-trained:], *norms) for weight in module.parameters()}
+        trained_parts = [part for module in (*layers[-trained:], *norms) for part in module.modules()]
+        kept = {id(weight) for part in trained_parts for weight in part.parameters(recurse=False)}
         for weight in model.parameters():
             weight.requires_grad_(id(weight) in kept)
+        # Dropout has no weights: that of the trained layers stays on.
+        holding = {id(part) for part in trained_parts}
+        self._frozen_modules = [
+            module
+            for module in model.modules()
+            if id(module) not in holding and not any(w.requires_grad for w in module.parameters())
+        ]
 
     def frozen_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the names and values of the frozen weights, on which the states depend."""
         return ((name, w) for name, w in self._model.named_parameters() if not w.requires_grad)
 
     def set_mode(self) -> None:
-        """Put the modules without trained weights into evaluation mode."""
-        for module in self._model.modules():
-            if not any(weight.requires_grad for weight in module.parameters()):
-                module.eval()
+        """Put the frozen modules into evaluation mode."""
+        for module in self._frozen_modules:
+            module.training = False
 
     @torch.no_grad()
     def states(self, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -131,7 +138,7 @@ def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
             return module
     raise UserError(
         f"{KEY}: the layers of {type(model).__name__} cannot be found; expected one list of {count} decoder "
-        "layers. Omit it to train all weights, or pass training_args.lora."
+        "layers. Omit it to train all weights."
     )
 
 

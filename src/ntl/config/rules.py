@@ -66,6 +66,10 @@ PLAIN = {
 }
 
 
+# transformers types fsdp as a text and takes true, which omegaconf would turn into a text.
+_TYPED_TOO_NARROWLY = ("fsdp",)
+
+
 def rule_of(hint: Any) -> Rule | None:
     """Return the rule of a type, or None for one that is not checked."""
     kind, parts = get_origin(hint), get_args(hint)
@@ -109,8 +113,7 @@ def storable(schema: type, *more: type) -> type:
         schema.__name__,
         [(name, _plain(hints[name]), _copy(each)) for name, each in known]
         + [
-            # omegaconf would turn the true of fsdp=true, a text by its type, into a text.
-            (name, Any if str in (hint, *get_args(hint)) else _plain(hint), field(default="???"))
+            (name, Any if name in _TYPED_TOO_NARROWLY else _plain(hint), field(default="???"))
             for name, hint in hints.items()
             if name not in dict(known)
         ],

@@ -88,8 +88,9 @@ def test_frozen_layers_have_no_dropout_while_the_others_are_trained() -> None:
     frozen.set_mode()
     inputs = left_padded("gpt2")
     assert_close(frozen.states(inputs), frozen.states(inputs))
-    assert model.transformer.h[-1].training
-    assert not model.transformer.h[0].training
+    assert all(module.training for module in model.transformer.h[-1].modules())
+    assert not any(module.training for module in model.transformer.h[0].modules())
+    assert not model.transformer.drop.training
 
 
 def test_the_encoder_and_the_lower_decoder_layers_of_an_encoder_decoder_are_frozen() -> None:
