@@ -50,7 +50,7 @@ def test_each_row_gets_its_own_states_and_a_second_call_reads_them(tmp_path: Pat
 
 def test_other_weights_have_another_cache(tmp_path: Path) -> None:
     first, other = (add_states(rows(), make_approach(seed), tmp_path, 1.0)[0]["states"] for seed in (0, 1))
-    assert not torch.allclose(first, other)
+    assert (first - other).abs().max() > 0.1
 
 
 def test_an_interrupted_cache_leaves_no_file_that_a_later_run_would_use(tmp_path: Path) -> None:
