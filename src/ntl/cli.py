@@ -13,6 +13,7 @@ from ntl.program import HELP_OPTIONS, run_program
 # arguments.
 COMMANDS = {
     "prepare": "ntl.data.prepare",
+    "prepare model": "ntl.approaches.convert",
     "train": "ntl.run_language_modeling",
     "report": "ntl.report.program",
     "compare": "ntl.runs.sweep",
@@ -21,7 +22,8 @@ USAGE = """\
 usage: ntl COMMAND [argument ...]
 
 commands:
-  prepare   convert a dataset's official files into training, validation and test files
+  prepare   convert a dataset's official files into training, validation and test files;
+            `ntl prepare model`: a pretrained model into a folder
   train     run the paper's program: one model, one loss, one dataset (also installed as ntl-train)
   report    collect runs of the paper's program into tables over seeds and figures
   compare   train with several objectives and seeds, and report tables and figures
@@ -41,6 +43,8 @@ def _dispatch(arguments: Sequence[str]) -> int:
         UserError: The command is unknown, or a package that the lab needs is not installed.
     """
     command, *rest = arguments or ["--help"]
+    if f"{command} {rest[:1] and rest[0]}" in COMMANDS:
+        command, rest = f"{command} {rest[0]}", rest[1:]
     if command in HELP_OPTIONS:
         print(USAGE)
         return 0

@@ -41,6 +41,13 @@ class ModelSource(NamedTuple):
     tokenizer: PreTrainedTokenizerFast
     checkpoint: PreTrainedConfig | None
 
+    @property
+    def decodes_only(self) -> bool:
+        """Whether the model is decoder-only."""
+        if self.settings.family == "pretrained":
+            return not self.checkpoint.is_encoder_decoder  # type: ignore[union-attr]
+        return self.settings.family == "decoder_only"
+
 
 class Share(NamedTuple):
     """A micro-batch's share of the loss; the shares of all micro-batches and ranks sum to the update's loss.
@@ -150,12 +157,13 @@ def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
     # Imported here, because these modules import this one, and to load only the approach that is needed.
     from ntl.approaches.pretrained import load_source
 
+    source = load_source(model)
     if model.head == "regression":
         from ntl.approaches.regression_head import RegressionHead as Kind
     elif model.encoding == "xval":
         from ntl.approaches.xval import Xval as Kind
-    elif model.family == "decoder_only":
+    elif source.decodes_only:
         from ntl.approaches.decoder_only import DecoderOnly as Kind
     else:
         from ntl.approaches.language_model import LanguageModel as Kind
-    return Kind(load_source(model), loss)
+    return Kind(source, loss)

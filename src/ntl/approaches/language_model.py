@@ -11,7 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import register_fsdp_forward_method
-from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from ntl.approaches import IGNORE, Batch, ModelSource, Row, Share
 from ntl.approaches.answer_format import AnswerFormat
@@ -90,7 +95,7 @@ class LanguageModel:
     """
 
     pads_left = False
-    model_class: Any = T5ForConditionalGeneration
+    model_class: Any = AutoModelForSeq2SeqLM
 
     def __init__(self, source: ModelSource, loss: LossSettings):
         self.tokenizer = source.tokenizer

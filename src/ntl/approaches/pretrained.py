@@ -8,13 +8,18 @@ sufficient to load the model, and a checkpoint is never used with the wrong enco
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
 
 from ntl.approaches import CHECKPOINT_KEY, ModelSource
+from ntl.approaches.convert import GGUF, convert_gguf
 from ntl.config.settings import ModelSettings
 from ntl.encodings.digits import check_special_tokens, load_tokenizer, split_digits
 from ntl.encodings.locate import WEIGHTS, loading, locate
@@ -24,6 +29,7 @@ _SCRATCH = (
     "pass model_args.model_name_or_path=null to train from scratch, with a configuration that ships with "
     "the lab"
 )
+_GGUF = f"name a {GGUF} file; see `ntl prepare model --help`"
 _FILES = "a folder with config.json and model.safetensors"
 # Arguments that transformers reads although `to_dict()` may omit them.
 _ALWAYS_KNOWN = ("tie_word_embeddings", "rope_theta", "rope_scaling")
@@ -38,16 +44,17 @@ def load_source(settings: ModelSettings) -> ModelSource:
         UserError: The checkpoint cannot be loaded, or was trained with another approach; or the tokenizer
             cannot be loaded, or does not fit the approach.
     """
+    if settings.checkpoint is not None and settings.checkpoint.endswith(GGUF):
+        settings = replace(settings, checkpoint=convert_gguf(settings.checkpoint))
     checkpoint = _read_config(settings) if settings.checkpoint is not None else None
     if settings.tokenizer is None and settings.checkpoint is not None:
         tokenizer = load_tokenizer(settings.checkpoint, CHECKPOINT_KEY)
     else:
         tokenizer = load_tokenizer(settings.tokenizer, "model_args.tokenizer_name_or_path")
-    if settings.family == "t5":
+    source = ModelSource(settings, tokenizer, checkpoint)
+    if not source.decodes_only:
         check_special_tokens(tokenizer)
-    if settings.encoding != "auto":
-        tokenizer = split_digits(tokenizer)
-    return ModelSource(settings, tokenizer, checkpoint)
+    return source._replace(tokenizer=split_digits(tokenizer)) if settings.encoding != "auto" else source
 
 
 def _read_config(settings: ModelSettings) -> PreTrainedConfig:
@@ -56,7 +63,8 @@ def _read_config(settings: ModelSettings) -> PreTrainedConfig:
     Raises:
         UserError: The configuration cannot be loaded, or the checkpoint was trained with another approach.
     """
-    folder = locate(str(settings.checkpoint), CHECKPOINT_KEY, WEIGHTS, _SCRATCH)
+    instead = _GGUF if settings.family == "pretrained" else _SCRATCH
+    folder = locate(str(settings.checkpoint), CHECKPOINT_KEY, WEIGHTS, instead)
     with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     _check_type(config.model_type, settings)
@@ -203,9 +211,15 @@ def _load(
 
 def _check_type(model_type: str, settings: ModelSettings) -> None:
     """Raise a UserError if an architecture does not belong to the family of the settings."""
-    types, shown = ["t5"], "t5"
-    if settings.family != "t5":
-        types, shown = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "a decoder-only architecture (llama, mamba, ...)"
+    decoders = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
+    types, shown = {
+        "t5": ({"t5"}, "t5"),
+        "decoder_only": (decoders, "a decoder-only architecture (llama, mamba, ...)"),
+        "pretrained": (
+            {*decoders, *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES},
+            "a model that writes text",
+        ),
+    }[settings.family]
     if model_type not in types:
         raise UserError(
             f"{settings.checkpoint or 'the configuration'} is a {model_type}; family={settings.family} "

@@ -142,6 +142,11 @@ def check_combination(
     Raises:
         UserError: The model does not support the family, the loss, the number format or a reading.
     """
+    if model.family == "pretrained" and model.checkpoint is None:
+        raise UserError(
+            "model_args=pretrained has no model; expected a folder, a .gguf file or a name on the hub. Pass "
+            "model_args.model_name_or_path=<model>."
+        )
     if model.trained_layers is not None and sharded:
         raise UserError(
             "training_args.trained_layers does not support training_args.fsdp, which shards trained and "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ntl.config.settings import LossSettings, ModelSettings
@@ -24,7 +25,10 @@ _LOSS_NAMES = {"squared": "NTL-MSE", "absolute": "NTL-MAE", "huber": "NTL-Huber"
 
 def objective_name(model: ModelSettings, loss: LossSettings) -> str:
     """Return a run's name in tables, such as `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE` or `Llama`."""
-    name = {"t5": "T5"}.get(model.family) or str(model.config.get("model_type", "decoder")).capitalize()
+    name = {"t5": "T5", "pretrained": Path(str(model.checkpoint)).name.removesuffix(".gguf")}.get(
+        model.family
+    )
+    name = name or str(model.config.get("model_type", "decoder")).capitalize()
     name = _ENCODING_NAMES.get(model.encoding, name)
     if model.head == "regression":
         return f"{name} regression head"

@@ -25,7 +25,7 @@ NotNegative = Annotated[float, at_least(0)]
 Share = Annotated[float, number_between(0, 1)]
 Folder = Annotated[str, text("the path of a folder", "some/folder")]
 Hub = Annotated[str, text("the name of a dataset on the hub", "openai/gsm8k")]
-Model = Annotated[str, text("a folder or a name on the hub", "google-t5/t5-small")]
+Model = Annotated[str, text("a folder, a .gguf file or a name on the hub", "google-t5/t5-small")]
 
 
 def _objective(value: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from ntl.config.rules import Rule, at_least, one_of
 from ntloss import criterion_names
 
-Family = Literal["t5", "decoder_only"]
+Family = Literal["t5", "decoder_only", "pretrained"]
 NumberFormat = Literal["plain", "padded"]
 Reading = Literal["greedy", "median", "mean"]
 READINGS: tuple[Reading, ...] = get_args(Reading)
@@ -22,7 +22,8 @@ class ModelSettings:
     """Which model to use, and how it reads and writes numbers.
 
     Args:
-        family: `t5` (encoder-decoder) or `decoder_only` (Llama, Mamba, ...).
+        family: `t5` (encoder-decoder), `decoder_only` (Llama, Mamba, ...), or `pretrained`, where the
+            checkpoint decides.
         encoding: `digits` makes every digit a token, `auto` uses the tokenizer unchanged, `rt` uses the
             Regression Transformer's tokens of digit and place, and `xval` uses one `[NUM]` token scaled by
             the value.
@@ -31,7 +32,7 @@ class ModelSettings:
             leading zeros, a sign if any training answer is negative, and as many decimals.
         number_width: Digits before the point of padded answers. None: as many as the training answers need.
         number_places: Digits after the point of padded answers. None: as many as the training answers need.
-        checkpoint: Folder or hub name of pretrained weights. None trains from scratch.
+        checkpoint: Folder, `.gguf` file or hub name of pretrained weights. None trains from scratch.
         tokenizer: Folder or hub name. None uses the checkpoint's tokenizer or, from scratch, the small one
             that ships with the lab.
         config: Configuration arguments of a model trained from scratch, including `model_type` (`t5`,

@@ -101,6 +101,7 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         name: getattr(tokenizer, name) for name in ("model_max_length", "padding_side", "truncation_side")
     }
     split = PreTrainedTokenizerFast(tokenizer_object=backend, **copied, **tokenizer.special_tokens_map)
+    split.chat_template = tokenizer.chat_template
     _check_digits(split)
     return split
 

