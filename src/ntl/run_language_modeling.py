@@ -77,8 +77,8 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
     Raises:
         UserError: A configuration is invalid.
     """
-    from ntl.config.combination import check_effect
-    from ntl.config.paper_keys import read_settings
+    from ntl.config.effect import check_effect
+    from ntl.config.settings import read_settings
 
     values = [_swept_values(override) if multirun else [override] for override in overrides]
     configs, runs = [], []

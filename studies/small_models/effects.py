@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import ttest_1samp
 
-from ntl.config.paper_keys import compared_settings
+from ntl.config.differences import REPORT, comparable
 from ntl.report.groups import mean_and_interval
 from ntl.scores import reading_metric
 from ntl.training.run_folder import Metrics
@@ -90,7 +90,7 @@ def results_by_seed(runs: Mapping[str, StoredRun]) -> dict[int, Result]:
     results, first = {}, {}
     for name, run in runs.items():
         record = run["record"]
-        first.setdefault(str(compared_settings(record["config"])), name)
+        first.setdefault(str(comparable(record["config"], REPORT)), name)
         if len(first) > 1:
             one, other = first.values()
             raise SystemExit(

@@ -29,8 +29,7 @@ import yaml
 
 from ntl.config.comparison import KEYS, objective_overrides
 from ntl.config.compose import compose_config
-from ntl.config.paper_keys import read_settings
-from ntl.config.settings import RunSettings
+from ntl.config.settings import RunSettings, read_settings
 from ntl.errors import UserError
 from ntl.runs.sweep import default_jobs, do_runs
 from ntl.training.folders import remaining

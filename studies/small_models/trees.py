@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from ntl.config.paper_keys import read_settings
+from ntl.config.settings import read_settings
 from ntl.data import Example, load_task
 from ntl.data.tasks.tabular import MISSING
 from ntl.errors import UserError

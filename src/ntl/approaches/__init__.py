@@ -145,7 +145,7 @@ def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
 
     Args:
         model: Model settings.
-        loss: Loss settings, which fit the model (see `ntl.config.combination`).
+        loss: Loss settings, which fit the model (see `ntl.config.settings`).
 
     Returns:
         The approach.

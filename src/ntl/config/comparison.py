@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ntl.config.combination import check_effect
 from ntl.config.compose import compose_config
-from ntl.config.paper_keys import read_settings
+from ntl.config.effect import check_effect
 from ntl.config.schema import choices
-from ntl.config.settings import RunSettings
+from ntl.config.settings import RunSettings, read_settings
 from ntl.errors import UserError
 
 KEYS = ("objectives", "seeds", "jobs", "output_dir", "overwrite")

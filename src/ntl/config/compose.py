@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import field, fields, make_dataclass
+from functools import cache
 from importlib import resources
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from hydra import compose, initialize_config_module
+from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config.rules import rule_of
-from ntl.config.schema import SCHEMAS, choices, describe, register
-from ntl.config.settings import LOSS_OF_MODEL
+from ntl.config.rules import rules
+from ntl.config.schema import LOSS_OF_MODEL, SCHEMAS, Number, TrainingArgs, choices, format_setting
 from ntl.errors import UserError, unknown_key
 
 GROUPS = ("dataset_args", "model_args", "training_args", "loss", "run_specific_config", "preset")
@@ -36,7 +40,8 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
     Raises:
         UserError: An override is malformed, names an unknown key or choice, or has an invalid value.
     """
-    register(training=not root.startswith("prepare/"))
+    prepares = root.startswith("prepare/")
+    _register(training=not prepares)
     for override in overrides:
         _check_override(override, program)
     # ++ merges {key: value} into what a file sets, and adds arguments of training that have no value yet.
@@ -44,22 +49,44 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
     try:
         with initialize_config_module("ntl.config", version_base="1.3"):
             composed = compose(root, forced)
-        _check_section("", composed, () if root.startswith("prepare/") else SECTIONS)
+        _check_section("", composed, () if prepares else SECTIONS)
         for name in SECTIONS:
             if name in composed:
                 _check_section(f"{name}.", composed[name])
         config = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_explain(error, program)) from None
-    # Arguments of training without a value are left to transformers.
-    config = {k: _without_missing(v) if k == "training_args" else v for k, v in config.items()}
-    if config.get("loss", {}).get("criterion") == LOSS_OF_MODEL:
-        config["loss"] = {key: config["loss"][key] for key in ("criterion", "normalize_by")}
+    if not prepares:
+        # Arguments of training without a value are left to transformers.
+        config["training_args"] = {k: v for k, v in config["training_args"].items() if v != MISSING}
+        if config["loss"]["criterion"] == LOSS_OF_MODEL:
+            config["loss"] = {key: config["loss"][key] for key in ("criterion", "normalize_by")}
     return config
 
 
-def _without_missing(section: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in section.items() if value != "???"}
+@cache
+def _register(training: bool) -> None:
+    """Tell Hydra the schemas; those of training import transformers."""
+    for group, named in SCHEMAS.items():
+        if (group == "prepare") != training:
+            for name, schema in named.items():
+                known = _with_transformers(schema) if schema is TrainingArgs else schema
+                # Open, because the keys of a comparison stand beside the sections of a run.
+                node = OmegaConf.structured(known, flags={"struct": False})
+                ConfigStore.instance().store(name, node, group, None if training else "_global_")
+
+
+def _with_transformers(schema: type) -> type:
+    """Add the arguments of transformers that a schema lacks; they have no value, and only plain types."""
+    from transformers import Seq2SeqTrainingArguments
+
+    own = {each.name for each in fields(schema)}
+    added: list[tuple[str, Any, Any]] = []
+    for name, hint in get_type_hints(Seq2SeqTrainingArguments).items():
+        if name not in own:
+            plain = {*(get_args(hint) or [hint])} <= {bool, int, float, str, NoneType}
+            added.append((name, Number if hint is float else hint if plain else Any, field(default=MISSING)))
+    return make_dataclass(schema.__name__, added, bases=(schema,))
 
 
 def _group(override: str) -> str:
@@ -88,28 +115,31 @@ def _check_override(override: str, program: str) -> None:
         )
 
 
-def _check_section(prefix: str, section: Any, known: Sequence[str] = ()) -> None:
-    """Check the keys of a section and the values that omegaconf does not check.
-
-    Raises:
-        UserError: A key is unknown, or a value is out of range or not among the choices.
-    """
-    if not OmegaConf.is_dict(section):
+def _check_section(prefix: str, section: Any, more: Sequence[str] = ()) -> None:
+    """Raise a UserError for a key that is neither in the schema nor in `more`, or for an invalid value."""
+    if not isinstance(section, DictConfig):
         raise UserError(f"{prefix[:-1]} is {section!r}; expected keys and values. Omit the override.")
-    schema = OmegaConf.get_type(section)
-    hints = getattr(schema, "hints", {})
-    for key in section:
-        if key not in hints and key not in known:
-            raise unknown_key(prefix, str(key), [*known, *hints], [*known, *getattr(schema, "own", ())])
-        if key in hints and not OmegaConf.is_missing(section, key):
-            value, rule = section[key], rule_of(hints[key])
-            value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-            if rule is not None and not rule.fits(value):
-                raise UserError(_invalid(f"{prefix}{key}", value, hints[key]))
+    known, accepted = _keys(section), rules(OmegaConf.get_type(section))
+    for key, value in OmegaConf.to_container(section, resolve=True).items():
+        if key not in (*more, *known):
+            raise _unknown(prefix, str(key), section, more)
+        if key in accepted and value != MISSING and not accepted[key].fits(value):
+            raise UserError(_invalid(f"{prefix}{key}", value, section))
 
 
-def _invalid(key: str, value: Any, hint: Any) -> str:
-    rule = rule_of(hint)
+def _keys(section: DictConfig) -> list[str]:
+    """Return the keys of a section's schema."""
+    return [*getattr(OmegaConf.get_type(section), "__dataclass_fields__", ())]
+
+
+def _unknown(prefix: str, key: str, section: DictConfig, more: Sequence[str] = ()) -> UserError:
+    known = _keys(section)
+    listed = [name for name in known if not OmegaConf.is_missing(section, name)]
+    return unknown_key(prefix, key, [*more, *known], [*more, *listed])
+
+
+def _invalid(key: str, value: Any, section: DictConfig) -> str:
+    rule = rules(OmegaConf.get_type(section)).get(key.rpartition(".")[2])
     if rule is None:
         return f"{key} is {value!r}, which cannot be used. Correct it."
     return f"{key} is {value!r}; expected {rule.expected}. Pass for example {key}={rule.example}."
@@ -133,14 +163,13 @@ def _explain(error: BaseException, program: str) -> str:
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, OmegaConfBaseException):
         node, path = cause.parent_node, str(cause.full_key).partition("[")[0]
-        while node is not None and not hasattr(OmegaConf.get_type(node), "hints"):
+        while node is not None and not _keys(node):  # a list or a mapping below a section
             node = node._get_parent()
         prefix, dot, key = path.rpartition(".")
-        if node is not None and key in OmegaConf.get_type(node).hints:
-            return _invalid(path, cause.value, OmegaConf.get_type(node).hints[key])
+        if node is not None and key in _keys(node):
+            return _invalid(path, cause.value, node)
         if node is not None and prefix:
-            schema = OmegaConf.get_type(node)
-            return str(unknown_key(prefix + dot, key, schema.hints, schema.own))
+            return str(_unknown(prefix + dot, key, node))
     return f"{str(error).splitlines()[0]} Correct the override; `{program} --help` lists the keys."
 
 
@@ -161,3 +190,19 @@ def describe_config(root: str) -> str:
             title = name if group == "schema" else f"{group}={name}"
             lines.append(f"\n--- {title}\n{describe(schema)}")
     return "\n".join(lines)
+
+
+def describe(schema: type) -> str:
+    """Return the keys of a schema with their defaults and comments, as YAML."""
+    defaults = OmegaConf.to_container(OmegaConf.structured(schema))
+    lines: dict[str, str] = {}
+    for base in reversed(schema.__mro__[:-1]):
+        above_field = ""
+        for line in inspect.getsource(base).partition('"""\n')[2].splitlines():
+            if name := re.match(r"    (\w+): ", line):
+                comment = re.search(r"  # (?!type: |fmt: ).*", line)
+                value = f"{name[1]}: {format_setting(defaults[name[1]])}{comment[0] if comment else ''}"
+                lines[name[1]], above_field = above_field + value, ""
+            elif line.strip().startswith("#"):
+                above_field += f"{line.strip()}\n"
+    return "\n".join([f"# {schema.__doc__}", *lines.values()])

@@ -1,18 +1,13 @@
-"""What a type of the schema accepts, in words: for error messages, and to check what omegaconf cannot.
-
-omegaconf knows neither ranges (`Annotated[int, whole(1)]`) nor `Literal`: `storable` makes a class of the
-types that it checks, and `rule_of` returns the check of the rest.
-"""
+"""What the fields of a schema accept, in words: for error messages, and to check what omegaconf cannot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import Field, field, fields, make_dataclass
-from functools import cache, reduce
+import copy
+from collections.abc import Callable
+from dataclasses import field
 from math import inf
-from operator import or_
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 
 class Rule(NamedTuple):
@@ -31,14 +26,10 @@ def at_least(least: int) -> Rule:
     return Rule(f"a number that is at least {least}", 0.1, lambda value: value >= least)
 
 
-def above(bound: float) -> Rule:
-    """Return a rule that accepts a number above `bound`."""
-    return Rule(f"a number that is above {bound:g}", 1.0, lambda value: bound < value < inf)
-
-
-def number_between(low: float, high: float) -> Rule:
+def between(low: float, high: float = inf) -> Rule:
     """Return a rule that accepts a number between two bounds, without them."""
-    return Rule(f"a number that is above {low:g} and below {high:g}", 0.1, lambda value: low < value < high)
+    bounds = f"above {low:g}" + (f" and below {high:g}" if high < inf else "")
+    return Rule(f"a number that is {bounds}", 0.1, lambda value: low < value < high)
 
 
 def whole(least: int, most: float = inf) -> Rule:
@@ -57,98 +48,45 @@ def text(expected: str, example: str) -> Rule:
     return Rule(expected, example, bool)
 
 
+def list_of(item: Rule) -> Rule:
+    """Return a rule that accepts a list of different values, each of which `item` accepts."""
+    return Rule(
+        f"a non-empty list without duplicates, in which each item is {item.expected}",
+        f"[{item.example}]",
+        lambda values: bool(values) and all(map(item.fits, values)) and len({*values}) == len(values),
+    )
+
+
+def key(default: Any, rule: Rule) -> Any:
+    """Make a field of a schema with a default and a rule for its values, unless they are null."""
+    metadata = {"rule": rule}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: copy.copy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+# Of fields without a rule of their own, by type.
 PLAIN = {
     bool: Rule("true or false", "true"),
-    int: Rule("a whole number", 8),
     float: Rule("a number", 0.1),
+    int: Rule("a whole number", 8),
     str: Rule("a non-empty string", "text", bool),
     dict: Rule("keys and values", "'{key: 1}'"),
+    list: list_of(Rule("text", "a")),
 }
 
 
-# transformers types fsdp as a text and takes true, which omegaconf would turn into a text.
-_TYPED_TOO_NARROWLY = ("fsdp",)
+def rules(schema: type) -> dict[str, Rule]:
+    """Return the rules of a schema's fields, by name; untyped fields have none."""
+    hints, found = get_type_hints(schema), {}
+    for name, each in getattr(schema, "__dataclass_fields__", {}).items():
+        parts = get_args(hints[name]) if get_origin(hints[name]) in (Union, UnionType) else [hints[name]]
+        kinds = [get_origin(part) or part for part in parts]
+        rule = each.metadata.get("rule") or next((PLAIN[kind] for kind in PLAIN if kind in kinds), None)
+        if rule is not None:
+            found[name] = _or_null(rule) if NoneType in kinds else rule
+    return found
 
 
-def rule_of(hint: Any) -> Rule | None:
-    """Return the rule of a type, or None for one that is not checked."""
-    kind, parts = get_origin(hint), get_args(hint)
-    if kind is Annotated:
-        return next(part for part in hint.__metadata__ if isinstance(part, Rule))
-    if kind is Literal:
-        return one_of(*parts)
-    if kind is list:
-        return _list_of(rule_of(parts[0]))
-    if kind in (Union, UnionType):
-        rules = [rule_of(part) for part in parts if part is not NoneType]
-        if None in rules:
-            return None
-        null = ["null"] if NoneType in parts else []
-        expected = " or ".join([*null, *(rule.expected for rule in rules if rule)])
-        return Rule(expected, rules[0].example, lambda v: v is None or any(r.fits(v) for r in rules if r))  # type: ignore[union-attr]
-    return PLAIN.get(kind or hint)
-
-
-def _list_of(item: Rule | None) -> Rule:
-    rule = item or Rule("text", "a")
-
-    def fits(values: Any) -> bool:
-        return bool(values) and all(map(rule.fits, values)) and len({*values}) == len(values)
-
-    expected = f"a non-empty list without duplicates, in which each item is {rule.expected}"
-    return Rule(expected, f"[{rule.example}]", fits)
-
-
-@cache
-def storable(schema: type, *more: type) -> type:
-    """Make a dataclass of types that omegaconf checks.
-
-    Args:
-        schema: Dataclass of types that `rule_of` knows.
-        more: Dataclasses whose other fields may be added; they have no value until then.
-    """
-    hints = hints_of(schema, *more)
-    known = [(each.name, each) for each in fields(schema)]
-    return make_dataclass(
-        schema.__name__,
-        [(name, _plain(hints[name]), _copy(each)) for name, each in known]
-        + [
-            (name, Any if name in _TYPED_TOO_NARROWLY else _plain(hint), field(default="???"))
-            for name, hint in hints.items()
-            if name not in dict(known)
-        ],
-        namespace={"hints": hints, "own": list(dict(known))},
-    )
-
-
-def hints_of(*schemas: type) -> dict[str, Any]:
-    """Return the types of the fields, with their annotations; the first class that has a field counts."""
-    return reduce(or_, (get_type_hints(each, include_extras=True) for each in reversed(schemas)))
-
-
-def _copy(each: Field[Any]) -> Any:
-    return field(default=each.default, default_factory=each.default_factory)  # type: ignore[call-overload]
-
-
-def _plain(hint: Any) -> Any:
-    """Return the type that omegaconf checks in place of another one."""
-    kind, parts = get_origin(hint), get_args(hint)
-    if kind is Annotated:
-        return _plain(parts[0])
-    if kind is Literal:
-        return str
-    if kind is list:
-        return list[_plain(parts[0])]  # type: ignore[misc]
-    if hint is float:  # a whole number is written as it was given
-        return int | float
-    if kind in (Union, UnionType):
-        return reduce(or_, map(_plain, parts)) if _is_stored(parts) else Any
-    return hint if hint in PLAIN or hint is NoneType or kind is dict else Any
-
-
-def _is_stored(parts: Iterable[Any]) -> bool:
-    """Return whether omegaconf stores a union: of numbers and texts, or of null and one other type."""
-    kinds = {_plain(part) for part in parts} - {NoneType}
-    return Any not in kinds and (
-        len(kinds) == 1 or not any((get_origin(k) or k) in (list, dict) for k in kinds)
-    )
+def _or_null(rule: Rule) -> Rule:
+    return Rule(f"null or {rule.expected}", rule.example, lambda value: value is None or rule.fits(value))

@@ -1,20 +1,42 @@
-"""A run's settings as frozen dataclasses, independent of the configuration's keys."""
+"""A run's settings as dataclasses, translated from the published keys.
+
+Modules outside `ntl.config` do not read these keys.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any
 
-from ntl.config.rules import Rule, at_least, one_of
-from ntloss import criterion_names
+from ntl.config.schema import LOSS_OF_MODEL, READINGS, LossSettings
+from ntl.config.shapes import get_shape
+from ntl.errors import UserError
 
-Family = Literal["t5", "decoder_only", "pretrained"]
-NumberFormat = Literal["plain", "padded"]
-Reading = Literal["greedy", "median", "mean"]
-READINGS: tuple[Reading, ...] = get_args(Reading)
-LOSS_OF_MODEL = "from_model_args"  # the value of loss.criterion that leaves the loss to model_args
+__all__ = ["GenerationSettings", "LossSettings", "ModelSettings", "RunSettings", "read_settings"]
+
+# Maps number_encoding to (encoding, head); an encoding of None is taken from tokenizer_type.
+NUMBER_ENCODINGS = {
+    "none": (None, "language"),
+    "none_regression_head": (None, "regression"),
+    "rt": ("rt", "language"),
+    "xval": ("xval", "language"),
+}
+NUMBER_TOKEN_LOSS_FUNCTIONS = {None: "squared", "mse": "squared", "mae": "absolute", "huber": "huber"}
+# Keys of training_args that belong to the lab; the others belong to transformers.
+OWN_KEYS = {
+    "trial", "special_name", "output_dir", "do_only_eval", "overwrite_output_dir", "resume_from_checkpoint",
+    "trained_layers", "state_cache_gb",
+}  # fmt: skip
+# Names in tables of encodings and criteria, and of the losses of `expected_value`.
+NAMES = {
+    "rt": "RT", "xval": "xVal", "t5": "T5", "wasserstein": "NTL-WAS", "crps": "CRPS",
+    "gaussian_cross_entropy": "Gaussian smoothing", "smoothed_wasserstein": "smoothed NTL-WAS",
+    "dist2": "DIST2", "digit_entropy": "DEL", "smmd": "SMMD", "ntil": "NTIL",
+    "number_level": "number-level NTL", "squared": "NTL-MSE", "absolute": "NTL-MAE", "huber": "NTL-Huber",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,10 +65,10 @@ class ModelSettings:
         trained_layers: Number of layers that are trained, from the top. None trains all weights.
     """
 
-    family: Family = "t5"
+    family: str = "t5"
     encoding: str = "digits"
     head: str = "language"
-    number_format: NumberFormat = "plain"
+    number_format: str = "plain"
     number_width: int | None = None
     number_places: int | None = None
     checkpoint: str | None = None
@@ -55,25 +77,6 @@ class ModelSettings:
     log_scale: bool = True
     seed: int = 42
     trained_layers: int | None = None
-
-
-@dataclass(frozen=True)
-class LossSettings:
-    """Which loss to minimize in addition to cross-entropy, or in place of it at number tokens."""
-
-    # a name from ntloss.criterion_names(), as in loss=ce loss.criterion=smmd; null: cross-entropy alone
-    criterion: Annotated[str, one_of(*criterion_names(), LOSS_OF_MODEL)] | None = None
-    options: dict[str, Any] = field(default_factory=dict)  # arguments of the criterion, such as {sigma: 1.0}
-    weight: Annotated[float, at_least(0)] = 0.3  # λ
-    reweigh: bool = False  # whether probability on text costs more than the worst number
-    mode: Literal["add", "replace"] = (
-        "add"  # replace: the criterion replaces cross-entropy at number positions
-    )
-    # what the criterion is divided by: number tokens, as in the paper, or items, all labels, as cross-entropy
-    normalize_by: Literal["numbers", "items"] = "numbers"
-    label_smoothing: Annotated[
-        float, Rule("a number of at least 0 and below 1", 0.1, lambda v: 0 <= v < 1)
-    ] = 0.0
 
 
 @dataclass(frozen=True)
@@ -107,11 +110,11 @@ class RunSettings:
         model: Model settings.
         loss: Loss settings.
         generation: Decoding settings.
+        data: Settings of the dataset, with its `name`.
+        output_dir: Output folder.
         samples: Number of examples of each test set that are answered. None: all.
         samples_during_training: Number of validation examples answered at each evaluation. None: all.
-        data: Settings of the dataset, with its `name`.
         trainer: Arguments of transformers' `Seq2SeqTrainingArguments`.
-        output_dir: Output folder.
         only_evaluate: Whether to evaluate a trained model without training.
         overwrite: Whether a run in the output folder is deleted.
         resume: Whether to continue the run in the output folder.
@@ -126,11 +129,11 @@ class RunSettings:
     model: ModelSettings
     loss: LossSettings
     generation: GenerationSettings
-    samples: int | None
-    samples_during_training: int | None
     data: Mapping[str, Any]
-    trainer: Mapping[str, Any]
     output_dir: Path
+    samples: int | None = None
+    samples_during_training: int | None = None
+    trainer: Mapping[str, Any] = field(default_factory=dict)
     only_evaluate: bool = False
     overwrite: bool = False
     resume: bool = False
@@ -147,3 +150,226 @@ class RunSettings:
     def seed(self) -> int:
         """Random seed of the weights, of dropout and of the order of the data."""
         return self.model.seed
+
+
+def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
+    """Translate a composed configuration.
+
+    Args:
+        config: The sections of a run, from `compose.compose_config`, which has checked keys and values.
+        sweep: Overrides that distinguish the runs of a sweep, appended to the output folder.
+
+    Returns:
+        The settings.
+
+    Raises:
+        UserError: Two values contradict each other, the shape is unknown, or the model to evaluate or the
+            checkpoint to continue from is missing.
+    """
+    training, data, asked = config["training_args"], config["dataset_args"], config["evaluation"]
+    model = model_settings(config["model_args"], training["seed"], training["trained_layers"])
+    loss = loss_settings(config["model_args"], config["loss"])
+    generation = GenerationSettings(
+        beams=asked["beams"],
+        max_new_tokens=asked["max_new_tokens"],
+        batch_size=training["per_device_eval_batch_size"],
+        quantile_readings=tuple(name for name in READINGS[1:] if name in asked["read"]),
+        interval=asked["interval"],
+    )
+    _check_combination(model, loss, generation.quantile_readings, bool(training.get("fsdp")))
+    if training["do_only_eval"] and model.checkpoint is None:
+        raise UserError(
+            "training_args=eval evaluates a trained model, but model_args.model_name_or_path is null; "
+            "expected the folder of a run or of one of its checkpoints. Pass "
+            "model_args.model_name_or_path=<folder>."
+        )
+    resume = training["resume_from_checkpoint"]
+    if isinstance(resume, str) and not Path(resume, "trainer_state.json").is_file():
+        raise UserError(
+            f"training_args.resume_from_checkpoint={resume} is not a folder with trainer_state.json; "
+            "expected true, or the folder of a checkpoint. Correct it."
+        )
+    return RunSettings(
+        config=config,
+        name=str(config["model_args"]["name"]),
+        objective=objective_name(model, loss),
+        model=model,
+        loss=loss,
+        generation=generation,
+        data={**data, "name": data["dataset_name"]},
+        output_dir=_output_dir(config, loss, sweep),
+        samples=asked["samples"],
+        samples_during_training=asked["samples_during_training"],
+        trainer={key: value for key, value in training.items() if key not in OWN_KEYS},
+        only_evaluate=training["do_only_eval"],
+        overwrite=training["overwrite_output_dir"],
+        resume=bool(resume),
+        checkpoint=Path(resume) if isinstance(resume, str) else None,
+        state_cache_gb=training["state_cache_gb"],
+        evaluation_name=asked["name"],
+    )
+
+
+def _output_dir(config: Mapping[str, Any], loss: LossSettings, sweep: str) -> Path:
+    """Return the output folder, from the configuration or by default."""
+    training, model = config["training_args"], config["model_args"]
+    if training["output_dir"] is not None:
+        return Path(training["output_dir"], sweep.replace("/", "_")).expanduser()
+    if training["do_only_eval"] and Path(str(model["model_name_or_path"])).is_dir():
+        return Path(model["model_name_or_path"])
+    written = "" if model["number_format"] == "plain" else model["number_format"]
+    added = re.sub(r"[^\w.-]+", "-", loss_name(loss))  # folder names have no spaces
+    name = "_".join(filter(None, (model["name"], written, added, training["special_name"])))
+    trial = training["trial"] or ""
+    return Path("outputs", config["dataset_args"]["dataset_name"], trial, name, sweep.replace("/", "_"))
+
+
+def model_settings(
+    model_args: Mapping[str, Any], seed: int, trained_layers: int | None = None
+) -> ModelSettings:
+    """Translate `model_args` into model settings. Their `config` is filled only for training from scratch.
+
+    Raises:
+        UserError: The shape is unknown, or two values contradict each other.
+    """
+    encoding, head = NUMBER_ENCODINGS[model_args["number_encoding"]]
+    checkpoint, changes = model_args["model_name_or_path"], model_args["config_overrides"] or {}
+    if checkpoint is not None and changes:
+        raise UserError(
+            f"model_args.config_overrides is {changes}, but the shape of "
+            f"model_args.model_name_or_path={checkpoint} is fixed; expected one of the two. Omit "
+            "config_overrides, or train from scratch with model_args.model_name_or_path=null."
+        )
+    return ModelSettings(
+        encoding=encoding or model_args["tokenizer_type"],
+        head=head,
+        checkpoint=checkpoint,
+        tokenizer=model_args["tokenizer_name_or_path"],
+        config={**get_shape(model_args["config_name"]), **changes} if checkpoint is None else {},
+        log_scale=model_args["log_scale_embeddings"],
+        seed=seed,
+        trained_layers=trained_layers,
+        **{key: model_args[key] for key in ("family", "number_format", "number_width", "number_places")},
+    )
+
+
+def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> LossSettings:
+    """Read the loss from the `loss` group or, if it is `from_model_args`, from the keys of `model_args`.
+
+    Raises:
+        UserError: Two values contradict each other.
+    """
+    if loss["criterion"] == LOSS_OF_MODEL:
+        return replace(_loss_from_model_args(model_args), normalize_by=loss["normalize_by"])
+    for key in ("number_token_loss", "gaussian_label_smoother"):
+        if model_args[key]:
+            raise UserError(
+                f"loss.criterion={loss['criterion']} is given together with model_args.{key}=true; expected "
+                "one of the two. Pass for example "
+                f"model_args={str(model_args['name']).removesuffix('_ntl')}, without {key}."
+            )
+    return LossSettings(**loss)
+
+
+def _loss_from_model_args(model_args: Mapping[str, Any]) -> LossSettings:
+    """Read the loss from the keys of `model_args`; a UserError says which of them contradict each other."""
+    wasserstein = model_args["number_token_loss_with_wasserstein"]
+    weight = model_args["number_token_loss_weight"]
+    if not model_args["gaussian_label_smoother"]:
+        if not model_args["number_token_loss"]:
+            return LossSettings()
+        if wasserstein:
+            return LossSettings("wasserstein", weight=weight)
+        options = {"loss": NUMBER_TOKEN_LOSS_FUNCTIONS[model_args["number_token_loss_function"]]}
+        return LossSettings("expected_value", options, weight=weight)
+
+    sigma = {"sigma": model_args["label_smoother_sigma"]}
+    if not model_args["number_token_loss"]:
+        return LossSettings("gaussian_cross_entropy", sigma, weight=1.0, mode="replace")
+    if not wasserstein:
+        raise UserError(
+            "model_args.gaussian_label_smoother=true is given together with NTL-MSE; expected it alone "
+            "(model_args=vanilla_t5) or with NTL-WAS. Pass "
+            "model_args.number_token_loss_with_wasserstein=true."
+        )
+    parts = [{"name": "gaussian_cross_entropy", **sigma}, {"name": "smoothed_wasserstein", **sigma}]
+    options = {"criteria": parts, "weights": [1.0, weight]}
+    return LossSettings("weighted_sum", options, weight=1.0, mode="replace")
+
+
+def _check_combination(
+    model: ModelSettings, loss: LossSettings, readings: Sequence[str], sharded: bool
+) -> None:
+    """Raise a UserError unless the settings of a run, each of them valid, fit together."""
+    read = f"evaluation.read=[{','.join(readings)}]"
+    if model.family == "pretrained" and model.checkpoint is None:
+        raise UserError(
+            "model_args=pretrained has no model; expected a folder, a .gguf file or a name on the hub. Pass "
+            "model_args.model_name_or_path=<model>."
+        )
+    if model.trained_layers is not None and sharded:
+        raise UserError(
+            "training_args.trained_layers does not support training_args.fsdp, which shards trained and "
+            "frozen weights together; expected one of the two. Omit one."
+        )
+    if model.head == "language" and model.encoding in ("digits", "auto"):  # writes numbers as text
+        if readings and sharded:
+            raise UserError(
+                f"{read} needs the whole model in each process; expected training without "
+                "training_args.fsdp. Train with evaluation.read=[greedy], then pass training_args=eval."
+            )
+        return
+    name = "a regression head" if model.head == "regression" else f"number_encoding={model.encoding}"
+    text = "needs a language model that writes numbers as text, such as model_args=decoder_only"
+    if model.trained_layers is not None:
+        raise UserError(
+            f"training_args.trained_layers={model.trained_layers} {text}; expected null with {name}. Omit it."
+        )
+    if model.family != "t5":
+        raise UserError(
+            f"model_args.family={model.family} does not support {name}; expected t5. Pass "
+            "model_args.family=t5, or model_args.number_encoding=none."
+        )
+    if loss.criterion is not None and (model.head, model.encoding) != ("language", "rt"):
+        raise UserError(
+            f"loss.criterion={loss.criterion} needs a token for each digit or number, and {name} has none; "
+            "expected no criterion. Pass loss=ce, or model_args.number_encoding=none."
+        )
+    if model.number_format != "plain":
+        raise UserError(
+            f"model_args.number_format={model.number_format} needs a model that writes numbers as text, and "
+            f"{name} does not; expected number_encoding=none. Omit model_args.number_format."
+        )
+    if readings:
+        raise UserError(
+            f"{read} needs the distribution of a number that a model writes in digits, and {name} has none; "
+            "expected a language model with number_encoding=none. Pass evaluation.read=[greedy]."
+        )
+
+
+def objective_name(model: ModelSettings, loss: LossSettings) -> str:
+    """Return a run's name in tables, such as `T5`, `T5 + NTL-WAS`, `RT + NTL-MSE` or `Llama`."""
+    name = str(model.config.get("model_type", "decoder")).capitalize()
+    if model.family == "pretrained":
+        name = Path(str(model.checkpoint)).name.removesuffix(".gguf")
+    name = NAMES.get(model.encoding) or NAMES.get(model.family, name)
+    if model.head == "regression":
+        return f"{name} regression head"
+    return " + ".join(filter(None, (name, loss_name(loss))))
+
+
+def loss_name(loss: LossSettings) -> str:
+    """Return the criterion's name in tables, such as `NTL-WAS` or `SMMD`; "" without a criterion."""
+    return _criterion_name(loss.criterion, loss.options) if loss.criterion is not None else ""
+
+
+def _criterion_name(criterion: str, options: Mapping[str, Any]) -> str:
+    if criterion == "expected_value":
+        loss = options.get("loss", "squared")
+        if options.get("over") == "vocabulary":
+            return "RAFT" if loss == "squared" else f"RAFT ({loss})"
+        return NAMES.get(loss, criterion)
+    if criterion == "weighted_sum":
+        parts = [{"name": p} if isinstance(p, str) else p for p in options.get("criteria", ())]
+        return " + ".join(_criterion_name(part["name"], part) for part in parts) or criterion
+    return NAMES.get(criterion, criterion)

@@ -19,8 +19,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from ntl.config.compose import compose_config
-from ntl.config.schema import SCHEMAS, choices, describe
+from ntl.config.compose import compose_config, describe
+from ntl.config.schema import SCHEMAS, choices
 from ntl.data import Example
 from ntl.data.files import Plan, write_json
 from ntl.errors import UserError

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import t
 
-from ntl.config.names import format_setting
-from ntl.config.paper_keys import NORMALIZE_BY, compared_settings, effective_evaluation
-from ntl.config.settings import READINGS
+from ntl.config.differences import EVALUATION, NORMALIZE_BY, REPORT, comparable
+from ntl.config.schema import READINGS, format_setting
 from ntl.errors import UserError
 from ntl.scores import reading_metric
 from ntl.training.run_folder import (
@@ -171,7 +170,7 @@ def load_datasets(folders: Sequence[Path | str], in_order: bool = False) -> tupl
 
 def _check_same_count(dataset: str, runs: Sequence[FinishedRun]) -> None:
     """Raise a UserError if the runs' losses are divided by different counts, so that λ differs in meaning."""
-    found = {compared_settings(run.record.config)[NORMALIZE_BY]: str(run.folder) for run in runs}
+    found = {comparable(run.record.config, REPORT)[NORMALIZE_BY]: str(run.folder) for run in runs}
     if len(found) > 1:
         where = " and ".join(f"{NORMALIZE_BY}={value} in {found[value]}" for value in sorted(found))
         raise UserError(
@@ -214,7 +213,7 @@ def split_readings(dataset: Dataset) -> Dataset:
 
 def _settings(run: FinishedRun) -> dict[str, str]:
     """Return the settings that distinguish runs, formatted for a table. Null counts as absent."""
-    settings = {key: format_setting(value) for key, value in compared_settings(run.record.config).items()}
+    settings = {key: format_setting(value) for key, value in comparable(run.record.config, REPORT).items()}
     evaluated = Path(str(run.record.config.get("evaluated"))).name
     if evaluated.startswith(CHECKPOINT):  # not the final model of its run
         settings["checkpoint"] = evaluated.removeprefix(CHECKPOINT)
@@ -247,11 +246,11 @@ def describe_evaluations(dataset: Dataset) -> list[str]:
     """
     settings: Counter[str] = Counter()
     for run in dataset.runs:
-        asked = effective_evaluation(run.record.config.get("evaluation", {}))
+        asked = comparable(run.record.config, EVALUATION)
         values = (
-            f"{key}={format_setting(asked[key])}"
+            f"{key.removeprefix('evaluation.')}={format_setting(asked[key])}"
             for key in asked
-            if key not in ("samples_during_training", "name")
+            if key.startswith("evaluation.")
         )
         settings[", ".join(values) or "unrecorded settings"] += 1
     lines = ["Evaluated with " + "; ".join(_counted(settings) if len(settings) > 1 else settings) + "."]

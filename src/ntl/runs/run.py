@@ -36,7 +36,7 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
     """Execute a run, or the part of it that is not done yet.
 
     Args:
-        settings: Settings from `paper_keys.read_settings`.
+        settings: Settings from `ntl.config.settings.read_settings`.
         on_progress: Called with the share of the updates that are done, and nothing is printed. Default:
             show a bar in a terminal, and print the logged losses and the metrics of each test set.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -20,12 +20,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 import ntloss
 from ntl.approaches import Approach
 from ntl.approaches.answer_format import FORMAT_KEYS
-from ntl.config.paper_keys import (
-    continued_settings,
-    evaluated_settings,
-    only_adds_readings,
-    with_evaluation_of,
-)
+from ntl.config.differences import EVALUATION, TRAINING, differences, only_adds_readings
 from ntl.config.settings import RunSettings
 from ntl.data import TaskData
 from ntl.errors import UserError, describe
@@ -87,7 +82,7 @@ def _check_held_run(settings: RunSettings, record: RunRecord, name: str) -> None
                 "its own. Pass another training_args.output_dir."
             )
     elif settings.resume:
-        for key, (before, now) in _differing(continued_settings, settings, record).items():
+        for key, (before, now) in differences(record.config, settings.config, TRAINING).items():
             raise UserError(
                 f"{name} holds a run with {key}={before}, but {key}={now} is given; expected the "
                 "configuration that the run was started with. Correct it, or choose another "
@@ -115,14 +110,14 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
     folder = RunFolder(settings.output_dir)
     if folder.holds_run():
         record = folder.record()
-        differing = _differing(continued_settings, settings, record)
+        differing = differences(record.config, settings.config, TRAINING)
         if record.status == "finished" and not differing:
             if only_adds_readings(settings.config, record.config):
                 return None
             if only_adds_readings(record.config, settings.config):
                 model = replace(settings.model, checkpoint=str(folder))
                 return replace(settings, only_evaluate=True, model=model, evaluation_name=OWN)
-            differing = _differing(evaluated_settings, settings, record)
+            differing = differences(record.config, settings.config, EVALUATION)
         if differing and not overwrite:
             key, (there, here) = next(iter(differing.items()))
             raise UserError(
@@ -133,15 +128,6 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
         settings = replace(settings, resume=resume, overwrite=not resume)
     check_folder(settings)
     return settings
-
-
-def _differing(
-    view: Callable[[Mapping[str, Any]], Mapping[str, Any]], settings: RunSettings, record: RunRecord
-) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that differ: key -> (recorded, given). `view` selects the settings to compare."""
-    there, here = view(record.config), view(settings.config)
-    pairs = {key: (there.get(key), here.get(key)) for key in sorted({*there, *here})}
-    return {key: (one, other) for key, (one, other) in pairs.items() if one != other}
 
 
 def open_folder(settings: RunSettings, approach: Approach) -> None:
@@ -183,16 +169,16 @@ def evaluated_record(settings: RunSettings) -> RunRecord:
 
     The key `evaluated` of its configuration holds the model's folder or hub name.
     """
-    record = new_record(settings)
-    path = Path(str(settings.model.checkpoint))
-    is_checkpoint = path.name.startswith(CHECKPOINT) and RunFolder(path.parent).holds_run()
-    trained = RunFolder(path.parent if is_checkpoint else path)
-    if not trained.holds_run():
-        return replace(record, config={**record.config, "evaluated": settings.model.checkpoint})
-    source = trained.record()
-    steps = int(path.name.rpartition("-")[2]) if is_checkpoint else source.steps
-    config = with_evaluation_of(source.config, record.config) | {"evaluated": settings.model.checkpoint}
-    return replace(source, dataset=record.dataset, steps=steps, config=config, status="running")
+    record, evaluated = new_record(settings), {"evaluated": settings.model.checkpoint}
+    path, steps = Path(str(settings.model.checkpoint)), None
+    if path.name.startswith(CHECKPOINT) and RunFolder(path.parent).holds_run():
+        path, steps = path.parent, int(path.name.removeprefix(CHECKPOINT))
+    if not RunFolder(path).holds_run():
+        return replace(record, config={**record.config, **evaluated})
+    trained = RunFolder(path).record()
+    config = {**_with_evaluation_of(trained.config, record.config), **evaluated}
+    steps = trained.steps if steps is None else steps
+    return replace(trained, dataset=record.dataset, steps=steps, config=config, status="running")
 
 
 def open_evaluation(settings: RunSettings, data: TaskData) -> tuple[RunFolder, RunRecord]:
@@ -205,31 +191,37 @@ def open_evaluation(settings: RunSettings, data: TaskData) -> tuple[RunFolder, R
     Raises:
         UserError: The folder holds another evaluation, or a file in it cannot be read.
     """
-    run = RunFolder(settings.output_dir)
-    if not run.holds_run():
-        return run, evaluated_record(settings)
-    record = run.record()
-    config = with_evaluation_of(record.config, settings.config)
+    folder = RunFolder(settings.output_dir)
+    if not folder.holds_run():
+        return folder, evaluated_record(settings)
+    record, config, name = folder.record(), settings.config, settings.evaluation_name
     is_end_of_training = not settings.only_evaluate and record.status != "finished"
-    if is_end_of_training or settings.evaluation_name == OWN:
-        return run, replace(record, config=config)
-    differences = _differences(settings, record)
-    folder = run
-    if differences or settings.evaluation_name is not None:
-        folder = run.evaluation(settings.evaluation_name or options_name(differences))
-        source = evaluated_record(settings) if "model" in differences else record
-        config = with_evaluation_of(source.config, settings.config)
-        record = replace(source, config=config, status="running")
-    if folder.holds_run():
-        _check_same_evaluation(folder, replace(record, config=config), data)
-    return folder, replace(record, config=config)
+    if not is_end_of_training and name != OWN:
+        changed = differences(record.config, config, EVALUATION)
+        options = {key.rpartition(".")[2]: now for key, (_, now) in changed.items()}
+        own_models = (str(folder), str(record.config.get("evaluated")))
+        model = settings.model.checkpoint
+        if settings.only_evaluate and Path(str(model)).resolve() not in [
+            Path(p).resolve() for p in own_models
+        ]:
+            options["model"] = model
+            record = evaluated_record(settings)
+        if options or name is not None:
+            folder = folder.evaluation(name or options_name(options))
+            record = replace(record, status="running")
+        if folder.holds_run():
+            _check_same_evaluation(folder, record, config, data)
+    return folder, replace(record, config=_with_evaluation_of(record.config, config))
 
 
-def _check_same_evaluation(folder: RunFolder, record: RunRecord, data: TaskData) -> None:
+def _check_same_evaluation(
+    folder: RunFolder, record: RunRecord, config: Mapping[str, Any], data: TaskData
+) -> None:
     """Raise a UserError if a folder holds an evaluation of other options, questions or weights."""
     held = folder.record()
-    there, here = ({**evaluated_settings(r.config), "steps": r.steps} for r in (held, record))
-    differing = [key for key in sorted({*there, *here}) if there.get(key) != here.get(key)]
+    differing = [*differences(held.config, config, EVALUATION)]
+    if held.steps != record.steps:
+        differing.append("steps")
     if held.config.get("evaluated") != record.config.get("evaluated"):
         differing.append("model_args.model_name_or_path")
     if any(folder.questions(test) not in (None, given) for test, given in data.fingerprints.items()):
@@ -242,14 +234,14 @@ def _check_same_evaluation(folder: RunFolder, record: RunRecord, data: TaskData)
         )
 
 
-def _differences(settings: RunSettings, record: RunRecord) -> dict[str, Any]:
-    """Return the options of an evaluation that differ from those of a record."""
-    differences = {key: here for key, (_, here) in _differing(evaluated_settings, settings, record).items()}
-    if settings.only_evaluate:
-        own = (settings.output_dir, Path(str(record.config.get("evaluated"))))
-        if Path(str(settings.model.checkpoint)).resolve() not in [path.resolve() for path in own]:
-            differences["model"] = settings.model.checkpoint
-    return differences
+def _with_evaluation_of(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the dataset and evaluation settings of another one.
+
+    `samples_during_training` is kept.
+    """
+    before = config.get("evaluation", {})
+    kept = {key: before[key] for key in ("samples_during_training",) if key in before}
+    return {**config, "dataset_args": other["dataset_args"], "evaluation": {**other["evaluation"], **kept}}
 
 
 def last_complete_checkpoint(folder: Path) -> Path | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
-from ntl.config.names import format_setting
+from ntl.config.schema import format_setting
 from ntl.data.files import write_atomically, write_json
 from ntl.errors import UserError
 

@@ -8,8 +8,8 @@ from published_commands import DEBUG, TRAINING
 from ntl.config.comparison import KEYS as COMPARISON_KEYS
 from ntl.config.comparison import load_comparison
 from ntl.config.compose import compose_config
-from ntl.config.paper_keys import read_settings
 from ntl.config.schema import choices
+from ntl.config.settings import read_settings
 from ntl.errors import UserError
 from ntl.run_language_modeling import plan_runs
 

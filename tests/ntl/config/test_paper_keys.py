@@ -4,8 +4,7 @@ import pytest
 from published_commands import TRAINING
 
 from ntl.config.compose import compose_config
-from ntl.config.names import objective_name
-from ntl.config.paper_keys import loss_settings, model_settings
+from ntl.config.settings import loss_settings, model_settings, objective_name
 from ntl.errors import UserError
 from ntloss import criterion_names
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from ntl.config.compose import compose_config
-from ntl.config.names import format_setting
-from ntl.config.schema import choices
+from ntl.config.schema import choices, format_setting
 from ntl.data import Example, TaskData, format_number, load_task
 from ntl.data.tasks.gsm8k import normalize, parse_problem
 from ntl.data.tasks.mathematics_dataset import EXTRAPOLATE_MODULES, MODULES

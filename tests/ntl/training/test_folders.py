@@ -106,7 +106,7 @@ def test_an_evaluation_with_another_setting_has_a_folder_named_after_it(run, oth
 
 @pytest.mark.parametrize(
     ("named", "differing"),
-    [({}, "questions"), ({"name": "few", "samples": 20}, "beams, samples, questions")],
+    [({}, "questions"), ({"name": "few", "samples": 20}, "evaluation.beams, evaluation.samples, questions")],
 )
 def test_a_folder_that_holds_another_evaluation_is_an_error_that_says_how_to_keep_both(run, named, differing):
     if named:

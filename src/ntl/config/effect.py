@@ -1,12 +1,11 @@
-"""What one value cannot show: keys without effect, and settings that do not fit together."""
+"""Keys without effect, which one value cannot show."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ntl.config.names import format_setting
-from ntl.config.settings import LOSS_OF_MODEL, LossSettings, ModelSettings
+from ntl.config.schema import LOSS_OF_MODEL, format_setting
 from ntl.errors import UserError
 
 LIST = "a key that --help lists"
@@ -126,64 +125,3 @@ def _no_effect(key: str, config: Mapping[str, Any]) -> str | None:
             if not condition.holds(value):
                 return f"{condition.decided_by} is {format_setting(value)}. Pass {condition.remedy}"
     return None
-
-
-def check_combination(
-    model: ModelSettings, loss: LossSettings, readings: Sequence[str] = (), sharded: bool = False
-) -> None:
-    """Check that the settings of a run, each of them valid, fit together.
-
-    Args:
-        model: Model settings.
-        loss: Loss settings.
-        readings: Readings of numbers that need quantiles of the model's distribution.
-        sharded: Whether training divides the model between processes.
-
-    Raises:
-        UserError: The model does not support the family, the loss, the number format or a reading.
-    """
-    if model.family == "pretrained" and model.checkpoint is None:
-        raise UserError(
-            "model_args=pretrained has no model; expected a folder, a .gguf file or a name on the hub. Pass "
-            "model_args.model_name_or_path=<model>."
-        )
-    if model.trained_layers is not None and sharded:
-        raise UserError(
-            "training_args.trained_layers does not support training_args.fsdp, which shards trained and "
-            "frozen weights together; expected one of the two. Omit one."
-        )
-    if model.head == "language" and model.encoding in ("digits", "auto"):  # writes numbers as text
-        if readings and sharded:
-            raise UserError(
-                f"evaluation.read=[{','.join(readings)}] needs the whole model in each process; expected "
-                "training without training_args.fsdp. Train with evaluation.read=[greedy], then pass "
-                "training_args=eval."
-            )
-        return
-    if model.trained_layers is not None:
-        raise UserError(
-            f"training_args.trained_layers={model.trained_layers} needs a language model that writes numbers "
-            "as text, such as model_args=decoder_only; expected null with this one. Omit it."
-        )
-    name = "a regression head" if model.head == "regression" else f"number_encoding={model.encoding}"
-    if model.family != "t5":
-        raise UserError(
-            f"model_args.family={model.family} does not support {name}; expected t5. Pass "
-            "model_args.family=t5, or model_args.number_encoding=none."
-        )
-    if loss.criterion is not None and (model.head, model.encoding) != ("language", "rt"):
-        raise UserError(
-            f"loss.criterion={loss.criterion} needs a token for each digit or number, and {name} has none; "
-            "expected no criterion. Pass loss=ce, or model_args.number_encoding=none."
-        )
-    if model.number_format != "plain":
-        raise UserError(
-            f"model_args.number_format={model.number_format} needs a model that writes numbers as text, and "
-            f"{name} does not; expected number_encoding=none. Omit model_args.number_format."
-        )
-    if readings:
-        raise UserError(
-            f"evaluation.read=[{','.join(readings)}] needs the distribution of a number that a model writes "
-            f"in digits, and {name} has none; expected a language model with number_encoding=none. Pass "
-            "evaluation.read=[greedy]."
-        )
