@@ -17,7 +17,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import LogLocator, NullFormatter
 from tqdm import tqdm
 
-from ntl.report.groups import Dataset, Group, split_readings
+from ntl.report.groups import Dataset, Group, mean_and_interval, split_readings
 from ntl.report.style import FLOOR, LINES_NOTE, STYLE, add_legend, margins, new_figure, plot_seeds, styles
 from ntl.report.uncertainty import (
     MOST_MODELS,
@@ -266,8 +266,9 @@ class DatasetFigures:
             for group in readings:
                 y, color = len(rows), self.looks[base.label].color
                 rows.append(group)
-                mean, width = group.mean_and_interval(test, metric)
-                seeds = [value for value in group.values(test, metric).values() if value is not None]
+                values = group.values(test, metric)
+                mean, width = mean_and_interval(values)
+                seeds = values.dropna()
                 enough = len(seeds) >= FEWEST_SEEDS and mean is not None
                 at = [y + 0.12 if enough else y] * len(seeds)
                 ax.scatter(seeds, at, s=22, color=color, alpha=0.6, lw=0, clip_on=False)

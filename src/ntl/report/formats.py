@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+import pandas as pd
+
 _LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        **{c: "\\" + c for c in "&%$#_{}"},
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "±": r"$\pm$",
-        "²": r"$^2$",
-        "λ": r"$\lambda$",
-        "·": r"$\cdot$",
-        "|": r"\textbar{}",
-        "\u2212": "$-$",
-    }
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", **{c: "\\" + c for c in "&%$#_{}"}}
+    | {"±": r"$\pm$", "²": r"$^2$", "λ": r"$\lambda$", "·": r"$\cdot$", "\u2212": "$-$"}
 )
 
 Columns = Mapping[tuple[str, str], Sequence[str]]
@@ -36,41 +27,34 @@ def markdown_table(columns: Columns) -> str:
 
 
 def latex_table(columns: Columns, caption: str) -> str:
-    r"""Write a table as LaTeX with the booktabs package.
+    r"""Write a table as LaTeX with the booktabs package, as wide as the page.
 
     Args:
         columns: The columns. Neighbors with one title share it, above their headings. Cells are plain text,
             and bold if enclosed in `**`.
         caption: Caption as plain text.
-
-    Returns:
-        A `table*` environment, as wide as the page.
     """
-    titles, rules, first = [], [], 1
+    names = pd.MultiIndex.from_tuples([(escape_latex(title), escape_latex(name)) for title, name in columns])
+    frame = pd.DataFrame(zip(*columns.values(), strict=True), columns=names)
+    table = (
+        frame.style.hide(axis="index")
+        .format(_latex_cell)
+        .to_latex(
+            column_format=f"l{'r' * (len(columns) - 1)}",
+            caption=escape_latex(caption),
+            environment="table*",
+            position_float="centering",
+            hrules=True,
+            multicol_align="c",
+        )
+    )
+    rules, first = [], 1
     for title, group in groupby(title for title, _ in columns):
-        count = len(list(group))
-        if title:
-            titles.append(rf"\multicolumn{{{count}}}{{c}}{{{escape_latex(title)}}}")
-            rules.append(rf"\cmidrule(lr){{{first}-{first + count - 1}}}")
-        else:
-            titles += [""] * count
-        first += count
-    lines = [
-        r"\begin{table*}",
-        r"\centering\scriptsize",
-        rf"\caption{{{escape_latex(caption)}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
-        r"\toprule",
-        " & ".join(titles) + r" \\",
-        " ".join(rules),
-        " & ".join(escape_latex(heading) for _, heading in columns) + r" \\",
-        r"\midrule",
-        *(" & ".join(map(_latex_cell, row)) + r" \\" for row in zip(*columns.values(), strict=True)),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table*}",
-    ]
-    return "\n".join(lines) + "\n"
+        last = first + len(list(group)) - 1
+        rules += [rf"\cmidrule(lr){{{first}-{last}}}"] if title else []
+        first = last + 1
+    above, line, below = table.partition(" \\\\\n")  # after the titles
+    return (above + line + " ".join(rules) + "\n" + below).replace(r"\centering", r"\centering\scriptsize")
 
 
 def escape_latex(text: str) -> str:

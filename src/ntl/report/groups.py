@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 from scipy.stats import t
 
 from ntl.config.differences import EVALUATION, NORMALIZE_BY, REPORT, comparable
@@ -51,24 +50,15 @@ class Group:
     runs: Sequence[FinishedRun]
     reading: str = "greedy"
 
-    def values(self, test: str, metric: str) -> dict[int, float | None]:
-        """Map each seed to a metric of the reading on a test set, None for runs without it."""
+    def values(self, test: str, metric: str) -> pd.Series:
+        """Return a metric of the reading on a test set by seed, NaN for runs without it."""
         name = reading_metric(self.reading, metric)
-        return {run.record.seed: run.metrics.get(test, {}).get(name) for run in self.runs}
+        found = {run.record.seed: run.metrics.get(test, {}).get(name) for run in self.runs}
+        return pd.Series(found, dtype=float)
 
     def predictions(self, test: str) -> dict[int, list[Prediction]]:
         """Map each seed to its predictions on a test set, without runs that were not evaluated on it."""
         return {run.record.seed: run.folder.predictions(test) for run in self.runs if test in run.metrics}
-
-    def mean_and_interval(self, test: str, metric: str) -> tuple[float | None, float | None]:
-        """Return the mean over seeds and its confidence interval, see `mean_and_interval`."""
-        return mean_and_interval(list(self.values(test, metric).values()))
-
-    def differences(self, baseline: Group, test: str, metric: str) -> list[float]:
-        """Subtract a baseline's metric, seed by seed, for the seeds that have the metric in both groups."""
-        mine, other = self.values(test, metric), baseline.values(test, metric)
-        pairs = ((mine[seed], other.get(seed)) for seed in mine)
-        return [a - b for a, b in pairs if a is not None and b is not None]
 
 
 @dataclass(frozen=True)
@@ -110,21 +100,20 @@ class Dataset:
         return not all(folder.predictions_path(test).exists() for folder in folders)
 
 
-def mean_and_interval(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+def mean_and_interval(values: Iterable[float | None]) -> tuple[float | None, float | None]:
     """Compute the mean over seeds and the half-width of its 95 % confidence interval (Student's t).
 
     Args:
         values: One value per seed.
 
     Returns:
-        The mean, None if any value is None, and the half-width, None for fewer than two seeds.
+        The mean, None if any value is None or NaN, and the half-width, None for fewer than two seeds.
     """
-    if not values or None in values:
+    known = pd.Series(list(values), dtype=float)
+    if known.empty or known.isna().any():
         return None, None
-    mean, count = float(np.mean(values)), len(values)
-    if count == 1:
-        return mean, None
-    return mean, float(np.std(values, ddof=1) / math.sqrt(count) * t.ppf(0.975, count - 1))
+    count = len(known)
+    return float(known.mean()), float(known.sem() * t.ppf(0.975, count - 1)) if count > 1 else None
 
 
 def load_datasets(folders: Sequence[Path | str], in_order: bool = False) -> tuple[list[Dataset], list[str]]:
@@ -146,15 +135,14 @@ def load_datasets(folders: Sequence[Path | str], in_order: bool = False) -> tupl
     left_out: list[str] = []
     named: dict[str, dict[str, list[FinishedRun]]] = {}
     for folder in find_runs(folders):
-        record, metrics = folder.record(), folder.metrics()
-        if record.status == "finished" and metrics:
-            run = FinishedRun(folder, record, metrics)
+        run = FinishedRun(folder, folder.record(), folder.metrics())
+        record = run.record
+        if record.status == "finished" and run.metrics:
             named.setdefault(record.dataset, {}).setdefault(record.objective, []).append(run)
         else:
-            why = f"is {record.status}" if record.status != "finished" else "was not evaluated"
-            left_out.append(
-                f"{folder} ({record.objective}, seed {record.seed}) {why}, at step {record.steps}"
-            )
+            why = "was not evaluated" if record.status == "finished" else f"is {record.status}"
+            name = f"{folder} ({record.objective}, seed {record.seed})"
+            left_out.append(f"{name} {why}, at step {record.steps}")
     if not named:
         raise UserError(
             f"no run is finished: {'; '.join(left_out)}. Expected at least one; repeat the command that "
@@ -181,12 +169,17 @@ def _check_same_count(dataset: str, runs: Sequence[FinishedRun]) -> None:
 
 def _split_by_settings(runs: Sequence[FinishedRun], left_out: list[str]) -> list[Group]:
     """Group runs of one objective by the settings that differ; describe repeated runs in `left_out`."""
-    configs = [_settings(run) for run in runs]
-    keys = sorted({key for config in configs for key in config})
-    differing = [key for key in keys if len({config.get(key) for config in configs}) > 1]
+    settings = pd.DataFrame([_settings(run) for run in runs], dtype=object).fillna("null")
+    settings = settings[sorted(settings)]
+    last = settings.columns.str.rpartition(".").get_level_values(2)  # enough of a key, if it is unique
+    settings.columns = [
+        key if count > 1 else end
+        for key, end, count in zip(settings, last, last.map(last.value_counts()), strict=True)
+    ]
+    differing = settings.loc[:, settings.nunique() > 1]
     groups: dict[str, dict[int, FinishedRun]] = {}
-    for run, config in zip(runs, configs, strict=True):
-        shown = ", ".join(f"{_shortest(key, keys)}={config.get(key, 'null')}" for key in differing)
+    for run, (_, row) in zip(runs, differing.iterrows(), strict=True):
+        shown = ", ".join(f"{key}={value}" for key, value in row.items())
         record = run.record
         seeds = groups.setdefault(f"{record.objective} ({shown})" if shown else record.objective, {})
         if (first := seeds.setdefault(record.seed, run)) is not run:
@@ -220,12 +213,6 @@ def _settings(run: FinishedRun) -> dict[str, str]:
     return settings
 
 
-def _shortest(key: str, keys: Sequence[str]) -> str:
-    """Return the last part of a key if it is unique among the keys, else the whole key."""
-    last = key.rpartition(".")[2]
-    return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
-
-
 def _sort_key(group: Group) -> tuple[int, str]:
     model = group.label.partition(" ")[0]
     return MODEL_ORDER.index(model) if model in MODEL_ORDER else len(MODEL_ORDER), group.label
@@ -239,28 +226,21 @@ def other_evaluations(runs: Sequence[FinishedRun]) -> list[RunFolder]:
 
 
 def describe_evaluations(dataset: Dataset) -> list[str]:
-    """Describe the settings of the evaluations shown, and name the evaluations not shown.
-
-    Returns:
-        One line for the settings, and one for the other evaluations if there are any.
-    """
+    """Describe the settings of the evaluations shown, and name the evaluations not shown, a line for each."""
     settings: Counter[str] = Counter()
     for run in dataset.runs:
-        asked = comparable(run.record.config, EVALUATION)
-        values = (
-            f"{key.removeprefix('evaluation.')}={format_setting(asked[key])}"
-            for key in asked
-            if key.startswith("evaluation.")
-        )
+        asked = comparable({"evaluation": run.record.config.get("evaluation", {})}, EVALUATION)
+        names = {key: key.removeprefix("evaluation.") for key in asked if key.startswith("evaluation.")}
+        values = [f"{name}={format_setting(asked[key])}" for key, name in names.items()]
         settings[", ".join(values) or "unrecorded settings"] += 1
-    lines = ["Evaluated with " + "; ".join(_counted(settings) if len(settings) > 1 else settings) + "."]
+    lines = [f"Evaluated with {_counted(settings) if len(settings) > 1 else next(iter(settings))}."]
     if others := Counter(evaluation.path.name for evaluation in other_evaluations(dataset.runs)):
         lines.append(
-            f"Not shown: evaluations with {'; '.join(_counted(others))} instead of the run's own settings. "
-            f"To report one, pass its folder, RUN/{EVALUATIONS}/SETTINGS."
+            f"Not shown: evaluations with {_counted(others)} instead of the run's own settings. To report "
+            f"one, pass its folder, RUN/{EVALUATIONS}/SETTINGS."
         )
     return lines
 
 
-def _counted(counts: Mapping[str, int]) -> list[str]:
-    return [f"{name} ({count} run{'s' if count > 1 else ''})" for name, count in counts.items()]
+def _counted(counts: Mapping[str, int]) -> str:
+    return "; ".join(f"{name} ({count} run{'s' if count > 1 else ''})" for name, count in counts.items())

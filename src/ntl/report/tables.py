@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -28,49 +27,31 @@ UNCERTAINTY_NOTE = (
 LOG_NOTE = " log MAE and log R²: of sign(x)·log10(|x| + 1), as in the paper, over valid predictions."
 
 
-class Column(NamedTuple):
-    """A column of the table: the name of a metric in metrics.json, and the column's heading.
-
-    `best` says whether the largest (`max`) or the smallest (`min`) value is best; empty if neither is.
-    """
-
-    metric: str
-    heading: str
-    best: str
-
-
-EXACT = Column("exact_number", "exact", "max")
-INVALID = Column("invalid_rate", "invalid", "min")
-LOG_MAE = Column("log_mae", "log MAE", "min")
-NUMBER_COLUMNS = (
-    EXACT,
-    Column("accuracy", "accuracy", "max"),
-    LOG_MAE,
-    Column("log_r2", "log R²", "max"),
-    INVALID,
-)
-# Where the noise of the answers is known, errors are judged in the numbers' own units.
-MAE = Column("mae", "MAE", "min")
-NOISE_COLUMNS = (EXACT, MAE, Column("rmse", "RMSE", "min"), Column("r2", "R²", "max"), INVALID)
-FINAL_ANSWER = (
-    Column("exact_final_answer", "exact final answer", "max"),
-    Column("final_answer_accuracy", "final answer", "max"),
-)
-# Of the model's distribution, from which numbers are read.
-UNCERTAINTY_COLUMNS = (
-    Column("crps", "CRPS", "min"),
-    Column("interval_coverage", "coverage", ""),
-    Column("interval_width", "width", ""),
-)
-TEXT_COLUMNS = (
-    Column("exact_match", "exact match", "max"),
-    Column("bleu", "BLEU", "max"),
-    Column("rougeL", "ROUGE-L", "max"),
-)
-
-# In the order of table.csv.
-COLUMNS = (*FINAL_ANSWER, *NUMBER_COLUMNS, *NOISE_COLUMNS, *TEXT_COLUMNS, *UNCERTAINTY_COLUMNS)
-
+# Maps each metric, in the order of table.csv, to the heading of its column, and to which value is best: the
+# largest (`max`), the smallest (`min`) or none.
+COLUMNS = {
+    "exact_final_answer": ("exact final answer", "max"),
+    "final_answer_accuracy": ("final answer", "max"),
+    "exact_number": ("exact", "max"),
+    "accuracy": ("accuracy", "max"),
+    "log_mae": ("log MAE", "min"),
+    "log_r2": ("log R²", "max"),
+    "invalid_rate": ("invalid", "min"),
+    "mae": ("MAE", "min"),
+    "rmse": ("RMSE", "min"),
+    "r2": ("R²", "max"),
+    "exact_match": ("exact match", "max"),
+    "bleu": ("BLEU", "max"),
+    "rougeL": ("ROUGE-L", "max"),
+    "crps": ("CRPS", "min"),
+    "interval_coverage": ("coverage", ""),
+    "interval_width": ("width", ""),
+}
+FINAL_ANSWER = ("exact_final_answer", "final_answer_accuracy")
+NUMBERS = ("exact_number", "accuracy", "log_mae", "log_r2", "invalid_rate")
+NOISY_NUMBERS = ("exact_number", "mae", "rmse", "r2", "invalid_rate")  # errors in the numbers' own units
+TEXTS = ("exact_match", "bleu", "rougeL")
+UNCERTAINTY = ("crps", "interval_coverage", "interval_width")
 
 Table = tuple[Columns, list[str]]
 """The columns, with test sets as titles and one cell per group, and the lines below them."""
@@ -111,16 +92,13 @@ def wide_csv(datasets: Sequence[Dataset]) -> str:
     rows = []
     for dataset in datasets:
         for group in split_readings(dataset).groups:
-            row: dict[str, object] = {
-                "dataset": dataset.name,
-                "objective": group.label,
-                "seeds": len(group.runs),
-            }
+            row: dict[str, object] = {"dataset": dataset.name, "objective": group.label}
+            row["seeds"] = len(group.runs)
             for test in dataset.tests:
-                found = {*_metric_columns(dataset, test), *_uncertainty_columns(dataset, test)}
-                for column in sorted(found, key=COLUMNS.index):
-                    name = f"{test} {column.metric}"
-                    row[name], row[f"{name} ±"] = group.mean_and_interval(test, column.metric)
+                shown = {*_metrics(dataset, test), *_uncertainty(dataset, test)}
+                for metric in filter(shown.__contains__, COLUMNS):
+                    name = f"{test} {metric}"
+                    row[name], row[f"{name} ±"] = mean_and_interval(group.values(test, metric))
             rows.append(row)
     return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
 
@@ -149,13 +127,10 @@ def make_tables(dataset: Dataset) -> list[Table]:
     for i in range(0, len(dataset.tests), TESTS_PER_TABLE):
         tests = dataset.tests[i : i + TESTS_PER_TABLE]
         references = filter(None, (_references(dataset, test) for test in tests))
-        tables.append(_table(split_readings(dataset), tests, _metric_columns, references))
-        read = [
-            g for g in dataset.groups if any("crps" in r.metrics.get(t, {}) for r in g.runs for t in tests)
-        ]
+        tables.append(_table(split_readings(dataset), tests, _metrics, references))
+        read = [g for g in dataset.groups if any(g.values(test, "crps").notna().any() for test in tests)]
         if read:
-            table = _table(replace(dataset, groups=read), tests, _uncertainty_columns, [UNCERTAINTY_NOTE])
-            tables.append(table)
+            tables.append(_table(replace(dataset, groups=read), tests, _uncertainty, [UNCERTAINTY_NOTE]))
     return tables
 
 
@@ -178,7 +153,7 @@ def round_significant(value: float, width: float | None = None, signed: bool = F
 def _table(
     dataset: Dataset,
     tests: Sequence[str],
-    columns_of: Callable[[Dataset, str], list[Column]],
+    metrics_of: Callable[[Dataset, str], list[str]],
     remarks: Iterable[str],
 ) -> Table:
     """Make one table. Columns that are the same in all rows become a remark."""
@@ -188,11 +163,12 @@ def _table(
         ("", "seeds"): [str(len(group.runs)) for group in groups],
     }
     for test in tests:
-        for column in columns_of(dataset, test):
-            columns[test, column.heading] = cells = _mean_cells(dataset, test, column)
-            if column in (MAE, LOG_MAE) and len(groups) > 1 and not _is_constant(cells):
-                heading = f"{column.heading} vs {groups[0].label}"
-                columns[test, heading] = _difference_cells(dataset, test, column)
+        for metric in metrics_of(dataset, test):
+            heading, best = COLUMNS[metric]
+            values = [group.values(test, metric) for group in groups]
+            columns[test, heading] = cells = _mean_cells(values, best)
+            if metric in ("mae", "log_mae") and len(groups) > 1 and not _is_constant(cells):
+                columns[test, f"{heading} vs {groups[0].label}"] = _difference_cells(values)
     constant = {names: cells for names, cells in columns.items() if _is_constant(cells)}
     if constant:
         same = (" ".join([*names, cells[0]]).strip() for names, cells in constant.items())
@@ -205,65 +181,52 @@ def _is_constant(cells: Sequence[str]) -> bool:
     return len(cells) > 1 and len({cell.strip("*").partition(" ± ")[0] for cell in cells}) == 1
 
 
-def _metric_names(dataset: Dataset, test: str) -> set[str]:
-    return {name for metrics in dataset.metrics(test) for name in metrics}
+def _metrics(dataset: Dataset, test: str) -> list[str]:
+    known = {name for metrics in dataset.metrics(test) for name in metrics}
+    numbers = NOISY_NUMBERS if dataset.has_noise(test) else NUMBERS
+    return [name for name in (*FINAL_ANSWER, *(numbers if "accuracy" in known else TEXTS)) if name in known]
 
 
-def _metric_columns(dataset: Dataset, test: str) -> list[Column]:
-    names = _metric_names(dataset, test)
-    numbers = NOISE_COLUMNS if dataset.has_noise(test) else NUMBER_COLUMNS
-    columns = (*FINAL_ANSWER, *(numbers if "accuracy" in names else TEXT_COLUMNS))
-    return [column for column in columns if column.metric in names]
+def _uncertainty(dataset: Dataset, test: str) -> list[str]:
+    return [name for name in UNCERTAINTY if any(name in metrics for metrics in dataset.metrics(test))]
 
 
-def _uncertainty_columns(dataset: Dataset, test: str) -> list[Column]:
-    names = _metric_names(dataset, test)
-    return [column for column in UNCERTAINTY_COLUMNS if column.metric in names]
-
-
-def _mean_cells(dataset: Dataset, test: str, column: Column) -> list[str]:
-    found = [group.mean_and_interval(test, column.metric) for group in dataset.groups]
+def _mean_cells(values: Sequence[pd.Series], best: str) -> list[str]:
+    """Format means and intervals; the best mean is bold if its interval overlaps with no other row's."""
+    found = [mean_and_interval(row) for row in values]
     cells = [NOT_AVAILABLE if mean is None else round_significant(mean, width) for mean, width in found]
-    best = _clearly_best(found, column.best)
-    return [f"**{cell}**" if i == best else cell for i, cell in enumerate(cells)]
-
-
-def _clearly_best(found: Sequence[tuple[float | None, float | None]], best: str) -> int | None:
-    """Return the row with the best mean if its interval overlaps with no other row's, else None."""
-    if not best:
-        return None
     known = [(i, mean, width) for i, (mean, width) in enumerate(found) if mean is not None]
-    if len(known) < 2 or any(width is None for _, _, width in known):
-        return None
-    i, mean, width = (max if best == "max" else min)(known, key=lambda row: row[1])
-    apart = all(abs(mean - other) > width + theirs for j, other, theirs in known if j != i)
-    return i if apart else None
+    if best and len(known) > 1 and all(width is not None for _, _, width in known):
+        i, mean, width = (max if best == "max" else min)(known, key=lambda row: row[1])
+        if all(abs(mean - other) > width + theirs for j, other, theirs in known if j != i):
+            cells[i] = f"**{cells[i]}**"
+    return cells
 
 
-def _difference_cells(dataset: Dataset, test: str, column: Column) -> list[str]:
-    first, *others = dataset.groups
+def _difference_cells(values: Sequence[pd.Series]) -> list[str]:
+    """Format the differences of each row to the first one, paired by seed."""
     cells = [""]
-    for group in others:
-        differences = group.differences(first, test, column.metric)
+    for row in values[1:]:
+        differences = (row - values[0]).dropna()
         mean, width = mean_and_interval(differences)
         if mean is None:
             cells.append(NOT_AVAILABLE)
         else:
-            lower = f"(lower on {sum(d < 0 for d in differences)} of {len(differences)})"
+            lower = f"(lower on {(differences < 0).sum()} of {len(differences)})"
             cells.append(f"{round_significant(mean, width, signed=True)} {lower}")
     return cells
 
 
 def _references(dataset: Dataset, test: str) -> str:
     """Describe what the errors on a test set are compared with; empty if the runs have not recorded it."""
-    column = MAE if dataset.has_noise(test) else LOG_MAE
+    metric = "mae" if dataset.has_noise(test) else "log_mae"
     answers = {
         "constant": "for always answering the median of the training answers",
         "noise": "for answering without the noise",
     }
-    errors = {words: dataset.reference(test, f"{name}_{column.metric}") for name, words in answers.items()}
+    errors = {words: dataset.reference(test, f"{name}_{metric}") for name, words in answers.items()}
     parts = [f"{round_significant(error)} {words}" for words, error in errors.items() if error is not None]
-    return f"Reference {column.heading} on {test}: {'; '.join(parts)}." if parts else ""
+    return f"Reference {COLUMNS[metric][0]} on {test}: {'; '.join(parts)}." if parts else ""
 
 
 def _note(datasets: Sequence[Dataset]) -> str:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from ntl.config.schema import format_setting
@@ -30,6 +30,7 @@ CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
 LONGEST_NAME = 60  # longer folder names are cut and end in a hash
 
 Metrics = dict[str, float | None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class RunFolder:
 
     def record(self) -> RunRecord:
         """Read what was run."""
-        content = _read_json(self.record_path)
+        content = _read(self.record_path, _parse_object)
         if content.get("format") != FORMAT:
             raise UserError(
                 f"{self.record_path} has format {content.get('format')!r}; expected {FORMAT}, which this "
@@ -140,10 +141,10 @@ class RunFolder:
 
     def metrics(self) -> dict[str, Metrics]:
         """Read the metrics by test set; empty before the first evaluation."""
-        return _read_json(self.metrics_path) if self.metrics_path.exists() else {}
+        return _read(self.metrics_path, _parse_object) if self.metrics_path.exists() else {}
 
     def _identities(self) -> dict[str, Any]:
-        return _read_json(self.evaluation_path) if self.evaluation_path.exists() else {}
+        return _read(self.evaluation_path, _parse_object) if self.evaluation_path.exists() else {}
 
     def is_evaluated(self, test: str, identity: Mapping[str, Any]) -> bool:
         """Return whether a test set was evaluated with the identity that `write_results` takes."""
@@ -174,24 +175,18 @@ class RunFolder:
         known = self._identities()
         # This order ensures that results are never taken for complete if the run is killed in between.
         write_json(self.evaluation_path, {name: known[name] for name in known if name != test})
-        _write_lines(self.predictions_path(test), (p.row() for p in predictions))
+        _write_lines(self.predictions_path(test), (prediction.row() for prediction in predictions))
         write_json(self.metrics_path, {**self.metrics(), test: dict(metrics)})
         write_json(self.evaluation_path, {**known, test: dict(identity)})
 
     def predictions(self, test: str) -> list[Prediction]:
         """Read the predictions of one test set, in its order."""
         path = self.predictions_path(test)
-        try:
-            return [Prediction(**row) for row in _read_lines(path)]
-        except TypeError as error:
-            raise UserError(
-                f"{path} holds no predictions ({error}); expected lines with {', '.join(Prediction._fields)}."
-                " Repeat the evaluation."
-            ) from None
+        return _read(path, lambda text: [Prediction(**row) for row in _parse_lines(text)])
 
     def curve(self) -> list[dict[str, float | None]]:
         """Read the learning curve, sorted by step; empty if none was measured."""
-        return _read_lines(self.curve_path) if self.curve_path.exists() else []
+        return _read(self.curve_path, _parse_lines) if self.curve_path.exists() else []
 
     def add_to_curve(self, point: Mapping[str, float | None]) -> None:
         """Add a point to the learning curve, and remove those that a resumed run repeats.
@@ -250,28 +245,24 @@ def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_atomically(path, "".join(lines))
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a UserError says why it cannot be read."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError(f"it is a {type(content).__name__}, not an object")
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
+def _parse_object(text: str) -> dict[str, Any]:
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError(f"it is a {type(content).__name__}, not an object")
     return content
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read JSON lines; a UserError says why they cannot be read."""
+def _parse_lines(text: str) -> list[dict[str, Any]]:
+    # Split at "\n" only: texts may contain other separators that `splitlines` splits at.
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def _read(path: Path, parse: Callable[[str], T]) -> T:
+    """Read a file; a UserError says why it cannot be read."""
     try:
-        # Split at "\n" only: texts may contain other separators that `splitlines` splits at.
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f"{path} cannot be read ({error}); expected JSON that training or evaluation wrote. Omit that "
-        "folder, or repeat the run."
-    )
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); expected JSON that training or evaluation wrote. Omit that "
+            "folder, or repeat the run."
+        ) from None
