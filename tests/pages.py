@@ -1,9 +1,13 @@
-"""Python blocks of README and docs, and the names that they assume a reader to have."""
+"""Python blocks of README and docs, and the names that they assume a reader to have.
+
+`python tests/pages.py README.md` runs those of a page.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +53,10 @@ def readers_names(folder: Path) -> dict[str, Any]:
         "Trainer": Trainer,
         "trainer": Trainer(model, arguments, train_dataset=dataset, processing_class=tokenizer),
     }
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        names = readers_names(Path(folder))
+        for snippet in snippets(sys.argv[1]):
+            exec(snippet, names)

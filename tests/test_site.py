@@ -19,7 +19,7 @@ def build_site(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_the_reference_has_every_module_with_public_names(build_site: ModuleType) -> None:
-    modules = build_site.reference.MODULES
+    modules = build_site.MODULES
     for file in (ROOT / "src" / "ntloss").rglob("__init__.py"):
         if "__all__ = [" in file.read_text(encoding="utf-8"):
             assert ".".join(file.parent.relative_to(ROOT / "src").parts) in modules
@@ -31,9 +31,9 @@ def test_the_reference_has_every_module_with_public_names(build_site: ModuleType
 
 def test_the_comments_of_a_menu_are_the_headings_of_its_page(build_site: ModuleType) -> None:
     menu = '__all__ = [\n    "first",\n    # losses\n    "Loss",\n]\n'
-    assert build_site.reference.sections(menu) == [("", ["first"]), ("Losses", ["Loss"])]
+    assert build_site.sections(menu) == [("", ["first"]), ("Losses", ["Loss"])]
     module = "class Loss: ...\ndef _private(): ...\n"
-    assert build_site.reference.sections(module) == [("", ["Loss"])]
+    assert build_site.sections(module) == [("", ["Loss"])]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ the end, every link of the built pages is checked, images included, which strict
 
 from __future__ import annotations
 
+import ast
 import base64
+import html
 import json
 import os
 import re
@@ -15,9 +17,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-import reference
-from built_pages import check, finish
+from latex2mathml.converter import convert
+from lxml import etree
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
@@ -26,15 +29,28 @@ SITE = ROOT / "build" / "site"
 # In the navigation, and not below docs/.
 FILES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"]
 COPIED = {".png", ".svg", ".pdf", ".csv", ".json", ".tex"}  # as they are; other files become pages
+# The navigation lists the modules of the API reference.
+MODULES = re.findall(r"reference/(ntloss[\w.]*)\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+MODULE = (
+    "# {0}\n\n::: {0}\n    options: {{members: false, show_root_heading: false, show_root_toc_entry: false}}"
+)
 # Inline links and images of Markdown, without those of code blocks and inline code.
-_CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
+# The generator loads this script of its search from the network, for pages that are opened from a folder.
+_SHIM = re.compile(r'https://[^"]*/iframe-worker/shim')
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+_LINKED = "//link[not(@rel='canonical')]/@href"
 
 
 def main() -> None:
     """Build the site; a defect ends the program with a message."""
     stage()
-    generate()
+    shutil.rmtree(SITE, ignore_errors=True)
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode or "Warning" in done.stderr + done.stdout:
+        sys.exit(f"zensical build --strict failed:\n{done.stdout}{done.stderr}")
     finish(SITE)
     if defects := check(SITE):
         sys.exit("\n".join([*defects, f"{len(defects)} defects"]))
@@ -43,9 +59,15 @@ def main() -> None:
 
 def stage() -> None:
     """Fill build/pages: docs/, the API reference, and every file of the repository that a page links to."""
-    shutil.rmtree(PAGES, ignore_errors=True)
+    for folder in (PAGES, ROOT / "build" / "src"):
+        shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES)
-    reference.write_pages(PAGES / "reference")
+    for module in (ROOT / "src" / "ntloss").rglob("*.py"):
+        copy = ROOT / "build" / module.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        # The generator knows a docstring's section "Example:" as "Examples:".
+        copy.write_text(re.sub(r"^( *)Example:$", r"\1Examples:", module.read_text(), flags=re.MULTILINE))
+    write_reference(PAGES / "reference")
     waiting = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in FILES)]
     done: set[Path] = set()
     while waiting:
@@ -56,30 +78,24 @@ def stage() -> None:
 
 
 def stage_file(source: Path) -> list[Path]:
-    """Write one file of the repository as a page, or copy it.
-
-    Returns:
-        The files outside of docs/ that it links to.
-    """
-    target = PAGES / page_of(source)
+    """Write a file of the repository as a page, or copy it; return the linked files outside of docs/."""
+    target, linked = page_of(source), []
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.suffix in COPIED:
         shutil.copyfile(source, target)
         return []
-    if source.suffix == ".ipynb":
-        target.write_text(notebook_page(source, target), encoding="utf-8")
-        return []
     text = source.read_text(encoding="utf-8")
-    if source.suffix != ".md":
-        name = source.relative_to(ROOT).as_posix()
-        target.write_text(f"# {name}\n\n````{source.suffix[1:]}\n{text}````\n", encoding="utf-8")
-        return []
-    linked: list[Path] = []
-    target.write_text(rewrite_links(text, source, target, linked), encoding="utf-8")
+    if source.suffix == ".ipynb":
+        text = notebook_page(source, target)
+    elif source.suffix != ".md":
+        text = f"# {source.relative_to(ROOT).as_posix()}\n\n````{source.suffix[1:]}\n{text}````\n"
+    else:
+        text = rewrite_links(text, source, linked)
+    target.write_text(text, encoding="utf-8")
     return linked
 
 
-def rewrite_links(text: str, source: Path, target: Path, linked: list[Path]) -> str:
+def rewrite_links(text: str, source: Path, linked: list[Path]) -> str:
     """Let a page's relative links lead to pages of the site; append the files that they need to `linked`."""
 
     def rewrite(match: re.Match[str]) -> str:
@@ -87,37 +103,25 @@ def rewrite_links(text: str, source: Path, target: Path, linked: list[Path]) -> 
         if ":" in path:
             return match[0]
         file = Path(os.path.normpath(source.parent / path))
-        if not file.is_file() and not (PAGES / page_of(file)).is_file():
+        if not file.is_file() and not page_of(file).is_file():
             sys.exit(f"{source.relative_to(ROOT)} links to {path}, which is no file of the repository")
         if not file.is_relative_to(ROOT / "docs"):
             linked.append(file)
-        return f"{opening}{os.path.relpath(PAGES / page_of(file), target.parent)}{anchor})"
+        return f"{opening}{os.path.relpath(page_of(file), page_of(source).parent)}{anchor})"
 
-    pieces, end = [], 0
-    for code in _CODE.finditer(text):
-        pieces += [_LINK.sub(rewrite, text[end : code.start()]), code[0]]
-        end = code.end()
-    return "".join([*pieces, _LINK.sub(rewrite, text[end:])])
+    pieces = _CODE.split(text)  # every second one is code
+    return "".join(piece if i % 2 else _LINK.sub(rewrite, piece) for i, piece in enumerate(pieces))
 
 
-def page_of(file: Path) -> str:
+def page_of(file: Path) -> Path:
     """Path of a repository's file below build/pages."""
     path = file.relative_to(ROOT).as_posix()
     if path.startswith("docs/"):
-        return path.removeprefix("docs/")
+        return PAGES / path.removeprefix("docs/")
     if path == "README.md":  # the home page
-        return "index.md"
+        return PAGES / "index.md"
     keeps_name = file.suffix == ".md" or file.suffix in COPIED
-    return f"repository/{path}" if keeps_name else f"repository/{path}.md"
-
-
-def generate() -> None:
-    """Run the generator in strict mode."""
-    shutil.rmtree(SITE, ignore_errors=True)
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode or "Warning" in done.stderr + done.stdout:
-        sys.exit(f"zensical build --strict failed:\n{done.stdout}{done.stderr}")
+    return PAGES / "repository" / (path if keeps_name else f"{path}.md")
 
 
 def notebook_page(notebook: Path, page: Path) -> str:
@@ -136,6 +140,76 @@ def notebook_page(notebook: Path, page: Path) -> str:
             elif text:
                 parts.append(f"```text\n{text}\n```")
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def write_reference(folder: Path) -> None:
+    """Write one page of the API reference for each module, of names that no page before it has."""
+    folder.mkdir()
+    shown: set[str] = set()
+    for module in MODULES:
+        path = ROOT / "src" / module.replace(".", "/")
+        source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        parts = [MODULE.format(module)]
+        for heading, names in sections(source.read_text(encoding="utf-8")):
+            new = [name for name in names if name not in shown]
+            shown |= {*new}
+            parts += [f"## {heading}"] if heading and new else []
+            parts += [f"::: {module}.{name}" for name in new]
+        (folder / f"{module}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def sections(text: str) -> list[tuple[str, list[str]]]:
+    """List a module's public names under the comments of its `__all__` ("" without one).
+
+    Without `__all__`, these are the functions and classes that it defines, without a leading underscore.
+    """
+    menu = re.search(r"^__all__ = \[\n(.*?)^\]", text, flags=re.MULTILINE | re.DOTALL)
+    if menu is None:
+        kinds = ast.ClassDef | ast.FunctionDef
+        names = [node.name for node in ast.parse(text).body if isinstance(node, kinds)]
+        return [("", [name for name in names if not name.startswith("_")])]
+    found: list[tuple[str, list[str]]] = [("", [])]
+    for line in map(str.strip, menu[1].splitlines()):
+        if line.startswith("# "):
+            found.append((line[2:3].upper() + line[3:], []))
+        else:
+            found[-1][1].append(line.strip('",'))
+    return [section for section in found if section[1]]
+
+
+def finish(site: Path) -> None:
+    """Convert formulas to MathML, and load the search's script from the site."""
+
+    def mathml(match: re.Match[str]) -> str:
+        formula = html.unescape(match[2]).strip()
+        display = "block" if match[1] == "div" else "inline"
+        return f'<span class="formula">{convert(formula, display=display)}</span>'
+
+    for page in site.rglob("*.html"):
+        script = "../" * (len(page.relative_to(site).parts) - 1) + "assets/iframe-worker.js"
+        text = _FORMULA.sub(mathml, page.read_text(encoding="utf-8"))
+        page.write_text(_SHIM.sub(script, text), encoding="utf-8")
+
+
+def check(site: Path) -> list[str]:
+    """Return a line for each link that leads nowhere, missing image, and file loaded from a network."""
+    pages = {path: etree.parse(path, etree.HTMLParser()) for path in sorted(site.rglob("*.html"))}
+    anchors = {path: {*page.xpath("//@id | //@name")} for path, page in pages.items()}
+    defects = []
+    for path, page in pages.items():
+        loaded = page.xpath("//script/@src | //img/@src | //iframe/@src | //source/@src | " + _LINKED)
+        for url in page.xpath("//a/@href") + loaded if path.name != "404.html" else ():  # its are absolute
+            parts, where = urlsplit(url), path.relative_to(site)
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            if parts.scheme or parts.netloc:
+                if url in loaded and parts.scheme != "data":
+                    defects.append(f"{where} loads {url} from a network")
+            elif not target.is_file():
+                defects.append(f"{where} links to {url}, which does not exist")
+            elif parts.fragment and target in pages and unquote(parts.fragment) not in anchors[target]:
+                defects.append(f"{where} links to {url}, which has no such anchor")
+    return defects
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@
     python tools/release_check.py            # with the oldest and the newest torch
     python tools/release_check.py newest     # the oldest brings several GB of CUDA packages
 
-Builds sdist and wheel in dist/, checks their metadata and content, and installs the wheel in a fresh
-environment outside of the repository for each torch. There it runs README's code and the `ntloss` command,
-and measures how long `import ntloss` takes.
+Builds sdist and wheel in dist/, checks them, and installs the wheel in a fresh environment for each torch.
+There it runs README's code and the `ntloss` command, and measures how long `import ntloss` takes.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ import tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = {"oldest": "constraints-oldest.txt", "newest": "constraints.txt"}
-NEEDED = {
-    "docs/evidence.md",
-    "tests/tolerances.py",
-    "mkdocs.yml",
-    "Makefile",
-    "studies/packing.py",
-    "CITATION.cff",
-}
+# The sdist has what the tests need; the wheel has only the two packages.
+IN_SDIST = {"docs/evidence.md", "tests/tolerances.py", "mkdocs.yml", "Makefile", "studies/packing.py"}
+IN_WHEEL = re.compile(
+    r"(ntloss|ntl)/([\w/]+\.py|py\.typed)|ntl/(config|approaches)/[\w/]+\.yaml|ntl/data/sample/.*"
+    r"|ntloss-[^/]+\.dist-info/.*"
+)
 MOST_IMPORT_TIME = 1.15  # of `import torch`
 IMPORTS = """
 import time
@@ -42,24 +39,15 @@ middle = time.perf_counter()
 import ntloss
 print((time.perf_counter() - start) / (middle - start))
 """
-README = """
-import sys, tempfile
-from pathlib import Path
-import ntloss
-assert Path(ntloss.__file__).is_relative_to(sys.prefix), ntloss.__file__
-sys.path.append(sys.argv[1])
-import pages
-with tempfile.TemporaryDirectory() as folder:
-    names = pages.readers_names(Path(folder))
-    for snippet in pages.snippets("README.md"):
-        exec(snippet, names)
-"""
 
 
 def main() -> None:
     """Check the release; a defect ends the program with a message."""
     check_versions()
-    wheel, sdist = build(ROOT / "dist")
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", ROOT / "dist", ROOT)
+    (wheel,), (sdist,) = (ROOT / "dist").glob("*.whl"), (ROOT / "dist").glob("*.tar.gz")
+    print(run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist))
     check_content(wheel, sdist)
     for torch in sys.argv[1:] or CONSTRAINTS:
         with tempfile.TemporaryDirectory(prefix="ntloss-release-") as folder:
@@ -95,30 +83,16 @@ def check_versions() -> None:
         require(expected in (ROOT / name).read_text(encoding="utf-8"), f"{name} lacks {expected.strip()!r}")
 
 
-def build(folder: Path) -> tuple[Path, Path]:
-    """Build the sdist, and from it the wheel; check their metadata."""
-    shutil.rmtree(folder, ignore_errors=True)
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
-    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
-    print(run(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist))
-    return wheel, sdist
-
-
 def check_content(wheel: Path, sdist: Path) -> None:
-    """Check that the wheel has only the two packages, and the sdist what tests need, not results."""
-    allowed = re.compile(
-        r"(ntloss|ntl)/([\w/]+\.py|py\.typed)|ntl/(config|approaches)/[\w/]+\.yaml|ntl/data/sample/.*"
-        r"|ntloss-[^/]+\.dist-info/.*"
-    )
+    """Check which files the wheel and the sdist hold."""
     with zipfile.ZipFile(wheel) as packed:
-        others = [name for name in packed.namelist() if not allowed.fullmatch(name)]
+        others = [name for name in packed.namelist() if not IN_WHEEL.fullmatch(name)]
     require(not others, f"the wheel holds {', '.join(others)}")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    missing = {*NEEDED, *CONSTRAINTS.values()} - names
+    missing = {*IN_SDIST, *CONSTRAINTS.values(), "CITATION.cff"} - names
     require(not missing, f"the sdist lacks {', '.join(sorted(missing))}")
     require(not any(name.startswith("results/") for name in names), "the sdist holds results")
-    print(*(f"{path.name}: {path.stat().st_size / 1024:.0f} KiB" for path in (wheel, sdist)), sep="\n")
 
 
 def try_wheel(wheel: Path, constraints: Path, folder: Path) -> None:
@@ -127,18 +101,17 @@ def try_wheel(wheel: Path, constraints: Path, folder: Path) -> None:
     python, command = folder / "venv/bin/python", folder / "venv/bin/ntloss"
     install = (python, "-m", "pip", "install", "--quiet", "-c", constraints)
     run(*install, f"ntloss @ {wheel.as_uri()}", cwd=folder)
-    torch = run(python, "-c", "import torch; print(torch.__version__)", cwd=folder)
-    require(
-        run(command, "--version", cwd=folder).startswith("ntloss "), "`ntloss --version` prints otherwise"
-    )
+    version = run(command, "--version", cwd=folder)
+    require(version.startswith("ntloss "), f"`ntloss --version` prints {version}")
     run(command, "inspect", "no-such-folder/", cwd=folder, code=2)
     run(folder / "venv/bin/ntl", "train", cwd=folder, code=2)  # asks for the extra
     ratio = statistics.median([float(run(python, "-c", IMPORTS, cwd=folder)) for _ in range(6)][1:])
-    took = f"torch {torch}: `import ntloss` takes {ratio:.3f} of `import torch`"
+    took = f"{constraints.name}: `import ntloss` takes {ratio:.3f} of `import torch`"
     require(ratio <= MOST_IMPORT_TIME, took)
     run(*install, f"ntloss[transformers] @ {wheel.as_uri()}", cwd=folder)
-    (folder / "readme.py").write_text(README, encoding="utf-8")
-    run(python, folder / "readme.py", ROOT / "tests", cwd=folder)
+    imported = run(python, "-c", "import ntloss; print(ntloss.__file__)", cwd=folder)
+    require(Path(imported).is_relative_to(folder), f"{imported} is imported, not the wheel")
+    run(python, ROOT / "tests/pages.py", "README.md", cwd=folder)
     print(f"{took}; README's code runs")
 
 
