@@ -54,9 +54,6 @@ def load_tokenizer(name: str | Path | None, key: str = "tokenizer") -> PreTraine
 
     Returns:
         The tokenizer, unchanged.
-
-    Raises:
-        UserError: The tokenizer cannot be found or loaded, or is not a fast one.
     """
     if name is None:
         return character_tokenizer()
@@ -88,9 +85,6 @@ def split_digits(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
         The copy, with the same vocabulary. It encodes `42` as the tokens `4` and `2`, which the vocabularies
         of T5 and GPT-2 already contain. It is a plain fast tokenizer, because `T5Tokenizer` forgets the
         splitting when it is saved and loaded.
-
-    Raises:
-        UserError: The copy does not encode the ten digits as ten tokens, or does not decode texts unchanged.
     """
     backend = copy.deepcopy(tokenizer.backend_tokenizer)
     # ASCII only, and last: a byte-level tokenizer represents bytes of other scripts by characters such as ².
@@ -129,11 +123,7 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def check_special_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Check that a tokenizer appends an end token and has a padding token, as an encoder-decoder requires.
-
-    Raises:
-        UserError: The tokenizer lacks one of them.
-    """
+    """Check that a tokenizer appends an end token and has a padding token, as an encoder-decoder requires."""
     if tokenizer.pad_token_id is None or tokenizer("1")["input_ids"][-1] != tokenizer.eos_token_id:
         raise UserError(
             "the tokenizer has no padding token, or adds no end token after a text; expected both, as T5's "

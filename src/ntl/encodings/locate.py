@@ -34,9 +34,6 @@ def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> 
 
     Returns:
         The folder (in the hub's cache, if it is cached), or the name on the hub.
-
-    Raises:
-        UserError: `name` is neither a folder nor a name on the hub, or the hub cannot be reached.
     """
     if Path(name).expanduser().is_dir():
         return str(Path(name).expanduser())
@@ -62,11 +59,7 @@ def locate(name: str | Path, key: str, files: tuple[str, ...], instead: str) -> 
 
 @contextmanager
 def loading(key: str, name: str | Path, expected: str) -> Iterator[None]:
-    """Turn any error of loading a model or a tokenizer into a `UserError`.
-
-    Raises:
-        UserError: The body raised any exception. The message quotes the setting, and what is expected of it.
-    """
+    """Turn any error of loading a model or a tokenizer into a `UserError`."""
     try:
         yield
     except Exception as error:  # the user's remedy is the same

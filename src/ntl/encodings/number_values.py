@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from ntl.data import format_number
-from ntl.encodings.spelling import Marked, Speller
+from ntl.encodings.spelling import Marked, SpelledEncoding
 
 NUM = "[NUM]"
 LARGEST = 1e30  # larger magnitudes are clipped to this, because float32 overflows at 3e38
@@ -29,20 +29,16 @@ _NUMBER = re.compile(r"(?:(?<![\w)\]%.])-)?[0-9]+(?:\.[0-9]+)?")
 _EMBEDDED_AS_TEN = 3e9
 
 
-class XvalEncoding:
+class XvalEncoding(SpelledEncoding):
     """Encodes each number in a text as one token and a value.
 
     Args:
-        tokenizer: A tokenizer that splits digits. `[NUM]` is added to it, unless it has it already.
-
-    Raises:
-        UserError: The tokenizer has no token for the decimal point, the minus sign or the space.
+        tokenizer: See `SpelledEncoding`. `[NUM]` is added to it.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
-        self.tokenizer = tokenizer
-        self._speller = Speller(tokenizer, [NUM])
-        (self.number_id,) = self._speller.added_ids
+        super().__init__(tokenizer, [NUM])
+        (self.number_id,) = self.added_ids
 
     def encode(self, texts: Sequence[str]) -> tuple[list[list[int]], list[list[float]]]:
         """Turn texts into token ids and values.
@@ -50,44 +46,27 @@ class XvalEncoding:
         Returns:
             ids: One list per text.
             values: Lists of the same lengths, with the value at each `[NUM]` and 0 elsewhere.
-
-        Raises:
-            UserError: A text contains `[NUM]` itself.
         """
-        found: list[list[float]] = []
-
-        def mark(text: str) -> Marked:
-            marked, values = self._mark(text)
-            found.append(values)
-            return marked
-
-        rows = self._speller.encode(texts, mark)
+        rows, marked = self.encode_marked(texts)
         values = []
-        for row, numbers in zip(rows, found, strict=True):
+        for row, (*_, numbers) in zip(rows, marked, strict=True):
             following = iter(numbers)
             values.append([next(following) if token == self.number_id else 0.0 for token in row])
         return rows, values
 
     def decode(self, rows: Sequence[Sequence[int]], values: Sequence[Sequence[float]]) -> list[str]:
         """Turn token ids and the values at `[NUM]`, in lists of the same lengths, into texts."""
-        # The speller only sees the ids; the values are consumed in the same order.
-        ordered = (
-            v
-            for row, of in zip(rows, values, strict=True)
-            for i, v in zip(row, of, strict=True)
-            if i == self.number_id
-        )
+        return self.decode_spelled(map(self._spell, rows, values))
 
-        def spell(row: Sequence[int]) -> Iterator[int | str]:
-            before = None
-            for token in row:
-                space = " " if before == self.number_id else ""  # only a model writes two adjacent numbers
-                yield space + format_number(next(ordered)) if token == self.number_id else token
-                before = token
+    def _spell(self, row: Sequence[int], values: Sequence[float]) -> Iterator[int | str]:
+        before = None
+        for token, value in zip(row, values, strict=True):
+            space = " " if before == self.number_id else ""  # only a model writes two adjacent numbers
+            yield space + format_number(value) if token == self.number_id else token
+            before = token
 
-        return self._speller.decode(rows, spell)
-
-    def _mark(self, text: str) -> tuple[Marked, list[float]]:
+    def mark(self, text: str) -> Marked:
+        """Rewrite each number as one digit, except those that overflow float64."""
         tokens: list[int | None] = []
         values: list[float] = []
 
@@ -100,7 +79,7 @@ class XvalEncoding:
             values.append(value)
             return "0"
 
-        return Marked(_NUMBER.sub(one_digit, text), tokens), values
+        return Marked(_NUMBER.sub(one_digit, text), tokens, values)
 
 
 def find_values(text: str) -> list[float]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from ntl.encodings.spelling import Marked, Speller
+from ntl.encodings.spelling import Marked, SpelledEncoding
 
 LOWEST, HIGHEST = -12, 19
 PLACES = range(LOWEST, HIGHEST + 1)
@@ -39,22 +39,18 @@ PLACED_DIGITS = tuple(PlacedDigit(digit, place) for place in PLACES for digit in
 TOKENS = tuple(f"_{digit}_{place}_" for digit, place in PLACED_DIGITS)
 
 
-class RegressionTransformerEncoding:
+class RegressionTransformerEncoding(SpelledEncoding):
     """Encodes digits in texts as tokens of digit and place.
 
     Args:
-        tokenizer: A tokenizer that splits digits. The 320 tokens are added to it, unless it has them already.
-
-    Raises:
-        UserError: The tokenizer has no token for the decimal point, the minus sign or the space.
+        tokenizer: See `SpelledEncoding`. The 320 tokens are added to it.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
-        self.tokenizer = tokenizer
-        self._speller = Speller(tokenizer, TOKENS)
-        self._ids = dict(zip(PLACED_DIGITS, self._speller.added_ids, strict=True))
+        super().__init__(tokenizer, TOKENS)
+        self._ids = dict(zip(PLACED_DIGITS, self.added_ids, strict=True))
         self._placed = {token: placed for placed, token in self._ids.items()}
-        self.first_id = self._speller.added_ids[0]
+        self.first_id = self.added_ids[0]
         self.ill_formed = 0
         """Number of malformed numbers that `decode` has decoded on a best-effort basis so far."""
 
@@ -64,18 +60,15 @@ class RegressionTransformerEncoding:
         return {token: placed.digit for token, placed in self._placed.items()}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Turn texts into one list of token ids each. Only ASCII digits count as numbers.
-
-        Raises:
-            UserError: A text contains a token of this encoding.
-        """
-        return self._speller.encode(texts, self._mark)
+        """Turn texts into one list of token ids each. Only ASCII digits count as numbers."""
+        return self.encode_marked(texts)[0]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Turn token ids into texts; see `format_placed_digits` for malformed numbers."""
-        return self._speller.decode(rows, self._spell)
+        return self.decode_spelled(map(self._spell, rows))
 
-    def _mark(self, text: str) -> Marked:
+    def mark(self, text: str) -> Marked:
+        """Rewrite numbers without their point, except those with a digit outside of the range of places."""
         tokens: list[int | None] = []
 
         def without_point(match: re.Match[str]) -> str:
@@ -83,13 +76,12 @@ class RegressionTransformerEncoding:
             if len(whole) - 1 > HIGHEST or len(decimals) > -LOWEST:
                 tokens.extend([None] * len(whole + decimals))
                 return match[0]
-            for place, digit in zip(
-                range(len(whole) - 1, -len(decimals) - 1, -1), whole + decimals, strict=True
-            ):
-                tokens.append(self._ids[PlacedDigit(int(digit), place)])
+            highest = len(whole) - 1
+            placed = (PlacedDigit(int(digit), highest - i) for i, digit in enumerate(whole + decimals))
+            tokens.extend(self._ids[each] for each in placed)
             return whole + decimals
 
-        return Marked(_NUMBER.sub(without_point, text), tokens)
+        return Marked(_NUMBER.sub(without_point, text), tokens, [])
 
     def _spell(self, row: Sequence[int]) -> Iterator[int | str]:
         number: list[PlacedDigit] = []
@@ -130,13 +122,11 @@ def format_placed_digits(number: Sequence[PlacedDigit]) -> tuple[str, bool]:
         >>> format_placed_digits([PlacedDigit(1, 2), PlacedDigit(2, 1)])
         ('120', False)
     """
-    digits = {placed.place: placed.digit for placed in number}
+    digits = {placed.place: str(placed.digit) for placed in number}
     first, last = number[0].place, number[-1].place
-    well_formed = last <= 0 and len(digits) == first - last + 1
-    spelled = {place: str(digits.get(place, 0)) for place in range(max(first, 0), min(last, 0) - 1, -1)}
-    whole = "".join(digit for place, digit in spelled.items() if place >= 0)
-    decimals = "".join(digit for place, digit in spelled.items() if place < 0)
-    return (f"{whole}.{decimals}" if decimals else whole), well_formed
+    whole = "".join(digits.get(place, "0") for place in range(max(first, 0), -1, -1))
+    decimals = "".join(digits.get(place, "0") for place in range(-1, last - 1, -1))
+    return (f"{whole}.{decimals}" if decimals else whole), last <= 0 and len(digits) == first - last + 1
 
 
 def numerical_encodings(dimension: int, log_scale: bool) -> Tensor:

@@ -8,7 +8,7 @@ tokens are then replaced by the encoding's own.
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerFast
@@ -20,27 +20,26 @@ from ntl.errors import UserError
 class Marked(NamedTuple):
     """A text to tokenize, whose digits stand for other tokens.
 
-    `tokens` holds, for each ASCII digit, the id that replaces its token, or None to keep it.
+    `tokens` holds, for each ASCII digit, the id that replaces its token, or None to keep it; `values` the
+    values of its numbers, if they are kept.
     """
 
     text: str
     tokens: list[int | None]
+    values: list[float]
 
 
-class Speller:
-    """Replaces digits by an encoding's own tokens, and the reverse.
+class SpelledEncoding:
+    """Encodes digits as tokens of its own; a subclass says which.
 
     Args:
-        tokenizer: A tokenizer that splits digits.
-        added: The encoding's own tokens, which are added to the tokenizer.
-
-    Raises:
-        UserError: The tokenizer has no token for the decimal point, the minus sign or the space.
+        tokenizer: A tokenizer that splits digits, with tokens for the point, the minus sign and the space.
+        added: The encoding's own tokens, which are added to the tokenizer unless it has them already.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, added: Sequence[str]):
         self.tokenizer = tokenizer
-        self.plain = TextEncoding(tokenizer)
+        self._plain = TextEncoding(tokenizer)
         self._digits = frozenset(digit_ids(tokenizer))
         tokens = [*string.digits, ".", "-"]
         self._characters = dict(zip(tokens, tokenizer.convert_tokens_to_ids(tokens), strict=True))
@@ -55,15 +54,17 @@ class Speller:
         tokenizer.add_tokens(list(added))
         self.added_ids: list[int] = tokenizer.convert_tokens_to_ids(list(added))
 
-    def encode(self, texts: Sequence[str], mark: Callable[[str], Marked]) -> list[list[int]]:
-        """Turn texts into one list of ids each. `mark` rewrites a text and assigns tokens to its digits.
+    def mark(self, text: str) -> Marked:
+        """Rewrite a text and assign tokens to its digits."""
+        raise NotImplementedError
 
-        Raises:
-            UserError: A text contains a token of the encoding.
-        """
-        marked = [mark(self._normalize(text)) for text in texts]
-        rows = self.plain.encode([m.text for m in marked])
-        for text, (_, tokens), row in zip(texts, marked, rows, strict=True):
+    def encode_marked(self, texts: Sequence[str]) -> tuple[list[list[int]], list[Marked]]:
+        """Turn texts, which contain no token of the encoding, into one list of ids each."""
+        # Normalize as the tokenizer does. T5's converts full-width digits to ASCII, which then are numbers.
+        normalizer = self.tokenizer.backend_tokenizer.normalizer
+        marked = [self.mark(t if normalizer is None else normalizer.normalize_str(t)) for t in texts]
+        rows = self._plain.encode([m.text for m in marked])
+        for text, (_, tokens, _), row in zip(texts, marked, rows, strict=True):
             at = [i for i, token in enumerate(row) if token in self._digits]
             if len(at) != len(tokens) or not set(self.added_ids).isdisjoint(row):
                 raise UserError(
@@ -73,32 +74,25 @@ class Speller:
             for i, token in zip(at, tokens, strict=True):
                 if token is not None:
                     row[i] = token
-        return rows
+        return rows, marked
 
-    def decode(
-        self, rows: Sequence[Sequence[int]], spell: Callable[[Sequence[int]], Iterator[int | str]]
-    ) -> list[str]:
+    def decode_spelled(self, rows: Iterable[Iterable[int | str]]) -> list[str]:
         """Turn lists of token ids into texts.
 
-        `spell` yields the ids of a list, with the encoding's own tokens replaced by texts of digits, points,
-        minus signs and spaces.
+        The encoding's own tokens are replaced by texts of digits, points, minus signs and spaces.
         """
         plain = [
-            [i for part in spell(row) for i in (self._spelled(part) if isinstance(part, str) else (part,))]
+            [
+                i
+                for part in row
+                for i in (map(self._characters.get, part) if isinstance(part, str) else (part,))
+            ]
             for row in rows
         ]
-        return self.plain.decode(plain)
-
-    def _spelled(self, number: str) -> list[int]:
-        return [self._characters[c] for c in number]
-
-    def _normalize(self, text: str) -> str:
-        # Normalize as the tokenizer does. T5's converts full-width digits to ASCII, which then are numbers.
-        normalizer = self.tokenizer.backend_tokenizer.normalizer
-        return text if normalizer is None else normalizer.normalize_str(text)
+        return self._plain.decode(plain)
 
     def _space(self) -> int | None:
-        between = self.plain.encode(["1 1"], special_tokens=False)[0]
+        between = self._plain.encode(["1 1"], special_tokens=False)[0]
         one = self.tokenizer.convert_tokens_to_ids("1")
         inner = between[between.index(one) + 1 : -1]
         return inner[0] if len(inner) == 1 else None
