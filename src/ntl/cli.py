@@ -37,11 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
-    """Run the command that comes first.
-
-    Raises:
-        UserError: The command is unknown, or a package that the lab needs is not installed.
-    """
+    """Run the command that comes first."""
     command, *rest = arguments or ["--help"]
     if f"{command} {rest[:1] and rest[0]}" in COMMANDS:
         command, rest = f"{command} {rest[0]}", rest[1:]

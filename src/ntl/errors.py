@@ -1,4 +1,7 @@
-"""The lab's user-fixable error, and helpers for its messages."""
+"""The lab's user-fixable error, and helpers for its messages.
+
+Whatever a user of the lab can get wrong raises it: settings, files, models and folders.
+"""
 
 import difflib
 from collections.abc import Collection

@@ -77,9 +77,6 @@ def evaluate(
     Returns:
         Predictions with metrics of the texts and the loss, plus metrics of numbers, of other readings and of
         final answers if the task and the settings have them.
-
-    Raises:
-        UserError: There are no examples, or the approach cannot encode an answer.
     """
     if not examples:
         raise UserError("there are no examples to evaluate; expected at least one. Check the dataset.")
@@ -136,9 +133,6 @@ def evaluate_tests(
 
     Yields:
         The name of each test set, its metrics, and whether they are new, on every rank.
-
-    Raises:
-        UserError: `evaluate` fails, or the folder holds a file that cannot be read.
     """
     decoding: dict[str, Any] = {"beams": generation.beams, "max_new_tokens": generation.max_new_tokens}
     if generation.quantile_readings:
@@ -177,12 +171,7 @@ def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]
 
 
 def check_readings(approach: Approach, data: TaskData, generation: GenerationSettings) -> None:
-    """Check, before training, that the readings fit the model and the data.
-
-    Raises:
-        UserError: A reading needs quantiles, but an answer is not a single number, or quantiles cannot be
-            read from the model.
-    """
+    """Check, before training, that the readings fit the model and the data."""
     if not generation.quantile_readings:
         return
     example: Example | None = None

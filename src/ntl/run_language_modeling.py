@@ -73,9 +73,6 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
     Args:
         overrides: Overrides of the command line.
         multirun: Whether overrides may be sweeps.
-
-    Raises:
-        UserError: A configuration is invalid.
     """
     from ntl.config.effect import check_effect
     from ntl.config.settings import read_settings

@@ -27,17 +27,16 @@ SPACED = 20
 
 Their average estimates the mean, and the coverage of the intervals between them is reported.
 """
+Scores = dict[str, float | None]
 SPACED_LEVELS = tuple((k + 0.5) / SPACED for k in range(SPACED))
 
 
 class Distribution(NamedTuple):
-    """The quantities read from the model's distribution for one question; NaN if the model writes no number.
+    """What is read from the model's distribution for one question; NaN if the model writes no number.
 
     Args:
         spaced: The quantiles of `SPACED_LEVELS`, ascending.
-        lower: Lower end of the interval.
-        median: The median.
-        upper: Upper end of the interval.
+        lower, median, upper: The median, between the ends of the interval.
         mean: The mean.
         mass: Probability that the model writes a number, as `NumberQuantiles.starts`.
     """
@@ -50,18 +49,15 @@ class Distribution(NamedTuple):
     mass: float
 
 
-def number_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float | None]:
+def number_scores(texts: Sequence[str], answers: Sequence[str]) -> Scores:
     """Score the last number of each text, following the paper's protocol.
 
     Returns:
         `exact_number` (see `exact_share`) and all metrics of `ntloss.NumericMetrics`. Undefined metrics are
         None.
     """
-    exact = exact_share(
-        *([_item_or_none(number_texts(text), -1) for text in side] for side in (texts, answers))
-    )
-    found = NumericMetrics().update(texts, answers).compute()
-    return {"exact_number": exact, **{name: finite_or_none(value) for name, value in found.items()}}
+    last = ([next(reversed(number_texts(text)), None) for text in side] for side in (texts, answers))
+    return {"exact_number": exact_share(*last), **_finite(NumericMetrics().update(texts, answers).compute())}
 
 
 def reading_metric(reading: str, metric: str) -> str:
@@ -69,7 +65,7 @@ def reading_metric(reading: str, metric: str) -> str:
     return metric if reading == "greedy" else f"{reading}_{metric}"
 
 
-def reference_scores(train: Sequence[str], examples: Sequence[Example]) -> dict[str, float | None]:
+def reference_scores(train: Sequence[str], examples: Sequence[Example]) -> Scores:
     """Score two references that a model's errors are compared with.
 
     Args:
@@ -89,14 +85,13 @@ def reference_scores(train: Sequence[str], examples: Sequence[Example]) -> dict[
     """
     known = [number for number in map(parse_number, train) if number is not None]
     references = {"constant": [median(known)] * len(examples)} if known else {}
-    expected = [example.expected for example in examples]
-    if None not in expected:
+    if None not in (expected := [example.expected for example in examples]):
         references["noise"] = expected
     true = [parse_number(example.answer) for example in examples]
-    scores = {}
+    scores: Scores = {}
     for name, predicted in references.items():
         found = NumericMetrics(metrics=["mae", "log_mae"]).update(predicted, true).compute()
-        scores |= {f"{name}_{metric}": finite_or_none(value) for metric, value in found.items()}
+        scores |= {f"{name}_{metric}": value for metric, value in _finite(found).items()}
     return scores
 
 
@@ -117,9 +112,12 @@ def exact_share(predicted: Sequence[str | None], true: Sequence[str | None]) -> 
         >>> exact_share(["1000001", "1.50", None, "3"], ["1000000", "1.5", "2", None])
         0.3333333333333333
     """
-    pairs = [(p, t) for p, t in zip(predicted, true, strict=True) if t is not None]
-    equal = sum(p is not None and _exact_value(p) == _exact_value(t) for p, t in pairs)
-    return equal / len(pairs) if pairs else None
+    equal = [
+        p is not None and _exact_value(p) == _exact_value(t)
+        for p, t in zip(predicted, true, strict=True)
+        if t is not None
+    ]
+    return sum(equal) / len(equal) if equal else None
 
 
 def _exact_value(number: str) -> Decimal | str:
@@ -129,11 +127,7 @@ def _exact_value(number: str) -> Decimal | str:
         return number
 
 
-def _item_or_none(numbers: Sequence[str], place: int) -> str | None:
-    return numbers[place] if numbers else None
-
-
-def text_scores(texts: Sequence[str], answers: Sequence[str]) -> dict[str, float | None]:
+def text_scores(texts: Sequence[str], answers: Sequence[str]) -> Scores:
     """Score texts with text metrics.
 
     Returns:
@@ -163,10 +157,10 @@ def final_answer(text: str, marker: str) -> str | None:
         >>> final_answer("2 + 3 = 5 #### 1,005 apples", "####"), final_answer("so 5", "####")
         ('1005', None)
     """
-    return _item_or_none(number_texts(text.partition(marker)[2]), 0)
+    return next(iter(number_texts(text.partition(marker)[2])), None)
 
 
-def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: str) -> dict[str, float | None]:
+def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: str) -> Scores:
     """Score the final answers of texts. A text without a marker or a number is wrong.
 
     Returns:
@@ -184,7 +178,7 @@ def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: st
 
 def reading_scores(
     read: Sequence[Distribution], answers: Sequence[str], generation: GenerationSettings
-) -> dict[str, float | None]:
+) -> Scores:
     """Score each reading and the distributions behind them. All answers must be single numbers.
 
     Returns:
@@ -200,8 +194,7 @@ def reading_scores(
     of_interval = QuantileMetrics(interval_levels(generation.interval)).update(ends, true).compute()
     names = ("interval_coverage", "interval_width", "interval_score")
     scores |= zip(names, list(of_interval.values())[-len(names) :], strict=True)
-    metrics = {name: finite_or_none(value) for name, value in scores.items()}
-    metrics["number_mass"] = sum(d.mass for d in read) / len(read)
+    metrics = _finite({**scores, "number_mass": sum(d.mass for d in read) / len(read)})
     for reading in generation.quantile_readings:
         numbers = [getattr(d, reading) for d in read]
         texts = [format_number(number) if math.isfinite(number) else "" for number in numbers]
@@ -213,6 +206,10 @@ def reading_scores(
 def interval_levels(interval: float) -> tuple[float, float]:
     """Return the levels of the quantiles that bound the central interval with this share of the mass."""
     return (1 - interval) / 2, (1 + interval) / 2
+
+
+def _finite(scores: Mapping[str, float]) -> Scores:
+    return {name: finite_or_none(value) for name, value in scores.items()}
 
 
 def finite_or_none(value: float) -> float | None:

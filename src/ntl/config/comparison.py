@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 from ntl.config.compose import compose_config
 from ntl.config.effect import check_effect
@@ -43,43 +44,34 @@ class Comparison:
 
 
 def load_comparison(overrides: Sequence[str]) -> Comparison:
-    """Compose and check the configuration of every run.
-
-    Args:
-        overrides: Hydra overrides, such as `dataset_args=arithmetic` or `seeds=[0,1]`.
-
-    Raises:
-        UserError: An override is malformed, names an unknown key or choice, or has a value out of range.
-    """
+    """Compose and check the configuration of every run, given overrides such as `seeds=[0,1]`."""
     _keys(overrides)
     first = compose_config("compare", overrides, "ntl compare")
     folder = Path(first["output_dir"]).expanduser()
-    configs = {}
+    configs: dict[str, dict[str, Any]] = {}
+    named: dict[str, str] = {}
     for objective in first["objectives"]:
         own = objective_overrides(objective)
-        keys = _keys(own)
-        if shared := [key for key in keys if key in KEYS]:
+        if shared := [key for key in _keys(own) if key in KEYS]:
             raise UserError(
                 f"the objective {objective!r} sets {shared[0]}, which belongs to the whole comparison; "
                 "expected keys of one run. Set it outside of objectives."
             )
         configs[objective] = compose_config("compare", [*overrides, *own], "ntl compare")
         check_effect(own, [configs[objective]])
-    folders = Counter(map(_folder_name, configs))
-    if alike := [objective for objective in configs if folders[_folder_name(objective)] > 1]:
-        raise UserError(
-            f"the objectives {' and '.join(map(repr, alike))} would be written to one folder, "
-            f"{folder / _folder_name(alike[0])}; expected objectives that differ in letters or digits. "
-            "Rewrite or remove one."
-        )
+        name = re.sub(r"[^\w.=,-]+", "_", objective)
+        if (other := named.setdefault(name, objective)) != objective:
+            raise UserError(
+                f"the objectives {other!r} and {objective!r} would be written to one folder, "
+                f"{folder / name}; expected objectives that differ in letters or digits. Rewrite or remove "
+                "one."
+            )
     runs = {}
-    for seed in first["seeds"]:
-        for objective, config in configs.items():
-            name = f"{objective}, seed {seed}"
-            place = {"seed": seed, "output_dir": str(folder / _folder_name(objective) / f"seed{seed}")}
-            sections = {key: value for key, value in config.items() if key not in KEYS}
-            sections["training_args"] = {**config["training_args"], **place}
-            runs[name] = read_settings(sections)
+    for seed, (name, objective) in product(first["seeds"], named.items()):
+        sections = {key: value for key, value in configs[objective].items() if key not in KEYS}
+        place = {"seed": seed, "output_dir": str(folder / name / f"seed{seed}")}
+        sections["training_args"] = {**sections["training_args"], **place}
+        runs[f"{objective}, seed {seed}"] = read_settings(sections)
     check_effect([o for o in overrides if o.partition("=")[0] not in KEYS], list(configs.values()))
     return Comparison(runs, folder, first["jobs"], first["overwrite"])
 
@@ -91,10 +83,6 @@ def _keys(overrides: Sequence[str]) -> list[str]:
         if instead := REPLACED.get(key):
             raise UserError(f"{key} has no effect: the comparison sets it. Omit it, or {instead}.")
     return keys
-
-
-def _folder_name(objective: str) -> str:
-    return re.sub(r"[^\w.=,-]+", "_", objective)
 
 
 def objective_overrides(objective: str) -> list[str]:

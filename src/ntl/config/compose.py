@@ -36,9 +36,6 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
     Returns:
         The configuration as plain dicts, lists, numbers and strings, with the keys and values that
         `ntl.config.schema` describes.
-
-    Raises:
-        UserError: An override is malformed, names an unknown key or choice, or has an invalid value.
     """
     prepares = root.startswith("prepare/")
     _register(training=not prepares)

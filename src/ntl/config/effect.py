@@ -8,32 +8,26 @@ from typing import Any, NamedTuple
 from ntl.config.schema import LOSS_OF_MODEL, format_setting
 from ntl.errors import UserError
 
-LIST = "a key that --help lists"
-# Keys that never have an effect, and what replaces them.
+# Arguments of transformers that never have an effect, and what replaces them.
 REPLACED = {
-    "dataset_args.dataset_name": "dataset_args=NAME to choose another dataset",
-    "training_args.label_smoothing_factor": "loss=ce loss.label_smoothing=0.1",
-    "training_args.generation_max_length": "evaluation.max_new_tokens=64",
-    "training_args.generation_num_beams": "evaluation.beams=4",
-    "training_args.generation_config": "evaluation.beams=4",
-    "training_args.eval_strategy": "training_args.eval_steps=1000",
-    "training_args.save_strategy": "training_args.save_steps=1000",
-    "training_args.do_train": "training_args=train",
-    "training_args.do_eval": "training_args=eval",
-    "training_args.do_predict": "training_args=eval",
-    "training_args.bf16_full_eval": "training_args.bf16=true",
-    "training_args.fp16_full_eval": "training_args.bf16=true",
-    "training_args.sortish_sampler": "training_args.train_sampling_strategy=group_by_length",
-    "training_args.predict_with_generate": LIST,
-    "training_args.remove_unused_columns": LIST,
-    "training_args.dataloader_pin_memory": LIST,
-    "training_args.prediction_loss_only": LIST,
-    "training_args.include_for_metrics": LIST,
-    "training_args.batch_eval_metrics": LIST,
-    "training_args.eval_accumulation_steps": LIST,
-    "training_args.eval_do_concat_batches": LIST,
-    "training_args.eval_use_gather_object": LIST,
+    "label_smoothing_factor": "loss=ce loss.label_smoothing=0.1",
+    "generation_max_length": "evaluation.max_new_tokens=64",
+    "generation_num_beams": "evaluation.beams=4",
+    "generation_config": "evaluation.beams=4",
+    "eval_strategy": "training_args.eval_steps=1000",
+    "save_strategy": "training_args.save_steps=1000",
+    "do_train": "training_args=train",
+    "do_eval": "training_args=eval",
+    "do_predict": "training_args=eval",
+    "bf16_full_eval": "training_args.bf16=true",
+    "fp16_full_eval": "training_args.bf16=true",
+    "sortish_sampler": "training_args.train_sampling_strategy=group_by_length",
 }
+UNUSED = (
+    "predict_with_generate", "remove_unused_columns", "dataloader_pin_memory", "prediction_loss_only",
+    "include_for_metrics", "batch_eval_metrics", "eval_accumulation_steps", "eval_do_concat_batches",
+    "eval_use_gather_object",
+)  # fmt: skip
 WITHOUT_WARMUP = ("reduce_lr_on_plateau", "constant", "greedy")
 WITHOUT_FILES = ("noisy_regression", "tabular")
 
@@ -96,15 +90,11 @@ CONDITIONS = (
 
 
 def check_effect(overrides: Iterable[str], configs: Sequence[Mapping[str, Any]]) -> None:
-    """Check that every given key has an effect.
+    """Raise a UserError if a given key has no effect in any of the configurations.
 
     Args:
         overrides: Overrides of the command line, such as `model_args.config_name=t5-tiny`.
-        configs: Configurations composed with them; a sweep has several. A key is rejected if it has no effect
-            in any of them.
-
-    Raises:
-        UserError: A key has no effect. The message says why and what to do.
+        configs: Configurations composed with them; a sweep has several.
     """
     for key in (override.partition("=")[0].lstrip("+") for override in overrides):
         # The effect of `loss.options.sigma` is that of `loss.options`.
@@ -115,9 +105,11 @@ def check_effect(overrides: Iterable[str], configs: Sequence[Mapping[str, Any]])
 
 def _no_effect(key: str, config: Mapping[str, Any]) -> str | None:
     """Return why a key has no effect in a configuration and what to do, or None if it has one."""
-    if key in REPLACED:
-        return f"the lab does not use it. Pass {REPLACED[key]}"
     section, _, name = key.partition(".")
+    if key == "dataset_args.dataset_name":
+        return "the lab does not use it. Pass dataset_args=NAME to choose another dataset"
+    if section == "training_args" and name in (*REPLACED, *UNUSED):
+        return f"the lab does not use it. Pass {REPLACED.get(name, 'a key that --help lists')}"
     for condition in CONDITIONS:
         if condition.section == section and name in condition.keys.split():
             decisive, _, decided_by = condition.decided_by.partition(".")

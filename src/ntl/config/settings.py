@@ -41,26 +41,20 @@ NAMES = {
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model to use, and how it reads and writes numbers.
+    """Which model to use, and how it reads and writes numbers; `schema.ModelArgs` has the details.
 
     Args:
         family: `t5` (encoder-decoder), `decoder_only` (Llama, Mamba, ...), or `pretrained`, where the
             checkpoint decides.
-        encoding: `digits` makes every digit a token, `auto` uses the tokenizer unchanged, `rt` uses the
-            Regression Transformer's tokens of digit and place, and `xval` uses one `[NUM]` token scaled by
-            the value.
+        encoding: `digits`, `auto`, `rt` or `xval`, see `ntl.encodings`.
         head: `language`, or `regression` to predict one number instead of text.
-        number_format: `plain` writes answers as they are. `padded` pads all answers to one length, with
-            leading zeros, a sign if any training answer is negative, and as many decimals.
-        number_width: Digits before the point of padded answers. None: as many as the training answers need.
-        number_places: Digits after the point of padded answers. None: as many as the training answers need.
+        number_format: `plain` or `padded`, with `number_width` digits before and `number_places` after the
+            point. None: as many as the training answers need.
         checkpoint: Folder, `.gguf` file or hub name of pretrained weights. None trains from scratch.
-        tokenizer: Folder or hub name. None uses the checkpoint's tokenizer or, from scratch, the small one
-            that ships with the lab.
+        tokenizer: Folder or hub name. None: the checkpoint's or, from scratch, the lab's small one.
         config: Configuration arguments of a model trained from scratch, including `model_type` (`t5`,
             `llama`, `mamba`, ...).
-        log_scale: Whether `rt` and `xval` embed numbers, and `xval` and a regression head predict them, on a
-            log scale.
+        log_scale: Whether numbers are embedded and predicted on a log scale.
         seed: Random seed of the initial weights.
         trained_layers: Number of layers that are trained, from the top. None trains all weights.
     """
@@ -81,14 +75,13 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """How answers are decoded.
+    """How answers are decoded, as `schema.Evaluation` says.
 
     Args:
-        beams: Number of beams; 1 decodes greedily. xVal always decodes greedily.
+        beams: Number of beams.
         max_new_tokens: Maximum length of an answer in tokens.
         batch_size: Number of questions decoded at once.
-        quantile_readings: Readings besides `greedy`, the decoded number: `median` and `mean`. They need
-            quantiles of the model's distribution.
+        quantile_readings: Readings besides `greedy`, which need quantiles of the model's distribution.
         interval: Share of the model's distribution between the two quantiles of an interval.
     """
 
@@ -107,9 +100,7 @@ class RunSettings:
         config: The composed configuration, as recorded in `run.json`.
         name: Name of the model.
         objective: Name of the model with its loss in tables and figures.
-        model: Model settings.
-        loss: Loss settings.
-        generation: Decoding settings.
+        model, loss, generation: Settings of the model, of the loss and of decoding.
         data: Settings of the dataset, with its `name`.
         output_dir: Output folder.
         samples: Number of examples of each test set that are answered. None: all.
@@ -117,9 +108,8 @@ class RunSettings:
         trainer: Arguments of transformers' `Seq2SeqTrainingArguments`.
         only_evaluate: Whether to evaluate a trained model without training.
         overwrite: Whether a run in the output folder is deleted.
-        resume: Whether to continue the run in the output folder.
-        checkpoint: Checkpoint to continue from. None: the latest one.
-        state_cache_gb: Largest cache of the frozen layers' output, in GB; see `ModelSettings.trained_layers`.
+        resume: Whether to continue the run in the output folder, from `checkpoint` or, if None, the latest.
+        state_cache_gb: Largest cache of the frozen layers' output, in GB.
         evaluation_name: Name of an evaluation's folder. None: made from its options.
     """
 
@@ -161,13 +151,11 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
 
     Returns:
         The settings.
-
-    Raises:
-        UserError: Two values contradict each other, the shape is unknown, or the model to evaluate or the
-            checkpoint to continue from is missing.
     """
     training, data, asked = config["training_args"], config["dataset_args"], config["evaluation"]
-    model = model_settings(config["model_args"], training["seed"], training["trained_layers"])
+    model = model_settings(
+        config["model_args"], seed=training["seed"], trained_layers=training["trained_layers"]
+    )
     loss = loss_settings(config["model_args"], config["loss"])
     generation = GenerationSettings(
         beams=asked["beams"],
@@ -224,14 +212,8 @@ def _output_dir(config: Mapping[str, Any], loss: LossSettings, sweep: str) -> Pa
     return Path("outputs", config["dataset_args"]["dataset_name"], trial, name, sweep.replace("/", "_"))
 
 
-def model_settings(
-    model_args: Mapping[str, Any], seed: int, trained_layers: int | None = None
-) -> ModelSettings:
-    """Translate `model_args` into model settings. Their `config` is filled only for training from scratch.
-
-    Raises:
-        UserError: The shape is unknown, or two values contradict each other.
-    """
+def model_settings(model_args: Mapping[str, Any], **own: Any) -> ModelSettings:
+    """Translate `model_args` into model settings. Their `config` is filled only for training from scratch."""
     encoding, head = NUMBER_ENCODINGS[model_args["number_encoding"]]
     checkpoint, changes = model_args["model_name_or_path"], model_args["config_overrides"] or {}
     if checkpoint is not None and changes:
@@ -247,18 +229,13 @@ def model_settings(
         tokenizer=model_args["tokenizer_name_or_path"],
         config={**get_shape(model_args["config_name"]), **changes} if checkpoint is None else {},
         log_scale=model_args["log_scale_embeddings"],
-        seed=seed,
-        trained_layers=trained_layers,
+        **own,
         **{key: model_args[key] for key in ("family", "number_format", "number_width", "number_places")},
     )
 
 
 def loss_settings(model_args: Mapping[str, Any], loss: Mapping[str, Any]) -> LossSettings:
-    """Read the loss from the `loss` group or, if it is `from_model_args`, from the keys of `model_args`.
-
-    Raises:
-        UserError: Two values contradict each other.
-    """
+    """Read the loss from the `loss` group or, if it is `from_model_args`, from the keys of `model_args`."""
     if loss["criterion"] == LOSS_OF_MODEL:
         return replace(_loss_from_model_args(model_args), normalize_by=loss["normalize_by"])
     for key in ("number_token_loss", "gaussian_label_smoother"):

@@ -25,9 +25,6 @@ def get_shape(name: str) -> dict[str, Any]:
 
     Returns:
         Arguments of transformers' configuration, including `model_type`.
-
-    Raises:
-        UserError: `name` is neither a shape nor such a folder, or the file is not a model configuration.
     """
     shapes = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_suffix(".yaml")))
     if name in shapes:

@@ -61,11 +61,7 @@ SEEDS_NOTE = (
 
 
 def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
-    """Draw the figures of one dataset, except those that no run has data for, and return the files' names.
-
-    Raises:
-        UserError: A run's files cannot be read.
-    """
+    """Draw the figures of one dataset, except those that no run has data for, and return the files' names."""
     written = []
     with mpl.rc_context(STYLE):
         figures = DatasetFigures(dataset).draw().items()

@@ -127,10 +127,6 @@ def load_datasets(folders: Sequence[Path | str], in_order: bool = False) -> tupl
     Returns:
         The datasets, sorted by name, and one line for each run that is left out, because it is not finished
         or repeats an earlier one.
-
-    Raises:
-        UserError: No run is finished, a folder or a file cannot be read, or the runs on a dataset have losses
-            that are divided by different counts.
     """
     left_out: list[str] = []
     named: dict[str, dict[str, list[FinishedRun]]] = {}

@@ -49,10 +49,6 @@ def report(folders: Sequence[Path], output: Path, overwrite: bool = False, in_or
         output: Folder for table.md, table.csv, table.tex, metrics.csv, the figures and report.json.
         overwrite: Whether to replace an existing report.
         in_order: Whether rows keep the order of the folders, see `groups.load_datasets`.
-
-    Raises:
-        UserError: There are no finished runs, a file cannot be read, or the output folder holds other files
-            or cannot be written.
     """
     before = check_output(output, overwrite)
     datasets, left_out = load_datasets(folders, in_order)
@@ -115,11 +111,7 @@ def _describe_report(
 
 
 def check_output(output: Path, overwrite: bool) -> list[str]:
-    """Return the files of an existing report that will be replaced.
-
-    Raises:
-        UserError: The folder holds other files, or a report although `overwrite` is false.
-    """
+    """Return the files of an existing report that will be replaced."""
     if not output.exists():
         return []
     # Temporary folders left by a killed report do not matter.

@@ -42,9 +42,6 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
 
     Returns:
         Maps each test set to its metrics.
-
-    Raises:
-        UserError: A setting, the data, the model or the output folder cannot be used.
     """
     checkpoint = check_folder(settings)
     arguments = training_arguments(settings)
@@ -73,12 +70,7 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
 
 
 def training_arguments(settings: RunSettings) -> Seq2SeqTrainingArguments:
-    """Make the trainer's arguments. Under `torchrun`, this initializes the process group.
-
-    Raises:
-        UserError: transformers rejects the arguments, or a tracker cannot be used. The message quotes the
-            reason.
-    """
+    """Make the trainer's arguments. Under `torchrun`, this initializes the process group."""
     given = dict(settings.trainer)
     given |= {
         "output_dir": str(settings.output_dir),
@@ -130,9 +122,6 @@ def train(
 
     Returns:
         The model, wrapped if it was trained on several processes.
-
-    Raises:
-        UserError: The data cannot be encoded, a checkpoint cannot be written, or training diverges.
     """
     cache = Path(settings.data["cache_dir"]).expanduser()
     with arguments.main_process_first(desc="tokenize"):
@@ -166,11 +155,7 @@ def answer_tests(
     model: nn.Module,
     say: Callable[[str], None],
 ) -> dict[str, Metrics]:
-    """Evaluate the validation and test sets that are not evaluated yet, and write the results.
-
-    Raises:
-        UserError: There are no questions, an answer cannot be encoded, or a file cannot be read.
-    """
+    """Evaluate the validation and test sets that are not evaluated yet, and write the results."""
     parts = {"validation": data.validation, **data.tests}
     data = replace(data, tests={name: evenly_spaced(part, settings.samples) for name, part in parts.items()})
     folder, record = open_evaluation(settings, data)

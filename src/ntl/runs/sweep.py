@@ -65,9 +65,6 @@ def compare(comparison: Comparison) -> int:
 
     Returns:
         The exit code: 0 if all runs are finished, 1 if one failed.
-
-    Raises:
-        UserError: The data, a model or the output folder cannot be used.
         KeyboardInterrupt: The user interrupted the runs. The finished ones are reported.
     """
     from ntl.report.program import check_output, report  # imports matplotlib
@@ -102,11 +99,7 @@ def compare(comparison: Comparison) -> int:
 
 
 def check_data(runs: Collection[RunSettings]) -> None:
-    """Build the models and load the data of all runs, so that errors appear before the first run.
-
-    Raises:
-        UserError: A model cannot be built, or a dataset cannot be loaded.
-    """
+    """Build the models and load the data of all runs, so that errors appear before the first run."""
     from ntl.approaches import build_approach
     from ntl.data import load_task
 

@@ -35,10 +35,6 @@ def check_folder(settings: RunSettings) -> Path | None:
 
     Returns:
         The checkpoint to continue from; None to train from the start, or only to evaluate.
-
-    Raises:
-        UserError: The folder holds a run that is neither resumed nor evaluated, holds other files, or cannot
-            be written; or there is no checkpoint to resume from.
     """
     folder, checkpoint = RunFolder(settings.output_dir), None
     name = f"training_args.output_dir={settings.output_dir}"
@@ -70,11 +66,7 @@ def check_folder(settings: RunSettings) -> Path | None:
 
 
 def _check_held_run(settings: RunSettings, record: RunRecord, name: str) -> None:
-    """Check that the run in the output folder may be evaluated, continued or replaced.
-
-    Raises:
-        UserError: The run is on another dataset, has another configuration, or would be overwritten.
-    """
+    """Check that the run in the output folder may be evaluated, continued or replaced."""
     if settings.only_evaluate:
         if record.dataset != settings.dataset:
             raise UserError(
@@ -102,10 +94,6 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
     Returns:
         Settings that start, continue or replace the run, or that add readings to a finished one; None if it
         is finished.
-
-    Raises:
-        UserError: The folder holds a run of another configuration and `overwrite` is false, or cannot be
-            used.
     """
     folder = RunFolder(settings.output_dir)
     if folder.holds_run():
@@ -131,11 +119,7 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
 
 
 def open_folder(settings: RunSettings, approach: Approach) -> None:
-    """Create the folder of a training run with its `run.json`, and delete an earlier run if asked to.
-
-    Raises:
-        UserError: The folder cannot be written.
-    """
+    """Create the folder of a training run with its `run.json`, and delete an earlier run if asked to."""
     folder = RunFolder(settings.output_dir)
     is_held = folder.holds_run()
     if is_held and (settings.resume or not settings.overwrite):
@@ -187,9 +171,6 @@ def open_evaluation(settings: RunSettings, data: TaskData) -> tuple[RunFolder, R
     A run's own evaluation, in the run's folder, is the one at the end of its training or, where nothing was
     trained, the first one. Another one has the folder `evaluations/<name>` in it, with `evaluation.name` or,
     by default, the options that differ from the run's own. The name `own` replaces the run's own evaluation.
-
-    Raises:
-        UserError: The folder holds another evaluation, or a file in it cannot be read.
     """
     folder = RunFolder(settings.output_dir)
     if not folder.holds_run():
@@ -254,11 +235,7 @@ def last_complete_checkpoint(folder: Path) -> Path | None:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
-    """Read the trainer's state of a checkpoint, with its `global_step`.
-
-    Raises:
-        UserError: The state cannot be read.
-    """
+    """Read the trainer's state of a checkpoint, with its `global_step`."""
     try:
         state: dict[str, Any] = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
         state["global_step"] + 0  # raises unless it is a number
@@ -273,9 +250,6 @@ def check_checkpoint(checkpoint: Path, model: PreTrainedModel) -> None:
     """Check, before training continues from a checkpoint, that it is complete and belongs to the model.
 
     transformers silently starts with a new optimizer, schedule or random state if their files are missing.
-
-    Raises:
-        UserError: A file is missing or cannot be read, or the checkpoint belongs to another model.
     """
     read_state(checkpoint)
     optimizer = () if any(checkpoint.glob("global_step*")) else ("optimizer*",)  # DeepSpeed has its own files
@@ -290,11 +264,7 @@ def check_checkpoint(checkpoint: Path, model: PreTrainedModel) -> None:
 
 
 def _check_model(checkpoint: Path, model: PreTrainedModel) -> None:
-    """Check that a checkpoint fits the model, by its configuration and the shapes of its weights.
-
-    Raises:
-        UserError: The checkpoint cannot be read, or belongs to another model.
-    """
+    """Check that a checkpoint fits the model, by its configuration and the shapes of its weights."""
     try:
         trained = json.loads((checkpoint / "config.json").read_text(encoding="utf-8")).get("ntl") or {}
         found = {}

@@ -212,9 +212,6 @@ def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
     Returns:
         Each run once, in the order of the folders and sorted by path within each. Evaluations and checkpoints
         inside a run's folder are included only if the given folder lies inside that run.
-
-    Raises:
-        UserError: A folder does not exist, or no folder holds a run.
     """
     found: dict[Path, RunFolder] = {}
     for folder in map(Path, folders):

@@ -15,7 +15,7 @@ def composed(command):
 
 def settings(command):
     config = composed(command)
-    return model_settings(config["model_args"], 42), loss_settings(config["model_args"], config["loss"])
+    return model_settings(config["model_args"]), loss_settings(config["model_args"], config["loss"])
 
 
 @pytest.mark.parametrize("command", TRAINING)
