@@ -15,6 +15,7 @@ ANSWERS = ["2", "15", "1.5", "-15", "0", "9801"]
 GREEDY = GenerationSettings(beams=1, max_new_tokens=12)
 BEAMS = GenerationSettings(beams=3, max_new_tokens=12)
 NTL = LossSettings(criterion="wasserstein")
+CE = LossSettings()
 
 
 def make(shape="t5-tiny", loss=NTL, **settings):

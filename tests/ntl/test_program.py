@@ -247,7 +247,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
         (["training_args.overwrite_output_dir=maybe"], "'maybe'; expected true or false"),
         (["training_args.per_device_eval_batch_size=0"], "a whole number of at least 1"),
         (["training_args.seed=-1"], "a whole number from 0"),
-        (["training_args.max_steps=0"], "or -1 with training_args.num_train_epochs"),
+        (["training_args.max_steps=-2"], "or -1 with training_args.num_train_epochs"),
         (["training_args.learning_rate=fast"], "learning_rate is 'fast'; expected a number"),
         (["training_args.learning_rate=-1"], "learning_rate is -1; expected a number that is at least 0"),
         (["training_args.bf16=maybe"], "bf16 is 'maybe'; expected true or false"),

@@ -11,7 +11,7 @@ An approach combines an encoding of numbers, a model, a loss and a way to decode
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -19,6 +19,10 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntloss.decoding import NumberQuantiles
 from ntloss.numbers import NumberFormat
+
+if TYPE_CHECKING:
+    from ntl.approaches.frozen_layers import FrozenLayers
+    from ntl.approaches.lora import Lora
 
 IGNORE = -100
 CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for ModelSettings.checkpoint
@@ -76,6 +80,15 @@ class Approach(Protocol):
 
     number_format: NumberFormat | None
     """Format of padded answers, or None for plain ones."""
+
+    head: nn.Module | None
+    """Regression head, or None."""
+
+    frozen: FrozenLayers | None
+    """The frozen layers, or None if all are trained."""
+
+    lora: Lora | None
+    """What is trained instead of the weights, or None."""
 
     def __init__(self, source: ModelSource, loss: LossSettings):
         """Build the model.
@@ -166,4 +179,15 @@ def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
         from ntl.approaches.decoder_only import DecoderOnly as Kind
     else:
         from ntl.approaches.language_model import LanguageModel as Kind
-    return Kind(source, loss)
+    approach = Kind(source, loss)
+    heads = [approach.head] if approach.head is not None else []
+    if model.trained_layers is not None:
+        from ntl.approaches.frozen_layers import FrozenLayers
+
+        heads += [approach.model.get_output_embeddings()] if model.train_head else []
+        approach.frozen = FrozenLayers(approach.model, model.trained_layers, heads)
+    if model.lora is not None:
+        from ntl.approaches.lora import Lora
+
+        approach.lora = Lora(approach.model, model.lora, heads)
+    return approach

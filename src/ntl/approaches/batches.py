@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from transformers import PreTrainedModel
 
-from ntl.approaches import IGNORE
+from ntl.approaches import IGNORE, Batch
+from ntl.errors import UserError
 
 
 def pad(
@@ -31,6 +33,24 @@ def pad_questions(rows: Sequence[Sequence[int]], pad_id: int, left: bool = False
     """Pad token ids as `input_ids` with their `attention_mask`, both `[rows, longest]`."""
     ones = [[1] * len(row) for row in rows]
     return {"input_ids": pad(rows, pad_id, left), "attention_mask": pad(ones, 0, left)}
+
+
+def decoder_inputs(model: PreTrainedModel, batch: Batch) -> dict[str, Tensor]:
+    """Return the arguments of a decoder-only model for a batch that is padded on the left."""
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        inputs["position_ids"] = (batch["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+    return inputs
+
+
+def check_lengths(rows: Sequence[Sequence[int]], model: PreTrainedModel) -> None:
+    """Raise a UserError if a row of token ids is longer than the model can read."""
+    most = getattr(model.config, "max_position_embeddings", None)
+    if most is not None and (longest := max(map(len, rows), default=0)) > most:
+        raise UserError(
+            f"a question and its answer take {longest} tokens; this model takes at most {most}. Choose "
+            "another model, or increase max_position_embeddings in its configuration."
+        )
 
 
 @contextmanager

@@ -7,11 +7,12 @@ are trained.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -30,7 +31,7 @@ class _Reached(Exception):  # noqa: N818, it is no error
 
 
 class FrozenLayers:
-    """Freezes all of a model but its upper layers and what follows them, except for the head.
+    """Freezes all of a model but its upper layers and the norm behind them.
 
     The frozen layers stay in evaluation mode: their dropout would make the cached output wrong.
 
@@ -38,16 +39,18 @@ class FrozenLayers:
         model: A causal or an encoder-decoder model of transformers. Of the latter, the encoder is frozen, and
             only decoder layers are counted.
         trained: Number of layers that are trained, from the top.
+        heads: Modules behind the layers that are trained, too.
 
     Attributes:
         can_be_cached: Whether `states` and `given` can be used: with causal models.
+        ties: Whether a head shares its weights with the frozen layers, whose output then changes.
         width: Width of the states.
 
     Raises:
         UserError: The model does not have so many layers, or its layers cannot be found.
     """
 
-    def __init__(self, model: PreTrainedModel, trained: int):
+    def __init__(self, model: PreTrainedModel, trained: int, heads: Sequence[nn.Module] = ()):
         self._model = model
         layers = _decoder_layers(model)
         if not 1 <= trained <= len(layers):
@@ -57,10 +60,12 @@ class FrozenLayers:
             )
         self._lower, self._first_trained = layers[:-trained], layers[-trained]
         self.can_be_cached = not model.config.is_encoder_decoder
+        embedded = {id(weight) for weight in model.get_input_embeddings().parameters()}
+        self.ties = any(id(weight) in embedded for head in heads for weight in head.parameters())
         norms, output = _probe(model, layers[0])
         self._returns_tuple = isinstance(output, tuple)  # as BLOOM's layers
         self.width: int = (output[0] if self._returns_tuple else output).shape[-1]
-        trained_parts = [part for module in (*layers[-trained:], *norms) for part in module.modules()]
+        trained_parts = [part for module in (*layers[-trained:], *norms, *heads) for part in module.modules()]
         kept = {id(weight) for part in trained_parts for weight in part.parameters(recurse=False)}
         for weight in model.parameters():
             weight.requires_grad_(id(weight) in kept)
@@ -71,13 +76,13 @@ class FrozenLayers:
             for module in model.modules()
             if id(module) not in holding and not any(w.requires_grad for w in module.parameters())
         ]
+        model.register_forward_pre_hook(lambda *_: self._set_mode())
 
     def frozen_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the names and values of the frozen weights, on which the states depend."""
         return ((name, w) for name, w in self._model.named_parameters() if not w.requires_grad)
 
-    def set_mode(self) -> None:
-        """Put the frozen modules into evaluation mode."""
+    def _set_mode(self) -> None:
         for module in self._frozen_modules:
             module.training = False
 
@@ -95,7 +100,6 @@ class FrozenLayers:
         def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             raise _Reached(args[0] if args else kwargs["hidden_states"])
 
-        self.set_mode()
         hook = self._first_trained.register_forward_pre_hook(stop, with_kwargs=True)
         try:
             self._model(**inputs, use_cache=False)
@@ -106,8 +110,11 @@ class FrozenLayers:
         raise AssertionError("the forward pass ended before the first trained layer")
 
     @contextmanager
-    def given(self, states: Tensor) -> Iterator[None]:
+    def given(self, states: Tensor | None) -> Iterator[None]:
         """Let the model use these states, `[batch, seq, width]`, instead of running its frozen layers."""
+        if states is None:
+            yield
+            return
 
         def skip(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
             return (hidden_states,) if self._returns_tuple else hidden_states
@@ -126,6 +133,19 @@ class FrozenLayers:
             hook.remove()
             for layer in self._lower:
                 del vars(layer)["forward"]
+
+
+def given_states(frozen: FrozenLayers | None, batch: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+    """Let a model use the cached states of a batch, if it has any."""
+    return nullcontext() if frozen is None else frozen.given(batch.get(STATES))
+
+
+def pad_states(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Pad the cached states of rows on the left, as the column `states`; nothing if they have none."""
+    states = [row[STATES] for row in rows if STATES in row]
+    longest = max(map(len, states), default=0)
+    padded = [F.pad(each, (0, 0, longest - len(each), 0)) for each in states]
+    return {STATES: torch.stack(padded)} if padded else {}
 
 
 def _decoder_layers(model: PreTrainedModel) -> nn.ModuleList:

@@ -21,7 +21,6 @@ from transformers import (
 from ntl.approaches import IGNORE, Batch, ModelSource, Row, Share
 from ntl.approaches.answer_format import AnswerFormat
 from ntl.approaches.batches import generation_mode, is_sharded, pad, pad_questions, plain_cross_entropy
-from ntl.approaches.frozen_layers import FrozenLayers
 from ntl.approaches.pretrained import build_model
 from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.encodings.digits import TextEncoding
@@ -94,6 +93,7 @@ class LanguageModel:
     Without a criterion, NTL-WAS is reported but not minimized (its weight is 0).
     """
 
+    frozen = lora = head = None
     pads_left = False
     model_class: Any = AutoModelForSeq2SeqLM
 
@@ -111,8 +111,6 @@ class LanguageModel:
             digits = source.settings.encoding == "digits"
             self.vocabulary = _number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
         self.objective = _objective(self.vocabulary, loss)
-        trained = source.settings.trained_layers
-        self.frozen = None if trained is None else FrozenLayers(self.model, trained)
         self._number_ids = torch.tensor(self.vocabulary.token_ids)
         self.answer_format = AnswerFormat(self.model, self.tokenizer, self.vocabulary)
 
@@ -154,8 +152,6 @@ class LanguageModel:
         In evaluation, `ce` is the plain cross-entropy of all labels, without smoothing or replacement;
         `ce_numbers` is that of number tokens, and `ce_text` that of all others.
         """
-        if self.frozen is not None:
-            self.frozen.set_mode()
         logits, labels, (items, numbers, tokens) = self.logits(model, batch), batch["labels"], counts.unbind()
         of_terms = numbers if self.objective.normalize_by == "numbers" else None
         loss, ce, ntl = self.objective(

@@ -31,8 +31,10 @@ _SCRATCH = (
 )
 _GGUF = f"name a {GGUF} file; see `ntl prepare model --help`"
 _FILES = "a folder with config.json and model.safetensors"
+# What the `config.ntl` of earlier versions does not say.
+_EARLIER = {"number_format": "plain", "separator": None, "chat_template": False}
 # Arguments that transformers reads although `to_dict()` may omit them.
-_ALWAYS_KNOWN = ("tie_word_embeddings", "rope_theta", "rope_scaling")
+_ALWAYS_KNOWN = ("num_labels", "tie_word_embeddings", "rope_theta", "rope_scaling")
 
 
 def load_source(settings: ModelSettings) -> ModelSource:
@@ -70,8 +72,8 @@ def _read_config(settings: ModelSettings) -> PreTrainedConfig:
     _check_type(config.model_type, settings)
     trained = getattr(config, "ntl", None)
     if trained is not None:
-        # Models of earlier versions do not say that they write plain numbers.
-        config.ntl = trained = {"number_format": "plain", **trained}
+        config.ntl = {"number_format": "plain", **trained}
+        trained = {**_EARLIER, **trained}
         asked = _describe(settings)
         wrong = [key for key in asked if trained.get(key) != asked[key]]
         if wrong:
@@ -126,6 +128,8 @@ def _describe(settings: ModelSettings) -> dict[str, Any]:
     if settings.number_format == "padded":
         given = {"number_width": settings.number_width, "number_places": settings.number_places}
         described |= {key: value for key, value in given.items() if value is not None}
+    if settings.family != "t5":
+        described |= {"separator": settings.separator, "chat_template": settings.chat_template}
     if settings.encoding in ("rt", "xval") or settings.head == "regression":
         described["log_scale"] = settings.log_scale
     return described

@@ -1,24 +1,35 @@
-"""T5 with a regression head, which answers with a number instead of text."""
+"""T5 or a decoder-only model with a regression head, which answers with a number instead of text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import T5Config, T5ForConditionalGeneration, T5Model, T5PreTrainedModel
+from transformers import (
+    AutoModelForSequenceClassification,
+    T5Config,
+    T5ForConditionalGeneration,
+    T5Model,
+    T5PreTrainedModel,
+)
 
 from ntl.approaches import Batch, ModelSource, Row, Share
-from ntl.approaches.batches import generation_mode, pad_questions
+from ntl.approaches.batches import check_lengths, decoder_inputs, generation_mode, pad_questions
+from ntl.approaches.frozen_layers import given_states, pad_states
 from ntl.approaches.pretrained import build_model
+from ntl.approaches.prompts import decoder_prompts
 from ntl.approaches.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
 from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.data import format_number
 from ntl.encodings.digits import TextEncoding
-from ntl.errors import not_a_number
+from ntl.errors import UserError, not_a_number
 from ntloss.numbers.parsing import parse_number
+
+HEAD_LOSSES = {"squared": F.mse_loss, "absolute": F.l1_loss}
 
 
 class T5ForRegression(T5PreTrainedModel):
@@ -67,15 +78,29 @@ class T5ForRegression(T5PreTrainedModel):
 
 
 class RegressionHead:
-    """T5 that reads text and answers with one number; implements `ntl.approaches.Approach`."""
+    """A model that reads text and answers with one number; implements `ntl.approaches.Approach`.
 
-    ill_formed = None
-    number_format = None
+    T5 has the head of `T5ForRegression`. A decoder-only model is transformers' own for the classification of
+    sequences, with one output, which reads the state of the prompt's last token.
+    """
+
+    ill_formed = number_format = frozen = lora = None
 
     def __init__(self, source: ModelSource, loss: LossSettings):
-        self.model = build_model(T5ForRegression, source, new=["head."], **NO_STATISTICS)
-        self.tokenizer = source.tokenizer
-        self.encoding = TextEncoding(self.tokenizer)
+        self.decodes_only = source.decodes_only
+        self.tokenizer, self.head_loss = source.tokenizer, HEAD_LOSSES[source.settings.head_loss]
+        if self.decodes_only:
+            self.prompts = decoder_prompts(source)
+            source = _with_one_output(source)
+            self.model = build_model(AutoModelForSequenceClassification, source, ["score."], **NO_STATISTICS)
+            self.head = self.model.score
+            if self.model.config.ntl["answer_mean"] is None:  # untrained: it answers with the mean
+                nn.init.zeros_(self.head.weight)
+        else:
+            _check_t5(source)
+            self.prompts = TextEncoding(self.tokenizer).encode
+            self.model = build_model(T5ForRegression, source, ["head."], **NO_STATISTICS)
+            self.head = self.model.head
 
     def fit(self, answers: Iterable[str]) -> None:
         """Compute the statistics of the training answers; see `Approach.fit`.
@@ -87,15 +112,14 @@ class RegressionHead:
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`, the answers' numbers; see `Approach.encode`."""
-        return {
-            "input_ids": self.encoding.encode(questions),
-            "labels": [_number(answer) for answer in answers],
-        }
+        rows = self.prompts(questions)
+        check_lengths(rows, self.model)
+        return {"input_ids": rows, "labels": [_number(answer) for answer in answers]}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad rows into `input_ids`, `attention_mask` and `labels` `[batch]`; see `Approach.collate`."""
-        questions = pad_questions([row["input_ids"] for row in rows], self.tokenizer.pad_token_id)
-        return {**questions, "labels": torch.tensor([row["labels"] for row in rows], dtype=torch.float64)}
+        labels = torch.tensor([row["labels"] for row in rows], dtype=torch.float64)
+        return {**self._pad([row["input_ids"] for row in rows]), **pad_states(rows), "labels": labels}
 
     def count(self, batch: Batch) -> Tensor:
         """Count answers; see `Approach.count`."""
@@ -103,10 +127,12 @@ class RegressionHead:
         return torch.tensor([len(labels)], dtype=torch.float64, device=labels.device)
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute the share of the mean squared error of the standardized answers, the term `number`."""
-        predicted = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        """Compute the share of the mean error of the standardized answers, the term `number`."""
+        with given_states(self.frozen, batch):
+            predicted = self._predict(model, batch)
         target = standardize(batch["labels"], self.model.config)
-        error = F.mse_loss(predicted, target, reduction="sum") / counts[0].clamp(min=1).to(predicted.dtype)
+        error = self.head_loss(predicted, target, reduction="sum")
+        error = error / counts[0].clamp(min=1).to(predicted.dtype)
         return Share(error, {"number": error.detach()})
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
@@ -117,11 +143,44 @@ class RegressionHead:
         """
         if not questions:
             return []
-        batch = pad_questions(self.encoding.encode(questions), self.tokenizer.pad_token_id)
+        batch = self._pad(self.prompts(questions))
         with generation_mode(self.model, model) as unwrapped:
-            predicted = unwrapped(**{key: value.to(unwrapped.device) for key, value in batch.items()})
+            predicted = self._predict(unwrapped, {k: v.to(unwrapped.device) for k, v in batch.items()})
             numbers = restore(predicted, unwrapped.config)
         return [format_number(number) for number in numbers.cpu().numpy()]
+
+    def inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the model's arguments for a collated batch."""
+        if self.decodes_only:
+            return decoder_inputs(self.model, batch)
+        return {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+    def _predict(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Predict the standardized answers, `[batch]`, float32."""
+        found = model(**self.inputs(batch))
+        return found.logits.squeeze(-1).float() if self.decodes_only else found
+
+    def _pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+        return pad_questions(rows, self.tokenizer.pad_token_id, left=self.decodes_only)
+
+
+def _with_one_output(source: ModelSource) -> ModelSource:
+    """Set the entries of a decoder's configuration that its classification head needs."""
+    if source.checkpoint is None:
+        config = {**source.settings.config, "num_labels": 1}
+        return source._replace(settings=replace(source.settings, config=config))
+    source.checkpoint.num_labels, source.checkpoint.pad_token_id = 1, source.tokenizer.pad_token_id
+    return source
+
+
+def _check_t5(source: ModelSource) -> None:
+    """Raise a UserError for an encoder-decoder other than T5, or one that is trained in part."""
+    settings, kind = source.settings, getattr(source.checkpoint, "model_type", "t5")
+    if kind != "t5" or settings.trained_layers is not None or settings.lora is not None:
+        raise UserError(
+            f"a regression head on an encoder-decoder, which this {kind} is, expects a T5 without "
+            "training_args.trained_layers and training_args.lora. Omit these, or choose another model."
+        )
 
 
 def _number(answer: str) -> float:

@@ -101,8 +101,7 @@ class T5ForXval(T5ForConditionalGeneration):
 class Xval:
     """T5 that reads and writes numbers as values; implements `ntl.approaches.Approach`."""
 
-    ill_formed = None
-    number_format = None
+    ill_formed = number_format = head = frozen = lora = None
 
     def __init__(self, source: ModelSource, loss: LossSettings):
         self.tokenizer = source.tokenizer

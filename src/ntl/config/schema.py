@@ -25,9 +25,9 @@ FOLDER = text("the path of a folder", "some/folder")
 HUB = text("the name of a dataset on the hub", "openai/gsm8k")
 MODEL = text("a folder, a .gguf file or a name on the hub", "google-t5/t5-small")
 STEPS = Rule(
-    "a whole number of at least 1, or -1 with training_args.num_train_epochs",
+    "a whole number of at least 0, or -1 with training_args.num_train_epochs",
     1000,
-    lambda value: value >= 1 or value == -1,
+    lambda value: value >= -1,
 )
 OBJECTIVE = Rule(
     "overrides such as 'loss=ntl_was loss.weight=0.8', or a name of the group loss or model_args, such as "
@@ -114,6 +114,13 @@ class ModelArgs:
     )
     # changes to config_name, such as {dropout_rate: 0.0}; empty, because omegaconf merges nothing into null
     config_overrides: dict[str, Any] | None = field(default_factory=dict)
+    # Text between question and answer of a decoder-only model; null: a line break, unless the question ends
+    # in white space. With chat_template: the beginning of the assistant's turn; null: nothing.
+    separator: str | None = key(None, Rule("a text", "' '"))
+    chat_template: bool = False  # of instruct models: the question is the user's turn
+    head_loss: str = key(
+        "squared", one_of("squared", "absolute")
+    )  # of a regression head, on standardized numbers
     # embeddings of rt and xval, and predictions of xval and a regression head
     log_scale_embeddings: bool = True
     number_token_loss: bool = False
@@ -142,9 +149,12 @@ class TrainingArgs:
     seed: int = key(42, SEED)  # random seed of the weights, of dropout and of the order of the data
     # Layers that are trained, from the top (of the decoder), with the norm behind them; null: all weights.
     trained_layers: int | None = key(None, COUNT)
+    train_head: bool = False  # with trained_layers: the output head, too
+    lora: int | None = key(None, COUNT)  # rank of LoRA on all layers, merged into the saved model; null: none
+    head_learning_rate: Number | None = key(None, NOT_NEGATIVE)  # of a regression head; null: learning_rate
     # Largest cache of the frozen layers' output, in GB of dataset_args.cache_dir; 0: computed at each step.
     state_cache_gb: Number = key(10.0, NOT_NEGATIVE)
-    max_steps: int = key(2_500_000, STEPS)
+    max_steps: int = key(2_500_000, STEPS)  # 0: the model as it is, which is only evaluated
     per_device_train_batch_size: int = key(32, COUNT)
     per_device_eval_batch_size: int = key(64, COUNT)
     gradient_accumulation_steps: int = key(1, COUNT)

@@ -25,11 +25,16 @@ NUMBER_ENCODINGS = {
     "xval": ("xval", "language"),
 }
 NUMBER_TOKEN_LOSS_FUNCTIONS = {None: "squared", "mse": "squared", "mae": "absolute", "huber": "huber"}
+# Keys of model_args that are settings of the same name.
+COPIED_KEYS = (
+    "family", "number_format", "number_width", "number_places", "separator", "chat_template", "head_loss",
+)  # fmt: skip
 # Keys of training_args that belong to the lab; the others belong to transformers.
 OWN_KEYS = {
     "trial", "special_name", "output_dir", "do_only_eval", "overwrite_output_dir", "resume_from_checkpoint",
-    "trained_layers", "state_cache_gb",
+    "state_cache_gb", "head_learning_rate",
 }  # fmt: skip
+PARTIAL_KEYS = {"trained_layers", "train_head", "lora"}  # the lab's, too: which weights are trained
 # Names in tables of encodings and criteria, and of the losses of `expected_value`.
 NAMES = {
     "rt": "RT", "xval": "xVal", "t5": "T5", "wasserstein": "NTL-WAS", "crps": "CRPS",
@@ -57,6 +62,12 @@ class ModelSettings:
         log_scale: Whether numbers are embedded and predicted on a log scale.
         seed: Random seed of the initial weights.
         trained_layers: Number of layers that are trained, from the top. None trains all weights.
+        train_head: Whether the output head is trained with `trained_layers`.
+        lora: Rank of LoRA on all layers. None trains the weights themselves.
+        separator: Text between the question and the answer of a decoder-only model. None: see
+            `ntl.approaches.prompts`.
+        chat_template: Whether questions are written with the tokenizer's chat template.
+        head_loss: Loss of a regression head: `squared` or `absolute` error of the standardized number.
     """
 
     family: str = "t5"
@@ -71,6 +82,11 @@ class ModelSettings:
     log_scale: bool = True
     seed: int = 42
     trained_layers: int | None = None
+    train_head: bool = False
+    lora: int | None = None
+    separator: str | None = None
+    chat_template: bool = False
+    head_loss: str = "squared"
 
 
 @dataclass(frozen=True)
@@ -110,6 +126,7 @@ class RunSettings:
         overwrite: Whether a run in the output folder is deleted.
         resume: Whether to continue the run in the output folder, from `checkpoint` or, if None, the latest.
         state_cache_gb: Largest cache of the frozen layers' output, in GB.
+        head_learning_rate: Learning rate of a regression head. None: that of all weights.
         evaluation_name: Name of an evaluation's folder. None: made from its options.
     """
 
@@ -129,6 +146,7 @@ class RunSettings:
     resume: bool = False
     checkpoint: Path | None = None
     state_cache_gb: float = 10.0
+    head_learning_rate: float | None = None
     evaluation_name: str | None = None
 
     @property
@@ -153,9 +171,8 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         The settings.
     """
     training, data, asked = config["training_args"], config["dataset_args"], config["evaluation"]
-    model = model_settings(
-        config["model_args"], seed=training["seed"], trained_layers=training["trained_layers"]
-    )
+    partial = {} if training["do_only_eval"] else {key: training[key] for key in PARTIAL_KEYS}
+    model = model_settings(config["model_args"], seed=training["seed"], **partial)
     loss = loss_settings(config["model_args"], config["loss"])
     generation = GenerationSettings(
         beams=asked["beams"],
@@ -188,12 +205,13 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         output_dir=_output_dir(config, loss, sweep),
         samples=asked["samples"],
         samples_during_training=asked["samples_during_training"],
-        trainer={key: value for key, value in training.items() if key not in OWN_KEYS},
+        trainer={key: value for key, value in training.items() if key not in OWN_KEYS | PARTIAL_KEYS},
         only_evaluate=training["do_only_eval"],
         overwrite=training["overwrite_output_dir"],
         resume=bool(resume),
         checkpoint=Path(resume) if isinstance(resume, str) else None,
         state_cache_gb=training["state_cache_gb"],
+        head_learning_rate=training["head_learning_rate"],
         evaluation_name=asked["name"],
     )
 
@@ -230,7 +248,7 @@ def model_settings(model_args: Mapping[str, Any], **own: Any) -> ModelSettings:
         config={**get_shape(model_args["config_name"]), **changes} if checkpoint is None else {},
         log_scale=model_args["log_scale_embeddings"],
         **own,
-        **{key: model_args[key] for key in ("family", "number_format", "number_width", "number_places")},
+        **{key: model_args[key] for key in COPIED_KEYS},
     )
 
 
@@ -284,10 +302,12 @@ def _check_combination(
             "model_args=pretrained has no model; expected a folder, a .gguf file or a name on the hub. Pass "
             "model_args.model_name_or_path=<model>."
         )
-    if model.trained_layers is not None and sharded:
+    partial = [key for key in ("trained_layers", "lora") if getattr(model, key) is not None]
+    if len(given := [*partial, *["fsdp"] * sharded]) > 1 and partial:
+        # FSDP would shard trained and frozen weights together.
         raise UserError(
-            "training_args.trained_layers does not support training_args.fsdp, which shards trained and "
-            "frozen weights together; expected one of the two. Omit one."
+            f"training_args.{given[0]} is given together with training_args.{given[1]}; expected one of the "
+            "two. Omit one."
         )
     if model.head == "language" and model.encoding in ("digits", "auto"):  # writes numbers as text
         if readings and sharded:
@@ -298,11 +318,13 @@ def _check_combination(
         return
     name = "a regression head" if model.head == "regression" else f"number_encoding={model.encoding}"
     text = "needs a language model that writes numbers as text, such as model_args=decoder_only"
-    if model.trained_layers is not None:
+    on_decoder = model.head == "regression" and model.family != "t5"
+    if partial and not on_decoder:
         raise UserError(
-            f"training_args.trained_layers={model.trained_layers} {text}; expected null with {name}. Omit it."
+            f"training_args.{partial[0]}={getattr(model, partial[0])} {text}, or "
+            f"model_args=pretrained_regression_head; expected null with {name}. Omit it."
         )
-    if model.family != "t5":
+    if model.family != "t5" and not on_decoder:
         raise UserError(
             f"model_args.family={model.family} does not support {name}; expected t5. Pass "
             "model_args.family=t5, or model_args.number_encoding=none."

@@ -128,7 +128,8 @@ def train(
         training, validation = (
             tokenize(examples, approach, settings.model, cache) for examples in (data.train, data.validation)
         )
-        training = add_states(training, approach, cache, settings.state_cache_gb)
+        if arguments.max_steps:
+            training = add_states(training, approach, cache, settings.state_cache_gb)
     shown = evenly_spaced(data.validation, settings.samples_during_training)
 
     def measure(model: nn.Module) -> Metrics:
@@ -140,6 +141,7 @@ def train(
         measure,
         RunFolder(settings.output_dir),
         on_progress,
+        settings.head_learning_rate,
         train_dataset=training,
         eval_dataset=validation,
     )

@@ -281,7 +281,9 @@ def _check_model(checkpoint: Path, model: PreTrainedModel) -> None:
         if trained.get(key) != model.config.ntl.get(key):
             given = model.config.ntl.get(key)
             raise UserError(f"{wrong}was trained with {key}={trained.get(key)}, not {given}; {advice}")
-    shapes = {key: list(weight.shape) for key, weight in model.state_dict().items()}
+    # LoRA's checkpoints hold the merged weights.
+    names = {key: key.replace(".base_layer.", ".") for key in model.state_dict()}
+    shapes = {names[key]: list(weight.shape) for key, weight in model.state_dict().items()}
     for key in sorted(found):
         if shapes.get(key) != found[key]:
             raise UserError(f"{wrong}has {key} of shape {found[key]}, not {shapes.get(key)}; {advice}")

@@ -59,11 +59,17 @@ def add_states(rows: Dataset, approach: Any, cache_dir: Path, largest: float) ->
         The rows with the column `states`; unchanged if no layers are frozen, or their output is not cached.
 
     Raises:
-        UserError: The cache would be larger than `largest`, or cannot be written.
+        UserError: The cache would be larger than `largest`, cannot be written, or would become wrong.
     """
-    frozen: FrozenLayers | None = getattr(approach, "frozen", None)
+    frozen: FrozenLayers | None = approach.frozen
     if frozen is None or not frozen.can_be_cached or not largest:
         return rows
+    if frozen.ties:
+        raise UserError(
+            "training_args.train_head=true also trains the embeddings, which this model's head shares, "
+            "so that the output of the frozen layers changes; expected training_args.state_cache_gb=0, which "
+            "computes it at each step, or train_head=false. Pass one of them."
+        )
     tokens = sum(len(ids) for ids in rows["input_ids"])
     size = tokens * frozen.width * 4 / 1e9
     if size > largest:

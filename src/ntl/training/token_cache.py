@@ -40,7 +40,9 @@ def tokenize(
     identity = {
         "format": FORMAT,
         "data": getattr(examples, "fingerprint", None) or fingerprint(examples),
-        "encoding": [settings[key] for key in ("family", "encoding", "head", "log_scale")],
+        "encoding": [
+            settings[key] for key in ("family", "encoding", "head", "log_scale", "separator", "chat_template")
+        ],
         "number_format": str(approach.number_format),
         "tokenizer": approach.tokenizer.backend_tokenizer.to_str(),
         # Encoding rejects rows that are too long for the model.

@@ -52,6 +52,7 @@ class ApproachTrainer(Seq2SeqTrainer):
             `eval_`.
         folder: Folder of the run, whose record and learning curve are kept up to date.
         on_progress: Called with the share of the updates that are done. None shows progress to the user.
+        head_rate: Learning rate of the approach's head. None: that of all weights.
         **datasets: `train_dataset` and `eval_dataset`.
     """
 
@@ -65,6 +66,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         measure: Callable[[nn.Module], Metrics],
         folder: RunFolder,
         on_progress: Callable[[float], None] | None,
+        head_rate: float | None = None,
         **datasets: Any,
     ):
         super().__init__(
@@ -74,7 +76,7 @@ class ApproachTrainer(Seq2SeqTrainer):
             processing_class=approach.tokenizer,  # saved, so that each checkpoint can answer questions
             **datasets,
         )
-        self.approach, self.measure, self.folder = approach, measure, folder
+        self.approach, self.measure, self.folder, self.head_rate = approach, measure, folder, head_rate
         self.prints = on_progress is None and self.is_world_process_zero()
         self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
         if on_progress is not None:
@@ -98,6 +100,8 @@ class ApproachTrainer(Seq2SeqTrainer):
     def train_from(self, checkpoint: Path | None) -> None:
         """Train to the last step, load the best model if the arguments ask for it, and save the model.
 
+        Without steps, the model is saved as it is. What LoRA has learned is merged into the saved model.
+
         Args:
             checkpoint: Checkpoint to continue from. None trains from the start.
 
@@ -109,7 +113,9 @@ class ApproachTrainer(Seq2SeqTrainer):
         state = {} if checkpoint is None else read_state(checkpoint)
         # A run that counts epochs takes the number of steps from the checkpoint.
         last = self.args.max_steps if self.args.max_steps > 0 else state.get("max_steps")
-        if checkpoint is None or state["global_step"] < last:
+        if self.args.max_steps == 0:
+            pass
+        elif checkpoint is None or state["global_step"] < last:
             self._started = time.monotonic()
             if self.args.should_save:
                 self._seconds_before = self.folder.record().train_seconds
@@ -119,7 +125,21 @@ class ApproachTrainer(Seq2SeqTrainer):
             best = state["best_global_step"] if self.args.load_best_model_at_end else None
             chosen = checkpoint if best is None else checkpoint.with_name(f"{CHECKPOINT}{best}")
             self._load_from_checkpoint(str(chosen))
+        if self.approach.lora is not None:
+            self.approach.lora.merge()
+            self.approach.lora = None
         self.save_model()
+
+    def create_optimizer(self, model=None):
+        """Give the head its own learning rate."""
+        optimizer = super().create_optimizer(model)
+        if self.head_rate is not None:
+            own = {id(weight) for weight in self.approach.head.parameters()}
+            for group in [*optimizer.param_groups]:
+                parts = [[w for w in group["params"] if (id(w) in own) == is_own] for is_own in (False, True)]
+                group["params"] = parts[0]
+                optimizer.add_param_group({**group, "params": parts[1], "lr": self.head_rate})
+        return optimizer
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         """Load their states; a UserError says why they do not fit."""
@@ -142,6 +162,9 @@ class ApproachTrainer(Seq2SeqTrainer):
             seconds = round(self._seconds_before + time.monotonic() - self._started, 1)
             record = replace(self.folder.record(), steps=self.state.global_step, train_seconds=seconds)
             self.folder.write_record(record)
+
+    def _save(self, output_dir=None, state_dict=None):
+        super()._save(output_dir, state_dict if self.approach.lora is None else self.approach.lora.weights())
 
     def save_model(self, output_dir=None, _internal_call=False):
         """Save the full weights, which all processes gather if the model is sharded.

@@ -85,7 +85,6 @@ def test_frozen_layers_have_no_dropout_while_the_others_are_trained() -> None:
     model = make("gpt2")
     frozen = FrozenLayers(model, 1)
     model.train()
-    frozen.set_mode()
     inputs = left_padded("gpt2")
     assert_close(frozen.states(inputs), frozen.states(inputs))
     assert all(module.training for module in model.transformer.h[-1].modules())

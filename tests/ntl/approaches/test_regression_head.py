@@ -4,6 +4,7 @@ import pytest
 import torch
 from approach_cases import (
     ANSWERS,
+    CE,
     GREEDY,
     QUESTIONS,
     assert_split_does_not_matter,
@@ -15,14 +16,12 @@ from approach_cases import (
     saved,
 )
 from tolerances import LEARNED, approx, assert_identical
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import AutoModelForSequenceClassification, T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import build_approach
-from ntl.config.settings import LossSettings, ModelSettings
+from ntl.config.settings import ModelSettings
 from ntl.config.shapes import get_shape
 from ntl.errors import UserError
-
-CE = LossSettings()
 
 
 def regression(answers=ANSWERS, **settings):
@@ -101,3 +100,64 @@ def test_an_answer_that_is_not_a_number_is_an_error_that_quotes_it():
         approach.encode(["a"], ["3 apples"])
     with pytest.raises(UserError, match="'yes' is not a single number; a regression head expects"):
         approach.fit(["yes"])
+
+
+def decoder(answers=ANSWERS, shape="llama-tiny", **settings):
+    approach = make(shape, CE, family="decoder_only", head="regression", **settings)
+    approach.fit(answers)
+    return approach
+
+
+@pytest.mark.parametrize("head_loss", ["squared", "absolute"])
+def test_a_decoder_reads_the_last_token_of_a_prompt_padded_or_not(head_loss):
+    approach = overfit(decoder(head_loss=head_loss), steps=10)
+    assert_split_does_not_matter(approach, rows_of(approach))
+    approach.model.float()
+    together = [float(text) for text in approach.answer(approach.model, QUESTIONS, GREEDY)]
+    alone = [float(approach.answer(approach.model, [question], GREEDY)[0]) for question in QUESTIONS]
+    assert together == approx(alone)
+    assert len({round(number, 3) for number in together}) == len(QUESTIONS)
+
+
+def test_an_untrained_decoder_answers_with_the_mean():
+    approach = decoder(["1", "5"], log_scale=False)
+    assert approach.answer(approach.model, QUESTIONS[:2], GREEDY) == ["3", "3"]
+
+
+@pytest.mark.parametrize(("head_loss", "error"), [("squared", 1.0), ("absolute", 1.0), ("squared", 4.0)])
+def test_the_loss_of_a_decoders_head_is_of_standardized_numbers(head_loss, error):
+    approach = decoder(["1", "5"], log_scale=False, head_loss=head_loss)
+    answers = ["1", "5"] if error == 1 else ["7", "-1"]
+    batch = approach.collate(rows_of(approach, ["a", "b"], answers))
+    assert approach.loss(approach.model, batch, approach.count(batch)).loss.item() == approx(error)
+
+
+def test_a_trained_decoder_is_the_same_after_saving_and_loading_also_for_transformers(tmp_path):
+    approach = overfit(decoder(), steps=60)
+    assert_the_same(
+        approach, saved(approach, tmp_path, {"family": "decoder_only", "head": "regression"}, CE), GREEDY
+    )
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert loaded.config.num_labels == 1
+    assert_identical(loaded.state_dict(), approach.model.state_dict())
+
+
+def test_a_pretrained_decoder_gets_a_head_and_keeps_its_other_weights(tmp_path):
+    language = make("llama-tiny", family="decoder_only")
+    del language.model.config.ntl
+    language.model.save_pretrained(tmp_path)
+    language.tokenizer.save_pretrained(tmp_path)
+    settings = ModelSettings(
+        family="pretrained", checkpoint=str(tmp_path), head="regression", trained_layers=1
+    )
+    approach = build_approach(settings, CE)
+    for key, value in approach.model.model.state_dict().items():
+        assert_identical(language.model.model.state_dict()[key], value)
+    trained = {name for name, weight in approach.model.named_parameters() if weight.requires_grad}
+    assert {"score.weight", "model.norm.weight"} <= trained
+    assert not any("layers.0" in name or "embed" in name for name in trained)
+
+
+def test_an_encoder_decoder_with_a_head_is_not_trained_in_part(tmp_path):
+    with pytest.raises(UserError, match="which this t5 is, expects a T5 without"):
+        make(head="regression", loss=CE, lora=2)

@@ -20,12 +20,17 @@ WITHOUT_DIGITS = {
     [
         (PADDED, "padded needs a model that writes numbers as text, and {} does not"),
         (MEDIAN, "median] needs the distribution of a number .* and {} has none"),
-        ("model_args.family=decoder_only", "family=decoder_only does not support {}; expected t5"),
     ],
 )
 def test_settings_that_need_digits_are_an_error_for_a_model_without_them(model, override, expected):
     with pytest.raises(UserError, match=expected.format(WITHOUT_DIGITS[model])):
         plan_runs([*SCRATCH, f"model_args={model}", override])
+
+
+@pytest.mark.parametrize("model", ["rt", "xval"])
+def test_an_encoding_of_t5_is_an_error_for_a_decoder(model):
+    with pytest.raises(UserError, match=f"family=decoder_only does not support {WITHOUT_DIGITS[model]}"):
+        plan_runs([*SCRATCH, f"model_args={model}", "model_args.family=decoder_only"])
 
 
 @pytest.mark.parametrize("model", ["xval", "vanilla_t5_regression_head"])

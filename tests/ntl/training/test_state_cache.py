@@ -14,12 +14,12 @@ from ntl.errors import UserError
 from ntl.training.state_cache import add_states
 
 
-def make_approach(seed: int = 0) -> SimpleNamespace:
+def make_approach(seed: int = 0, tie: bool = True, heads=lambda model: []) -> SimpleNamespace:
     torch.manual_seed(seed)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_hidden_layers": 4}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes))
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=50, tie_word_embeddings=tie, **sizes))
     return SimpleNamespace(
-        model=model, frozen=FrozenLayers(model, 2), collate=pad, inputs=lambda batch: batch
+        model=model, frozen=FrozenLayers(model, 2, heads(model)), collate=pad, inputs=lambda batch: batch
     )
 
 
@@ -71,3 +71,15 @@ def test_without_frozen_layers_or_with_a_limit_of_zero_nothing_is_cached(tmp_pat
     assert add_states(examples, SimpleNamespace(frozen=None), tmp_path, 1.0) is examples
     assert add_states(examples, make_approach(), tmp_path, 0.0) is examples
     assert not [*tmp_path.iterdir()]
+
+
+def test_training_a_head_that_is_tied_to_the_embeddings_from_a_cache_is_an_error(tmp_path: Path) -> None:
+    tied = make_approach(heads=lambda model: [model.lm_head])
+    with pytest.raises(UserError, match="train_head=true also trains the embeddings"):
+        add_states(rows(), tied, tmp_path, 1.0)
+    assert tied.model.model.embed_tokens.weight.requires_grad
+    assert len(add_states(rows(), tied, tmp_path, 0.0)) == 3
+    untied = make_approach(tie=False, heads=lambda model: [model.lm_head])
+    assert untied.model.lm_head.weight.requires_grad
+    assert not untied.model.model.embed_tokens.weight.requires_grad
+    assert "states" in add_states(rows(), untied, tmp_path, 1.0)[0]

@@ -1,0 +1,58 @@
+"""LoRA (Hu et al., 2021): train small additions to all linear layers, and merge them at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from peft import LoraConfig, LoraModel
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ntl.errors import UserError
+
+BASE = ".base_layer."  # between the names of a layer and of its own weight
+
+
+class Lora:
+    """Adds a trainable product of two matrices to each linear layer but the head, and freezes the rest.
+
+    Args:
+        model: The model, whose layers are replaced; it computes the same until it is trained.
+        rank: Rank of the products, which are scaled by 2.
+        heads: Modules that are trained as a whole.
+
+    Raises:
+        UserError: The model has layers that LoRA does not support.
+    """
+
+    def __init__(self, model: PreTrainedModel, rank: int, heads: Sequence[nn.Module] = ()):
+        own = [name for name, module in model.named_modules() if module in heads]
+        config = LoraConfig(
+            r=rank, lora_alpha=2 * rank, target_modules="all-linear", exclude_modules=own or None
+        )
+        try:
+            self._tuner = LoraModel(model, config, "default")
+        except ValueError as error:
+            raise UserError(
+                f"training_args.lora={rank} does not support this model: {error}. Omit it."
+            ) from error
+        for head in heads:
+            head.requires_grad_(True)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the merged weights under the names of the model without LoRA, and LoRA's own beside them.
+
+        A checkpoint that holds them is both a model for `from_pretrained`, and the state of training.
+        """
+        weights = self._tuner.model.state_dict()
+        for name, module in self._tuner.model.named_modules():
+            if isinstance(module, LoraLayer):
+                weights[f"{name}{BASE}weight"] = module.get_base_layer().weight + module.get_delta_weight(
+                    "default"
+                )
+        return {name.replace(BASE, "."): weight.detach() for name, weight in weights.items()}
+
+    def merge(self) -> None:
+        """Add the products to the model's weights, and make its layers ordinary ones again."""
+        self._tuner.merge_and_unload()

@@ -1,0 +1,62 @@
+"""Turn questions into the tokens that precede an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ntl.approaches import ModelSource
+from ntl.encodings.digits import TextEncoding
+from ntl.errors import UserError
+
+Prompts = Callable[[Sequence[str]], list[list[int]]]
+
+
+def decoder_prompts(source: ModelSource) -> Prompts:
+    """Make the function that encodes the questions of a decoder-only model.
+
+    A prompt is a question and a separator or, with a chat template, a conversation up to the beginning of the
+    assistant's turn, followed by the separator. By default, a chat has no separator, and neither has a
+    question that ends in white space; others end in a line break or, if the tokenizer has none, its end
+    token. The tokenizer gets a padding token if it has none.
+
+    Raises:
+        UserError: The tokenizer has no end token, or no chat template.
+    """
+    tokenizer, settings = source.tokenizer, source.settings
+    if tokenizer.eos_token_id is None:
+        raise UserError(
+            "the tokenizer has no end token; expected one, because answers would never end without it. "
+            "Use another tokenizer."
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token  # padding is always masked
+    if settings.chat_template and tokenizer.chat_template is None:
+        raise UserError(
+            "model_args.chat_template=true, but the tokenizer has no chat template; expected that of an "
+            "instruct model. Omit it."
+        )
+    encoding = TextEncoding(tokenizer)
+
+    def plain(texts: Sequence[str]) -> list[list[int]]:
+        return encoding.encode(texts, special_tokens=False)
+
+    def as_chat(question: str) -> str:
+        turns = [{"role": "user", "content": question}]
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+
+    given = None if settings.separator is None else settings.separator.replace("\\n", "\n")
+    if settings.chat_template:
+        return lambda questions: plain([as_chat(question) + (given or "") for question in questions])
+    line_break = plain(["\n"])[0]
+    if not line_break or tokenizer.unk_token_id in line_break or "\n" not in encoding.decode([line_break])[0]:
+        line_break = [tokenizer.eos_token_id]
+    separator = line_break if given is None else plain([given])[0]
+    first = tokenizer("1")["input_ids"][:1]
+    prefix = first if first == [tokenizer.bos_token_id] else []
+
+    def prompts(questions: Sequence[str]) -> list[list[int]]:
+        ends = [given is None and question[-1:].isspace() for question in questions]
+        rows = zip(plain(questions), ends, strict=True)
+        return [[*prefix, *ids, *([] if ends_itself else separator)] for ids, ends_itself in rows]
+
+    return prompts

@@ -1,0 +1,55 @@
+"""A prompt ends where the answer begins, for base models and for chats."""
+
+from pathlib import Path
+
+import pytest
+from approach_cases import make, rows_of
+
+from ntl.encodings.digits import character_tokenizer
+from ntl.errors import UserError
+
+CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[bot]"
+
+
+def written(question: str, **settings) -> str:
+    """Return the whole sequence of a question and its answer, 42."""
+    approach = make("llama-tiny", family="decoder_only", **settings)
+    (row,) = rows_of(approach, [question], ["42"])
+    assert row["input_ids"][-len(row["labels"]) :] == row["labels"]
+    assert approach.encoding.decode([row["labels"]]) == ["42"]
+    return approach.encoding.decode([row["input_ids"]])[0]
+
+
+def test_a_question_that_ends_in_white_space_has_no_separator_by_default() -> None:
+    assert written("Price: ") == "Price: 42"
+    approach = make("llama-tiny", family="decoder_only")
+    ids = approach.prompts(["Price:", "Price: "])
+    assert ids[0][-1] == approach.tokenizer.eos_token_id  # the shipped tokenizer has no line break
+    assert ids[1] == approach.encoding.encode(["Price: "], special_tokens=False)[0]
+
+
+@pytest.mark.parametrize("separator", [" ", "", " is "])
+def test_a_separator_stands_between_question_and_answer(separator: str) -> None:
+    assert written("Price ", separator=separator) == f"Price {separator}42"
+
+
+def test_a_chat_ends_with_the_beginning_of_the_answer(tmp_path: Path) -> None:
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = CHAT
+    tokenizer.save_pretrained(tmp_path)
+    chat = {"tokenizer": str(tmp_path), "chat_template": True}
+    assert written("How many?", **chat) == "[user]How many?[bot]42"
+    assert written("How many? ", **chat, separator="There are ") == "[user]How many? [bot]There are 42"
+
+
+def test_a_chat_without_a_template_is_an_error() -> None:
+    with pytest.raises(UserError, match="chat_template=true, but the tokenizer has no chat template"):
+        make("llama-tiny", family="decoder_only", chat_template=True)
+
+
+@pytest.mark.pretrained
+def test_prompts_of_smollm2_end_in_the_space_that_it_writes_before_a_number(smollm2) -> None:
+    tokenizer, _ = smollm2
+    tokens = tokenizer.tokenize("Sentiment (0 to 80): 42")
+    assert tokens[-3:] == ["\u0120", "4", "2"]
+    assert tokenizer.tokenize("Sentiment (0 to 80): ") == tokens[:-2]

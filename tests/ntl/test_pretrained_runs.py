@@ -1,0 +1,131 @@
+"""Runs that train a part of a pretrained model: killed and resumed, read untrained, and loaded elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+from approach_cases import make
+from published_commands import scaled_down
+from safetensors.torch import load_file
+from tolerances import TRAINED_BY_ADAM, assert_close, assert_identical
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from ntl.run_language_modeling import main
+from ntl.training.run_folder import RunFolder
+from ntl.training.trainer import ApproachTrainer
+
+HEAD = "model_args=pretrained_regression_head"
+KINDS = {
+    "layers": ["model_args=pretrained", "training_args.trained_layers=1"],
+    "lora": ["model_args=pretrained", "training_args.lora=2"],
+    "head": [HEAD, "training_args.trained_layers=1", "training_args.head_learning_rate=0.01"],
+    "head with lora": [HEAD, "training_args.lora=2"],
+}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory) -> str:
+    """Return the folder of a tiny pretrained Llama."""
+    folder = tmp_path_factory.mktemp("model")
+    approach = make("llama-tiny", family="decoder_only")
+    del approach.model.config.ntl
+    approach.model.save_pretrained(folder)
+    approach.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def small(tmp_path, llama, *more, steps=4):
+    dropped = ("model_args.", "dataset_args.data_dir")
+    return [
+        *(option for option in scaled_down(tmp_path, steps) if not option.startswith(dropped)),
+        "dataset_args=tabular",
+        "dataset_args.prompt='{carat} carat, {cut}. Price: '",
+        "dataset_args.train_size=40",
+        "dataset_args.test_size=6",
+        "dataset_args.validation_size=6",
+        f"model_args.model_name_or_path={llama}",
+        "training_args.learning_rate=0.001",
+        *more,
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_run_continues_to_the_same_weights_which_transformers_loads(kind, tmp_path, llama, capsys):
+    steps = [*KINDS[kind], "training_args.save_steps=2", "training_args.eval_steps=2"]
+    steps += ["training_args.load_best_model_at_end=false"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert main(small(tmp_path, llama, *steps, f"training_args.output_dir={whole}")) == 0, (
+        capsys.readouterr().err
+    )
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    command = small(tmp_path, llama, *steps, f"training_args.output_dir={broken}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ntl.training.trainer.ApproachTrainer._record_progress", die)
+        assert main(command) == 130
+    assert main([*command, "training_args.resume_from_checkpoint=true"]) == 0, capsys.readouterr().err
+    one, other = (load_file(folder / "model.safetensors") for folder in (whole, broken))
+    assert_close(other, one, TRAINED_BY_ADAM)
+    assert any(
+        (one[name] - start).abs().max() > 1e-4
+        for name, start in load_file(f"{llama}/model.safetensors").items()
+    )
+    loader = AutoModelForSequenceClassification if "head" in kind else AutoModelForCausalLM
+    for folder in (broken, broken / "checkpoint-4"):
+        model, found = loader.from_pretrained(folder, output_loading_info=True)
+        assert not found["missing_keys"]
+        assert not [key for key in found["unexpected_keys"] if "lora_" not in key]
+        assert_close({k: v for k, v in model.state_dict().items() if k in one}, one, TRAINED_BY_ADAM)
+    assert not found["unexpected_keys"] or "lora" in kind
+    assert {*load_file(broken / "model.safetensors")} == {*one}
+    assert not any("lora" in name for name in one)
+    assert AutoTokenizer.from_pretrained(broken)("12").input_ids
+
+
+def test_without_steps_the_untouched_model_is_read(tmp_path, llama, capsys):
+    read = ["model_args=pretrained", "evaluation.read=[greedy,median]", "training_args.trained_layers=1"]
+    assert main(small(tmp_path, llama, *read, steps=0)) == 0, capsys.readouterr().err
+    assert "caching" not in capsys.readouterr().out
+    folder = RunFolder(tmp_path / "run")
+    assert (folder.record().status, folder.record().steps) == ("finished", 0)
+    assert {"mae", "median_mae", "number_mass"} <= {*folder.metrics()["test"]}
+    assert_identical(load_file(folder.path / "model.safetensors"), load_file(f"{llama}/model.safetensors"))
+
+
+def test_a_head_has_its_own_learning_rate(tmp_path, llama, monkeypatch):
+    seen = []
+    original = ApproachTrainer.create_optimizer
+
+    def record(self, model=None):
+        optimizer = original(self, model)
+        head = [*self.approach.head.parameters()]
+        for group in optimizer.param_groups:
+            of_head = [any(weight is each for each in head) for weight in group["params"]]
+            seen.extend((group["lr"], is_own) for is_own in of_head)
+        return optimizer
+
+    monkeypatch.setattr(ApproachTrainer, "create_optimizer", record)
+    assert main(small(tmp_path, llama, *KINDS["head"], steps=1)) == 0
+    assert {*seen} == {(0.001, False), (0.01, True)}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (
+            ["model_args=pretrained", "model_args.model_name_or_path=null"],
+            "model_args=pretrained has no model",
+        ),
+        (
+            ["training_args.trained_layers=1", "training_args.lora=2"],
+            "trained_layers is given together with training_args.lora",
+        ),
+        (["training_args.train_head=true"], "train_head has no effect"),
+        (["training_args.trained_layers=1", "training_args.train_head=true"], "also trains the embeddings"),
+        (["training_args.head_learning_rate=0.1"], "head_learning_rate has no effect"),
+    ],
+)
+def test_options_that_do_not_fit_are_errors(options, expected, tmp_path, llama, capsys):
+    assert main(small(tmp_path, llama, "model_args=pretrained", *options)) == 2
+    assert expected in capsys.readouterr().err
