@@ -34,6 +34,7 @@ from ntl.scores import (
     number_scores,
     reading_scores,
     reference_scores,
+    target_scores,
     text_scores,
 )
 from ntl.training.run_folder import Metrics, Prediction, RunFolder
@@ -235,6 +236,8 @@ def _result(
     metrics: Metrics = {"count": len(examples), **losses}
     if data.number_metrics:
         metrics |= number_scores(texts, answers)
+    if data.targets:
+        metrics |= target_scores(texts, answers, data.targets)
     metrics |= text_scores(texts, answers)
     if data.final_answer_marker is not None:
         metrics |= final_answer_scores(texts, answers, data.final_answer_marker)

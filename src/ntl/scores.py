@@ -22,6 +22,7 @@ from ntloss.numbers.parsing import number_texts, parse_number
 # Metrics of correct answers, in order of preference.
 RIGHT = ("exact_final_answer", "exact_number", "exact_match")
 ERRORS = ("mae", "log_mae")
+EARTH_RADIUS = 6371.0  # km
 SPACED = 20
 """Number of equally spaced quantiles.
 
@@ -58,6 +59,40 @@ def number_scores(texts: Sequence[str], answers: Sequence[str]) -> Scores:
     """
     last = ([next(reversed(number_texts(text)), None) for text in side] for side in (texts, answers))
     return {"exact_number": exact_share(*last), **_finite(NumericMetrics().update(texts, answers).compute())}
+
+
+def target_scores(
+    texts: Sequence[str], answers: Sequence[str], targets: Sequence[str]
+) -> dict[str, float | None]:
+    """Score texts of several numbers, one for each target. A text with another count has none.
+
+    Returns:
+        `answered`, the share of texts with as many numbers as targets; of these, `latitude_mae`, ... for each
+        target and, if the targets are `latitude` and `longitude`, `km`, the mean distance on the globe.
+    """
+    pairs = [
+        [list(map(float, number_texts(text))) for text in pair] for pair in zip(texts, answers, strict=True)
+    ]
+    read = [pair for pair in pairs if len(pair[0]) == len(pair[1]) == len(targets)]
+    scores = {"answered": len(read) / len(pairs)}
+    for i, target in enumerate(targets):
+        scores[f"{target}_mae"] = _mean([abs(found[i] - true[i]) for found, true in read])
+    if {*targets} == {"latitude", "longitude"}:
+        order = [targets.index(name) for name in ("latitude", "longitude")]
+        scores["km"] = _mean([_distance(*([side[i] for i in order] for side in pair)) for pair in read])
+    return {name: finite_or_none(value) for name, value in scores.items()}
+
+
+def _distance(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the distance in km of two points on the globe, given in degrees (haversine formula)."""
+    (lat, lon), (lat2, lon2) = (map(math.radians, point) for point in (one, other))
+    haversine = math.sin((lat2 - lat) / 2) ** 2
+    haversine += math.cos(lat) * math.cos(lat2) * math.sin((lon2 - lon) / 2) ** 2
+    return 2 * EARTH_RADIUS * math.asin(math.sqrt(min(1.0, max(0.0, haversine))))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
 
 
 def reading_metric(reading: str, metric: str) -> str:
@@ -221,6 +256,7 @@ def describe_metrics(metrics: Mapping[str, float | None], *more: str) -> str:
     """Return the metrics that matter most, and those named in `more`, as one line."""
     given = [name for name in metrics if metrics[name] is not None]
     right = [name for name in RIGHT if name in given][:1]
-    errors = ["rougeL"] if right == ["exact_match"] else ERRORS  # the task compares texts, or numbers
+    # The task compares texts, places or numbers.
+    errors = ["km", "rougeL"] if right == ["exact_match"] else ERRORS
     shown = [name for name in (*more, *right, *errors) if name in given]
     return ", ".join([f"{metrics['count']} questions", *(f"{name} {metrics[name]:.4g}" for name in shown)])

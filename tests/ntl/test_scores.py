@@ -6,7 +6,7 @@ import pytest
 from tolerances import approx
 
 from ntl.data import Example
-from ntl.scores import exact_share, final_answer_scores, number_scores, reference_scores
+from ntl.scores import exact_share, final_answer_scores, number_scores, reference_scores, target_scores
 
 
 def test_a_close_number_is_accurate_but_not_exact():
@@ -54,3 +54,18 @@ def test_references_equal_values_computed_by_hand():
     assert found["constant_log_mae"] == approx((math.log10(5 / 3) + math.log10(3 / 2)) / 2)
     assert set(reference_scores(["1"], [Example("a", "4")])) == {"constant_mae", "constant_log_mae"}
     assert reference_scores([], [Example("a", "4")]) == {}
+
+
+def test_several_numbers_are_scored_one_by_one_and_coordinates_by_their_distance():
+    texts = ["0, 0", "10, 179", "1", "90, 5"]
+    answers = ["0, 1", "10, -179", "1, 2", "90, -100"]
+    scores = target_scores(texts, answers, ("latitude", "longitude"))
+    degree = 6371.0 * math.pi / 180
+    around = 2 * 6371.0 * math.asin(math.cos(math.radians(10)) * math.sin(math.radians(1)))
+    assert scores["answered"] == 3 / 4
+    assert scores["latitude_mae"] == 0
+    assert scores["longitude_mae"] == approx((1 + 358 + 105) / 3)
+    assert scores["km"] == approx((degree + around + 0) / 3)
+    swapped = target_scores(["0, 0"], ["1, 0"], ("longitude", "latitude"))
+    assert swapped["km"] == approx(degree)
+    assert target_scores(["no"], ["1, 2"], ("a", "b")) == {"answered": 0, "a_mae": None, "b_mae": None}

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
 from importlib import import_module
@@ -55,6 +55,9 @@ class TaskData:
         number_metrics: Whether answers are compared as numbers.
         final_answer_marker: Marker before the final answer (`####` in GSM8K), or None if solutions have no
             marked final answer.
+        targets: Names of the numbers in an answer, if there are several, separated by commas.
+        columns: Columns that a question is made from, each `number` or `text`; empty if it is not.
+        note: What was left out when the data were read, or None.
     """
 
     train: Sequence[Example]
@@ -62,6 +65,9 @@ class TaskData:
     tests: Mapping[str, Sequence[Example]]
     number_metrics: bool = True
     final_answer_marker: str | None = None
+    targets: Sequence[str] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    note: str | None = None
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 import pandas as pd
@@ -13,11 +14,12 @@ _SEPARATORS = {".tsv": "\t", ".tab": "\t"}
 FORMATS = "CSV (with a header), TSV, Parquet (.parquet) or JSON lines (.jsonl)"
 
 
-def read_table(file: str | Path, key: str) -> pd.DataFrame:
+def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
     """Read a table, every value as a text and missing ones as NaN.
 
     Args:
-        file: Path of the file. Endings other than .tsv, .parquet and .jsonl are read as CSV.
+        file: Path of the file, or the content of a CSV file. Endings other than .tsv, .parquet and .jsonl are
+            read as CSV.
         key: The user's name for this setting, used in error messages.
 
     Returns:
@@ -26,14 +28,17 @@ def read_table(file: str | Path, key: str) -> pd.DataFrame:
     Raises:
         UserError: The file cannot be read, has no rows, or a row has more fields than the header.
     """
+    content = file.getvalue() if isinstance(file, io.StringIO) else None
+    file = file if isinstance(file, (str, Path)) else "-"
     path = Path(file).expanduser()
     try:
         if path.suffix == ".parquet":
-            table = _as_texts(pd.read_parquet(path))
+            table = as_texts(pd.read_parquet(path))
         elif path.suffix in (".jsonl", ".ndjson"):
-            table = _as_texts(pd.read_json(path, lines=True, dtype=False))
+            table = as_texts(pd.read_json(path, lines=True, dtype=False))
         else:
-            table = _read_csv(path, _SEPARATORS.get(path.suffix, ","), f"{key}={file}")
+            content = path.read_bytes().decode("utf-8-sig") if content is None else content
+            table = _read_csv(content, _SEPARATORS.get(path.suffix, ","), f"{key}={file}")
     except (OSError, ValueError, csv.Error) as error:  # pandas' errors and UnicodeDecodeError are ValueErrors
         raise UserError(
             f"{key}={file} cannot be read ({error}); expected a table in UTF-8: {FORMATS}. Correct the file "
@@ -44,7 +49,7 @@ def read_table(file: str | Path, key: str) -> pd.DataFrame:
     return table
 
 
-def _as_texts(table: pd.DataFrame) -> pd.DataFrame:
+def as_texts(table: pd.DataFrame) -> pd.DataFrame:
     """Write typed values as texts: whole numbers of a column with gaps without a point."""
     table = table.rename(columns=str).convert_dtypes()
     return pd.DataFrame({name: table[name].astype("string").astype(object) for name in table}).where(
@@ -52,22 +57,20 @@ def _as_texts(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _read_csv(path: Path, separator: str, given: str) -> pd.DataFrame:
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)
-        header = [name or f"Unnamed: {i}" for i, name in enumerate(next(rows, []))]
-        fields = len(header)
-        for row in rows:
-            fields = max(fields, len(row))
-            if any(row[len(header) :]):
-                raise UserError(
-                    f"{given}, line {rows.line_num}: the row has {len(row)} fields; expected {len(header)}, "
-                    "as in the header. Correct the line, or put a field that holds a separator in double "
-                    "quotes."
-                )
+def _read_csv(text: str, separator: str, given: str) -> pd.DataFrame:
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
+    header = [name or f"Unnamed: {i}" for i, name in enumerate(next(rows, []))]
+    fields = len(header)
+    for row in rows:
+        fields = max(fields, len(row))
+        if any(row[len(header) :]):
+            raise UserError(
+                f"{given}, line {rows.line_num}: the row has {len(row)} fields; expected {len(header)}, as "
+                "in the header. Correct the line, or put a field that holds a separator in double quotes."
+            )
     # With names for all fields, pandas does not take the first column for row names.
     names = [*header, *(f"Unnamed: {i}" for i in range(len(header), fields))]
     options = {"dtype": str, "skipinitialspace": True, "header": None, "index_col": False}
-    table = pd.read_csv(path, sep=separator, names=names, **options)
+    table = pd.read_csv(io.StringIO(text, newline=""), sep=separator, names=names, **options)
     table = table.iloc[1:].reset_index(drop=True)
     return table.drop(columns=[n for n in names if n.startswith("Unnamed: ") and table[n].isna().all()])

@@ -52,8 +52,12 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
     set_seed(arguments.seed)
     approach = build_approach(settings.model, settings.loss)
     data = load_task(settings.data)  # last, because it may take minutes
+    if data.note and on_progress is None:
+        print(data.note)
     if not settings.only_evaluate:
         approach.fit(example.answer for example in data.train)
+        if data.columns:  # saved with the model, for `ntl predict`; as pairs, because JSON is sorted
+            approach.model.config.ntl = {**approach.model.config.ntl, "columns": [*data.columns.items()]}
     if checkpoint is not None:
         check_checkpoint(checkpoint, approach.model)
     check_readings(approach, data, settings.generation)

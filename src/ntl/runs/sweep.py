@@ -113,6 +113,8 @@ def check_data(runs: Collection[RunSettings]) -> None:
             f"{settings.dataset}: {len(data.train)} training questions, test questions: {tests}; for example "
             f"{example.question!r} -> {example.answer!r}"
         )
+        if data.note:
+            print(data.note)
 
 
 def do_runs(runs: Mapping[str, RunSettings], jobs: int) -> Iterator[str]:

@@ -221,3 +221,19 @@ def test_a_file_without_a_table_is_an_error(tmp_path, name, content, message):
     (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(UserError, match=message):
         task(f"file={tmp_path / name}", "target=y")
+
+
+def test_several_targets_make_one_answer_of_several_numbers(table):
+    data = table("a,y,z\nx,1,2.50\nw,3,\nv,-5,1e1\nu,7,8\n", "target=[y,z]")
+    assert {e.question: e.answer for e in rows(data)} == {"x": "1, 2.50", "v": "-5, 10", "u": "7, 8"}
+    assert data.targets == ("y", "z")
+    assert data.note == "left out: 1 rows without y or z"
+    assert not data.number_metrics
+    with pytest.raises(UserError, match="row 1 below the header: 'z' is 'no'"):
+        table("a,y,z\nx,1,no\nw,3,4\nv,-5,1e1\n", "target=[y,z]")
+
+
+def test_rows_that_are_left_out_are_counted(table):
+    data = table("a,y\n1,2\nlonger,3\n4,\n5,6\n7,8\n", "longest=3")
+    assert data.note == "left out: 1 rows without y, 1 rows with a question of more than 3 characters"
+    assert table("a,y\n1,2\n3,4\n5,6\n").note is None

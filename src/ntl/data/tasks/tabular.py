@@ -25,13 +25,15 @@ from ntl.errors import UserError
 SAMPLE = Path(__file__).parents[1] / "sample" / "tabular" / "diamonds.csv"
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 MISSING = "?"
+SEPARATOR = ", "  # between the numbers of an answer with several
 
 
 def load(settings: Mapping[str, Any]) -> TaskData:
     """Read a table and split its rows.
 
     Args:
-        settings: `file` (a table, see `ntl.data.table_files`, or `sample`), `target` (column to predict),
+        settings: `file` (a table, see `ntl.data.table_files`, or `sample`), `target` (column to predict, or a
+            list of several, whose numbers the answer joins with commas),
             `prompt` (text of the question, with names of columns in braces; None joins the columns with
             commas), `columns` (columns of the question without a prompt, None for all others),
             `significant_digits` (numbers of the question are rounded to this many, None leaves them as they
@@ -50,16 +52,18 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         UserError: The file cannot be read, a column is missing, a target is not a finite number, or there are
             too few rows.
     """
-    settings = _with_names(settings)
-    file, target = settings["file"], settings["target"]
-    table = read_table(SAMPLE if file == "sample" else file, "dataset_args.file")
-    _check_columns(table, settings)
-    table = table[table[target].notna()]
+    settings = with_names(settings)
+    file, targets = settings["file"], settings["target"]
+    whole = read_table(SAMPLE if file == "sample" else file, "dataset_args.file")
+    _check_columns(whole, settings)
+    table = whole[whole[targets].notna().all(axis=1)]
     _check_rows(table, settings)
-    questions = write_questions(table, settings)
-    answers = [_answer(value) for value in table[target]]
+    columns = {name: "number" if _is_numeric(table[name]) else "text" for name in _columns(table, settings)}
+    questions = write_questions(table, settings, columns)
+    answers = [SEPARATOR.join(map(_answer, values)) for values in table[targets].itertuples(index=False)]
     longest = settings["longest"] or math.inf
     rows = [i for i in _order(table, settings) if len(questions[i]) <= longest]
+    note = _describe_left_out(len(whole) - len(table), targets, len(table) - len(rows), settings["longest"])
     test, rest = rows[-settings["test_size"] :], rows[: -settings["test_size"]]
     groups = questions
     if settings["group_by"] is not None:
@@ -79,30 +83,49 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     # The rows next to the held-out ones: those of a split by time are the latest.
     train = train[-(settings["train_size"] or len(train)) :]
     made = [[Example(questions[i], answers[i]) for i in part] for part in (train, validation, test)]
-    return TaskData(made[0], made[1], {"test": made[2]})
+    several = tuple(targets) if len(targets) > 1 else ()
+    return TaskData(
+        made[0], made[1], {"test": made[2]}, not several, targets=several, columns=columns, note=note
+    )
 
 
-def write_questions(table: pd.DataFrame, settings: Mapping[str, Any]) -> list[str]:
+def _describe_left_out(without: int, targets: Sequence[str], long: int, longest: int | None) -> str | None:
+    parts = [f"{without:,} rows without {' or '.join(targets)}"] if without else []
+    parts += [f"{long:,} rows with a question of more than {longest} characters"] if long else []
+    return f"left out: {', '.join(parts)}" if parts else None
+
+
+def write_questions(
+    table: pd.DataFrame, settings: Mapping[str, Any], columns: Mapping[str, str]
+) -> list[str]:
     """Write each row as a question.
 
     Args:
-        table: Texts, with all columns of the question; see `ntl.data.table_files.read_table`.
-        settings: `prompt`, `columns`, `target` and `significant_digits`; see `load`.
+        table: Texts; see `ntl.data.table_files.read_table`.
+        settings: `prompt` and `significant_digits`; see `load`.
+        columns: Columns of the question, each `number` or `text`; see `TaskData`.
 
     Returns:
         One question per row. Missing values are written as `?`.
 
     Raises:
-        UserError: The table lacks a column of the question.
+        UserError: The table lacks a column of the question, or a column of numbers holds something else.
     """
-    columns = _columns(table, settings)
-    for name in columns:
+    for name, kind in columns.items():
         if name not in table.columns:
             raise UserError(
                 f"the table has no column {name!r}, which the question is made from; expected the columns "
                 f"{', '.join(columns)}, given {', '.join(table.columns)}. Add or rename the column."
             )
-    texts = pd.DataFrame({name: _texts(table[name], settings["significant_digits"]) for name in columns})
+        if kind == "number" and not _is_numeric(table[name]):
+            numbers = pd.to_numeric(table[name], errors="coerce")
+            row = (numbers.isna() & table[name].notna()).to_numpy().argmax()
+            raise UserError(
+                f"row {row + 1} of the table: {name!r} is {table[name].iloc[row]!r}; expected a number, as "
+                "in the rows that the model was trained on, or nothing where it is missing. Correct it."
+            )
+    digits = settings["significant_digits"]
+    texts = pd.DataFrame({name: _texts(table[name], kind, digits) for name, kind in columns.items()})
     rows = (dict(zip(columns, row, strict=True)) for row in texts.itertuples(index=False, name=None))
     if (prompt := settings["prompt"]) is None:
         return [",".join(row.values()) for row in rows]
@@ -110,17 +133,30 @@ def write_questions(table: pd.DataFrame, settings: Mapping[str, Any]) -> list[st
     return [_COLUMN.sub(lambda match, row=row: row[match[1]], prompt) for row in rows]
 
 
+def prompt_columns(prompt: str) -> list[str]:
+    """Return the columns that a prompt names in braces."""
+    return list(dict.fromkeys(_COLUMN.findall(prompt)))
+
+
 def _columns(table: pd.DataFrame, settings: Mapping[str, Any]) -> list[str]:
     """Return the columns of the question."""
     if settings["prompt"] is not None:
-        return list(dict.fromkeys(_COLUMN.findall(settings["prompt"])))
-    return settings["columns"] or [name for name in table.columns if name != settings["target"]]
+        return prompt_columns(settings["prompt"])
+    return settings["columns"] or [name for name in table.columns if name not in settings["target"]]
 
 
-def _with_names(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings with columns as texts; the command line reads a name such as 2019 as a number."""
-    keys = ("target", "split_by", "group_by")
-    return {**settings, **{key: str(settings[key]) for key in keys if settings[key] is not None}}
+def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with columns as texts, and a list of targets.
+
+    The command line reads a name such as 2019 as a number.
+    """
+    named = {key: str(settings[key]) for key in ("split_by", "group_by") if settings[key] is not None}
+    target = settings["target"]
+    return {
+        **settings,
+        **named,
+        "target": [str(t) for t in (target if isinstance(target, list) else [target])],
+    }
 
 
 def _without(rows: Sequence[int], held_out: Sequence[int], groups: Sequence[Any]) -> list[int]:
@@ -133,17 +169,18 @@ def _check_columns(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
     """Raise a UserError if a column that is named is missing, or the question contains the target."""
     key = "columns" if settings["prompt"] is None else "prompt"
     columns = _columns(table, settings)
-    named = [(name, settings[name]) for name in ("target", "split_by", "group_by")]
+    named = [*(("target", name) for name in settings["target"])]
+    named += [(name, settings[name]) for name in ("split_by", "group_by")]
     for given, name in (*named, *((key, name) for name in columns)):
         if name is not None and name not in table.columns:
             raise UserError(
                 f"dataset_args.{given} names the column {name!r}; expected one of the columns of "
                 f"{settings['file']}: {', '.join(table.columns)}. Name one of them."
             )
-    if settings["target"] in columns:
+    if both := [name for name in settings["target"] if name in columns]:
         raise UserError(
-            f"dataset_args.{key} names the target {settings['target']!r}; expected the columns that it is "
-            "predicted from. Remove it from them."
+            f"dataset_args.{key} names the target {both[0]!r}; expected the columns that it is predicted "
+            "from. Remove it from them."
         )
     if not columns:
         raise UserError(
@@ -154,19 +191,19 @@ def _check_columns(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
 
 def _check_rows(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
     """Raise a UserError if a target is not a finite number, or there are too few rows."""
-    target = settings["target"]
-    wrong = table[target][~np.isfinite(pd.to_numeric(table[target], errors="coerce"))]
-    if len(wrong):
-        raise UserError(
-            f"{settings['file']}, row {wrong.index[0] + 1} below the header: {target!r} is "
-            f"{wrong.iloc[0]!r}; expected a finite number, or nothing where it is missing. Correct the file, "
-            "or choose another dataset_args.target."
-        )
+    for target in settings["target"]:
+        wrong = table[target][~np.isfinite(pd.to_numeric(table[target], errors="coerce"))]
+        if len(wrong):
+            raise UserError(
+                f"{settings['file']}, row {wrong.index[0] + 1} below the header: {target!r} is "
+                f"{wrong.iloc[0]!r}; expected a finite number, or nothing where it is missing. Correct the "
+                "file, or choose another dataset_args.target."
+            )
     needed = settings["validation_size"] + settings["test_size"] + (settings["train_size"] or 1)
     if len(table) < needed:
         raise UserError(
-            f"{settings['file']} has {len(table)} rows with a value of {target!r}; expected at "
-            f"least {needed}. Lower dataset_args.train_size, validation_size or test_size."
+            f"{settings['file']} has {len(table)} rows with a value of {settings['target'][0]!r}; expected "
+            f"at least {needed}. Lower dataset_args.train_size, validation_size or test_size."
         )
 
 
@@ -194,11 +231,13 @@ def _order(table: pd.DataFrame, settings: Mapping[str, Any]) -> Sequence[int]:
     )
 
 
-def _texts(column: pd.Series, digits: int | None) -> pd.Series:
-    numbers = pd.to_numeric(column, errors="coerce")
-    is_numeric = numbers.notna().sum() == column.notna().sum()
-    if digits is not None and is_numeric:
-        column = numbers.map(lambda x: _round(x, digits), na_action="ignore")
+def _is_numeric(column: pd.Series) -> bool:
+    return pd.to_numeric(column, errors="coerce").notna().sum() == column.notna().sum()
+
+
+def _texts(column: pd.Series, kind: str, digits: int | None) -> pd.Series:
+    if digits is not None and kind == "number":
+        column = pd.to_numeric(column).map(lambda x: _round(x, digits), na_action="ignore")
     return column.fillna(MISSING)
 
 
