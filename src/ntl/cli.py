@@ -17,6 +17,7 @@ COMMANDS = {
     "train": "ntl.run_language_modeling",
     "report": "ntl.report.program",
     "compare": "ntl.runs.sweep",
+    "predict": "ntl.predict",
 }
 USAGE = """\
 usage: ntl COMMAND [argument ...]
@@ -27,6 +28,7 @@ commands:
   train     run the paper's program: one model, one loss, one dataset (also installed as ntl-train)
   report    collect runs of the paper's program into tables over seeds and figures
   compare   train with several objectives and seeds, and report tables and figures
+  predict   answer new rows with a trained model: numbers and intervals, as CSV
 
 `ntl COMMAND --help` lists the options; `ntl --version` prints the version."""
 

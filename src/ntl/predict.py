@@ -1,0 +1,391 @@
+"""`ntl predict`: answers of a trained model to new rows, with intervals; the same in Python.
+
+import ntl
+model = ntl.load("outputs/diabetes")
+model.predict(pd.read_csv("new.csv"))  # a DataFrame: greedy, median, lower, upper, number_probability
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import transformers
+from tqdm.auto import tqdm
+
+from ntl.approaches import build_approach
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, read_settings
+from ntl.data import load_task
+from ntl.data.files import write_atomically
+from ntl.data.table_files import as_texts, read_table
+from ntl.data.tasks.tabular import prompt_columns, with_names, write_questions
+from ntl.errors import UserError
+from ntl.program import HELP_OPTIONS, run_program
+from ntl.scores import interval_levels
+from ntl.training.run_folder import CHECKPOINT, RunFolder
+from ntloss.decoding import interval_margin
+from ntloss.numbers.parsing import number_texts, parse_number
+
+HELP = """\
+usage: ntl predict RUN [key=value ...]
+
+Answer new rows with a trained model, and write them as CSV with the columns
+  greedy              the number that the model writes
+  median              the number with the smallest expected error
+  lower, upper        the interval that holds 90 % of the model's distribution
+  number_probability  how likely the model is to write a number here at all
+
+RUN is the folder of a run or of one of its checkpoints; or, with prompt=..., any causal or encoder-decoder
+model: a folder, a .gguf file or a name on the hub.
+
+  data=new.csv           rows to answer: CSV, TSV, Parquet or JSON lines; data=- reads CSV from standard input
+  text="I love it"       one text to answer; text=- (or only -) reads one from each line of standard input
+  output=answers.csv     where to write; without it, standard output. The same command continues an
+                         interrupted one, and answers only the rows that are not in this file yet
+  level=0.9              share of the distribution in the interval; level=none: neither median nor interval
+  calibrate=true         widens or narrows the intervals to hold that share of the run's validation answers
+  prompt="{text} ... "   the question, with names of columns in braces; for models that are not runs
+
+examples:
+  ntl predict outputs/demo/ce/seed0 text="What a wonderful surprise!"
+  ntl predict outputs/diabetes data=new.csv output=answers.csv calibrate=true
+"""
+KEYS = ("data", "text", "output", "level", "calibrate", "prompt")
+ADVICE = "With output=FILE, the same command continues."
+QUESTION = "question"  # the column of a plain text, unless a prompt names another one
+PREDICTED = ("text", "greedy", "median", "lower", "upper", "number_probability")
+
+
+class Predictor:
+    """A trained model with everything that its answers depend on; `load` makes it.
+
+    Args:
+        name: What messages call the model.
+        approach: The model, as an `ntl.approaches.Approach`.
+        data: Settings of the dataset that it was trained on; of a model that is not a run, only its prompt.
+        generation: How answers are decoded; see `ntl.config.settings.GenerationSettings`.
+        has_distribution: Whether a median and an interval can be read: not from a regression head.
+    """
+
+    def __init__(
+        self, name: str, approach: Any, data: Mapping[str, Any], generation: Any, has_distribution: bool
+    ):
+        self.name, self.approach, self.generation = name, approach, generation
+        self.is_table = "prompt" in data
+        self.data = with_names(data) if self.is_table else data
+        self.targets = self.data["target"] if self.is_table and len(self.data["target"]) > 1 else []
+        self.has_distribution = has_distribution and not self.targets
+        in_prompt = [(name, "text") for name in prompt_columns(self.data.get("prompt") or "")]
+        self._columns: dict[str, str] = dict(approach.model.config.ntl.get("columns", in_prompt))
+
+    def predict(
+        self, rows: Any, level: float | None = None, calibrate: bool = False, progress: bool = False
+    ) -> pd.DataFrame:
+        """Answer rows.
+
+        Args:
+            rows: A DataFrame, or a list of dicts, with the columns of the question; or a list of texts, which
+                stand for the prompt's only column or, without a prompt, for the whole question.
+            level: Share of the model's distribution between `lower` and `upper`, above 0 and below 1; 0 reads
+                neither median nor interval. Default: `evaluation.interval` of the run.
+            calibrate: Whether to correct the interval with `ntloss.decoding.interval_margin`, by the run's
+                validation data, so that it holds this share of answers.
+            progress: Whether to show a bar.
+
+        Returns:
+            One row for each, with the same index: `text` (what the model writes, unless answers are padded),
+            `greedy` (its number, NaN without one), `median`, `lower`, `upper` and `number_probability`. Where
+            an answer is several numbers, a column for each of them in place of these.
+
+        Raises:
+            UserError: A column is missing, there are no rows, or the model has no distribution to read.
+        """
+        table, level = self.table(rows), self.level(level)
+        margin = self.margin(level) if calibrate else 0.0
+        parts, size = self.batches(table, level, margin), self.generation.batch_size
+        bar = tqdm(parts, total=math.ceil(len(table) / size), unit=" batches", disable=not progress)
+        index = rows.index if isinstance(rows, pd.DataFrame) else table.index
+        return pd.concat(list(bar)).set_axis(index)
+
+    def table(self, rows: Any) -> pd.DataFrame:
+        """Make a table of texts of rows, as `read_table` does; plain texts are put into one column."""
+        if isinstance(rows, pd.DataFrame):
+            return as_texts(rows)
+        rows = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, (str, Mapping)) else [None]
+        if rows and all(isinstance(row, Mapping) for row in rows):
+            return as_texts(pd.DataFrame(rows))
+        if not all(isinstance(row, str) for row in rows):
+            raise UserError(
+                "the rows are neither a DataFrame nor a list of only dicts or only texts; expected one of "
+                "these. Put a single text or dict into a list."
+            )
+        columns = [*self._columns] if self.is_table and self.data["prompt"] is not None else [QUESTION]
+        if len(columns) > 1:
+            raise UserError(
+                f"the question has the columns {', '.join(columns)}; expected rows with all of them, not a "
+                "text. Pass a table (data=FILE), or a list of dicts in Python."
+            )
+        return pd.DataFrame({columns[0]: rows})
+
+    def batches(self, table: pd.DataFrame, level: float, margin: float) -> Iterator[pd.DataFrame]:
+        """Yield the predictions of a table of texts, `generation.batch_size` rows at a time."""
+        if not len(table):
+            raise UserError("there are no rows to answer; expected at least one.")
+        if list(table.columns) == [QUESTION] or not self.is_table:
+            if QUESTION not in table.columns:
+                raise UserError(
+                    f"the table has no column {QUESTION!r}; expected one, because {self.name} was trained on "
+                    f"whole questions; given {', '.join(table.columns)}. Rename the column."
+                )
+            questions = table[QUESTION].fillna("").tolist()
+        else:
+            questions = write_questions(table, self.data, self._columns)
+        for start in range(0, len(questions), self.generation.batch_size):
+            yield self._answer(questions[start : start + self.generation.batch_size], level, margin)
+
+    def level(self, asked: float | None) -> float:
+        """Return the share of an interval, 0 for none; a UserError if there is no distribution to read."""
+        if asked and not self.has_distribution:
+            raise UserError(
+                f"{self.name} has no distribution of one number (it has a regression head, or writes several "
+                "numbers), so there is no interval; expected level=none. Omit level and calibrate."
+            )
+        return (self.generation.interval if asked is None else asked) if self.has_distribution else 0.0
+
+    def margin(self, level: float) -> float:
+        """Compute the margin that calibrates intervals, on the run's validation data.
+
+        Raises:
+            UserError: There are no intervals, no validation data, or too few for this level.
+        """
+        if not level or "name" not in self.data:
+            raise UserError(
+                f"calibrate=true needs intervals and the validation data of a run, and {self.name} lacks "
+                "them or level=none was given; expected a run that writes numbers in digits. Omit calibrate."
+            )
+        examples = load_task(self.data).validation
+        rows = pd.DataFrame({QUESTION: [example.question for example in examples]})
+        found = pd.concat(self.batches(rows, level, 0.0))
+        truths = [float(example.answer) for example in examples]
+        margin = interval_margin(list(found["lower"]), list(found["upper"]), truths, level)
+        if math.isinf(margin):
+            raise UserError(
+                f"{len(examples)} validation rows are too few to calibrate intervals of level={level:g}, or "
+                f"the model writes no numbers; expected at least {math.ceil(level / (1 - level))} rows. "
+                "Lower the level."
+            )
+        return margin
+
+    def _answer(self, questions: Sequence[str], level: float, margin: float) -> pd.DataFrame:
+        texts = self.approach.answer(self.approach.model, questions, self.generation)
+        found: dict[str, Any] = {} if self.approach.number_format is not None else {"text": texts}
+        if self.targets:
+            numbers = [list(map(float, number_texts(text))) for text in texts]
+            none = [math.nan] * len(self.targets)
+            columns = zip(*(row if len(row) == len(none) else none for row in numbers), strict=True)
+            return pd.DataFrame(found | dict(zip(self.targets, columns, strict=True)))
+        found["greedy"] = np.array([parse_number(text) for text in texts], dtype=float)
+        if level:
+            read = self.approach.quantiles(self.approach.model, questions, (*interval_levels(level), 0.5))
+            lower, median, upper = read.values.sort(-1).values.cpu().numpy().T
+            found |= {"median": median, "lower": lower - margin, "upper": upper + margin}
+            found["number_probability"] = read.starts.cpu().numpy().round(4)
+        return pd.DataFrame(found)
+
+
+def load(run: str | Path, prompt: str | None = None) -> Predictor:
+    """Load a trained model to predict with.
+
+    Args:
+        run: Folder of a run, or of one of its checkpoints. With `prompt`, any model that transformers loads:
+            a folder, a .gguf file or a name on the hub.
+        prompt: The question of a model that is not a run, with names of columns in braces.
+
+    Returns:
+        The model, on the GPU if there is one.
+
+    Raises:
+        UserError: There is no such run, or its model cannot be loaded.
+    """
+    path = Path(run).expanduser()
+    folder = RunFolder(path.parent if path.name.startswith(CHECKPOINT) else path)
+    if folder.holds_run() == (prompt is not None):
+        is_run = "is a run, which has its own prompt" if prompt else "holds no run (no run.json)"
+        raise UserError(
+            f"{run} {is_run}; expected a folder that `ntl train` or `ntl compare` wrote, or any other model "
+            'together with a prompt. Correct the folder, or pass (or omit) prompt="... {column} ...".'
+        )
+    if prompt is not None:
+        model = ModelSettings("pretrained", "auto", checkpoint=str(run))
+        loss, generation = LossSettings(), GenerationSettings(beams=1, max_new_tokens=16)
+        data = {
+            "prompt": prompt,
+            "target": [],
+            "split_by": None,
+            "group_by": None,
+            "significant_digits": None,
+        }
+    else:
+        settings = read_settings(folder.record().config)
+        # All that follows from training is in the folder.
+        model = replace(settings.model, checkpoint=str(path), tokenizer=None, config={}, trained_layers=None)
+        loss, generation, data = settings.loss, settings.generation, dict(settings.data)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    approach = build_approach(model, loss)
+    approach.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    written = model.head == "language" and model.encoding in ("digits", "auto")
+    return Predictor(str(run), approach, data, generation, written)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program on what follows `ntl predict`; see `ntl.program.run_program`."""
+    return run_program("ntl predict", _predict, arguments, ADVICE)
+
+
+def _predict(arguments: Sequence[str]) -> int:
+    if not arguments or HELP_OPTIONS & {*arguments}:
+        print(HELP)
+        return 0
+    options = _options(arguments[1:])
+    rows = _rows(options)  # before the model is loaded, which takes seconds
+    predictor = load(arguments[0], options.get("prompt"))
+    table, asked = predictor.table(rows), _level(options.get("level"))
+    if taken := {*PREDICTED, *predictor.targets} & {*table.columns[1 if isinstance(rows, list) else 0 :]}:
+        raise UserError(
+            f"the table has a column {min(taken)!r}, which predictions are written to; expected only the "
+            "columns of the rows. Rename or remove it."
+        )
+    level, margin = predictor.level(asked), 0.0
+    if asked is None and not level:
+        _say(f"{predictor.name} has no distribution of one number, so there is no interval")
+    if options.get("calibrate") == "true":
+        margin = predictor.margin(level)
+        _say(f"each end of the intervals is moved outwards by {margin:g}")
+    _write(predictor, table, level, margin, Path(options["output"]) if "output" in options else None)
+    return 0
+
+
+def _say(line: str) -> None:
+    print(f"ntl predict: {line}", file=sys.stderr)
+
+
+def _options(given: Sequence[str]) -> dict[str, str]:
+    pairs = [("text", "=", "-") if each == "-" else each.partition("=") for each in given]
+    if wrong := [
+        each for each, (key, equals, _) in zip(given, pairs, strict=True) if not equals or key not in KEYS
+    ]:
+        known = ", ".join(f"{key}=" for key in KEYS)
+        raise UserError(f"{wrong[0]!r} cannot be read; expected one of {known}. See `ntl predict --help`.")
+    options = {key: value for key, _, value in pairs}
+    if ("data" in options) == ("text" in options):
+        count = "both" if "data" in options else "neither"
+        raise UserError(f"data=FILE and text=TEXT say what to answer; expected one of them, given {count}.")
+    if (value := options.get("calibrate", "true")) not in ("true", "false"):
+        raise UserError(f"calibrate={value} cannot be used; expected true or false. Correct it.")
+    return options
+
+
+def _level(given: str | None) -> float | None:
+    if given in (None, "none"):
+        return None if given is None else 0.0
+    try:
+        level = float(given)
+    except ValueError:
+        level = math.nan
+    if not 0 < level < 1:
+        raise UserError(
+            f"level={given} cannot be used; expected a number above 0 and below 1, or none. Correct it."
+        )
+    return level
+
+
+def _rows(options: Mapping[str, str]) -> pd.DataFrame | list[str]:
+    if "data" in options:
+        return read_table(
+            io.StringIO(sys.stdin.read()) if options["data"] == "-" else options["data"], "data"
+        )
+    if options["text"] != "-":
+        return [options["text"]]
+    if lines := [line.rstrip("\n") for line in sys.stdin if line.strip()]:
+        return lines
+    raise UserError("text=- found no lines on standard input; expected one text in each line.")
+
+
+def _write(predictor: Predictor, table: pd.DataFrame, level: float, margin: float, path: Path | None) -> None:
+    """Write the rows with their predictions, behind those that an interrupted call has written."""
+    done = 0 if path is None else _finished_rows(predictor, table, level, margin, path)
+    if done:
+        _say(f"{done:,} of {len(table):,} rows are in {path} already")
+    rest, start = table.iloc[done:].reset_index(drop=True), 0
+    try:
+        opened = nullcontext(sys.stdout) if path is None else path.open("a", encoding="utf-8", newline="")
+        with opened as file, tqdm(total=len(table), initial=done, unit=" rows", disable=None) as bar:
+            for part in predictor.batches(rest, level, margin) if len(rest) else ():
+                rows = rest.iloc[start : start + len(part)].reset_index(drop=True)
+                file.write(rows.join(part).to_csv(index=False, header=not done + start))
+                file.flush()
+                start += len(part)
+                bar.update(len(part))
+    except OSError as error:
+        if path is None:
+            raise
+        raise UserError(
+            f"output={path} cannot be written ({error.strerror or error}); expected a file in an existing "
+            "folder, with room. Correct it; the same command continues."
+        ) from None
+    if path is not None:
+        _say(f"{len(table):,} rows are in {path}")
+
+
+def _finished_rows(predictor: Predictor, table: pd.DataFrame, level: float, margin: float, path: Path) -> int:
+    """Return how many rows an output file holds, and cut off a row that was not written to its end.
+
+    Raises:
+        UserError: The file holds other rows, or predictions of another model or with other options.
+    """
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    header, *rows = csv.reader(io.StringIO(text, newline="")) if text else [[]]
+    if rows and (len(rows[-1]) < len(header) or not text.endswith("\n")):
+        rows.pop()
+    names, count = [*table.columns], len(rows)
+    expected = table.iloc[:count].fillna("").to_numpy().tolist()
+    if rows and (header[: len(names)] != names or [row[: len(names)] for row in rows] != expected):
+        raise UserError(
+            f"output={path} holds other rows than these; expected a new file, or one that was begun with the "
+            "same rows. Choose another file, or remove this one."
+        )
+    if rows:
+        (again,) = predictor.batches(table.iloc[count - 1 : count], level, margin)
+        before = pd.read_csv(io.StringIO(text), nrows=count).iloc[-1:][header[len(names) :]]
+        if [*before] != [*again] or not _equal(before.iloc[0], again.iloc[0]):
+            raise UserError(
+                f"output={path} holds predictions of another model, or with another level or calibration; "
+                "expected the command that it was begun with. Choose another file, or remove this one."
+            )
+    kept = io.StringIO(newline="")
+    csv.writer(kept, lineterminator="\n").writerows([header, *rows] if rows else [])
+    if kept.getvalue() != text:
+        write_atomically(path, kept.getvalue())
+    return count
+
+
+def _equal(before: pd.Series, again: pd.Series) -> bool:
+    """Return whether the predictions of a row are equal, but for rounding."""
+    numbers = [isinstance(value, float) for value in again]
+    there, here = (row[numbers].to_numpy(float) for row in (before, again))
+    return (before == again)[np.invert(numbers)].all() and np.isclose(there, here, 1e-3, equal_nan=True).all()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""`ntl predict` and `ntl.load`, with models that learn nothing: only what is done with them matters."""
+
+from __future__ import annotations
+
+import io
+
+import pandas as pd
+import pytest
+from tolerances import approx
+
+import ntl
+from ntl.cli import main
+from ntl.errors import UserError
+from ntl.predict import PREDICTED
+from ntl.run_language_modeling import main as train
+
+SMALL = (
+    "training_args.max_steps=2",
+    "training_args.per_device_train_batch_size=8",
+    "training_args.per_device_eval_batch_size=4",
+    "training_args.eval_steps=2",
+    "training_args.lr_scheduler_type=constant",
+    "training_args.use_cpu=true",
+    "dataset_args=tabular",
+    "dataset_args.validation_size=20",
+    "dataset_args.test_size=4",
+    "evaluation.beams=1",
+    "model_args.model_name_or_path=null",
+    "model_args.config_name=t5-tiny",
+    "model_args.config_overrides={d_model: 16, d_kv: 8, d_ff: 16, num_layers: 1, num_heads: 2}",
+)
+DATES = [f"2026-{month:02}-{day:02}" for month in (1, 2, 3) for day in range(1, 21)]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Write a table of dates, quotes, missing values and letters of other alphabets."""
+    rows = {
+        "when": DATES,
+        "note": ['said "no", twice', "Ærø\nsecond line", "日本", None, "plain"] * 12,
+        "size": [1.5, None, 2000.0833, 7, -3] * 12,
+        "y": range(10, 70),
+        "lat": [47.5, -12.0, 0.1] * 20,
+        "lon": [8.5, -170.2, 99.9] * 20,
+    }
+    path = tmp_path_factory.mktemp("data") / "table.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
+def trained(table, folder, *overrides):
+    cache = f"dataset_args.cache_dir={folder}/cache"
+    given = [
+        *SMALL,
+        f"dataset_args.file={table}",
+        f"training_args.output_dir={folder}/run",
+        cache,
+        *overrides,
+    ]
+    assert train(given) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(table, tmp_path_factory):
+    """Train a run whose question has a date, a text and a number."""
+    chosen = ("dataset_args.target=y", "dataset_args.columns=[when,note,size]")
+    return trained(table, tmp_path_factory.mktemp("run"), *chosen, "model_args.number_format=padded")
+
+
+@pytest.fixture
+def new(table, tmp_path):
+    """Write new rows."""
+    rows = pd.read_csv(table).drop(columns=["y", "lat", "lon"]).head(10)
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    return tmp_path / "new.csv"
+
+
+def predict(capsys, *arguments):
+    capsys.readouterr()
+    code = main(["predict", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return code, printed.out, " ".join(printed.err.split())
+
+
+def test_a_run_answers_new_rows_with_medians_and_intervals(run, new, capsys):
+    code, out, _ = predict(capsys, run, f"data={new}")
+    assert code == 0
+    found = pd.read_csv(io.StringIO(out))
+    rows = pd.read_csv(new)
+    pd.testing.assert_frame_equal(found[[*rows]], rows)
+    assert [*found] == [*rows, *PREDICTED[1:]]
+    assert (found["lower"] <= found["median"]).all()
+    assert (found["median"] <= found["upper"]).all()
+    assert found["number_probability"].between(0, 1).all()
+    assert found["greedy"].between(0, 99).all()  # two digits, as in the training answers
+
+
+def test_python_and_the_command_give_the_same_answers_by_index(run, new, capsys):
+    _, out, _ = predict(capsys, run, f"data={new}", "level=0.5")
+    rows = pd.read_csv(new).set_axis(range(100, 110))
+    found = ntl.load(run).predict(rows, level=0.5, progress=True)
+    assert found.index.tolist() == rows.index.tolist()
+    for name in ("greedy", "median", "lower", "upper"):
+        assert found[name].tolist() == pd.read_csv(io.StringIO(out))[name].tolist()
+    wide = ntl.load(str(run)).predict(rows.to_dict("records"))
+    assert (wide["upper"] - wide["lower"]).sum() > (found["upper"] - found["lower"]).sum()
+
+
+def test_calibrated_intervals_hold_their_share_of_the_validation_answers(run, table):
+    model = ntl.load(run)
+    validation = ntl.predict.load_task(model.data).validation
+    rows = pd.read_csv(table)
+    rows = rows[rows["y"].isin([int(example.answer) for example in validation])]
+    found = model.predict(rows, level=0.6, calibrate=True)
+    covered = (found["lower"] <= rows["y"]) & (rows["y"] <= found["upper"])
+    assert covered.mean() >= 0.6
+    plain = model.predict(rows, level=0.6)
+    moved = (plain["lower"] - found["lower"]).tolist()
+    assert moved == approx([model.margin(0.6)] * len(rows))
+    assert moved == approx((found["upper"] - plain["upper"]).tolist())
+    with pytest.raises(UserError, match=r"20 validation rows are too few .* expected at least 99 rows"):
+        model.predict(rows, level=0.99, calibrate=True)
+
+
+def test_an_interrupted_output_is_continued_from_its_last_whole_row(run, new, tmp_path, capsys, monkeypatch):
+    whole, cut = tmp_path / "whole.csv", tmp_path / "cut.csv"
+    assert predict(capsys, run, f"data={new}", f"output={whole}")[0] == 0
+    text = whole.read_text()
+    for place in (0, 20, text.index("Ærø") + 5, len(text) // 2, len(text) - 3, len(text)):
+        cut.write_text(text[:place])
+        code, _, err = predict(capsys, run, f"data={new}", f"output={cut}")
+        assert (code, cut.read_text() == text) == (0, True), place
+    assert "10 of 10 rows are in" in err
+    cut.unlink()
+    batches = ntl.predict.Predictor._answer
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return batches(*arguments)
+
+    monkeypatch.setattr(ntl.predict.Predictor, "_answer", interrupted)
+    code, _, err = predict(capsys, run, f"data={new}", f"output={cut}")
+    assert code == 130
+    assert "the same command continues" in err
+    assert len(pd.read_csv(cut)) == 4  # a batch
+    code, _, err = predict(capsys, run, f"data={new}", f"output={cut}")
+    assert "4 of 10 rows" in err
+    assert cut.read_text() == text
+
+
+def test_an_output_of_other_rows_or_options_is_left_alone(run, new, tmp_path, capsys):
+    output = tmp_path / "out.csv"
+    assert predict(capsys, run, f"data={new}", f"output={output}")[0] == 0
+    before = output.read_text()
+    other = tmp_path / "other.csv"
+    pd.read_csv(new).iloc[::-1].to_csv(other, index=False)
+    for options in ([f"data={other}"], [f"data={new}", "level=0.2"], [f"data={new}", "level=none"]):
+        code, _, err = predict(capsys, run, *options, f"output={output}")
+        assert code == 2
+        assert "Choose another file, or remove this one." in err
+    assert output.read_text() == before
+
+
+def test_standard_input_is_read_as_a_table_or_as_texts(table, tmp_path_factory, capsys, monkeypatch):
+    folder = tmp_path_factory.mktemp("prompted")
+    run = trained(table, folder, "dataset_args.target=y", r'dataset_args.prompt="{when}\nSize: "')
+    monkeypatch.setattr("sys.stdin", io.StringIO('when,size\n"a, b",1\nc,2\n'))
+    code, out, _ = predict(capsys, run, "data=-")
+    found = pd.read_csv(io.StringIO(out))
+    assert found["when"].tolist() == ["a, b", "c"]
+    assert [*found] == ["when", "size", *PREDICTED]  # answers are not padded: their text is shown
+    monkeypatch.setattr("sys.stdin", io.StringIO("a, b\n\nc\n"))
+    code, out, _ = predict(capsys, run, "-")
+    texts = pd.read_csv(io.StringIO(out))
+    pd.testing.assert_frame_equal(texts, found.drop(columns="size"))
+    code, out, _ = predict(capsys, run, "text=a, b", "level=none")
+    assert (code, [*pd.read_csv(io.StringIO(out))]) == (0, ["when", "text", "greedy"])
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    assert "no lines on standard input" in predict(capsys, run, "-")[2]
+
+
+@pytest.mark.parametrize("head", ["regression", "several"])
+def test_models_without_a_distribution_say_that_there_is_no_interval(head, table, tmp_path, capsys):
+    given = ["dataset_args.target=y", "model_args=vanilla_t5_regression_head", *SMALL[-3:]]
+    if head == "several":
+        given = ["dataset_args.target=[lat,lon]"]
+    run = trained(table, tmp_path, "dataset_args.columns=[when,note]", *given)
+    rows = pd.read_csv(table).head(2)[["when", "note"]]
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    code, out, err = predict(capsys, run, f"data={tmp_path}/rows.csv")
+    expected = {"regression": ["text", "greedy"], "several": ["text", "lat", "lon"]}[head]
+    assert (code, [*pd.read_csv(io.StringIO(out))]) == (0, ["when", "note", *expected])
+    assert "no interval" in err
+    for options in ("level=0.9", "calibrate=true"):
+        code, _, err = predict(capsys, run, f"data={tmp_path}/rows.csv", options)
+        assert code == 2
+        assert "Omit" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("when,size\n2026-01-01,2\n", "has no column 'note', .* expected the columns when, note, size"),
+        (
+            "when,note,size\n2026-01-01,x,2\n2026-01-02,y,two\n",
+            "row 2 of the table: 'size' is 'two'; expected a",
+        ),
+        ("when,note,size\n", "has no rows"),
+        ("", "cannot be read"),
+        ("when,note,size\n1,2,3,4\n", "line 2: the row has 4 fields"),
+        ("when,note,size,median\n1,2,3,4\n", "has a column 'median', which predictions are written to"),
+    ],
+)
+def test_a_table_that_cannot_be_answered_is_an_error(run, tmp_path, capsys, text, complaint):
+    (tmp_path / "new.csv").write_text(text)
+    code, _, err = predict(capsys, run, f"data={tmp_path}/new.csv")
+    assert code == 2
+    assert pd.Series([err]).str.contains(complaint).item(), err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["RUN"], "given neither"),
+        (["RUN", "text=a", "data=b"], "given both"),
+        (["RUN", "txt=a"], "'txt=a' cannot be read; expected one of data="),
+        (["RUN", "text=a", "level=90"], "level=90 cannot be used; expected a number above 0 and below 1"),
+        (["RUN", "text=a", "calibrate=yes"], "expected true or false"),
+        (["RUN", "text=a"], "the question has the columns when, note, size; expected rows"),
+        (["RUN", "text=a", "prompt={a}"], "is a run, which has its own prompt"),
+        (["nowhere", "text=a"], "nowhere holds no run"),
+    ],
+)
+def test_options_that_cannot_be_used_are_errors(run, tmp_path, capsys, arguments, complaint):
+    if "columns" in complaint:  # a prompt of several columns
+        model = ntl.load(run)
+        model.data["prompt"] = "{when} {note} {size}"
+        with pytest.raises(UserError, match=complaint):
+            model.predict(["a"])
+        return
+    code, _, err = predict(capsys, *(run if each == "RUN" else each for each in arguments))
+    assert code == 2
+    assert complaint in err
+
+
+def test_rows_of_other_types_are_errors(run):
+    model = ntl.load(run)
+    for rows in ("a text", 5, ["a", {"b": 1}], {"when": 1}):
+        with pytest.raises(UserError, match="neither a DataFrame nor a list"):
+            model.predict(rows)
+    with pytest.raises(UserError, match="no rows"):
+        model.predict([])
+    with pytest.raises(AttributeError, match="nothing"):
+        ntl.nothing  # noqa: B018
