@@ -8,7 +8,8 @@ PUBLISHED := .published
 MODELS := .models
 ARGS ?=
 
-.PHONY: demo test test-oldest install lint format bench docs docs-serve release-check published model data clean
+.PHONY: demo test test-oldest test-trainers install lint format bench docs docs-serve release-check published model data \
+	clean
 
 demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a table, draw the figures
 	$(BIN)/ntl compare preset=demo $(ARGS)
@@ -22,6 +23,10 @@ test: $(INSTALLED) published model  ## all tests
 test-oldest: $(OLDEST)/.installed  ## the library and its integrations, with the oldest supported releases
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 tests/ntloss src/ntloss tests/test_examples.py \
 		--ignore=src/ntloss/integrations/trl.py $(ARGS)
+
+# Each in an environment of its own: 10 GB and an hour in all. TRAINER=torchtitan tests one.
+test-trainers:  ## the plug-ins inside ms-swift, LLaMA-Factory, axolotl, torchtitan and verl
+	$(PYTHON) tests/trainers/run.py $(TRAINER)
 
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
@@ -91,4 +96,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) $(PUBLISHED) $(MODELS) build dist
+	rm -rf $(VENV) $(OLDEST) .venv-trainers $(PUBLISHED) $(MODELS) build dist

@@ -1,4 +1,4 @@
-"""A combined loss as the function that trainers ask for: of a model's outputs, labels and a count."""
+"""A combined loss as the function that trainers ask for, and its options from their configuration files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
+from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary, get_criterion
 
 Loss = NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss
 
@@ -57,3 +57,41 @@ def loss_of_outputs(loss: NTLCrossEntropyLoss) -> Callable[..., Tensor]:
 def _logits_of(outputs: Any) -> Tensor:
     logits: Tensor = outputs["logits"] if isinstance(outputs, Mapping) else outputs.logits
     return logits
+
+
+_OPTIONS = ("weight", "criterion", "normalize_by", "reweigh", "mode", "label_smoothing", "z_loss")
+
+
+def options_from_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn the options of a configuration file into those of `NTLCrossEntropyLoss`.
+
+    Args:
+        config: any of `weight`, `criterion` (a name of `get_criterion`, or a mapping of `name` and its
+            options), `normalize_by`, `reweigh`, `mode`, `label_smoothing` and `z_loss`. None stands for the
+            default.
+
+    Returns:
+        Keyword arguments of `NTLCrossEntropyLoss`.
+
+    Raises:
+        ValueError: an unknown or invalid option; the message lists the valid ones.
+        TypeError: a value of the wrong type.
+
+    Example:
+        >>> options_from_config({"weight": 0.1, "criterion": {"name": "dist2", "tau": 0.5}})
+        {'weight': 0.1, 'criterion': Dist2(tau=0.5, distance='squared')}
+    """
+    if unknown := sorted(set(config) - set(_OPTIONS)):
+        raise ValueError(
+            f"unknown option {', '.join(map(repr, unknown))} of the number token loss: expected "
+            f"{', '.join(_OPTIONS)}"
+        )
+    options = {name: config[name] for name in _OPTIONS if config.get(name) is not None}
+    criterion = options.get("criterion")
+    if isinstance(criterion, str):
+        options["criterion"] = get_criterion(criterion)
+    elif isinstance(criterion, Mapping):
+        options["criterion"] = get_criterion(**criterion)
+    numbers = NumberVocabulary.from_mapping({digit: digit for digit in range(10)}, vocab_size=10)
+    NTLCrossEntropyLoss(numbers, **options)  # raises for invalid options, long before training starts
+    return options

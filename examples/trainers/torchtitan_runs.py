@@ -1,0 +1,12 @@
+"""torchtitan: python -m torchtitan.train --module examples.trainers.torchtitan_runs --config llama3_8b_ntl"""
+
+from typing import Any
+
+from torchtitan.models.llama3 import config_registry
+
+from ntloss.integrations.torchtitan import with_number_loss
+
+
+def llama3_8b_ntl() -> Any:
+    """Llama 3 8B with a number token loss."""
+    return with_number_loss(config_registry.llama3_8b(), weight=0.3, criterion="wasserstein")

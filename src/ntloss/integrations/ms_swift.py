@@ -1,0 +1,83 @@
+"""A number token loss in ms-swift: `swift sft --external_plugins plugin.py --loss_type ntl`.
+
+`plugin.py` is a file of your own, because ms-swift puts the folder of a plug-in on Python's path:
+
+    from ntloss.integrations.ms_swift import register_number_loss
+
+    register_number_loss(weight=0.3, criterion="wasserstein")
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss.integrations.outputs import options_from_config
+
+try:
+    from swift.loss import BaseLoss, loss_map
+except ImportError as missing:
+    raise ImportError("ntloss.integrations.ms_swift needs ms-swift 4.6: " + str(missing)) from missing
+
+
+def register_number_loss(name: str = "ntl", **options: Any) -> None:
+    """Make cross-entropy + λ · number term a `--loss_type` of ms-swift.
+
+    It takes ms-swift's unshifted labels, trimmed logits (`logits_to_keep`), `loss_scale` (as the weight of a
+    position in both terms) and count of labels.
+
+    Args:
+        name: the new loss type. Default: "ntl".
+        options: see `ntloss.integrations.outputs.options_from_config`: weight, criterion, normalize_by, ...
+
+    Raises:
+        TypeError, ValueError: an unknown or invalid option; when training starts, sequence parallelism, or
+            packed rows with a criterion on whole numbers.
+    """
+    options = options_from_config(options)
+
+    class NumberLoss(BaseLoss):  # type: ignore[misc]
+        def __init__(self, args: Any, trainer: Any) -> None:
+            super().__init__(args, trainer)
+            if self.is_megatron:
+                raise ValueError("--loss_type ntl does not work with Megatron, which has no hook for a loss")
+            self.loss: NTLCrossEntropyLoss | None = None
+
+        def __call__(
+            self,
+            outputs: Any,
+            labels: Tensor,
+            *,
+            num_items_in_batch: Tensor | int | None = None,
+            loss_scale: Tensor | None = None,
+            **_: Any,
+        ) -> Tensor:
+            if self.loss is None:
+                self.loss = self._make_loss(outputs.logits.shape[-1])
+            if num_items_in_batch is None:
+                num_items_in_batch = (labels[..., 1:] != self.loss.ignore_index).sum()
+            found: Tensor = self.loss(
+                outputs.logits, labels, loss_scale, num_items_in_batch=num_items_in_batch
+            )
+            return found
+
+        def _make_loss(self, vocab_size: int) -> NTLCrossEntropyLoss:
+            template = self.trainer.template
+            if template.sequence_parallel_size > 1:
+                raise ValueError(
+                    f"sequence_parallel_size={template.sequence_parallel_size}: ms-swift replaces logits by "
+                    "its own loss of each token there; expected 1 with --loss_type ntl"
+                )
+            vocabulary = NumberVocabulary.from_tokenizer(template.tokenizer, vocab_size=vocab_size)
+            loss = NTLCrossEntropyLoss(vocabulary, **options, shift=True)
+            if loss.objective.needs.across_positions and template.padding_free:
+                raise ValueError(
+                    "this criterion looks at whole numbers, and packed rows join the last number of a text "
+                    "with the first of the next: expected --packing false --padding_free false, or another "
+                    "criterion"
+                )
+            return loss
+
+    loss_map[name] = NumberLoss

@@ -1,0 +1,86 @@
+"""A number token loss in torchtitan: `--module my_runs --config llama3_8b_ntl`, with a file `my_runs.py`:
+
+from ntloss.integrations.torchtitan import with_number_loss
+from torchtitan.models.llama3.config_registry import llama3_8b
+
+def llama3_8b_ntl():
+    return with_number_loss(llama3_8b(), weight=0.3)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary, get_criterion
+from ntloss.criteria.criterion import needs_of
+from ntloss.numbers.tokenizer_loading import load_tokenizer
+
+try:
+    import spmd_types as spmd
+    from torchtitan.components.loss import BaseLoss, ChunkedLossWrapper, CrossEntropyLoss
+    from torchtitan.distributed.spmd_types import current_spmd_mesh, spmd_mesh_size
+    from torchtitan.distributed.utils import get_spmd_backend
+except ImportError as missing:
+    raise ImportError("ntloss.integrations.torchtitan needs torchtitan 0.3: " + str(missing)) from missing
+
+
+class NumberLoss(BaseLoss):  # type: ignore[misc]
+    """Cross-entropy + λ · number term, of logits that are whole or sharded along the vocabulary."""
+
+    @dataclasses.dataclass(kw_only=True, slots=True)
+    class Config(BaseLoss.Config):  # type: ignore[misc]
+        """Folder of the tokenizer, width of the logits, λ, and the name of the criterion."""
+
+        tokenizer: str
+        global_vocab_size: int | None = None
+        weight: float = 0.3
+        criterion: str = "wasserstein"
+
+    def __init__(self, config: Config, *, compile_config: Any = None) -> None:
+        tokenizer, size = load_tokenizer(config.tokenizer), config.global_vocab_size
+        numbers = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size)
+        criterion = get_criterion(config.criterion)
+        self.fn = self.loss = NTLCrossEntropyLoss(numbers, criterion, config.weight, reduction="sum")
+        self._maybe_compile(compile_config)
+
+    def __call__(
+        self, pred: Tensor, labels: Tensor, global_valid_tokens: Tensor | None = None, **_: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss, and no metrics."""
+        if isinstance(pred, DTensor) and all(placement.is_replicate() for placement in pred.placements):
+            pred = pred.to_local()
+        if get_spmd_backend() == "spmd_types" and spmd_mesh_size("tp") > 1:  # plain shards
+            self.loss.group = current_spmd_mesh().get_group("tp")
+        is_checked = spmd.is_type_checking()
+        with spmd.no_typecheck():
+            loss = self.fn(pred, labels)
+            if global_valid_tokens is not None:
+                loss = loss / global_valid_tokens
+            if is_checked:
+                spmd.assert_type(loss, {"dp": spmd.P, "cp": spmd.P, "tp": spmd.I})
+        return loss, {}
+
+
+def with_number_loss(config: Any, **options: Any) -> Any:
+    """Replace cross-entropy in a `Trainer.Config` by a `NumberLoss` with these options, and return it.
+
+    Raises:
+        ValueError: its loss is not cross-entropy; a criterion on whole numbers, which chunks could cut.
+    """
+    chunked = isinstance(config.loss, ChunkedLossWrapper.Config)
+    own = config.loss.loss_fn if chunked else config.loss
+    if not isinstance(own, CrossEntropyLoss.Config):
+        raise ValueError(f"the loss is {type(own).__qualname__}: expected CrossEntropyLoss.Config")
+    size = own.global_vocab_size or config.model_spec.model.vocab_size
+    ours = NumberLoss.Config(tokenizer=config.hf_assets_path, global_vocab_size=size, **options)
+    if chunked and needs_of(get_criterion(ours.criterion)).across_positions:
+        raise ValueError(
+            f"criterion={ours.criterion!r} looks at whole numbers, and chunks may cut them: expected another "
+            "criterion, or a configuration without ChunkedLossWrapper"
+        )
+    config.loss = dataclasses.replace(config.loss, loss_fn=ours) if chunked else ours
+    return config

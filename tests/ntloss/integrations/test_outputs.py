@@ -1,0 +1,38 @@
+"""Options of the loss from a trainer's configuration file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ntloss import CRPS, Dist2
+from ntloss.integrations.outputs import options_from_config
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        ({}, {}),
+        ({"weight": 0.1, "criterion": "crps", "mode": None}, {"weight": 0.1, "criterion": CRPS()}),
+        ({"criterion": {"name": "dist2", "tau": 2.0}}, {"criterion": Dist2(tau=2.0)}),
+        ({"normalize_by": "numbers", "z_loss": 1e-4}, {"normalize_by": "numbers", "z_loss": 1e-4}),
+    ],
+)
+def test_options_become_those_of_the_loss(config: dict[str, Any], options: dict[str, Any]) -> None:
+    assert options_from_config(config) == options
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"lambda": 0.3}, "unknown option 'lambda' of the number token loss: expected weight, criterion"),
+        ({"criterion": "crsp"}, "no criterion is called 'crsp'"),
+        ({"criterion": {"name": "crps", "tau": 1}}, "'crps' has no option 'tau'"),
+        ({"weight": -1.0}, "weight"),
+        ({"normalize_by": "tokens"}, "normalize_by='tokens'"),
+    ],
+)
+def test_invalid_options_are_errors_before_training(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        options_from_config(config)

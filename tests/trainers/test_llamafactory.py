@@ -1,0 +1,93 @@
+"""LLaMA-Factory: `make test-trainers TRAINER=llamafactory`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tiny_model import expected_loss, save_model, save_rows
+
+pytest.importorskip("llamafactory", reason="it is not installed: make test-trainers TRAINER=llamafactory")
+CONFIG = Path(__file__).parents[2] / "examples" / "trainers" / "llamafactory.yaml"
+TOLERANCE = 1 / 10_000  # of a logged loss
+
+
+def config_of(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    save_rows(tmp_path / "rows.json")
+    (tmp_path / "dataset_info.json").write_text(json.dumps({"rows": {"file_name": "rows.json"}}))
+    given = {"model_name_or_path": str(save_model(tmp_path / "model")), "dataset": "rows", "cutoff_len": 128}
+    given |= {"dataset_dir": str(tmp_path), "output_dir": str(tmp_path / "run"), "max_steps": 1}
+    given |= {"logging_steps": 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    given |= {"report_to": "none", "use_cpu": True, "overwrite_cache": True, "preprocessing_num_workers": 1}
+    return yaml.safe_load(CONFIG.read_text()) | given | changes
+
+
+def logged_loss(folder: Path) -> float:
+    state = json.loads((folder / "trainer_state.json").read_text())
+    return float(state["log_history"][0]["loss"])
+
+
+def test_a_callback_trains_on_cross_entropy_and_the_number_term(tmp_path: Path) -> None:
+    from llamafactory.train.tuner import run_exp
+    from transformers import AutoTokenizer, TrainerCallback
+
+    from ntloss.integrations.llamafactory import NumberLossCallback
+
+    calls = []
+
+    class Spy(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            kwargs["model"].register_forward_hook(
+                lambda model, args, inputs, outputs: calls.append(
+                    (outputs.logits.detach(), inputs["labels"])
+                ),
+                with_kwargs=True,
+            )
+
+    config = {key: value for key, value in config_of(tmp_path).items() if not key.startswith("ntl_")}
+    run_exp(config, callbacks=[NumberLossCallback(weight=0.3), Spy()])
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert len(calls) == 2
+    assert abs(logged_loss(tmp_path / "run") - expected_loss(tokenizer, calls, 0.3)) < TOLERANCE
+
+
+def run(tmp_path: Path, **changes: Any) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config_of(tmp_path, **changes)))
+    command = [
+        sys.executable,
+        "-m",
+        "ntloss.integrations.llamafactory",
+        "train",
+        str(tmp_path / "config.yaml"),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+
+
+def test_the_command_reads_its_keys_from_the_yaml_file(tmp_path: Path) -> None:
+    losses = []
+    for weight in (0.0, 0.3, 0.6):
+        done = run(tmp_path, ntl_weight=weight, overwrite_output_dir=True)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        losses.append(logged_loss(tmp_path / "run"))
+    assert losses[1] - losses[0] > 0.1
+    assert abs(losses[2] - 2 * losses[1] + losses[0]) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ntl_lambda": 0.3}, "unknown option 'lambda' of the number token loss: expected weight, criterion"),
+        ({"use_dft_loss": True}, "the trainer did not use the model's loss"),
+    ],
+)
+def test_what_would_train_without_the_term_is_an_error(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    done = run(tmp_path, **changes)
+    assert done.returncode != 0
+    assert message in done.stderr
