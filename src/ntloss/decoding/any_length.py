@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ntloss.decoding.fixed_width import advance, choose, log_total
-from ntloss.decoding.models import Prompt
+from ntloss.decoding.fixed_width import choose, log_total
+from ntloss.decoding.models import Branch, advance
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.parsing import Grammar, grammar
 from ntloss.numbers.vocabulary import NumberVocabulary
@@ -43,12 +43,12 @@ class Sample(NamedTuple):
 
 
 def walk(
-    prompt: Prompt, vocabulary: NumberVocabulary, numbers: NumberFormat, questions: Tensor, points: Tensor
+    root: Branch, vocabulary: NumberVocabulary, numbers: NumberFormat, questions: Tensor, points: Tensor
 ) -> Sample:
     """Walk from each point until the number that it writes has ended.
 
     Args:
-        prompt: the prompts, already run.
+        root: the prompts.
         vocabulary: its `pieces` are the tokens of numbers.
         numbers: a format of any length.
         questions: `[walks]`, the prompt that each walk continues.
@@ -57,7 +57,7 @@ def walk(
     Returns:
         The sample.
     """
-    device = prompt.logits.device
+    device = root.logits.device
     # Without separators, walks go on after a comma to see whether thousands follow that are not read.
     rule, reader = grammar(numbers.thousands or ","), grammar(numbers.thousands)
     pieces = sorted(vocabulary.pieces.items(), key=_place)
@@ -65,10 +65,11 @@ def walk(
     ids, texts = torch.tensor([i for i, _ in pieces], device=device), [""] * len(points)
     known: dict[str, Tensor] = {}
     weights, remaining = torch.ones_like(points), points
-    alive, nodes, logits, branch = list(range(len(texts))), questions, prompt.logits, prompt.root
+    alive, nodes, last = list(range(len(texts))), questions, root
     while True:
         rows = torch.tensor(alive, device=device)
         allowed = torch.stack([_options(texts[row], pieces, end, rule, known) for row in alive]).to(device)
+        logits = last.logits
         shares = (logits[:, ids].double() - log_total(logits)[:, None]).exp().nan_to_num()[nodes]
         shares = torch.cat([shares[:, :end], torch.zeros_like(shares[:, :1]), shares[:, end:]], dim=-1)
         shares = torch.where(allowed, shares, 0)
@@ -88,9 +89,7 @@ def walk(
             break
         index = torch.tensor(going_on, device=device)
         alive, remaining, chosen = [alive[i] for i in going_on], remaining[index], chosen[index]
-        branch, logits, nodes = advance(
-            branch, prompt.root, nodes[index], ids[chosen - (chosen > end).long()]
-        )
+        last, nodes = advance(last, root, nodes[index], ids[chosen - (chosen > end).long()])
     read = [reader.first(text) for text in texts]
     largest = 10.0**numbers.max_digits
     kept = [math.nan if number is None or abs(number) >= largest else number for number in read]

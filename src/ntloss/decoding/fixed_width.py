@@ -11,21 +11,18 @@ once.
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.decoding.models import Branch, Prompt
+from ntloss.decoding.models import Branch, advance, share
 from ntloss.numbers.format import CODES, DIGIT, MINUS, SIGN, NumberFormat, SlotTokens
 from ntloss.numbers.vocabulary import NumberVocabulary
 
-# Rows with equal texts are merged only if less than this share of the rows remains, because selecting rows
-# copies their caches.
-_WORTH_SHARING = 0.5
 # A point or a comma with this probability is followed, to see whether it continues the number.
 _LOOK_AHEAD = 0.02
 
@@ -35,7 +32,7 @@ class _Spellings(NamedTuple):
 
     Args:
         rows: `[spellings]`, the row that each belongs to.
-        tokens: `[spellings, written]`, -1 after the last.
+        tokens: `[spellings, written]`, -1 where there is none.
         log_weights: `[spellings]`, float64, log-probability given the row's digits so far.
         log_masses: `[spellings]`, float64, log of the allowed probability along it.
         nodes: `[spellings]`, row of the model's pass over all but the last token.
@@ -48,8 +45,7 @@ class _Spellings(NamedTuple):
     nodes: Tensor
 
 
-@dataclass
-class Level:
+class _Level(NamedTuple):
     """The spellings that end before a slot, and the tokens that may follow.
 
     Args:
@@ -71,8 +67,8 @@ class Walked(NamedTuple):
 
     Args:
         numbers: NaN if the model rules out every number.
-        starts: the probability that the format keeps along the digits; NaN where it was not asked for.
-        ends: the probability that the number ends after them; likewise.
+        starts: of medians, the probability that the format keeps along the digits; else NaN.
+        ends: of medians, the probability that the number ends after them; else NaN.
     """
 
     numbers: Tensor
@@ -80,207 +76,159 @@ class Walked(NamedTuple):
     ends: Tensor
 
 
+@functools.lru_cache(maxsize=8)
+def _tables(
+    numbers: NumberFormat, vocabulary: NumberVocabulary, device: torch.device
+) -> tuple[tuple[str, ...], list[SlotTokens | None]]:
+    return numbers.slots, numbers.tables(vocabulary, device)
+
+
 def walk(
-    prompt: Prompt,
-    vocabulary: NumberVocabulary,
-    numbers: NumberFormat,
-    questions: Tensor,
-    points: Tensor,
-    rated: Tensor,
+    root: Branch, vocabulary: NumberVocabulary, numbers: NumberFormat, questions: Tensor, points: Tensor
 ) -> Walked:
     """Walk to one quantile in each row.
 
     Args:
-        prompt: the prompts, already run.
+        root: the prompts.
         vocabulary: the number tokens.
         numbers: a format of fixed width.
         questions: `[walks]`, the prompt that each walk continues.
         points: `[walks]`, float64, the quantiles.
-        rated: `[walks]`, bool, whether to compute `starts` and `ends`.
 
     Returns:
-        The numbers and the probabilities around them.
+        The numbers and the probabilities around the medians.
     """
-    tables = numbers.tables(vocabulary, prompt.logits.device)
-    return _Walk(prompt, numbers, tables, questions, points, rated).run(vocabulary)
-
-
-class _Walk:
-    def __init__(
-        self,
-        prompt: Prompt,
-        numbers: NumberFormat,
-        tables: list[SlotTokens | None],
-        questions: Tensor,
-        points: Tensor,
-        rated: Tensor,
-    ):
-        self.prompt, self.numbers, self.slots, self.tables = prompt, numbers, numbers.slots, tables
-        self.questions, self.remaining, self.rated = questions, points, rated
-        self.negative = torch.zeros_like(rated)
-        self.dead = torch.zeros_like(rated)
-        self.mantissa = torch.zeros_like(questions)
-        # The last pass; None once some spelling does not extend it by exactly one token.
-        self.branch: Branch | None = prompt.root
-        rows, zeros = torch.arange(len(points), device=points.device), torch.zeros_like(points)
-        nothing = _Spellings(rows, rows[:, None][:, :0], zeros, zeros, questions)
-        self.levels = [self._level(0, nothing, prompt.logits)]
-
-    def run(self, vocabulary: NumberVocabulary) -> Walked:
-        for slot in range(len(self.slots)):
-            written = self._write(slot, *self._choose(slot))
-            if not len(written.rows) and not self.levels:
-                break  # no row has a number to write
-            if slot + 1 < len(self.slots) and len(written.rows):
-                logits, nodes = self._evaluate(written)
-                self.levels.append(self._level(slot + 1, written._replace(nodes=nodes), logits))
-        values = self.mantissa.double() / 10**self.numbers.decimals
-        values = torch.where(self.negative, -values, values) + 0.0  # -0.0 is 0.0
-        values = torch.where(self.dead, math.nan, values)
-        return Walked(values, *self._rate(written, vocabulary))
-
-    def _level(self, slot: int, spellings: _Spellings, logits: Tensor) -> Level:
-        entries = self.tables[slot]
-        assert entries is not None, "the tables hold only tokens that lead to a complete number"
-        log_probs, log_allowed = mask_logits(logits, entries.token_ids)
-        # The normalizer is a pass over the whole vocabulary.
-        rated = self.rated[spellings.rows]
-        nodes = spellings.nodes[rated]
-        masses = spellings.log_masses.clone()
-        masses[rated] += log_allowed[nodes] - log_total(logits[nodes])
-        log_joint = spellings.log_weights[:, None] + log_probs[spellings.nodes]
-        return Level(slot, entries, spellings._replace(log_masses=masses), log_joint)
-
-    def _choose(self, slot: int) -> tuple[Tensor, Tensor]:
-        """Return the code that each row writes into the slot, and the log of its weight; both `[rows]`."""
-        weights = torch.zeros(len(self.dead), CODES, dtype=torch.float64, device=self.dead.device)
-        for level in self.levels:
+    slots, tables = _tables(numbers, vocabulary, root.logits.device)
+    rated, zeros = points == 0.5, torch.zeros_like(points)
+    rows = torch.arange(len(points), device=points.device)
+    written = _Spellings(rows, rows[:, None][:, :0], zeros, zeros, questions)
+    last: Branch | None = root  # the last pass; None once a spelling does not extend it by exactly one token
+    logits, levels = root.logits, list[_Level]()
+    remaining, mantissa = points, torch.zeros_like(questions)
+    negative = dead = torch.zeros_like(rated)
+    for slot, (kind, entries) in enumerate(zip(slots, tables, strict=True)):
+        if len(written.rows):
+            if slot:
+                last, logits, written = _evaluate(root, last, questions, written)
+            assert entries is not None, "the tables hold only tokens that lead to a complete number"
+            levels.append(_level(slot, entries, written, logits, rated))
+        if not levels:
+            break  # no row has a number to write
+        weights = torch.zeros(len(points), CODES, dtype=torch.float64, device=points.device)
+        for level in levels:
             by_code = level.log_joint.exp() @ level.entries.one_hot[slot - level.slot]
             weights.index_add_(0, level.spellings.rows, by_code)
-        kind = self.slots[slot]
-        negative = self.negative if self.slots[0] == SIGN else None
-        chosen, self.remaining, weight = choose(weights, self.remaining, negative)
-        self.dead |= weight == 0
+        chosen, remaining, weight = choose(weights, remaining, negative if slots[0] == SIGN else None)
+        dead = dead | (weight == 0)
         if kind == SIGN:
-            self.negative = chosen == MINUS
+            negative = chosen == MINUS
         elif kind == DIGIT:
-            self.mantissa = 10 * self.mantissa + chosen
-        return chosen, torch.where(self.dead, 0, weight.log())
+            mantissa = 10 * mantissa + chosen
+        levels, written, one_longer = _write(levels, slot, chosen, torch.where(dead, 0, weight.log()))
+        last = last if one_longer else None
+    values = mantissa.double() / 10**numbers.decimals
+    values = torch.where(negative, -values, values) + 0.0  # -0.0 is 0.0
+    starts, ends = torch.zeros(2, len(points), dtype=torch.float64, device=points.device)
+    index = rated[written.rows].nonzero().squeeze(-1)
+    written = _Spellings(*(column[index] for column in written))
+    if len(written.rows):
+        _, logits, written = _evaluate(root, last, questions, written)
+        shares = written.log_weights.exp()
+        starts.index_add_(0, written.rows, (written.log_weights + written.log_masses).exp())
+        further = _continuing(root, numbers, vocabulary, questions, written, logits)
+        ends.index_add_(0, written.rows, shares * (1 - further))
+    starts, ends = (torch.where(rated, found, math.nan) for found in (starts, ends))
+    return Walked(torch.where(dead, math.nan, values), starts, ends)
 
-    def _write(self, slot: int, chosen: Tensor, log_weight: Tensor) -> _Spellings:
-        """Keep the tokens that match the choice; return the spellings that reach the next slot."""
-        made = []
-        for level in self.levels:
-            old, entries = level.spellings, level.entries
-            fits = entries.codes[:, slot - level.slot] == chosen[old.rows][:, None]
-            log_joint = torch.where(fits, level.log_joint - log_weight[old.rows][:, None], -math.inf)
-            ended = entries.lengths == slot + 1 - level.slot
-            level.log_joint = log_joint.masked_fill(ended, -math.inf)
-            index, token = (ended & (log_joint > -math.inf)).nonzero(as_tuple=True)
-            tokens = torch.cat([old.tokens[index], entries.token_ids[token][:, None]], dim=-1)
-            new = (old.rows[index], tokens, log_joint[index, token], old.log_masses[index], old.nodes[index])
-            made.append(_Spellings(*new))
-            if level.slot < slot and len(index):
-                self.branch = None
-        self.levels = [level for level in self.levels if bool((level.log_joint > -math.inf).any())]
-        return _join(made)
 
-    def _evaluate(self, written: _Spellings) -> tuple[Tensor, Tensor]:
-        """Run the model on the texts; return logits `[nodes, vocab]` and the node of each spelling."""
-        if self.branch is not None:
-            self.branch, logits, nodes = advance(
-                self.branch, self.prompt.root, written.nodes, written.tokens[:, -1]
+def _level(slot: int, entries: SlotTokens, spellings: _Spellings, logits: Tensor, rated: Tensor) -> _Level:
+    log_probs, log_allowed = mask_logits(logits, entries.token_ids)
+    # The normalizer is a pass over the whole vocabulary.
+    counted = rated[spellings.rows]
+    nodes = spellings.nodes[counted]
+    masses = spellings.log_masses.clone()
+    masses[counted] += log_allowed[nodes] - log_total(logits[nodes])
+    log_joint = spellings.log_weights[:, None] + log_probs[spellings.nodes]
+    return _Level(slot, entries, spellings._replace(log_masses=masses), log_joint)
+
+
+def _write(
+    levels: list[_Level], slot: int, chosen: Tensor, log_weight: Tensor
+) -> tuple[list[_Level], _Spellings, bool]:
+    """Keep the tokens that match the choice.
+
+    Return the levels that reach beyond the slot, the spellings that end there, and whether each of these is
+    one token longer than the last pass.
+    """
+    kept, made, one_longer = [], [], True
+    for start, entries, old, log_joint in levels:
+        fits = entries.codes[:, slot - start] == chosen[old.rows][:, None]
+        log_joint = torch.where(fits, log_joint - log_weight[old.rows][:, None], -math.inf)
+        ended = entries.lengths == slot + 1 - start
+        index, token = (ended & (log_joint > -math.inf)).nonzero(as_tuple=True)
+        tokens = torch.cat([old.tokens[index], entries.token_ids[token][:, None]], dim=-1)
+        made.append(
+            _Spellings(*(column[index] for column in old))._replace(
+                tokens=tokens, log_weights=log_joint[index, token]
             )
-            return logits, nodes
-        keys, nodes = _share(torch.cat([self.questions[written.rows][:, None], written.tokens], dim=-1))
-        questions, tokens = keys[:, 0], keys[:, 1:]
-        lengths = (tokens >= 0).sum(-1)
-        branch = self.prompt.root.select(questions)
-        return branch.run(tokens[:, : int(lengths.max())].clamp(min=0), lengths), nodes
-
-    def _rate(self, written: _Spellings, vocabulary: NumberVocabulary) -> tuple[Tensor, Tensor]:
-        """Return the probabilities that such a number starts, and that it ends here, `[walks]` each."""
-        starts, ends = torch.zeros(2, len(self.rated), dtype=torch.float64, device=self.rated.device)
-        index = self.rated[written.rows].nonzero().squeeze(-1)
-        rated = _Spellings(*(column[index] for column in written))
-        if len(index):
-            logits, nodes = self._evaluate(rated)
-            rated = rated._replace(nodes=nodes)
-            shares = rated.log_weights.exp()
-            starts.index_add_(0, rated.rows, (rated.log_weights + rated.log_masses).exp())
-            ends.index_add_(0, rated.rows, shares * (1 - self._continuing(rated, logits, vocabulary)))
-        return torch.where(self.rated, starts, math.nan), torch.where(self.rated, ends, math.nan)
-
-    def _continuing(self, written: _Spellings, logits: Tensor, vocabulary: NumberVocabulary) -> Tensor:
-        """Return the probability that more digits follow, after a point or a comma too, `[spellings]`."""
-        pieces = vocabulary.pieces.items()
-        digits = torch.tensor([i for i, text in pieces if text[0] in DIGIT], device=logits.device)
-        share = (mask_logits(logits, digits)[1] - log_total(logits)).exp()[written.nodes]
-        for mark in [i for i, text in pieces if text in ("" if self.numbers.decimals else ".,")]:
-            marked = (logits[:, mark].double() - log_total(logits)).exp()[written.nodes]
-            if bool((marked > _LOOK_AHEAD).any()):
-                tokens = F.pad(written.tokens, (0, 1), value=-1)
-                lengths = (tokens >= 0).sum(-1, keepdim=True)
-                tokens = tokens.scatter(1, lengths, mark)
-                branch = self.prompt.root.select(self.questions[written.rows])
-                after = branch.run(tokens.clamp(min=0), lengths.squeeze(-1) + 1)
-                marked = torch.where(marked > _LOOK_AHEAD, marked, 0)  # whatever else is in the batch
-                share = share + marked * (mask_logits(after, digits)[1] - log_total(after)).exp()
-        return share.clamp(max=1)
-
-
-def advance(branch: Branch, root: Branch, parents: Tensor, tokens: Tensor) -> tuple[Branch, Tensor, Tensor]:
-    """Extend texts by one token each; equal ones share a row if that saves many.
-
-    Args:
-        branch: the last pass, or `root`; do not use it afterwards, unless it is `root`.
-        root: the prompts.
-        parents: `[texts]`, row of the last pass that each text continues.
-        tokens: `[texts]`, its next token.
-
-    Returns:
-        The branch, its logits `[rows, vocab]`, and the row of each text.
-    """
-    width = int(tokens.max()) + 1
-    keys, nodes = _share(parents * width + tokens)
-    parents, tokens = keys // width, keys % width
-    if branch is root or not torch.equal(parents, torch.arange(len(parents), device=parents.device)):
-        branch = branch.select(parents)
-    elif len(parents) < len(branch.mask):
-        branch = branch.first(len(parents))
-    return branch, branch.extend(tokens[:, None])[:, -1], nodes
-
-
-def _share(texts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distinct texts and each text's index among them.
-
-    All texts if few are equal, to keep their caches.
-    """
-    dim = None if texts.dim() == 1 else 0
-    distinct, index = torch.unique(texts, dim=dim, return_inverse=True)
-    if len(distinct) < _WORTH_SHARING * len(texts):
-        return distinct, index
-    return texts, torch.arange(len(texts), device=texts.device)
-
-
-def _join(parts: list[_Spellings]) -> _Spellings:
-    """Concatenate spellings, padded after each one's last token."""
-    longest = max(part.tokens.shape[-1] for part in parts)
-    parts = [
+        )
+        one_longer &= start == slot or not len(index)
+        going_on = log_joint.masked_fill(ended, -math.inf)
+        if bool((going_on > -math.inf).any()):
+            kept.append(_Level(start, entries, old, going_on))
+    longest = max(part.tokens.shape[-1] for part in made)
+    made = [
         part._replace(tokens=F.pad(part.tokens, (longest - part.tokens.shape[-1], 0), value=-1))
-        for part in parts
+        for part in made
     ]
-    joined = _Spellings(*(torch.cat(column) for column in zip(*parts, strict=True)))
-    order = (joined.tokens < 0).int().argsort(dim=-1, stable=True)
-    return joined._replace(tokens=joined.tokens.gather(-1, order))
+    return kept, _Spellings(*(torch.cat(column) for column in zip(*made, strict=True))), one_longer
+
+
+def _evaluate(
+    root: Branch, last: Branch | None, questions: Tensor, written: _Spellings
+) -> tuple[Branch | None, Tensor, _Spellings]:
+    """Run the model on the texts; return the pass, its logits, and the texts with its nodes."""
+    if last is not None:
+        last, nodes = advance(last, root, written.nodes, written.tokens[:, -1])
+        return last, last.logits, written._replace(nodes=nodes)
+    logits, nodes = _run(root, questions[written.rows], written.tokens)
+    return None, logits, written._replace(nodes=nodes)
+
+
+def _run(root: Branch, questions: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits after texts `[texts, tokens]`, which may hold -1 anywhere, and each text's row."""
+    order = (tokens < 0).int().argsort(dim=-1, stable=True)
+    texts, nodes = share(torch.cat([questions[:, None], tokens.gather(-1, order)], dim=-1))
+    lengths = (texts[:, 1:] >= 0).sum(-1)
+    tokens = texts[:, 1 : int(lengths.max()) + 1].clamp(min=0)
+    return root.select(texts[:, 0]).extend(tokens, lengths).logits, nodes
+
+
+def _continuing(
+    root: Branch,
+    numbers: NumberFormat,
+    vocabulary: NumberVocabulary,
+    questions: Tensor,
+    written: _Spellings,
+    logits: Tensor,
+) -> Tensor:
+    """Return the probability that more digits follow, after a point or a comma too, `[spellings]`."""
+    pieces = vocabulary.pieces.items()
+    digits = torch.tensor([i for i, text in pieces if text[0] in DIGIT], device=logits.device)
+    total = log_total(logits)
+    further = (mask_logits(logits, digits)[1] - total).exp()[written.nodes]
+    for mark in [i for i, text in pieces if text in ("" if numbers.decimals else ".,")]:
+        marked = (logits[:, mark].double() - total).exp()[written.nodes]
+        if bool((marked > _LOOK_AHEAD).any()):
+            tokens = F.pad(written.tokens, (0, 1), value=mark)
+            after, nodes = _run(root, questions[written.rows], tokens)
+            marked = torch.where(marked > _LOOK_AHEAD, marked, 0)  # whatever else is in the batch
+            further = further + marked * (mask_logits(after, digits)[1] - log_total(after)).exp()[nodes]
+    return further.clamp(max=1)
 
 
 def mask_logits(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Restrict logits to some tokens.
-
-    Args:
-        logits: `[rows, vocab]`.
-        token_ids: `[allowed]`.
+    """Restrict logits `[rows, vocab]` to some tokens `[allowed]`.
 
     Returns:
         Log-probabilities of these tokens among themselves, `[rows, allowed]`, and their `logsumexp`,

@@ -1,19 +1,16 @@
 """Next-token logits of transformers' models: the prompt is run once, and its cache serves all continuations.
 
-Encoder-decoder models run their encoder and the decoder's first tokens once, causal models their prompt. A
-`Branch` is a selection of these rows with a copy of their cache. No class of transformers is imported: a
-cache is copied tensor by tensor, which works for attention and Mamba caches of transformers 4.57 and 5.
-
-Each row has the prompt's cache. For attention, that is 2 * layers * key-value heads * head size * tokens
-numbers, 46 kB a token for SmolLM2-135M in float32. While rows are copied, there are two copies.
+No class of transformers is imported: a cache is copied tensor by tensor, which works for attention and Mamba
+caches of transformers 4.57 and 5. Each row has the prompt's cache: 2 * layers * key-value heads * head size *
+tokens numbers for attention, 46 kB a token for SmolLM2-135M in float32. While rows are copied, there are two.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,214 +22,209 @@ _USED = ("input_ids", "attention_mask")
 _IGNORED = ("token_type_ids",)  # some tokenizers return them for models that do not use them
 # Largest total variation between the next token's probabilities of a padded prompt and of the same without.
 _SAME = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}
+_HALF = (torch.bfloat16, torch.float16)
 _HEAD_ROWS = 8192  # rows of a half-precision head that are converted to float32 at a time
+# Equal texts are merged only if less than this share of them remains, because selecting rows copies caches.
+_WORTH_SHARING = 0.5
+
+
+class CachedModel:
+    """A model that is called with its cache.
+
+    Attributes:
+        inner: the model of transformers, without wrappers.
+        encoded: output of the encoder; None for causal models.
+        padded: whether a prompt is padded, so that positions have to be given.
+        passes: number of calls.
+        rows: number of rows in all calls.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.inner = _innermost(model)
+        # Replicas on several devices would have to merge their caches.
+        self.model = model.module if isinstance(model, nn.DataParallel) else model
+        self.accepted = inspect.signature(type(self.inner).forward).parameters
+        self.cache_name = "cache_params" if "cache_params" in self.accepted else "past_key_values"
+        self.encoded: Any = None
+        self.padded = False
+        self.first_position = 0
+        self.passes = self.rows = 0
+
+    def __call__(self, tokens: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Write `[rows, n]` tokens behind those in the cache; a TypeError if the model returns none.
+
+        Return the logits, `[rows, 1 or n, vocab]`, and the cache. See `Branch` for the mask.
+        """
+        options: dict[str, Any] = {self.cache_name: cache, "attention_mask": mask}
+        if self.encoded is not None:
+            options |= {"decoder_input_ids": tokens, "encoder_outputs": self.encoded}
+            if cache is not None:
+                if not hasattr(cache, "cross_attention_cache"):
+                    raise TypeError(
+                        f"{type(self.inner).__name__} returned a {type(cache).__name__}: expected an "
+                        "EncoderDecoderCache, with the keys of the encoder's output"
+                    )
+                # The cache has the encoder's output already: a view of the right shape, without copies.
+                states = self.encoded[0][:1].expand(len(tokens), -1, -1)
+                own = type(self.encoded)
+                options["encoder_outputs"] = (states,) if own is tuple else own(last_hidden_state=states)
+        else:
+            options["input_ids"] = tokens
+            if self.padded and "position_ids" in self.accepted:
+                positions = (mask.cumsum(-1) - 1).clamp(min=0) + self.first_position
+                options["position_ids"] = positions[:, -tokens.shape[-1] :]
+            if cache is None and "logits_to_keep" in self.accepted:
+                options["logits_to_keep"] = 1
+            if cache is not None and self.cache_name == "cache_params":  # recurrent
+                del options["attention_mask"]
+                if "cache_position" in self.accepted:  # transformers 4 needs the position after the cache
+                    seen = max(mask.shape[-1], self.inner.config.conv_kernel)
+                    options["cache_position"] = torch.tensor([seen], device=tokens.device)
+        head = self.inner.get_output_embeddings()
+        # Adapters and quantized heads do more than multiply.
+        is_half = type(head) is nn.Linear and (
+            head.weight.dtype in _HALF or torch.is_autocast_enabled(head.weight.device.type)
+        )
+        with _float32_logits(head) if is_half else nullcontext():
+            output = self.model(**options, use_cache=True)
+        self.passes += 1
+        self.rows += len(tokens)
+        if (cache := getattr(output, self.cache_name, None)) is None:
+            raise TypeError(
+                "the model returned no cache. Expected a model of transformers that returns past_key_values "
+                "or cache_params when it is called with use_cache=True."
+            )
+        return output.logits, cache
 
 
 @dataclass
-class Counts:
-    """Number of calls of the model, and of rows in all calls."""
-
-    passes: int = 0
-    rows: int = 0
-
-
-class Prompt:
-    """A batch of prompts, run once.
+class Branch:
+    """Continuations of prompts; the cache holds the tokens of each row.
 
     Args:
-        model: transformers' encoder-decoder or causal language model, in evaluation mode, also wrapped by
-            PEFT, `torch.compile` or data parallelism.
-        inputs: what a tokenizer returns: `input_ids` and `attention_mask`, `[batch, seq]`.
-        prefix_ids: tokens that every answer starts with.
+        model: the model.
+        mask: `[rows, seen]`, attention mask of the encoder's inputs, or of all tokens so far.
+        cache: the model's cache.
+        logits: `[rows, vocab]`, of the token after each row.
+    """
+
+    model: CachedModel
+    mask: Tensor
+    cache: Any
+    logits: Tensor
+
+    def select(self, rows: Tensor | slice) -> Branch:
+        """Copy some rows, in any order and number; a slice shares this one's memory and ends its use."""
+        count = len(self.mask)
+        return replace(self, mask=_select(self.mask, rows, count), cache=_select(self.cache, rows, count))
+
+    def extend(self, tokens: Tensor, lengths: Tensor | None = None) -> Branch:
+        """Write `[rows, n]` tokens, or the first `lengths` of each row; do not use this branch afterwards.
+
+        With `lengths`, the result cannot be extended: the cache of a shorter row holds its padding.
+        """
+        if lengths is not None and tokens.shape[-1] > 1 and not _is_attention(self.cache):
+            # A recurrent model starts a longer input from an empty state: only single tokens can follow.
+            longer = self.extend(tokens[:, :1])
+            for i in range(1, tokens.shape[-1]):
+                before, longer = longer.logits, longer.extend(tokens[:, i : i + 1])
+                longer.logits = torch.where((lengths > i)[:, None], longer.logits, before)
+            return longer
+        mask = self.mask
+        if self.model.encoded is None:
+            mask = torch.cat([mask, torch.ones_like(tokens, dtype=mask.dtype)], dim=-1)
+        logits, cache = self.model(tokens, mask, self.cache)
+        rows = torch.arange(len(tokens), device=logits.device)
+        return Branch(self.model, mask, cache, logits[rows, -1 if lengths is None else lengths - 1])
+
+
+def run_prompts(model: Any, inputs: Mapping[str, Tensor], prefix_ids: Sequence[int] = ()) -> Branch:
+    """Run a batch of prompts; see `number_quantiles`.
 
     Raises:
         TypeError: inputs of another kind, a model without a cache, or one with learned prompts of PEFT.
         ValueError: a model in training mode, padding on the right of a causal model's prompt, on the left of
             a model that does not support it, logits that are NaN, or no start token for a decoder.
     """
-
-    def __init__(self, model: Any, inputs: Mapping[str, Tensor], prefix_ids: Sequence[int] = ()):
-        inner = _innermost(model)
-        input_ids, mask = _check_inputs(model, inputs)
-        self.counts = Counts()
-        prefix = input_ids.new_tensor(list(prefix_ids)).expand(len(input_ids), -1)
-        # Replicas on several devices would have to merge their caches.
-        model = model.module if isinstance(model, nn.DataParallel) else model
-        if inner.config.is_encoder_decoder:
-            start = input_ids.new_full((len(input_ids), 1), _start_token(inner))
-            input_ids, mask = _pad_right(input_ids, mask)
-            encoded = inner.get_encoder()(input_ids=input_ids, attention_mask=mask)
-            empty = Branch(_EncoderDecoder(model, inner, encoded), self.counts, mask, decoder=True)
-            tokens = torch.cat([start, prefix], dim=-1)
-        else:
-            padded = _is_padded_on_left(mask)
-            call = _Causal(model, inner, padded)
-            # `extend` adds the prompt's mask together with its tokens.
-            empty = Branch(call, self.counts, mask[:, :0], padding=mask)
-            tokens = torch.cat([input_ids, prefix], dim=-1)
-        self.logits = empty.extend(tokens)[:, -1]
-        self.root = replace(empty, padding=None)
-        if not inner.config.is_encoder_decoder and padded and not call.positions:
-            self._check_padding(call, tokens, mask)
-        _check_logits(self.logits)
-
-    def _check_padding(self, call: _Causal, tokens: Tensor, mask: Tensor) -> None:
-        """Run the prompt with the most padding without it; raise a ValueError if that changes its logits."""
-        row = int(mask.sum(-1).argmin())
-        alone = tokens[row : row + 1, int((mask[row] == 0).sum()) :]
-        logits = Branch(call, self.counts, mask[:1, :0]).extend(alone)[0, -1]
-        difference = (logits.softmax(-1) - self.logits[row].softmax(-1)).abs().sum().item() / 2
-        if difference > _SAME[next(call.inner.parameters()).dtype]:
+    cached = CachedModel(model)
+    tokens, mask = _check_inputs(model, inputs)
+    prefix = tokens.new_tensor(list(prefix_ids)).expand(len(tokens), -1)
+    if cached.inner.config.is_encoder_decoder:
+        # Encoders with learned positions count them from the first column: padding belongs on the right.
+        leading = (mask.cumsum(-1) == 0).sum(-1, keepdim=True)
+        order = (torch.arange(mask.shape[-1], device=mask.device) + leading) % mask.shape[-1]
+        tokens, mask = tokens.gather(-1, order), mask.gather(-1, order)
+        cached.encoded = cached.inner.get_encoder()(input_ids=tokens, attention_mask=mask)
+        start = tokens.new_full((len(tokens), 1), _start_token(cached.inner))
+        tokens = torch.cat([start, prefix], dim=-1)
+    else:
+        # Both at once: one synchronization.
+        on_right = (mask[:, 1:] < mask[:, :-1]).any() | (mask[:, -1] == 0).any()
+        misplaced, cached.padded = torch.stack([on_right, (mask == 0).any()]).tolist()
+        if misplaced:
             raise ValueError(
-                f"{type(call.inner).__name__} does not support padding on the left: without its padding, "
-                f"prompt {row} has other next tokens (total variation {difference:.2g}). Pass prompts of one "
-                "length at a time."
+                "a prompt has padding on its right, where the answer should begin. Expected prompts of a "
+                "decoder-only model to be padded on the left: set tokenizer.padding_side = 'left'."
             )
+        if cached.padded:  # RoBERTa leaves the positions up to that of padding unused
+            embeddings = [module for name, module in cached.inner.named_modules() if "position" in name]
+            paddings = [m.padding_idx for m in embeddings if isinstance(m, nn.Embedding)]
+            cached.first_position = next((i + 1 for i in paddings if i is not None), 0)
+        tokens, mask = torch.cat([tokens, prefix], dim=-1), F.pad(mask, (0, len(prefix_ids)), value=1)
+    logits, cache = cached(tokens, mask, None)
+    root = Branch(cached, mask, cache, logits[:, -1])
+    if cached.padded and "position_ids" not in cached.accepted:
+        _check_padding(root, tokens)
+    if bool((rows := root.logits.isnan().any(-1)).any()):
+        raise ValueError(
+            f"the model's logits are NaN for prompts {rows.nonzero().squeeze(-1).tolist()}. "
+            "Some attention layers are NaN for padding in a precision other than float32: try model.float(), "
+            "or one prompt at a time."
+        )
+    return root
 
-    def __len__(self) -> int:
-        return len(self.logits)
 
-
-@dataclass
-class Branch:
-    """Continuations of the prompt; the cache holds the tokens of each row.
+def advance(branch: Branch, root: Branch, parents: Tensor, tokens: Tensor) -> tuple[Branch, Tensor]:
+    """Extend texts by one token each; equal ones share a row if that saves many.
 
     Args:
-        call: runs the model.
-        counts: shared by all branches of a prompt.
-        mask: `[rows, seen]`, attention mask of the encoder's inputs, or of all tokens so far.
-        decoder: True for an encoder-decoder, whose mask covers the encoder's inputs and does not grow.
-        cache: the model's cache.
-        padding: `[rows, seq]`, attention mask of the prompt, for the first `extend`.
+        branch: the last pass, or `root`; do not use it afterwards, unless it is `root`.
+        root: the prompts.
+        parents: `[texts]`, row of the last pass that each text continues.
+        tokens: `[texts]`, its next token.
+
+    Returns:
+        The next pass, and the row of each text.
     """
-
-    call: Callable[[Branch, Tensor], tuple[Tensor, Any]]
-    counts: Counts
-    mask: Tensor
-    decoder: bool = False
-    cache: Any = None
-    padding: Tensor | None = None
-
-    def select(self, rows: Tensor) -> Branch:
-        """Copy some rows, in any order and number; this branch stays as it is."""
-        cache = _map_rows(self.cache, lambda held: held.index_select(0, rows.to(held.device)), len(self.mask))
-        return replace(self, mask=self.mask.index_select(0, rows), cache=cache)
-
-    def first(self, count: int) -> Branch:
-        """Return a branch of the first rows that shares this one's memory; do not use this one afterwards."""
-        cache = _map_rows(self.cache, lambda rows: rows[:count], len(self.mask))
-        return replace(self, mask=self.mask[:count], cache=cache)
-
-    def extend(self, tokens: Tensor) -> Tensor:
-        """Write `[rows, n]` tokens; return the logits after them, `[rows, 1 or n, vocab]`.
-
-        Raise a TypeError if the model returns no cache.
-        """
-        if not self.decoder:
-            new = torch.ones_like(tokens)
-            if self.padding is not None:
-                new[:, : self.padding.shape[-1]] = self.padding
-            self.mask = torch.cat([self.mask, new.to(self.mask.dtype)], dim=-1)
-        logits, self.cache = self.call(self, tokens)
-        if self.cache is None:
-            raise TypeError(
-                "the model returned no cache. Expected a model of transformers that returns past_key_values "
-                "or cache_params when it is called with use_cache=True."
-            )
-        self.counts.passes += 1
-        self.counts.rows += len(tokens)
-        return logits
-
-    def run(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Write up to `lengths` tokens of `[rows, n]`, padded on the right; return `[rows, vocab]`.
-
-        The branch cannot be extended afterwards: the cache of a shorter row holds its padding.
-        """
-        last = (lengths - 1).to(tokens.device)
-        rows = torch.arange(len(tokens), device=tokens.device)
-        if _is_attention(self.cache):
-            return self.extend(tokens)[rows, last]
-        # A recurrent model starts a longer input from an empty state: only single tokens can continue from a
-        # cache.
-        logits = self.extend(tokens[:, :1])[:, -1]
-        for i in range(1, tokens.shape[-1]):
-            logits = torch.where((last >= i)[:, None], self.extend(tokens[:, i : i + 1])[:, -1], logits)
-        return logits
+    width = int(tokens.max()) + 1
+    keys, nodes = share(parents * width + tokens)
+    parents, tokens = keys // width, keys % width
+    if branch is root or not torch.equal(parents, torch.arange(len(parents), device=parents.device)):
+        branch = branch.select(parents)
+    elif len(parents) < len(branch.mask):
+        branch = branch.select(slice(len(parents)))
+    return branch.extend(tokens[:, None]), nodes
 
 
-class _EncoderDecoder:
-    def __init__(self, model: Any, inner: Any, encoded: Any):
-        self.model, self.inner, self.encoded = model, inner, encoded
-
-    def __call__(self, branch: Branch, tokens: Tensor) -> tuple[Tensor, Any]:
-        encoded = self.encoded
-        if branch.cache is not None:
-            if not hasattr(branch.cache, "cross_attention_cache"):
-                raise TypeError(
-                    f"{type(self.inner).__name__} returned a {type(branch.cache).__name__}: expected an "
-                    "EncoderDecoderCache, with the keys of the encoder's output"
-                )
-            # The encoder's output is already in the cache. A view of the right shape is passed, so that no
-            # rows are copied.
-            states = encoded[0][:1].expand(len(tokens), -1, -1)
-            encoded = (states,) if isinstance(encoded, tuple) else type(encoded)(last_hidden_state=states)
-        with _float32_logits(self.inner):
-            output = self.model(
-                encoder_outputs=encoded,
-                attention_mask=branch.mask,
-                decoder_input_ids=tokens,
-                past_key_values=branch.cache,
-                use_cache=True,
-            )
-        return output.logits, getattr(output, "past_key_values", None)
-
-
-class _Causal:
-    def __init__(self, model: Any, inner: Any, padded: bool):
-        self.model, self.inner, self.padded = model, inner, padded
-        accepted = _parameters(inner)
-        self.recurrent = "cache_params" in accepted
-        self.positions = "position_ids" in accepted
-        self.first = _first_position(inner)
-        # Mamba in transformers 4 needs the position of the token after its cache; later versions do not.
-        self.cache_position = self.recurrent and "cache_position" in accepted
-        self.keep = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
-
-    def __call__(self, branch: Branch, tokens: Tensor) -> tuple[Tensor, Any]:
-        options: dict[str, Any] = {} if branch.cache is not None else dict(self.keep)
-        if self.positions and self.padded:
-            positions = (branch.mask.cumsum(-1) - 1).clamp(min=0) + self.first
-            options["position_ids"] = positions[:, -tokens.shape[-1] :]
-        if not self.recurrent:
-            options["past_key_values"] = branch.cache
-            options["attention_mask"] = branch.mask
-        else:
-            options["cache_params"] = branch.cache
-            if branch.cache is None:
-                options["attention_mask"] = branch.mask
-            elif self.cache_position:
-                seen = max(branch.mask.shape[-1], self.inner.config.conv_kernel)
-                options["cache_position"] = torch.tensor([seen], device=tokens.device)
-        with _float32_logits(self.inner):
-            output = self.model(input_ids=tokens, use_cache=True, **options)
-        return output.logits, getattr(output, "cache_params" if self.recurrent else "past_key_values", None)
+def share(texts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct texts and each one's index among them; all texts if few are equal."""
+    dim = None if texts.dim() == 1 else 0
+    distinct, index = torch.unique(texts, dim=dim, return_inverse=True)
+    if len(distinct) < _WORTH_SHARING * len(texts):
+        return distinct, index
+    return texts, torch.arange(len(texts), device=texts.device)
 
 
 @contextmanager
-def _float32_logits(inner: Any) -> Iterator[None]:
+def _float32_logits(head: nn.Module) -> Iterator[None]:
     """Let a head of half precision return float32 logits; what the model does with them follows in float32.
 
     Logits of 20 are 0.125 apart in bfloat16, which moves quantiles more than the rounding of all layers.
     """
-    head = inner.get_output_embeddings()
-    if type(head) is not nn.Linear:  # adapters and quantized heads do more than multiply
-        yield
-        return
 
     def again(head: nn.Linear, args: tuple[Tensor, ...], logits: Tensor) -> Tensor | None:
         # A compiled graph would keep the hook after its removal.
-        half = logits.dtype in (torch.bfloat16, torch.float16) and not torch.compiler.is_compiling()
-        if not half or args[0].device != head.weight.device:
+        if logits.dtype not in _HALF or torch.compiler.is_compiling() or args[0].device != head.weight.device:
             return None
         states, exact = args[0].float(), torch.empty_like(logits, dtype=torch.float32)
         with torch.autocast(states.device.type, enabled=False):
@@ -252,16 +244,17 @@ def _float32_logits(inner: Any) -> Iterator[None]:
 def _innermost(model: Any) -> Any:
     """Return the model of transformers inside PEFT, `torch.compile` and data parallelism."""
     outer = model
-    while True:
-        if any(config.is_prompt_learning for config in _adapters(model)):
-            raise TypeError(
-                f"{type(model).__name__} puts learned prompts in front of the tokens: expected a model with "
-                "the tokens' embeddings alone, such as one with LoRA"
-            )
-        children = list(model.children()) if isinstance(model, nn.Module) else []
+    while isinstance(model, nn.Module):
+        children = list(model.children())
         if hasattr(model, "get_base_model"):
+            if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):
+                raise TypeError(
+                    f"{type(model).__name__} puts learned prompts in front of the tokens: expected a model "
+                    "with the tokens' embeddings alone, such as one with LoRA"
+                )
             model = model.get_base_model()
-        elif len(children) == 1 and "input_ids" not in _parameters(model):
+        # The class's forward, because an instance's may be patched.
+        elif len(children) == 1 and "input_ids" not in inspect.signature(type(model).forward).parameters:
             model = children[0]
         else:
             break
@@ -270,35 +263,19 @@ def _innermost(model: Any) -> Any:
     return model
 
 
-def _adapters(model: Any) -> list[Any]:
-    adapters = getattr(model, "peft_config", {}) if hasattr(model, "get_base_model") else {}
-    return list(adapters.values())
-
-
-def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of its class's forward; an instance's may be patched."""
-    return inspect.signature(type(model).forward).parameters
-
-
-def _first_position(inner: nn.Module) -> int:
-    """Return the position of the first token: RoBERTa's positions up to that of padding are unused."""
-    for name, module in inner.named_modules():
-        if "position" in name and isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            return module.padding_idx + 1
-    return 0
-
-
-def _map_rows(held: Any, take: Callable[[Tensor], Tensor], count: int) -> Any:
-    """Copy a cache of `count` rows, applying `take` to each of its tensors."""
+def _select(held: Any, rows: Tensor | slice, count: int) -> Any:
+    """Copy a cache, with these of the `count` rows of each of its tensors."""
     if isinstance(held, Tensor):
-        return take(held) if held.dim() > 1 and len(held) == count else held
+        if held.dim() < 2 or len(held) != count:
+            return held
+        return held[rows] if isinstance(rows, slice) else held.index_select(0, rows.to(held.device))
     if isinstance(held, list | tuple):
-        return type(held)(_map_rows(item, take, count) for item in held)
+        return type(held)(_select(item, rows, count) for item in held)
     if isinstance(held, dict):
-        return {key: _map_rows(item, take, count) for key, item in held.items()}
+        return {key: _select(item, rows, count) for key, item in held.items()}
     if type(held).__name__.endswith(("Cache", "Layer")):
         made = copy.copy(held)
-        vars(made).update({name: _map_rows(item, take, count) for name, item in vars(held).items()})
+        vars(made).update(_select(vars(held), rows, count))
         return made
     return held
 
@@ -332,36 +309,18 @@ def _check_inputs(model: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Ten
     return input_ids, torch.ones_like(input_ids) if mask is None else mask
 
 
-def _is_padded_on_left(mask: Tensor) -> bool:
-    # Both at once: one synchronization.
-    right, padded = torch.stack(
-        [(mask[:, 1:] < mask[:, :-1]).any() | (mask[:, -1] == 0).any(), (mask == 0).any()]
-    ).tolist()
-    if right:
+def _check_padding(root: Branch, tokens: Tensor) -> None:
+    """Run the prompt with the most padding without it; raise a ValueError if that changes its logits."""
+    padding = (root.mask == 0).sum(-1)
+    row = int(padding.argmax())
+    alone = tokens[row : row + 1, int(padding[row]) :]
+    logits = root.model(alone, torch.ones_like(alone), None)[0][0, -1]
+    difference = (logits.softmax(-1) - root.logits[row].softmax(-1)).abs().sum().item() / 2
+    inner = root.model.inner
+    if difference > _SAME[next(inner.parameters()).dtype]:
         raise ValueError(
-            "a prompt has padding on its right, where the answer should begin. Expected prompts of a "
-            "decoder-only model to be padded on the left: set tokenizer.padding_side = 'left'."
-        )
-    return bool(padded)
-
-
-def _pad_right(input_ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Move the padding on the left of an encoder's inputs to their right.
-
-    Encoders with learned positions count them from the first column.
-    """
-    columns = torch.arange(mask.shape[-1], device=mask.device)
-    leading = (mask.cumsum(-1) == 0).sum(-1, keepdim=True)
-    order = (columns + leading) % mask.shape[-1]
-    return input_ids.gather(-1, order), mask.gather(-1, order)
-
-
-def _check_logits(logits: Tensor) -> None:
-    if bool((rows := logits.isnan().any(-1)).any()):
-        raise ValueError(
-            f"the model's logits are NaN for prompts {rows.nonzero().squeeze(-1).tolist()}. "
-            "Some attention layers are NaN for padding in a precision other than float32: try model.float(), "
-            "or one prompt at a time."
+            f"{type(inner).__name__} does not support padding on the left: without its padding, prompt {row} "
+            f"has other next tokens (total variation {difference:.2g}). Pass prompts of one length at a time."
         )
 
 

@@ -95,21 +95,12 @@ class QuantileLogitsProcessor:
         Returns:
             `[rows, vocab]`, 0 for this token and -inf for the others.
         """
-        self._check_step(input_ids, scores)
-        tokens = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
-        before = self._slot.clone()
-        for slot in set(before.tolist()):  # two of them at most, for rows with and without a sign
-            rows = (before == slot).nonzero().squeeze(-1)
-            write = self._end if slot >= len(self.slots) else self._write
-            tokens[rows] = write(rows, slot, scores[rows])
-        self._tokens = tokens
-        return torch.full_like(scores, -torch.inf).scatter(1, tokens[:, None], 0.0)
-
-    def _check_step(self, input_ids: Tensor, scores: Tensor) -> None:
         rows, length = input_ids.shape
         if length == self.prompt_length:
             _check_greedy()
-            self._start(scores)
+            self._slot = self._tokens = torch.zeros(rows, dtype=torch.int64, device=scores.device)
+            self._remaining = torch.full_like(self._slot, self.quantile, dtype=torch.float64)
+            self._negative = self._slot > 0
         elif length != self._length + 1 or rows != len(self._slot):
             raise ValueError(
                 f"input_ids of shape {list(input_ids.shape)} continue neither prompts of "
@@ -122,50 +113,38 @@ class QuantileLogitsProcessor:
                 "do_sample=False"
             )
         self._length = length
-
-    def _start(self, scores: Tensor) -> None:
-        self._slot = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
-        self._remaining = torch.full((len(scores),), self.quantile, dtype=torch.float64, device=scores.device)
-        self._negative = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
-        self._tokens = self._slot
-
-    def _end(self, rows: Tensor, slot: int, scores: Tensor) -> Tensor:
-        self._slot[rows] += 1
         ends = self.ends.to(scores.device)
-        return ends[scores[:, ends].argmax(-1)]
+        self._tokens, before = ends[scores[:, ends].argmax(-1)], self._slot
+        self._slot = before + (before >= len(self.slots))  # one more for the end
+        for slot in set(before.tolist()) & set(range(len(self.slots))):  # two, with and without a sign
+            self._write((before == slot).nonzero().squeeze(-1), slot, scores)
+        return torch.full_like(scores, -torch.inf).scatter(1, self._tokens[:, None], 0.0)
 
-    def _write(self, rows: Tensor, slot: int, scores: Tensor) -> Tensor:
-        """Return the token that each row writes into the slot (or two slots, a digit without a sign)."""
+    def _write(self, rows: Tensor, slot: int, scores: Tensor) -> None:
+        """Choose the token that each row writes into the slot (or two slots, a digit without a sign)."""
         entries = self.tables[slot]
         assert entries is not None, "with single characters every slot has tokens"
         entries = SlotTokens(*(table.to(scores.device) for table in entries))
-        weights = mask_logits(scores, entries.token_ids)[0].exp()
-        codes = entries.codes[:, 0]
+        weights = mask_logits(scores[rows], entries.token_ids)[0].exp()
+        codes, bare = entries.codes[:, 0], entries.lengths > 1
         if self.slots[slot] == SIGN:
-            weights = self._choose_sign(rows, entries, weights)
-            codes = torch.where(entries.lengths > 1, entries.codes[:, -1], 0)
+            sign, self._remaining[rows], _ = choose(weights @ entries.one_hot[0], self._remaining[rows])
+            negative = self._negative[rows] = sign == MINUS
+            weights = torch.where(codes == sign[:, None], weights, 0)
+            # A plus and no sign are two spellings.
+            total, unsigned = weights.sum(-1), torch.where(bare, weights, 0).sum(-1)
+            follows_bare = ~negative & (2 * unsigned >= total)
+            _check_one_spelling(rows, torch.where(follows_bare, unsigned, total - unsigned), total)
+            weights = torch.where(bare == follows_bare[:, None], weights, 0)
+            codes = torch.where(bare, entries.codes[:, -1], 0)
         by_code = weights @ F.one_hot(codes, CODES).double()
-        chosen, remaining, weight = choose(by_code, self._remaining[rows], self._negative[rows])
-        self._remaining[rows] = remaining
+        chosen, self._remaining[rows], weight = choose(by_code, self._remaining[rows], self._negative[rows])
         spellings = torch.where(codes == chosen[:, None], weights, 0)
-        index = spellings.argmax(-1)
-        _check_one_spelling(rows, spellings.amax(-1), spellings.sum(-1))
+        followed, index = spellings.max(-1)
+        _check_one_spelling(rows, followed, spellings.sum(-1))
         # A row that rules out every number ends here.
-        end = len(self.slots) + 1
-        self._slot[rows] = torch.where(weight > 0, slot + entries.lengths[index], end)
-        return torch.where(weight > 0, entries.token_ids[index], self.ends[0].to(scores.device))
-
-    def _choose_sign(self, rows: Tensor, entries: SlotTokens, weights: Tensor) -> Tensor:
-        """Choose between minus, plus and no sign; return the weights of that choice's tokens."""
-        kinds = torch.where(entries.lengths > 1, 2, entries.codes[:, 0])  # MINUS, PLUS, 2
-        minus, plus, bare = (weights @ F.one_hot(kinds, 3).double()).unbind(-1)
-        shares = torch.stack([minus, plus + bare], dim=-1)
-        sign, self._remaining[rows], _ = choose(shares, self._remaining[rows], self._negative[rows])
-        self._negative[rows] = sign == MINUS
-        positive = sign != MINUS
-        _check_one_spelling(rows[positive], plus.maximum(bare)[positive], (plus + bare)[positive])
-        kind = torch.where(positive, torch.where(plus > bare, PLUS, 2), MINUS)
-        return torch.where(kinds == kind[:, None], weights, 0)
+        self._slot[rows] = torch.where(weight > 0, slot + entries.lengths[index], len(self.slots) + 1)
+        self._tokens[rows] = torch.where(weight > 0, entries.token_ids[index], self.ends.to(index)[0])
 
 
 def _check_one_spelling(rows: Tensor, followed: Tensor, total: Tensor) -> None:

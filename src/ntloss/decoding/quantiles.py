@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from ntloss.decoding import any_length, fixed_width
-from ntloss.decoding.models import Prompt
+from ntloss.decoding.models import Branch, run_prompts
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.vocabulary import NumberVocabulary
 
+_ANY_LENGTH = NumberFormat()
 _WALKS = 32
 _IN_TAIL = 4  # walks beyond the outermost quantile, so that its 95 % bounds are walks too
 _LEAST_START = 0.1
@@ -85,10 +86,9 @@ def number_quantiles(
     currency in front of the number are skipped. Either way the prompt, or the encoder, is run once.
 
     The number of passes is known: at most one for each slot of the format and three more; or for numbers of
-    any length, `max_digits` and about ten more, both times for each `rows_per_pass` walks. The memory of a
-    pass is that of the keys and values of `rows_per_pass` walks, each as long as the prompt and the number: 2
-    * layers * key-value heads * head size * tokens * bytes of the dtype; and, while rows are selected, twice
-    that. With tokens of several digits, a walk of fixed width has a row for each spelling of its digits.
+    any length, `max_digits` and about ten more, both times for each `rows_per_pass` walks. A pass holds keys
+    and values of `rows_per_pass` walks (see `ntloss.decoding.models`); with tokens of several digits, a walk
+    of fixed width has a row for each spelling of its digits.
 
     Args:
         model: an encoder-decoder or causal language model of transformers, in evaluation mode.
@@ -134,54 +134,42 @@ def number_quantiles(
         >>> read.values.shape, bool((read.values[:, 0] <= read.values[:, 2]).all())
         (torch.Size([2, 3]), True)
     """
-    numbers = NumberFormat() if format is None else format
+    numbers = _ANY_LENGTH if format is None else format
     walks = _check_options(quantiles, numbers, walks, rows_per_pass)
-    prompt = Prompt(model, inputs, prefix_ids)
-    if prompt.logits.shape[-1] != vocabulary.vocab_size:
+    root = run_prompts(model, inputs, prefix_ids)
+    device = root.logits.device
+    if root.logits.shape[-1] != vocabulary.vocab_size:
         raise ValueError(
-            f"the model's logits are {prompt.logits.shape[-1]} wide, the vocabulary has "
+            f"the model's logits are {root.logits.shape[-1]} wide, the vocabulary has "
             f"{vocabulary.vocab_size} tokens. Pass vocab_size=<width of the logits> to the vocabulary."
         )
     levels = torch.tensor(quantiles, dtype=torch.float64)
+    # One point in each of the strata, so that the error is never above that of independent points.
+    shifts = torch.full((walks,), 0.5, dtype=torch.float64)
     if numbers.digits is None:
-        # One point in each of the strata, so that the error is never above that of independent points.
         shifts = torch.rand(walks, generator=generator, dtype=torch.float64)
-        found = _sample(prompt, vocabulary, numbers, levels, shifts, rows_per_pass)
-    else:
-        found = _find(prompt, vocabulary, numbers, levels, walks, rows_per_pass)
-    return NumberQuantiles(tuple(quantiles), **found, passes=prompt.counts.passes, rows=prompt.counts.rows)
-
-
-def _find(
-    prompt: Prompt,
-    vocabulary: NumberVocabulary,
-    numbers: NumberFormat,
-    levels: Tensor,
-    walks: int,
-    rows_per_pass: int,
-) -> dict[str, Any]:
-    """Find the quantiles of a fixed width: all fields of the result but the levels and counts."""
-    spaced = (torch.arange(walks, dtype=torch.float64) + 0.5) / max(walks, 1)
-    points = torch.cat([levels.new_tensor([0.5]), levels[levels != 0.5], spaced])
-    # The median stands first, and is rated.
-    columns = [0 if q == 0.5 else 1 + int((levels[:i] != 0.5).sum()) for i, q in enumerate(levels.tolist())]
-    rows = torch.split(torch.arange(len(prompt) * len(points)), rows_per_pass)
-    device = prompt.logits.device
+    points = (torch.arange(walks) + shifts) / max(walks, 1)
+    if numbers.digits is not None:  # the median stands first
+        points = torch.cat([torch.full((1,), 0.5), levels[levels != 0.5], points])
+    walk = any_length.walk if numbers.digits is None else fixed_width.walk
     parts = [
-        fixed_width.walk(
-            prompt,
-            vocabulary,
-            numbers,
-            (part // len(points)).to(device),
-            points[part % len(points)].to(device),
-            (part % len(points) == 0).to(device),
-        )
-        for part in rows
+        walk(root, vocabulary, numbers, rows.to(device) // len(points), points[rows % len(points)].to(device))
+        for rows in torch.arange(len(root.logits) * len(points)).split(rows_per_pass)
     ]
-    found, starts, ends = (torch.cat(column).reshape(-1, len(points)) for column in zip(*parts, strict=True))
-    values, means = found[:, columns], found[:, len(points) - walks :]
+    columns = [torch.cat(column).reshape(-1, len(points)) for column in zip(*parts, strict=True)]
+    if numbers.digits is None:
+        found = _of_sample(*columns, levels.to(device), shifts.to(device))
+    else:
+        found = _of_walks(*columns, levels, walks)
+    _warn_of_starts(root, vocabulary, found["starts"])
+    return NumberQuantiles(tuple(quantiles), **found, passes=root.model.passes, rows=root.model.rows)
+
+
+def _of_walks(found: Tensor, starts: Tensor, ends: Tensor, levels: Tensor, walks: int) -> dict[str, Tensor]:
+    """Return all fields of the result but the levels and counts, for a fixed width."""
+    columns = [0 if q == 0.5 else 1 + int((levels[:i] != 0.5).sum()) for i, q in enumerate(levels.tolist())]
+    values, means = found[:, columns], found[:, found.shape[-1] - walks :]
     starts, ends = starts[:, 0], ends[:, 0]
-    _warn_of_starts(prompt, vocabulary, starts)
     if bool((rest := (starts >= _LEAST_START) & (1 - ends >= _MOST_CUT_OFF)).any()):
         warnings.warn(
             f"after {int(rest.sum())} of {len(rest)} medians, the model writes further digits, a point or "
@@ -191,33 +179,14 @@ def _find(
             stacklevel=4,
         )
     error = (means[:, -1] - means[:, 0]) / (2 * walks) if walks else means.sum(-1) + math.nan
-    return {
-        **dict.fromkeys(("values", "lower", "upper"), values),
-        **{"mean": means.mean(-1), "mean_error": error, "starts": starts, "ends": ends},
-    }
+    bounds = dict.fromkeys(("values", "lower", "upper"), values)
+    return {**bounds, "mean": means.mean(-1), "mean_error": error, "starts": starts, "ends": ends}
 
 
-def _sample(
-    prompt: Prompt,
-    vocabulary: NumberVocabulary,
-    numbers: NumberFormat,
-    levels: Tensor,
-    shifts: Tensor,
-    rows_per_pass: int,
-) -> dict[str, Any]:
-    """Sample numbers of any length: all fields of the result but the levels and counts."""
-    device, walks = prompt.logits.device, len(shifts)
-    points = (torch.arange(walks) + shifts) / walks
-    rows = torch.split(torch.arange(len(prompt) * walks), rows_per_pass)
-    parts = [
-        any_length.walk(
-            prompt, vocabulary, numbers, (part // walks).to(device), points[part % walks].to(device)
-        )
-        for part in rows
-    ]
-    found, weights, cut_off = (torch.cat(column).reshape(-1, walks) for column in zip(*parts, strict=True))
-    starts = weights.mean(-1)
-    _warn_of_starts(prompt, vocabulary, starts)
+def _of_sample(
+    found: Tensor, weights: Tensor, cut_off: Tensor, levels: Tensor, shifts: Tensor
+) -> dict[str, Tensor]:
+    """Return all fields of the result but the levels and counts, for numbers of any length."""
     if bool((cut := (weights * cut_off).sum(-1) / weights.sum(-1)).gt(_MOST_CUT_OFF).any()):
         warnings.warn(
             f"for {int((cut > _MOST_CUT_OFF).sum())} of {len(cut)} prompts, a comma and thousands follow the "
@@ -232,26 +201,23 @@ def _sample(
     shares = shares.gather(-1, order.indices)
     above = shares.cumsum(-1)
     # The walk whose place in its stratum is closest to the level.
-    place = above - shares * (1 - shifts.to(device)[order.indices])
-    place = torch.where(shares > 0, place, math.inf)
-    nearest = (place[:, None] - levels[:, None].to(device)).abs().argmin(-1)
+    place = torch.where(shares > 0, above - shares * (1 - shifts[order.indices]), math.inf)
+    nearest = (place[:, None] - levels[:, None]).abs().argmin(-1)
     count = (1 / shares.square().sum(-1)).tolist()  # of as many walks of equal weight
-    bounds = [[_ranks(c, q) for q in levels.tolist()] for c in count]
-    ends = torch.tensor(bounds, dtype=torch.float64, device=device)
-    reached = (above[:, None, None] < ends[..., None] - 1e-9).sum(-1)
-    outside = torch.tensor([-math.inf, math.inf], dtype=torch.float64, device=device).expand_as(ends)
-    inside = found.gather(-1, order.indices).gather(-1, reached.clamp(max=walks - 1).flatten(1))
-    ends = torch.where((ends > 0) & (ends <= 1), inside.reshape(ends.shape), outside)
+    bounds = above.new_tensor([[_ranks(c, q) for q in levels.tolist()] for c in count])
+    reached = (above[:, None, None] < bounds[..., None] - 1e-9).sum(-1).clamp(max=found.shape[-1] - 1)
+    outside = bounds.new_tensor([-math.inf, math.inf]).expand_as(bounds)
+    inside = order.values.gather(-1, reached.flatten(1)).reshape(bounds.shape)
+    bounds = torch.where((bounds > 0) & (bounds <= 1), inside, outside)
     numbers_or_zero = order.values.nan_to_num()
     mean = (shares * numbers_or_zero).sum(-1)
     spread = (shares * (numbers_or_zero - mean[:, None]).square()).sum(-1).sqrt()
-    error = 1.96 * spread * shares.square().sum(-1).sqrt()
-    values = torch.where(mean.isnan()[:, None], math.nan, order.values.gather(-1, nearest))
-    ends = torch.where(mean.isnan()[:, None, None], math.nan, ends)
-    lower, upper = ends.unbind(-1)
+    table = torch.cat([order.values.gather(-1, nearest)[..., None], bounds], dim=-1)
+    values, lower, upper = torch.where(mean.isnan()[:, None, None], math.nan, table).unbind(-1)
     return {
-        **{"values": values, "lower": lower, "upper": upper, "mean": mean, "mean_error": error},
-        **{"starts": starts, "ends": kept.sum(-1) / weights.sum(-1)},
+        **{"values": values, "lower": lower, "upper": upper, "mean": mean},
+        "mean_error": 1.96 * spread * shares.square().sum(-1).sqrt(),
+        **{"starts": weights.mean(-1), "ends": kept.sum(-1) / weights.sum(-1)},
     }
 
 
@@ -272,10 +238,10 @@ def _ranks(count: float, quantile: float) -> tuple[float, float]:
     return int((shares <= 0.025).sum()) / number, (int((shares < 0.975).sum()) + 1) / number
 
 
-def _warn_of_starts(prompt: Prompt, vocabulary: NumberVocabulary, starts: Tensor) -> None:
+def _warn_of_starts(root: Branch, vocabulary: NumberVocabulary, starts: Tensor) -> None:
     if bool((rare := starts < _LEAST_START).any()):
         row = int(starts.argmin())
-        token = int(prompt.logits[row].argmax())
+        token = int(root.logits[row].argmax())
         text = vocabulary.pieces.get(token, "0")
         skip = "" if any(c in "+-.0123456789" for c in text) else f", or pass prefix_ids=[{token}] ({text!r})"
         warnings.warn(
@@ -283,7 +249,7 @@ def _warn_of_starts(prompt: Prompt, vocabulary: NumberVocabulary, starts: Tensor
             f"probability {float(starts[row]):.2g} after prompt {row}, where token {token} is likeliest): "
             f"end the prompt where the number begins, such as with the first words of the answer{skip}",
             UnlikelyNumber,
-            stacklevel=5,
+            stacklevel=4,
         )
 
 
