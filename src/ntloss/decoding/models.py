@@ -244,7 +244,7 @@ def _float32_logits(head: nn.Module) -> Iterator[None]:
 def _innermost(model: Any) -> Any:
     """Return the model of transformers inside PEFT, `torch.compile` and data parallelism."""
     outer = model
-    while isinstance(model, nn.Module):
+    while hasattr(model, "children"):
         children = list(model.children())
         if hasattr(model, "get_base_model"):
             if any(config.is_prompt_learning for config in getattr(model, "peft_config", {}).values()):

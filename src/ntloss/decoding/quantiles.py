@@ -154,19 +154,20 @@ def number_quantiles(
     walk = any_length.walk if numbers.digits is None else fixed_width.walk
     parts = [
         walk(root, vocabulary, numbers, rows.to(device) // len(points), points[rows % len(points)].to(device))
-        for rows in torch.arange(len(root.logits) * len(points)).split(rows_per_pass)
+        for rows in torch.split(torch.arange(len(root.logits) * len(points)), rows_per_pass)
     ]
     columns = [torch.cat(column).reshape(-1, len(points)) for column in zip(*parts, strict=True)]
     if numbers.digits is None:
-        found = _of_sample(*columns, levels.to(device), shifts.to(device))
+        found = _of_sample(columns, levels.to(device), shifts.to(device))
     else:
-        found = _of_walks(*columns, levels, walks)
+        found = _of_walks(columns, levels, walks)
     _warn_of_starts(root, vocabulary, found["starts"])
     return NumberQuantiles(tuple(quantiles), **found, passes=root.model.passes, rows=root.model.rows)
 
 
-def _of_walks(found: Tensor, starts: Tensor, ends: Tensor, levels: Tensor, walks: int) -> dict[str, Tensor]:
+def _of_walks(walked: list[Tensor], levels: Tensor, walks: int) -> dict[str, Tensor]:
     """Return all fields of the result but the levels and counts, for a fixed width."""
+    found, starts, ends = walked
     columns = [0 if q == 0.5 else 1 + int((levels[:i] != 0.5).sum()) for i, q in enumerate(levels.tolist())]
     values, means = found[:, columns], found[:, found.shape[-1] - walks :]
     starts, ends = starts[:, 0], ends[:, 0]
@@ -183,10 +184,9 @@ def _of_walks(found: Tensor, starts: Tensor, ends: Tensor, levels: Tensor, walks
     return {**bounds, "mean": means.mean(-1), "mean_error": error, "starts": starts, "ends": ends}
 
 
-def _of_sample(
-    found: Tensor, weights: Tensor, cut_off: Tensor, levels: Tensor, shifts: Tensor
-) -> dict[str, Tensor]:
+def _of_sample(sample: list[Tensor], levels: Tensor, shifts: Tensor) -> dict[str, Tensor]:
     """Return all fields of the result but the levels and counts, for numbers of any length."""
+    found, weights, cut_off = sample
     if bool((cut := (weights * cut_off).sum(-1) / weights.sum(-1)).gt(_MOST_CUT_OFF).any()):
         warnings.warn(
             f"for {int((cut > _MOST_CUT_OFF).sum())} of {len(cut)} prompts, a comma and thousands follow the "
