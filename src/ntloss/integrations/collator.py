@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 NUMBER_WEIGHTS = "number_weights"
+_FIRST_CODE = 1 << 40  # no token of a vocabulary, so that no collator takes a code for a special token
 
 
 class NumberWeightsCollator:
     """A collator around yours that adds the column `number_weights` to the batch.
 
-    It takes the column out of the rows, calls your collator, and pads the weights like the labels: on the
-    left or right, which is found by comparing the rows' tokens with the batch's. If your collator flattens
-    the rows into one, their weights are concatenated. If it adds or moves tokens or rows, let it make a
-    column `number_weights`, `[batch, seq]`, itself. The padding is 0; a row without weights among others that
-    have them gets 1. A batch without the column stays as it is. `make_trainer_number_aware` and
-    `make_sft_number_aware` wrap the trainer's collator in this one.
+    It takes the column out of the rows and calls your collator, a second time with the position of each token
+    in place of the labels, which tells where each weight belongs: padded, flattened into one row, truncated
+    or moved like the labels. Padding and tokens that your collator adds get 0; a row without weights among
+    others that have them gets 1. A batch without the column stays as it is. `make_trainer_number_aware` and
+    `make_sft_number_aware` wrap the trainer's collator in this one. If yours makes labels of its own, let it
+    also make a column `number_weights`, `[batch, seq]`.
 
     Args:
         collator: function of a list of rows, dicts, that returns a batch with `labels`, `[batch, seq]`. Its
@@ -29,7 +30,7 @@ class NumberWeightsCollator:
         TypeError: when called, a batch that is not a dict or, if there are weights, a row that is not one, or
             weights that are not numbers.
         ValueError: when called, weights whose length differs from that of the row's labels (or `input_ids`,
-            if it has no labels), negative or infinite weights, or a batch whose tokens are not the rows'.
+            if it has no labels), negative or infinite weights, or a batch whose labels are not the rows'.
 
     Example:
         >>> import torch
@@ -53,19 +54,26 @@ class NumberWeightsCollator:
 
     def __call__(self, rows: list[Any], *args: Any, **kwargs: Any) -> Any:
         """Return the collator's batch, with `number_weights` `[batch, seq]`, float32, if a row has them."""
-        is_weighted = any(isinstance(row, Mapping) and row.get(NUMBER_WEIGHTS) is not None for row in rows)
-        weights = [_weights_of(row, i) for i, row in enumerate(rows)] if is_weighted else []
-        rows = [_without_column(row) for row in rows]
-        batch = self.collator(rows, *args, **kwargs)
-        if not is_weighted:
-            return batch
+        if not any(isinstance(row, Mapping) and row.get(NUMBER_WEIGHTS) is not None for row in rows):
+            return self.collator([_without_column(row) for row in rows], *args, **kwargs)
+        weights, tokens = zip(*(_weights_of(row, i) for i, row in enumerate(rows)), strict=True)
+        coded, first = [], _FIRST_CODE
+        for row, own in zip(rows, tokens, strict=True):
+            name = "input_ids" if row.get("labels") is None else "labels"
+            codes = torch.arange(first, first := first + len(own))
+            like = codes if isinstance(row[name], Tensor) else codes.tolist()
+            coded.append({**_without_column(row), name: like})
+        with torch.random.fork_rng(devices=[]):  # the same random masks in both batches
+            codes = self.collator(coded, *args, **kwargs)
+        batch = self.collator([_without_column(row) for row in rows], *args, **kwargs)
         if not isinstance(batch, MutableMapping):
             raise TypeError(
                 f"the collator returned a {type(batch).__name__}: expected a dict with labels, to which "
                 "number_weights can be added"
             )
         if batch.get("labels") is not None:  # without them there is no loss to weigh
-            batch[NUMBER_WEIGHTS] = _pad(weights, rows, batch)
+            labels, codes = torch.as_tensor(batch["labels"]), torch.as_tensor(codes["labels"])
+            batch[NUMBER_WEIGHTS] = _aligned(torch.cat(weights), torch.cat(tokens), labels, codes)
         return batch
 
 
@@ -75,91 +83,49 @@ def _without_column(row: Any) -> Any:
     return {name: value for name, value in row.items() if name != NUMBER_WEIGHTS}
 
 
-def _tokens_of(row: Any, name: str) -> Tensor | None:
-    return None if row.get(name) is None else torch.as_tensor(row[name])
-
-
-def _weights_of(row: Any, i: int) -> Tensor:
+def _weights_of(row: Any, i: int) -> tuple[Tensor, Tensor]:
+    """Return the weights of a row, and the tokens that they belong to."""
+    where = f"row {i} of a batch with number_weights"
     if not isinstance(row, Mapping):
-        raise TypeError(f"row {i} of a batch with number_weights is a {type(row).__name__}: expected a dict")
-    own = _tokens_of(row, "labels")
-    own = _tokens_of(row, "input_ids") if own is None else own
+        raise TypeError(f"{where} is a {type(row).__name__}: expected a dict")
+    own = row.get("input_ids") if row.get("labels") is None else row["labels"]
     if own is None:
         raise ValueError(
-            f"row {i} of a batch with number_weights has neither labels nor input_ids, so its weights "
-            f"cannot be aligned; given {sorted(row)}. Tokenize before the collator, or let it make a column "
-            "number_weights, [batch, seq], itself."
+            f"{where} has neither labels nor input_ids, so its weights cannot be aligned; given "
+            f"{sorted(row)}. Tokenize before the collator, or let it make a column number_weights, [batch, "
+            "seq], itself."
         )
-    if row.get(NUMBER_WEIGHTS) is None:
-        return torch.ones(len(own))
+    own, given = torch.as_tensor(own), row.get(NUMBER_WEIGHTS)
+    if given is None:
+        return torch.ones(len(own)), own
+    where = f"row {i} of a batch has number_weights"
     try:
-        weights = torch.as_tensor(row[NUMBER_WEIGHTS], dtype=torch.float32)
+        weights = torch.as_tensor(given, dtype=torch.float32)
     except (TypeError, ValueError) as unreadable:
-        raise TypeError(
-            f"row {i} of a batch has number_weights {row[NUMBER_WEIGHTS]!r}: expected one number per label"
-        ) from unreadable
+        raise TypeError(f"{where} {given!r}: expected one number per label") from unreadable
     if weights.shape != own.shape:
         raise ValueError(
-            f"row {i} of a batch has number_weights of shape {list(weights.shape)}, but labels of shape "
-            f"{list(own.shape)}: expected one weight per label. Were the labels truncated, or special tokens "
-            "added, after the weights were made?"
+            f"{where} of shape {list(weights.shape)}, but labels of shape {list(own.shape)}: expected one "
+            "weight per label. Were the labels truncated, or special tokens added, after the weights were "
+            "made?"
         )
     fits = (weights >= 0) & (weights < torch.inf)  # NaN fails this, too
     if not fits.all():
+        raise ValueError(f"{where} with {weights[~fits][0].item()}: expected finite weights, 0 or more")
+    return weights, own
+
+
+def _aligned(weights: Tensor, tokens: Tensor, labels: Tensor, codes: Tensor) -> Tensor:
+    """Return the weight of each label, given the codes in its place; both sides have one entry a token."""
+    index = codes.to(torch.int64) - _FIRST_CODE
+    coded = (index >= 0) & (index < len(tokens))
+    index = torch.where(coded, index, 0)
+    fits = codes.shape == labels.shape and bool(coded.any())
+    # Masked labels, the rows' own, and what the collator adds to any batch.
+    if not fits or not ((labels < 0) | (coded & (tokens[index] == labels)) | (codes == labels)).all():
         raise ValueError(
-            f"row {i} of a batch has number_weights with {weights[~fits][0].item()}: expected finite "
-            "weights, 0 or more"
+            f"the collator's labels, of shape {list(labels.shape)}, are not those of its rows, so their "
+            "number_weights cannot be aligned: expected the rows' own tokens and padding. If your collator "
+            "makes other labels, let it make a column number_weights, [batch, seq], itself."
         )
-    return weights
-
-
-def _pad(weights: list[Tensor], rows: list[Any], batch: Any) -> Tensor:
-    labels = torch.as_tensor(batch["labels"])
-    beside = {name: [_tokens_of(row, name) for row in rows] for name in ("labels", "input_ids")}
-    if len(labels) == 1 and len(rows) > 1:  # flattened
-        weights = [torch.cat(weights)]
-        beside = {name: [_concatenated(tokens)] for name, tokens in beside.items()}
-    width, longest = labels.shape[-1], max(map(len, weights))
-    if len(labels) != len(weights) or longest > width:
-        raise ValueError(
-            f"the collator made labels of shape {list(labels.shape)} from {len(rows)} rows, the longest with "
-            f"{longest} number_weights: expected a row for each, or one for all, without truncation"
-        )
-
-    def own_place(left_padded: bool, length: int) -> slice:
-        start = width - length if left_padded else 0
-        return slice(start, start + length)
-
-    collated = {"input_ids": batch.get("input_ids"), "labels": labels}
-    collated = {name: torch.as_tensor(given) for name, given in collated.items() if given is not None}
-
-    def tokens_found(i: int, left_padded: bool) -> int:
-        """Count the row's tokens at its place in the inputs or, if these are an encoder's, in the labels."""
-        for name, tokens in collated.items():
-            own = beside[name][i]
-            # The inputs of an encoder are padded on the side of the labels, but to a length of their own.
-            if own is not None and len(own) == len(weights[i]) and tokens.shape == labels.shape:
-                return int((tokens[i, own_place(left_padded, len(own))] == own).sum())
-        return 0
-
-    found = {
-        left_padded: [tokens_found(i, left_padded) for i in range(len(weights))]
-        for left_padded in (False, True)
-    }
-    left_padded = sum(found[True]) > sum(found[False])
-    padded = torch.zeros(labels.shape)
-    for i, own_weights in enumerate(weights):
-        # Collators may mask a few tokens.
-        if 2 * found[left_padded][i] < len(own_weights):
-            raise ValueError(
-                f"the tokens of row {i} do not match those in the collator's batch, so its number_weights "
-                "cannot be aligned: expected the row's own tokens, padded on one side. If your collator adds "
-                "or moves tokens or rows, let it make a column number_weights, [batch, seq], itself."
-            )
-        padded[i, own_place(left_padded, len(own_weights))] = own_weights
-    return padded
-
-
-def _concatenated(tokens: list[Tensor | None]) -> Tensor | None:
-    present = [own for own in tokens if own is not None]
-    return torch.cat(present) if len(present) == len(tokens) else None
+    return torch.where(coded, weights[index], 0)

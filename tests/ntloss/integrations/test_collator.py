@@ -77,7 +77,9 @@ def test_packed_sequences_keep_their_weights() -> None:
     lists = [{name: row[name].tolist() for name in ("input_ids", "labels", "number_weights")} for row in rows]
     packed = NumberWeightsCollator(DataCollatorWithFlattening())(lists)
     assert packed["labels"].shape == packed["number_weights"].shape == (1, 4 * LENGTH)
-    assert_identical(packed["number_weights"][0], torch.cat([row["number_weights"] for row in rows]))
+    counted = packed["labels"][0] != -100
+    weights = torch.cat([row["number_weights"] for row in rows])
+    assert_identical(packed["number_weights"][0][counted], weights[counted])
     expected = expected_terms(model, packed)
     make_number_aware(model, DIGITS)
     assert_close(model(**packed).loss, expected.loss)
@@ -384,14 +386,6 @@ def test_weights_that_do_not_fit_a_row_are_errors(row: dict[str, Any], message: 
         collator([UNEVEN[0], {**UNEVEN[1], **row}])
 
 
-def test_collators_that_drop_rows_or_tokens_are_errors() -> None:
-    for labels in (torch.tensor([[7, 3]]), torch.tensor([[7, 3], [7, 3]]), torch.ones(2, 5)):
-        with pytest.raises(ValueError, match=r"made labels of shape .* from 3 rows, the longest with"):
-            NumberWeightsCollator(lambda rows, labels=labels: {"labels": labels})(UNEVEN)
-    with pytest.raises(TypeError, match="returned a tuple: expected a dict with labels"):
-        NumberWeightsCollator(lambda rows: (1, 2))(UNEVEN)
-
-
 def with_a_first_token(rows: list[dict[str, Any]]) -> dict[str, Any]:
     pad = DataCollatorForSeq2Seq(Tokenizer("right"))
     return pad([{name: [1, *tokens] for name, tokens in row.items()} for row in rows])
@@ -401,14 +395,43 @@ def longest_first(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return DataCollatorForSeq2Seq(Tokenizer("right"))(sorted(rows, key=lambda row: -len(row["labels"])))
 
 
-@pytest.mark.parametrize("collate", [with_a_first_token, longest_first])
-def test_collators_that_add_or_move_tokens_are_errors(collate: Any) -> None:
+def truncated(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return DataCollatorForSeq2Seq(Tokenizer("right"))(
+        [{name: tokens[-2:] for name, tokens in row.items()} for row in rows]
+    )
+
+
+def randomly_masked(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    batch = DataCollatorForSeq2Seq(Tokenizer("right"))(rows)
+    masked = torch.rand(batch["labels"].shape) < 0.5
+    return {**batch, "labels": batch["labels"].masked_fill(masked, -100)}
+
+
+@pytest.mark.parametrize("collate", [with_a_first_token, longest_first, truncated, randomly_masked])
+def test_weights_follow_tokens_that_the_collator_adds_moves_drops_or_masks(collate: Any) -> None:
     rows = [
         {"input_ids": [5, 6], "labels": [-100, 6], "number_weights": [2, 3]},
-        {"input_ids": [7, 3, 2], "labels": [-100, 3, 2], "number_weights": [1, 0, 1]},
+        {"input_ids": [7, 3, 2], "labels": [-100, 8, 9], "number_weights": [1, 4, 5]},
     ]
-    with pytest.raises(ValueError, match="the tokens of row 0 do not match those in the collator's batch"):
-        NumberWeightsCollator(collate)(rows)
+    for _ in range(5):
+        batch = NumberWeightsCollator(collate)(rows)
+        counted = batch["labels"] > 1
+        weight_of = {6: 3, 8: 4, 9: 5}
+        expected = [weight_of[token] for token in batch["labels"][counted].tolist()]
+        assert batch["number_weights"][counted].tolist() == expected
+        assert not batch["number_weights"][batch["labels"] == 1].any()
+
+
+def test_collators_that_make_labels_of_their_own_are_errors() -> None:
+    def changed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = DataCollatorForSeq2Seq(Tokenizer("right"))(rows)
+        return {**batch, "labels": torch.where(batch["labels"] == 3, 5, batch["labels"])}
+
+    for collate in (changed, lambda rows: {"labels": torch.tensor([[7, 3]])}):
+        with pytest.raises(ValueError, match=r"labels, of shape .*, are not those of its rows"):
+            NumberWeightsCollator(collate)(UNEVEN)
+    with pytest.raises(TypeError, match="returned a tuple: expected a dict with labels"):
+        NumberWeightsCollator(lambda rows: (1, 2))(UNEVEN)
 
 
 @pytest.mark.parametrize(
