@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import TrainerCallback
 
 from ntloss import LossTerms
 from ntloss.engine.targets import shift_left
 from ntloss.integrations.outputs import Loss
 from ntloss.integrations.transformers import handle_of
-from ntloss.integrations.transformers.evaluation import TermSums, without_repeated_rows
-from ntloss.integrations.transformers.trainer import check_is_trainer
+from ntloss.integrations.transformers.trainer import (
+    TermSums,
+    check_is_trainer,
+    listen,
+    without_repeated_rows,
+)
 from ntloss.metrics import TokenMetrics
 from ntloss.numbers.spans import find_numbers, token_kinds
 
@@ -86,7 +89,7 @@ class NumberMetricsCallback(TrainerCallback):
         self._trainer: Any = None
         self._windows: dict[bool, _Window] = {}
         self._measures = True
-        self._hooks: list[tuple[Loss, bool, Any]] = []  # loss, its own return_terms, hook
+        self._stops: list[Callable[[], None]] = []
 
     def attach(self, trainer: Any) -> NumberMetricsCallback:
         """Add the callback to a Trainer, before its trackers, so that they see the metrics.
@@ -104,11 +107,17 @@ class NumberMetricsCallback(TrainerCallback):
         check_is_trainer(trainer)
         if self._trainer is not None:
             raise ValueError("attached already: expected one callback per trainer")
-        losses = _losses_of(trainer) if self.loss is None else (self.loss,)
+        handle = handle_of(trainer.model)
+        if self.loss is None and handle is None:
+            raise ValueError(
+                "the trainer has no number-aware loss to listen to: call make_trainer_number_aware(trainer) "
+                "first, with weight=0 for a baseline; or NumberMetricsCallback(loss), if your trainer calls "
+                "a loss itself"
+            )
+        losses = (self.loss,) if self.loss is not None else handle.losses  # type: ignore[union-attr]
         self._trainer = trainer
         self._windows = {training: _Window(losses[0], self.places) for training in (True, False)}
-        for loss in losses:
-            self._listen_to(loss)
+        self._stops = [listen(loss, self._see) for loss in losses]
         trainer.callback_handler.callbacks.insert(0, self)
         return self
 
@@ -121,25 +130,9 @@ class NumberMetricsCallback(TrainerCallback):
         if self._trainer is None:
             raise ValueError("not attached to a trainer: there is nothing to detach from")
         self._trainer.callback_handler.remove_callback(self)
-        for loss, had_terms, hook in self._hooks:
-            hook.remove()
-            loss.return_terms = had_terms
-        self._hooks, self._trainer = [], None
-
-    def _listen_to(self, loss: Loss) -> None:
-        signature = inspect.signature(loss.forward)
-        had_terms = loss.return_terms
-        loss.return_terms = True
-
-        @torch.compiler.disable  # type: ignore[untyped-decorator]
-        def listen(module: Loss, args: Any, kwargs: Any, output: LossTerms) -> Any:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            with torch.no_grad():
-                self._see(module, dict(bound.arguments), output)
-            return output if had_terms else output.loss
-
-        self._hooks.append((loss, had_terms, loss.register_forward_hook(listen, with_kwargs=True)))
+        for stop in self._stops:
+            stop()
+        self._trainer = None
 
     def _see(self, loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
         training = bool(self._trainer.model.training)
@@ -163,13 +156,11 @@ class NumberMetricsCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Add the metrics to a log entry; a ValueError if the callback is not attached."""
         logs: dict[str, Any] = kwargs["logs"]
-        self._check_attached()
-        evaluations = [name for name in logs if name.endswith("_runtime") and name != "train_runtime"]
+        runtimes = [name for name in logs if name.endswith("_runtime") and name != "train_runtime"]
         if "loss" in logs:
-            metrics = self._windows[True].pop()
-        elif evaluations:
-            prefix = evaluations[0].removesuffix("runtime")
-            metrics = {prefix + name: value for name, value in self._windows[False].pop().items()}
+            metrics = self._pop("", True)
+        elif runtimes:
+            metrics = self._pop(runtimes[0].removesuffix("runtime"), False)
         else:
             return
         logs.update(metrics)
@@ -177,17 +168,16 @@ class NumberMetricsCallback(TrainerCallback):
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
         """Add the metrics to those that `trainer.predict` returns; a ValueError if not attached."""
-        self._check_attached()
         runtime = next(name for name in metrics if name.endswith("_runtime"))
-        measured = self._windows[False].pop()
-        metrics.update({runtime.removesuffix("runtime") + name: value for name, value in measured.items()})
+        metrics.update(self._pop(runtime.removesuffix("runtime"), False))
 
-    def _check_attached(self) -> None:
+    def _pop(self, prefix: str, training: bool) -> dict[str, float]:
         if self._trainer is None:
             raise ValueError(
                 "NumberMetricsCallback was added with callbacks=[...] or add_callback, after the trackers: "
                 "expected NumberMetricsCallback().attach(trainer)"
             )
+        return {prefix + name: value for name, value in self._windows[training].pop().items()}
 
 
 class _Window:
@@ -206,25 +196,19 @@ class _Window:
         is_sharded = any(hasattr(tensor, "device_mesh") for tensor in inputs.values())
         if is_sharded or width != loss.vocabulary.vocab_size:
             return
-        columns = [None if column is None else column.reshape(-1) for column in self._targets(loss, inputs)]
+        labels, ignored = inputs["labels"], loss.ignore_index
+        self.kinds = self.kinds.to(labels.device)
+        places = find_numbers(labels, self.kinds, inputs["sequence_ids"], True, ignored).place
+        labels, shifted = shift_left(labels, places, ignored) if loss.shift else (labels, places)
+        columns: list[Any] = [labels, shifted] if self.tokens.places else [labels]
         states = states.reshape(-1, states.shape[-1])
         for start in range(0, len(states), _ROWS):
             rows = slice(start, start + _ROWS)
             logits = states[rows]
             if is_linear:
                 logits = torch.nn.functional.linear(logits, inputs["lm_head_weight"], inputs["bias"])
-            labels, places = (None if column is None else column[rows] for column in columns)
-            assert labels is not None
-            self.tokens.update(loss.transform.apply(logits.float()), labels, places)
-
-    def _targets(self, loss: Loss, inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-        labels, ignored = inputs["labels"], loss.ignore_index
-        places = None
-        if self.tokens.places:
-            self.kinds = self.kinds.to(labels.device)
-            spans = find_numbers(labels, self.kinds, inputs["sequence_ids"], True, ignored)
-            places = spans.place
-        return shift_left(labels, places, ignored) if loss.shift else (labels, places)
+            beside = (column.reshape(-1)[rows] for column in columns)
+            self.tokens.update(loss.transform.apply(logits.float()), *beside)
 
     def reset(self) -> None:
         """Discard all metrics."""
@@ -243,12 +227,3 @@ class _Window:
         for place, row in tokens.compute_by_place().items():
             metrics[f"number_error_place_{place}"] = row["expected_absolute_error"]
         return {name: value for name, value in metrics.items() if not math.isnan(value)}
-
-
-def _losses_of(trainer: Any) -> tuple[Loss, ...]:
-    if (handle := handle_of(trainer.model)) is not None:
-        return handle.losses
-    raise ValueError(
-        "the trainer has no number-aware loss to listen to: call make_trainer_number_aware(trainer) first, "
-        "with weight=0 for a baseline; or NumberMetricsCallback(loss), if your trainer calls a loss itself"
-    )

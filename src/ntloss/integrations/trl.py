@@ -16,10 +16,9 @@ from torch import Tensor
 from trl.trainer.sft_trainer import SFTTrainer
 
 from ntloss import NumberVocabulary
-from ntloss.criteria import Criterion
 from ntloss.engine.linear import rows_for
 from ntloss.integrations.transformers.head import HeadTensors
-from ntloss.integrations.transformers.model import NumberAwareModel
+from ntloss.integrations.transformers.model import NumberAwareModel, make_number_aware
 from ntloss.integrations.transformers.trainer import check_uses_model_loss, extend, tokenizer_of
 
 if not hasattr(trl.trainer.utils, "FusedCausalLMOutput"):
@@ -29,17 +28,15 @@ if not hasattr(trl.trainer.utils, "FusedCausalLMOutput"):
     )
 
 
-class _SFTModel(NumberAwareModel):
-    """A number-aware model that answers an `SFTTrainer`."""
+class _FusedHead:
+    """Answers an `SFTTrainer`, which asks for log-probabilities of the labels."""
 
-    metrics = True
-    takes_count = False  # an SFTTrainer divides by its count itself
+    def __init__(self, handle: NumberAwareModel, metrics: bool) -> None:
+        self.handle, self.metrics = handle, metrics
 
-    def forward(self, **kwargs: Any) -> Any:
-        """Run the model's forward, or return what the trainer computes its loss from."""
-        if not (self.active and kwargs.pop("fused_lm_head", False)):
-            return super().forward(**kwargs)
-        outputs, loss = self.compute(kwargs, from_hidden=True)
+    def __call__(self, kwargs: dict[str, Any]) -> Any:
+        """Call the model, and return what the trainer computes its loss from."""
+        outputs, loss = self.handle.compute(kwargs, from_hidden=True)
         # The trainer sums these log-probabilities, changes the sign, and divides by its count of labels.
         return trl.trainer.utils.FusedCausalLMOutput(
             loss=outputs["loss"],
@@ -50,40 +47,27 @@ class _SFTModel(NumberAwareModel):
             aux_loss=outputs.get("aux_loss"),
         )
 
-    def _compute_of_hidden(self, tensors: HeadTensors) -> None:
-        super()._compute_of_hidden(tensors)
-        assert self._inputs is not None
-        labels = self._inputs["labels"]
-        self._mask = labels != self.loss.ignore_index
-        if self.metrics:
-            self._entropy, self._is_top1 = self._measure(tensors, labels)
-        else:
-            self._entropy = self._is_top1 = torch.full((), torch.nan)
-
     @torch.no_grad()
-    def _measure(self, tensors: HeadTensors, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def measure(self, tensors: HeadTensors, labels: Tensor) -> None:
         """Sum the entropies, and count the labels that are the most likely token."""
-        kept = labels.reshape(-1).to(tensors.hidden_states.device) != self.loss.ignore_index
-        hidden = tensors.hidden_states.reshape(-1, tensors.hidden_states.shape[-1])[kept]
-        labels = labels.reshape(-1).to(hidden.device)[kept]
+        loss_fn = self.handle.loss
+        self._mask = labels != loss_fn.ignore_index
+        hidden = tensors.hidden_states.reshape(-1, tensors.hidden_states.shape[-1])
+        self._entropy, self._is_top1 = hidden.new_full((2,), 0 if self.metrics else torch.nan).float()
+        kept = self._mask.reshape(-1).to(hidden.device) & self.metrics
+        hidden, labels = hidden[kept], labels.reshape(-1).to(hidden.device)[kept]
         rows = rows_for(len(hidden), len(tensors.lm_head_weight), hidden.device)
-        entropy = torch.zeros((), device=hidden.device)
-        is_top1 = torch.zeros((), device=hidden.device)
         for start in range(0, len(hidden), rows):
             logits = F.linear(hidden[start : start + rows], tensors.lm_head_weight, tensors.bias).float()
-            log_probs = self.loss.transform.apply(logits).log_softmax(-1)
-            entropy -= torch.where(log_probs > -torch.inf, log_probs.exp() * log_probs, 0).sum()
-            is_top1 += (log_probs.argmax(-1) == labels[start : start + rows]).sum()
-        return entropy, is_top1
+            log_probs = loss_fn.transform.apply(logits).log_softmax(-1)
+            self._entropy -= torch.where(log_probs > -torch.inf, log_probs.exp() * log_probs, 0).sum()
+            self._is_top1 += (log_probs.argmax(-1) == labels[start : start + rows]).sum()
 
 
 def make_sft_number_aware(
     trainer: Any,
     numbers: NumberVocabulary | Any | None = None,
-    criterion: Criterion | None = None,
-    weight: float | Tensor | None = None,
-    reweigh: bool = False,
-    *,
+    *args: Any,
     metrics: bool = True,
     **options: Any,
 ) -> NumberAwareModel:
@@ -95,10 +79,9 @@ def make_sft_number_aware(
     Args:
         trainer: an `SFTTrainer` with the default `loss_type`, before `train()`.
         numbers: the tokenizer or `NumberVocabulary`. Default: `trainer.processing_class`.
-        criterion, weight, reweigh: see `NTLCrossEntropyLoss`.
         metrics: also compute the entropy and token accuracy that the trainer logs, at the cost of one more
             matrix product with the head. Default: True; with False they are logged as NaN.
-        options: passed to `ntloss.integrations.transformers.make_number_aware`.
+        args, options: passed to `make_number_aware`: criterion, weight, ...
 
     Returns:
         The handle: its `loss`, and `undo`, which restores the trainer's own loss.
@@ -120,7 +103,7 @@ def make_sft_number_aware(
     if "chunked" in options:
         raise TypeError("chunked: the loss of an SFTTrainer is always computed from hidden states: omit it")
     tokenizer = tokenizer_of(trainer, numbers)
-    handle = _SFTModel(trainer.model, tokenizer, criterion, weight, reweigh, chunked=True, **options)
-    handle.metrics = metrics
+    handle = make_number_aware(trainer.model, tokenizer, *args, chunked=True, **options)
+    handle.fused = _FusedHead(handle, metrics)
     extend(trainer)
     return handle

@@ -211,11 +211,26 @@ def test_a_second_trainer_of_the_same_model_is_number_aware(undone: str, tmp_pat
     assert_close(found, expected, HALF_PRECISION)
 
 
-def test_make_number_aware_is_an_error_for_an_sft_trainer(tmp_path: Path) -> None:
-    trainer = sft(tmp_path)
-    make_number_aware(trainer.model, tiny_tokenizers.llama_like())
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("adapter", ["none", "attention alone"])
+@pytest.mark.parametrize("when", ["before the trainer", "after it"])
+def test_make_number_aware_is_an_error_for_an_sft_trainer(
+    when: str, adapter: str, bf16: bool, tmp_path: Path
+) -> None:
+    model = cases.llama(vocab_size=VOCAB)
+    config = peft_config_of(adapter)
+    if when == "before the trainer":
+        handle = make_number_aware(model, tiny_tokenizers.llama_like())
+        trainer = sft(tmp_path, model=model, peft_config=config, bf16=bf16, max_steps=1)
+    else:
+        trainer = sft(tmp_path, model=model, peft_config=config, bf16=bf16, max_steps=1)
+        handle = make_number_aware(model, tiny_tokenizers.llama_like())
     with pytest.raises(ValueError, match=r"call handle.undo\(\), and then .*make_sft_number_aware"):
         trainer.train()
+    handle.undo()
+    handle = make_sft_number_aware(trainer)
+    trainer.train()
+    assert handle.terms.ntl > 0
 
 
 def test_a_number_aware_model_in_an_sft_trainer_is_an_error(tmp_path: Path) -> None:

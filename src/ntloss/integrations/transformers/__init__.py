@@ -8,11 +8,9 @@ from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, 
 from ntloss.integrations.transformers.trainer import WeightScheduleCallback, make_trainer_number_aware
 
 __all__ = [
-    # the model's own loss
     "make_number_aware",
     "NumberAwareModel",
     "handle_of",
-    # a Trainer, in one line
     "make_trainer_number_aware",
     "WeightScheduleCallback",
 ]

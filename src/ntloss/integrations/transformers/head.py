@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +16,8 @@ from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 _PROBE = 50.0
 # Embeddings are padded for speed and for future tokens, by less than this.
 _PADDING_SHARE, _PADDING_TOKENS = 1.1, 1024
+_SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+_SCALES = ("logit_scale", "output_multiplier", "lm_head_multiplier")
 
 
 class HeadTensors(NamedTuple):
@@ -31,12 +35,7 @@ class HeadTensors(NamedTuple):
 
 
 def find_head(model: Any) -> nn.Module:
-    """Return the module that computes a model's logits.
-
-    Raises:
-        TypeError: not a transformers model.
-        ValueError: the model has no linear head.
-    """
+    """Return the linear module that computes a model's logits, or raise a TypeError or ValueError."""
     if not hasattr(model, "get_output_embeddings"):
         raise TypeError(f"expected a transformers model, given {type(model).__name__}")
     head: nn.Module | None = model.get_output_embeddings()
@@ -51,20 +50,16 @@ def find_head(model: Any) -> nn.Module:
 
 
 def vocabulary_for(numbers: NumberVocabulary | Any, head: nn.Module) -> NumberVocabulary:
-    """Return the number tokens for the logits of a head, given these tokens or a tokenizer.
-
-    Raises:
-        ValueError: the tokenizer or vocabulary belongs to another model.
-    """
+    """Return the number tokens for a head, or raise a ValueError if they belong to another model."""
     # Sharded by DeepSpeed, the weight itself is an empty tensor.
     weight: Any = head.weight
     rows = int(getattr(weight, "ds_shape", weight.shape)[0])
+    again = f"NumberVocabulary.from_tokenizer(tokenizer, vocab_size={rows})"
     if isinstance(numbers, NumberVocabulary):
         if numbers.vocab_size != rows:
             raise ValueError(
                 f"the vocabulary has {numbers.vocab_size:,} tokens, the model's head {rows:,} rows: does it "
-                "belong to another model? If the model's embeddings are padded: "
-                f"NumberVocabulary.from_tokenizer(tokenizer, vocab_size={rows})."
+                f"belong to another model? If the model's embeddings are padded: {again}."
             )
         return numbers
     if not hasattr(numbers, "get_vocab"):
@@ -79,8 +74,7 @@ def vocabulary_for(numbers: NumberVocabulary | Any, head: nn.Module) -> NumberVo
     if rows > _PADDING_SHARE * len(ids) + _PADDING_TOKENS:
         raise ValueError(
             f"the tokenizer has {len(ids):,} tokens, the model's head {rows:,} rows, far more than padding: "
-            "expected the model's own tokenizer. If it is the right one: NumberVocabulary.from_tokenizer("
-            f"tokenizer, vocab_size={rows})."
+            f"expected the model's own tokenizer. If it is the right one: {again}."
         )
     return NumberVocabulary.from_tokenizer(numbers, vocab_size=rows)
 
@@ -88,49 +82,43 @@ def vocabulary_for(numbers: NumberVocabulary | Any, head: nn.Module) -> NumberVo
 def logit_transform(config: Any) -> dict[str, float]:
     """Return the transform of a model's logits, as options of `NTLLinearCrossEntropyLoss`."""
     config = config.get_text_config(decoder=True)
-    options: dict[str, float] = {}
-    # Gemma models, RecurrentGemma, xLSTM.
-    for name in ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap"):
-        if getattr(config, name, None) is not None:
-            options["softcap"] = float(getattr(config, name))
-    for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"):
-        if isinstance(getattr(config, name, None), (int, float)):
-            options.setdefault("logit_scale", float(getattr(config, name)))
+    caps = [cap for name in _SOFT_CAPS if (cap := getattr(config, name, None)) is not None]
+    scales = [scale for name in _SCALES if isinstance(scale := getattr(config, name, None), int | float)]
     scaling = getattr(config, "logits_scaling", None)
     if scaling is not None and config.model_type != "minicpm3":  # which scales the hidden states instead
         # Granite models divide by it, HyperCLOVA X multiplies.
-        multiplies = config.model_type.startswith("hyperclovax")
-        options.setdefault("logit_scale", float(scaling) if multiplies else 1 / scaling)
-    return options
+        scales.append(scaling if config.model_type.startswith("hyperclovax") else 1 / scaling)
+    found = {"softcap": caps[-1:], "logit_scale": scales[:1]}
+    return {name: float(*values) for name, values in found.items() if values}
 
 
 def head_tensors(head: nn.Module, hidden: Tensor) -> HeadTensors:
-    """Return the tensors of a head, differentiable in the weights that an adapter trains.
+    """Return the tensors of a linear layer or PEFT's wrapper of one, differentiable in the adapter's weights.
 
     LoRA's product is not formed: its low-rank activations are appended to the hidden states, and its second
-    matrix to the weight. So the adapter's dropout and scaling apply unchanged.
-
-    Args:
-        head: a linear layer, or PEFT's wrapper of one.
-        hidden: `[..., hidden]`, its input.
-
-    Returns:
-        The tensors.
-
-    Raises:
-        ValueError: not a linear layer, or an adapter other than LoRA, `trainable_token_indices` and
-            `modules_to_save`.
+    matrix to the weight. So the adapter's dropout and scaling apply unchanged. Raise a ValueError for another
+    layer, or an adapter other than LoRA, `trainable_token_indices` and `modules_to_save`.
     """
     layer: Any = head
     if hasattr(layer, "token_adapter"):
-        return _with_tokens(layer.token_adapter, hidden)
+        adapter = layer.token_adapter
+        tensors = head_tensors(adapter.base_layer, hidden)
+        if adapter.disable_adapters or adapter.merged or not adapter.active_adapters:
+            return tensors
+        # PEFT ignores a bias here.
+        return HeadTensors(tensors.hidden_states, adapter.get_merged_weights(adapter.active_adapters), None)
     if hasattr(layer, "modules_to_save"):
         active = [name for name in layer.active_adapters if name in layer.modules_to_save]
-        if layer.disable_adapters or not active:
-            return head_tensors(layer.original_module, hidden)
-        return head_tensors(layer.modules_to_save[active[0]], hidden)
+        is_stock = layer.disable_adapters or not active
+        return head_tensors(layer.original_module if is_stock else layer.modules_to_save[active[0]], hidden)
     if not hasattr(layer, "base_layer"):
-        return _of_linear(layer, hidden)
+        if not hasattr(layer, "bias"):  # an embedding, whose weight the model multiplies with
+            raise ValueError(
+                f"the head is not a linear layer but {type(layer).__name__}, which the model does not call "
+                "to compute logits. Use chunked=False, which computes the logits."
+            )
+        # With a model spread over several devices, the head may be on another one.
+        return HeadTensors(hidden.to(layer.weight.device), layer.weight, layer.bias)
     if layer.disable_adapters or layer.merged:
         return head_tensors(layer.base_layer, hidden)
     active = [name for name in layer.active_adapters if name in getattr(layer, "lora_A", {})]
@@ -140,66 +128,66 @@ def head_tensors(head: nn.Module, hidden: Tensor) -> HeadTensors:
             "has no separate low-rank weights: expected plain LoRA (no variant such as DoRA), "
             "modules_to_save or trainable_token_indices. Use chunked=False, which computes the logits."
         )
-    tensors = head_tensors(layer.base_layer, hidden)
+    states, weight, bias = head_tensors(layer.base_layer, hidden)
     for name in active:
-        tensors = _with_lora(layer, name, hidden, tensors)
-    return tensors
+        down, up, scaling = layer.lora_A[name], layer.lora_B[name], layer.scaling[name]
+        low_rank = down(layer.lora_dropout[name](hidden.to(down.weight))) * scaling
+        states = torch.cat([states, low_rank.to(states)], -1)
+        weight = torch.cat([weight, up.weight.to(weight.dtype)], -1)
+        if up.bias is not None:
+            further = (up.bias * scaling).to(weight.dtype)
+            bias = further if bias is None else bias + further
+    return HeadTensors(states, weight, bias)
 
 
-def _of_linear(layer: Any, hidden: Tensor) -> HeadTensors:
-    if not hasattr(layer, "bias"):  # an embedding, whose weight the model multiplies with
-        raise ValueError(
-            f"the head is not a linear layer but {type(layer).__name__}, which the model does not call to "
-            "compute logits. Use chunked=False, which computes the logits."
-        )
-    # With a model spread over several devices, the head may be on another one.
-    return HeadTensors(hidden.to(layer.weight.device), layer.weight, layer.bias)
+@contextmanager
+def loss_in_head(
+    model: Any, compute: Callable[[HeadTensors], None], probe: bool = False
+) -> Iterator[list[Tensor]]:
+    """Let a model's head compute a loss in place of the logits, at its first call.
 
-
-def _with_tokens(adapter: Any, hidden: Tensor) -> HeadTensors:
-    tensors = head_tensors(adapter.base_layer, hidden)
-    if adapter.disable_adapters or adapter.merged or not adapter.active_adapters:
-        return tensors
-    # PEFT ignores a bias here.
-    return HeadTensors(tensors.hidden_states, adapter.get_merged_weights(adapter.active_adapters), None)
-
-
-def _with_lora(layer: Any, name: str, hidden: Tensor, tensors: HeadTensors) -> HeadTensors:
-    down, up, scaling = layer.lora_A[name], layer.lora_B[name], layer.scaling[name]
-    inputs = layer.lora_dropout[name](hidden.to(down.weight))
-    low_rank = (down(inputs) * scaling).to(tensors.hidden_states)
-    dtype = tensors.lm_head_weight.dtype
-    bias = tensors.bias
-    if up.bias is not None:
-        further = (up.bias * scaling).to(dtype)
-        bias = further if bias is None else bias + further
-    return HeadTensors(
-        torch.cat([tensors.hidden_states, low_rank], -1),
-        torch.cat([tensors.lm_head_weight, up.weight.to(dtype)], -1),
-        bias,
-    )
-
-
-def probe_of(head_forward: Any, hidden: Tensor) -> Tensor:
-    """Return the first position of each row, `[..., 1, hidden]`.
-
-    They are scaled so that their largest logit is 50, where a soft cap has an effect.
+    The head's weight is read in its forward, the only place where sharded weights are gathered. The model
+    receives empty logits, so its later operations cost nothing; with `probe`, it receives those of a probe,
+    which show how it transforms them, and which the context appends to its list, with the model's final bias.
     """
-    probe = hidden[..., :1, :].detach()
-    logits = head_forward(probe).abs()
-    largest = float(torch.where(logits.isfinite(), logits, 0).max())  # a bias of -inf may disable tokens
-    return probe * (_PROBE / largest) if largest > 0 else probe
+    head = find_head(model)  # an adapter may have wrapped it since the last call
+    own_forward, replaced = head.forward, vars(head).get("forward")
+    computed, probed = list[bool](), list[Tensor]()
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # the linear loss cannot be traced
+    def forward(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if computed:
+            return own_forward(hidden, *args, **kwargs)
+        computed.append(True)
+        tensors = head_tensors(head, hidden)
+        final_bias = getattr(model, "final_logits_bias", None)  # of BART and similar models
+        if final_bias is not None:
+            final_bias = final_bias.reshape(-1).to(hidden)
+            bias = final_bias if tensors.bias is None else tensors.bias + final_bias
+            tensors = tensors._replace(bias=bias)
+        compute(tensors)
+        with torch.no_grad():
+            if not probe:
+                return own_forward(hidden[..., :0, :])
+            # The first position of each row, scaled so that a soft cap has an effect.
+            first = hidden[..., :1, :].detach()
+            logits = own_forward(first).abs()
+            largest = float(torch.where(logits.isfinite(), logits, 0).max())  # a bias of -inf disables tokens
+            logits = own_forward(first * (_PROBE / largest) if largest > 0 else first)
+            probed.append(logits if final_bias is None else logits + final_bias)
+            return logits
+
+    head.forward = forward
+    try:
+        yield probed
+    finally:
+        del head.forward
+        if replaced is not None:
+            head.forward = replaced
 
 
 def check_transform(head_logits: Tensor, logits: Tensor, transform: Transform, model: str) -> None:
-    """Raise a ValueError unless a model transforms its head's logits as expected.
-
-    Args:
-        head_logits: `[..., vocab]`, of the head, with the model's final bias.
-        logits: `[..., vocab]`, the model's outputs.
-        transform: the expected transform.
-        model: name of the model, for the error.
-    """
+    """Raise a ValueError unless a model turns its head's logits `[..., vocab]` into others as expected."""
     expected = transform.apply(head_logits.float())
     if logits.shape != expected.shape:
         raise ValueError(

@@ -47,18 +47,10 @@ def _names_in_forward(model_class: type) -> set[str]:
 
 
 def without_labels(model: Any, names: tuple[str, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Replace the labels of a call by the decoder inputs that the model would derive from them.
+    """Replace the labels of a call by the decoder inputs that an inline model would derive from them.
 
-    Args:
-        model: a model that computes its loss inline.
-        names: parameters of its forward.
-        kwargs: arguments of the call.
-
-    Returns:
-        Arguments of a call that returns the same logits.
-
-    Raises:
-        ValueError: the call would add a router's loss, or the decoder inputs are unknown.
+    `names` are the parameters of its forward. Raise a ValueError if the call would add a router's loss, or
+    the decoder inputs are unknown.
     """
     labels = kwargs["labels"]
     kwargs = {name: value for name, value in kwargs.items() if name != "labels"}
@@ -75,16 +67,13 @@ def without_labels(model: Any, names: tuple[str, ...], kwargs: dict[str, Any]) -
     return kwargs
 
 
-def _decoder_inputs_of(model: Any, labels: Tensor) -> Tensor:
-    """Shift labels `[batch, seq]` to the right as an encoder-decoder does, or raise a ValueError."""
+def _decoder_inputs_of(model: Any, labels: Tensor) -> Any:
     for name in ("prepare_decoder_input_ids_from_labels", "_shift_right"):
         if hasattr(model, name):
-            made: Tensor = getattr(model, name)(labels)
-            return made
+            return getattr(model, name)(labels)
     for parent in type(model).__mro__:  # M2M100, Whisper, Blenderbot: a function of the module
         if shift := getattr(sys.modules.get(parent.__module__), "shift_tokens_right", None):
-            made = shift(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
-            return made
+            return shift(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
     raise ValueError(
         f"{type(model).__name__} has no prepare_decoder_input_ids_from_labels: expected 'decoder_input_ids' "
         "in the batch, besides the labels"
@@ -92,11 +81,7 @@ def _decoder_inputs_of(model: Any, labels: Tensor) -> Tensor:
 
 
 def shifts_labels(model: Any) -> bool:
-    """Whether a model's position i predicts label i + 1.
-
-    Raises:
-        ValueError: its class does not tell.
-    """
+    """Whether a model's position i predicts label i + 1; a ValueError if its class does not tell."""
     if model.config.is_encoder_decoder or getattr(model, "loss_type", None) == "ForMaskedLM":
         return False
     if not calls_loss_function(type(model)):

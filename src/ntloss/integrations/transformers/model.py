@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from typing import Any
+import sys
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -19,9 +20,9 @@ from ntloss.integrations.transformers.head import (
     check_transform,
     find_head,
     logit_transform,
+    loss_in_head,
     vocabulary_for,
 )
-from ntloss.integrations.transformers.head_hook import LossInHead
 from ntloss.integrations.transformers.introspection import (
     calls_loss_function,
     check_inline_loss,
@@ -35,10 +36,11 @@ _STATE = "_number_aware"
 _OPTIONS = {"mode", "normalize_by", "label_smoothing", "z_loss", "validate", "ignore_index"}
 _OPTIONS_OF_CHUNKS = {"chunk_size", "drop_ignored"}
 _OF_THE_LOSS = ("num_numbers_in_batch", NUMBER_WEIGHTS)  # what a stock model does not expect
+_FUSED = "fused_lm_head"  # with it, trainers of TRL ask for log-probabilities in place of logits
 
 
 class NumberAwareModel:
-    """A model whose own loss is number-aware; `make_number_aware` returns it, and has its arguments.
+    """A model whose own loss is number-aware; `make_number_aware` returns it.
 
     It replaces the model's `forward`, and the `loss_function` that this calls, if it does. `undo` restores
     them; as a context manager, the handle calls it at the end.
@@ -53,45 +55,15 @@ class NumberAwareModel:
         terms: `LossTerms` of the last batch, detached; None before the first. Under gradient accumulation,
             this micro-batch's share.
         num_items: the count that the last batch was called with, or None.
-        takes_count: whether a trainer has to pass its count to the model.
+        fused: answers a trainer of TRL, if `make_sft_number_aware` made the handle; else None.
     """
 
-    takes_count = True
+    fused: Any = None
 
-    def __init__(
-        self,
-        model: Any,
-        numbers: NumberVocabulary | Any,
-        criterion: Criterion | None = None,
-        weight: float | Tensor | None = None,
-        reweigh: bool = False,
-        *,
-        chunked: bool = False,
-        shift: bool | None = None,
-        **options: Any,
-    ) -> None:
-        self.model = model = without_wrappers(model)
-        head = find_head(model)
-        if handle_of(model) is not None:
-            raise ValueError(
-                f"this {type(model).__name__} is already number-aware: call undo() of its handle first. To "
-                "add two number terms, use the criterion WeightedSum."
-            )
-        if "_loss_function" in vars(model):
-            raise ValueError(
-                f"the loss_function of this {type(model).__name__} has been replaced, and your function "
-                "would be lost: use NTLCrossEntropyLoss in it, or restore the model's own"
-            )
-        _check_options(options, _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set()))
-        term = (vocabulary_for(numbers, head), criterion, weight, reweigh)
-        check_inline_loss(model)
-        shared = {name: value for name, value in options.items() if name in _OPTIONS}
-        self.losses: tuple[Loss, ...] = (NTLCrossEntropyLoss(*term, return_terms=True, **shared),)
-        if chunked:  # the model transforms its logits itself, but this loss starts from hidden states
-            options = options | logit_transform(model.config)
-            self.losses = (NTLLinearCrossEntropyLoss(*term, return_terms=True, **options), *self.losses)
-        self.loss, self._loss_of_logits = self.losses[0], self.losses[-1]
-        self.chunked = chunked
+    def __init__(self, model: Any, losses: tuple[Loss, ...], shift: bool | None = None) -> None:
+        self.model, self.losses = model, losses
+        self.loss, self._loss_of_logits = losses[0], losses[-1]
+        self.chunked = len(losses) > 1
         self.shift = shifts_labels(model) if shift is None else shift
         self.terms: LossTerms | None = None
         self.num_items: Tensor | float | None = None
@@ -102,18 +74,16 @@ class NumberAwareModel:
         self._inputs: dict[str, Any] | None = None  # of the loss, while the model's forward runs
         self._computed: Tensor | None = None
         self._head_checked = False
-        self._install()
-
-    def _install(self) -> None:
         ours = {_STATE: self, "forward": self, "accepts_loss_kwargs": True}  # makes a Trainer pass its count
         if self._calls_loss_function:
             ours["_loss_function"] = self._loss_function
-        if hasattr(self.model, "generate"):
-            self._generate = self.model.generate
+        if hasattr(model, "generate"):
+            self._generate = model.generate
             ours["generate"] = self.generate
-        self._replaced = {name: vars(self.model).get(name) for name in ours}
+        self._replaced = {name: vars(model).get(name) for name in ours}
         for name, value in ours.items():
-            setattr(self.model, name, value)
+            setattr(model, name, value)
+        self._check = model.base_model.register_forward_pre_hook(_check_not_replaced)
 
     def undo(self) -> None:
         """Restore the model's own loss.
@@ -124,6 +94,7 @@ class NumberAwareModel:
         if not self.active:
             raise ValueError("undone already: this model has its own loss")
         self.active = False
+        self._check.remove()
         forward = vars(self.model).get("forward")
         for name, value in self._replaced.items():
             # If this forward has been wrapped since, for example for autocast, it stays and passes calls on.
@@ -163,8 +134,7 @@ class NumberAwareModel:
         if args and args[0] is self.model:  # accelerate binds a forward that it unwraps
             args = args[1:]
         # No `zip`: the compiler of torch 2.7 cannot trace its `strict`.
-        kwargs = {**{self._names[index]: value for index, value in enumerate(args)}, **kwargs}
-        return self.forward(**kwargs)
+        return self.forward(**{**{self._names[i]: value for i, value in enumerate(args)}, **kwargs})
 
     def forward(self, **kwargs: Any) -> Any:
         """Run the model's forward, given keywords alone."""
@@ -172,11 +142,8 @@ class NumberAwareModel:
             return self._own_forward(**kwargs)
         if kwargs.get("labels") is None:
             return self._own_forward(**{k: value for k, value in kwargs.items() if k not in _OF_THE_LOSS})
-        if kwargs.get("fused_lm_head"):
-            raise ValueError(
-                "an SFTTrainer needs more than the model's own loss: call handle.undo(), and then "
-                "ntloss.integrations.trl.make_sft_number_aware(trainer)"
-            )
+        if kwargs.pop(_FUSED, False):
+            return self.fused(kwargs) if self.fused is not None else _raise_for_trl()
         return_dict = kwargs.pop("return_dict", None)
         as_tuple = (self.model.config.return_dict if return_dict is None else return_dict) is False
         outputs, _ = self.compute(kwargs, from_hidden=self.chunked and self.model.training)
@@ -206,7 +173,7 @@ class NumberAwareModel:
                 kwargs = without_labels(self.model, self._names, kwargs)
             outputs = self._without_logits(kwargs) if from_hidden else self._own_forward(**kwargs)
             if not self._calls_loss_function and not from_hidden:
-                self._compute_of_logits(outputs["logits"])
+                self._compute(self._loss_of_logits, logits=outputs["logits"])
             asked = self._inputs is None or not self._calls_loss_function
             loss = self._computed if asked else None
         finally:
@@ -214,10 +181,7 @@ class NumberAwareModel:
         if loss is None:
             never = "calls its head: use chunked=False, which computes the logits"
             if not asked:
-                never = (
-                    "asks for a loss: expected a language model whose loss_function has not been replaced "
-                    "since"
-                )
+                never = "asks for a loss: expected one whose loss_function has not been replaced since"
             raise ValueError(f"{type(self.model).__name__}.forward never {never}")
         loss = loss.to(outputs["logits"].device)  # accelerate may move the outputs of a spread model
         made = {**outputs, "loss": outputs["loss"] if self._calls_loss_function else loss}
@@ -244,22 +208,21 @@ class NumberAwareModel:
             labels, number_weights = shift_left(labels, number_weights, self.loss.ignore_index)
             if sequence_ids is not None:
                 sequence_ids, _ = shift_left(sequence_ids, None, -1)
+        counts = ("num_items_in_batch", "num_numbers_in_batch")
         return {
             "labels": labels if shift_labels is None else shift_labels,
             "sequence_ids": sequence_ids,
             NUMBER_WEIGHTS: number_weights,
-            "num_items_in_batch": kwargs.pop("num_items_in_batch", None),
-            "num_numbers_in_batch": kwargs.pop("num_numbers_in_batch", None),
+            **{name: kwargs.pop(name, None) for name in counts},
         }
 
     # Not recursive: the model's own forward is still compiled.
     @torch.compiler.disable(recursive=False)  # type: ignore[no-untyped-call, untyped-decorator]
     def _without_logits(self, kwargs: dict[str, Any]) -> Any:
-        with LossInHead(self.model, self._compute_of_hidden, not self._head_checked) as head:
+        with loss_in_head(self.model, self._compute_of_hidden, not self._head_checked) as probed:
             outputs = self._own_forward(**kwargs)
-        if head.probe_logits is not None:
-            name = type(self.model).__name__
-            check_transform(head.probe_logits, outputs["logits"], self.loss.transform, name)
+        if probed:
+            check_transform(probed[0], outputs["logits"], self.loss.transform, type(self.model).__name__)
             self._head_checked = True
         return outputs
 
@@ -271,21 +234,21 @@ class NumberAwareModel:
                 "with labels. If it has several losses, use NTLCrossEntropyLoss on its logits."
             )
         if self._computed is None:
-            self._compute_of_logits(logits)
+            self._compute(self._loss_of_logits, logits=logits)
         assert self._computed is not None
         self._inputs = None  # so that the loss of a second head is an error
         return self._computed.clone()  # mixtures of experts add their routers' loss in place
 
-    def _compute_of_logits(self, logits: Tensor) -> None:
-        if self._loss_of_logits.weight is not self.loss.weight:
-            self._loss_of_logits.weight = self.loss.weight
-        self._compute(self._loss_of_logits, logits.device, logits=logits)
-
     def _compute_of_hidden(self, tensors: HeadTensors) -> None:
-        self._compute(self.loss, tensors.hidden_states.device, **tensors._asdict())
+        self._compute(self.loss, **tensors._asdict())
+        if self.fused is not None and self._inputs is not None:
+            self.fused.measure(tensors, self._inputs["labels"])
 
-    def _compute(self, loss: Loss, device: torch.device, **inputs: Any) -> None:
+    def _compute(self, loss: Loss, **inputs: Any) -> None:
         assert self._inputs is not None
+        if loss.weight is not self.loss.weight:
+            loss.weight = self.loss.weight
+        device = next(iter(inputs.values())).device  # of the head, which may differ from the batch's
         terms: Any = loss(**inputs, **on_device(self._inputs, device))
         self._computed = terms.loss
         self.terms = LossTerms(*(term.detach() for term in terms))
@@ -348,9 +311,37 @@ def make_number_aware(
         >>> bool(torch.isclose(loss, handle.terms.ce + 0.5 * handle.terms.ntl))
         True
     """
-    return NumberAwareModel(
-        model, numbers, criterion, weight, reweigh, chunked=chunked, shift=shift, **options
-    )
+    model = without_wrappers(model)
+    head = find_head(model)
+    if handle_of(model) is not None:
+        raise ValueError(
+            f"this {type(model).__name__} is already number-aware: call undo() of its handle first. To "
+            "add two number terms, use the criterion WeightedSum."
+        )
+    if "_loss_function" in vars(model):
+        raise ValueError(
+            f"the loss_function of this {type(model).__name__} has been replaced, and your function "
+            "would be lost: use NTLCrossEntropyLoss in it, or restore the model's own"
+        )
+    expected = _OPTIONS | (_OPTIONS_OF_CHUNKS if chunked else set())
+    if unknown := set(options) - expected:
+        raise TypeError(
+            f"{', '.join(sorted(unknown))}: expected some of {', '.join(sorted(expected))}. The model "
+            "determines shift, reduction and the logits' transform; chunk_size and drop_ignored need "
+            "chunked=True; for options of the vocabulary such as digit_level, pass NumberVocabulary."
+            "from_tokenizer(tokenizer, digit_level=False, vocab_size=model.config.vocab_size) in place of "
+            "the tokenizer."
+        )
+    term = (vocabulary_for(numbers, head), criterion, weight, reweigh)
+    check_inline_loss(model)
+    shared = {name: value for name, value in options.items() if name in _OPTIONS}
+    of_logits = NTLCrossEntropyLoss(*term, return_terms=True, **shared)
+    if not chunked:
+        return NumberAwareModel(model, (of_logits,), shift)
+    # The model transforms its logits itself, but this loss starts from hidden states.
+    options = options | logit_transform(model.config)
+    of_hidden = NTLLinearCrossEntropyLoss(*term, return_terms=True, **options)
+    return NumberAwareModel(model, (of_hidden, of_logits), shift)
 
 
 def handle_of(model: Any) -> NumberAwareModel | None:
@@ -360,23 +351,29 @@ def handle_of(model: Any) -> NumberAwareModel | None:
 
 
 def on_device(arguments: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Move the arguments of a loss to the device of a model's head, which may differ from the batch's."""
+    """Move tensors to a device; a scalar on the CPU works with tensors of any device, without a copy."""
 
     def move(value: Any) -> Any:
-        # A scalar on the CPU works with tensors of any device, without a copy.
         stays = not isinstance(value, Tensor) or (value.dim() == 0 and value.device.type == "cpu")
         return value if stays else value.to(device)
 
     return {name: move(value) for name, value in arguments.items()}
 
 
-def _check_options(options: dict[str, Any], expected: set[str]) -> None:
-    """Raise a TypeError for options that are unknown, or that depend on the model."""
-    if unknown := set(options) - expected:
-        raise TypeError(
-            f"{', '.join(sorted(unknown))}: expected some of {', '.join(sorted(expected))}. The model "
-            "determines shift, reduction and the logits' transform; chunk_size and drop_ignored need "
-            "chunked=True; for options of the vocabulary such as digit_level, pass NumberVocabulary."
-            "from_tokenizer(tokenizer, digit_level=False, vocab_size=model.config.vocab_size) in place of "
-            "the tokenizer."
-        )
+def _check_not_replaced(*_: Any) -> None:
+    """Raise a ValueError if a trainer of TRL has replaced the forward since, and calls the model's body."""
+    if torch.compiler.is_compiling():
+        return
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if _FUSED in frame.f_code.co_varnames and frame.f_locals.get(_FUSED):
+            _raise_for_trl()
+
+
+def _raise_for_trl() -> NoReturn:
+    raise ValueError(
+        "a trainer of TRL computes its loss from the model's hidden states, without the number-aware loss: "
+        "call handle.undo(), and then for an SFTTrainer "
+        "ntloss.integrations.trl.make_sft_number_aware(trainer)"
+    )

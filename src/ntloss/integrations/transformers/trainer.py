@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from accelerate.state import GradientState  # type: ignore[import-untyped]
 from torch import Tensor
 from transformers import TrainerCallback
 
-from ntloss import NumberVocabulary, WeightScheduler
+from ntloss import LossTerms, NumberVocabulary, WeightScheduler
 from ntloss.integrations.collator import NUMBER_WEIGHTS, NumberWeightsCollator
-from ntloss.integrations.transformers.evaluation import summed_terms
+from ntloss.integrations.outputs import Loss
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
+from ntloss.metrics import gather
 
 
 class _NumberAware:
@@ -51,10 +55,9 @@ class _NumberAware:
     ) -> Any:
         """Compute the Trainer's loss; a ValueError if it is not the number-aware model's, or its mean."""
         handle, labels = handle_of(self.model), inputs.get("labels")
-        before = None
         if handle is not None:
             _check_compute_loss_func(self)
-            before = handle.terms
+        before = None if handle is None else handle.terms
         computed = super().compute_loss(  # type: ignore[misc]
             model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
         )
@@ -63,11 +66,23 @@ class _NumberAware:
         if handle.terms is before:
             raise ValueError(
                 f"this {type(self).__name__} did not call the number-aware model for its loss, or something "
-                "that wraps the model's forward answered instead, as an SFTTrainer does: call handle.undo(), "
-                "and then the function for this trainer, such as make_sft_number_aware(trainer)"
+                "that wraps the model's forward answered instead: call handle.undo(), and then the function "
+                "for this trainer, such as make_sft_number_aware(trainer)"
             )
-        if num_items_in_batch is not None and self.model.training:
-            _check_is_whole(num_items_in_batch, labels, handle)
+        # A trainer of TRL divides by its count itself.
+        is_passed = handle.num_items is not None or handle.fused is not None
+        if num_items_in_batch is not None and self.model.training and not is_passed:
+            # Whether a Trainer counts the first label of a sequence, which a causal model does not predict,
+            # depends on its release.
+            own = [int((some != handle.loss.ignore_index).sum()) for some in (labels, labels[..., 1:])]
+            if int(num_items_in_batch) not in own:
+                raise ValueError(
+                    f"the model was called without num_items_in_batch={int(num_items_in_batch)}, but this "
+                    f"batch has {own[0]} labels. With several accumulated batches or ranks, a Trainer whose "
+                    "own compute_loss calls the model has to pass on its count: super().compute_loss(...), "
+                    "or model(**inputs, num_items_in_batch=num_items_in_batch).loss * "
+                    "self.accelerator.num_processes."
+                )
         return computed
 
     def evaluation_loop(
@@ -79,11 +94,19 @@ class _NumberAware:
         metric_key_prefix: str = "eval",
     ) -> Any:
         """Run the Trainer's evaluation, and add both terms of the loss: `eval_ce` and `eval_ntl`."""
-        handle = handle_of(self.model)
-        with summed_terms(() if handle is None else handle.losses) as sums:
+        handle, sums = handle_of(self.model), TermSums()
+
+        def add(loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
+            sums.add(loss, *without_repeated_rows(loss, inputs, terms))
+
+        stops = [] if handle is None else [listen(loss, add) for loss in handle.losses]
+        try:
             output = super().evaluation_loop(  # type: ignore[misc]
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
+        finally:
+            for stop in stops:
+                stop()
         for name, value in {} if handle is None else sums.pop().items():
             output.metrics.setdefault(f"{metric_key_prefix}_{name}", value)  # compute_metrics has precedence
         return output
@@ -179,32 +202,37 @@ def check_uses_model_loss(trainer: Any) -> None:
     """
     check_is_trainer(trainer)
     _check_compute_loss_func(trainer)
-    if getattr(trainer, "model_init", None) is not None:
-        raise ValueError(
+    arguments = trainer.args
+    for wrong, message in (
+        (
+            getattr(trainer, "model_init", None) is not None,
             "the trainer has a model_init: train() would make a new model with the stock loss. Pass a model "
-            "to the trainer, or call make_number_aware in model_init in place of this line."
-        )
-    if trainer.label_smoother is not None:
-        raise ValueError(
-            f"label_smoothing_factor={trainer.args.label_smoothing_factor} makes the Trainer compute a loss "
-            "of its own: leave it at 0, and pass label_smoothing= to make_number_aware"
-        )
-    if getattr(trainer.args, "use_liger_kernel", False):
-        raise ValueError(
+            "to the trainer, or call make_number_aware in model_init in place of this line.",
+        ),
+        (
+            trainer.label_smoother is not None,
+            f"label_smoothing_factor={arguments.label_smoothing_factor} makes the Trainer compute a loss of "
+            "its own: leave it at 0, and pass label_smoothing= to make_number_aware",
+        ),
+        (
+            getattr(arguments, "use_liger_kernel", False),
             "use_liger_kernel=True replaces the model's loss: omit it. chunked=True also computes the loss "
-            "without logits."
-        )
-    if trainer.args.n_gpu > 1:
-        raise ValueError(
-            f"the Trainer sees {trainer.args.n_gpu} GPUs and would copy the model with DataParallel, whose "
+            "without logits.",
+        ),
+        (
+            arguments.n_gpu > 1,
+            f"the Trainer sees {arguments.n_gpu} GPUs and would copy the model with DataParallel, whose "
             "copies have the stock loss: start with torchrun or accelerate launch, or set "
-            "CUDA_VISIBLE_DEVICES"
-        )
-    if hasattr(trainer, "get_sp_size") and trainer.get_sp_size() > 1:  # absent in transformers 4
-        raise ValueError(
+            "CUDA_VISIBLE_DEVICES",
+        ),
+        (
+            hasattr(trainer, "get_sp_size") and trainer.get_sp_size() > 1,  # absent in transformers 4
             "sequence parallelism weights the ranks' losses by their counts of labels, which does not give "
-            "the mean of the number term: expected data, tensor or context parallelism"
-        )
+            "the mean of the number term: expected data, tensor or context parallelism",
+        ),
+    ):
+        if wrong:
+            raise ValueError(message)
 
 
 def _check_compute_loss_func(trainer: Any) -> None:
@@ -215,17 +243,75 @@ def _check_compute_loss_func(trainer: Any) -> None:
         )
 
 
-def _check_is_whole(num_items: Tensor | int, labels: Tensor, handle: NumberAwareModel) -> None:
-    """Raise a ValueError if a batch without a count is a part of a step: its mean would weigh a whole one."""
-    if handle.num_items is not None or not handle.takes_count:
-        return
-    # Whether a Trainer counts the first label of a sequence, which a causal model does not predict, depends
-    # on its release.
-    own = [int((some != handle.loss.ignore_index).sum()) for some in (labels, labels[..., 1:])]
-    if int(num_items) not in own:
-        raise ValueError(
-            f"the model was called without num_items_in_batch={int(num_items)}, but this batch has {own[0]} "
-            "labels. With several accumulated batches or ranks, a Trainer whose own compute_loss calls the "
-            "model has to pass on its count: super().compute_loss(...), or model(**inputs, "
-            "num_items_in_batch=num_items_in_batch).loss * self.accelerator.num_processes."
-        )
+class TermSums:
+    """Sums of both terms over batches, because the mean of batch means is not the mean over all labels."""
+
+    def __init__(self) -> None:
+        self._sums: Tensor | None = None  # of each term, followed by its count
+
+    def add(self, loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
+        """Add a batch: the loss that computed the terms, the arguments of its `forward`, and the terms."""
+        beside = (inputs[name] for name in ("loss_weights", "sequence_ids", "number_weights"))
+        items, numbers = loss.normalizers(inputs["labels"], *beside)
+        if loss.normalize_by == "items" or loss.mode == "replace":
+            numbers = items
+        num_items, num_numbers = inputs["num_items_in_batch"], inputs["num_numbers_in_batch"]
+        by_items = items if num_items is None else num_items
+        # Without a count of numbers, the number term is this batch's mean times its share of the items.
+        by_numbers = numbers * by_items / items.clamp(min=1) if num_numbers is None else num_numbers
+        if loss.reduction != "mean":
+            by_items = by_numbers = 1.0
+        sums = [terms.ce.detach().sum() * by_items, items, terms.ntl.detach().sum() * by_numbers, numbers]
+        dtype = loss.tables.values.dtype  # float64, if the device has it
+        stacked = torch.stack([torch.as_tensor(s, dtype=dtype, device=terms.ce.device) for s in sums])
+        self._sums = stacked if self._sums is None else self._sums.to(stacked) + stacked
+
+    def pop(self) -> dict[str, float]:
+        """Return the means `ce` and `ntl` over all processes, each of which calls this; reset the sums."""
+        own = torch.zeros(4) if self._sums is None else self._sums
+        self._sums = None
+        ce, items, ntl, numbers = torch.stack(gather(own.to("cpu", torch.float64), None)).sum(0).tolist()
+        return {
+            name: total / count for name, total, count in (("ce", ce, items), ("ntl", ntl, numbers)) if count
+        }
+
+
+def listen(loss: Loss, see: Callable[[Loss, dict[str, Any], LossTerms], None]) -> Callable[[], None]:
+    """Call `see` with each call's loss, arguments and terms. The loss returns what it did before.
+
+    Returns:
+        A function that ends it.
+    """
+    signature, had_terms = inspect.signature(loss.forward), loss.return_terms
+    loss.return_terms = True
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def hook(module: Loss, args: Any, kwargs: Any, terms: LossTerms) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        see(module, dict(bound.arguments), terms)
+        return terms if had_terms else terms.loss
+
+    handle = loss.register_forward_hook(hook, with_kwargs=True)
+
+    def stop() -> None:
+        handle.remove()
+        loss.return_terms = had_terms
+
+    return stop
+
+
+def without_repeated_rows(
+    loss: Loss, inputs: dict[str, Any], terms: LossTerms
+) -> tuple[dict[str, Any], LossTerms]:
+    """Return inputs and terms of a batch without rows that a distributed evaluation repeats to fill it."""
+    state, labels = GradientState(), inputs["labels"]
+    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    own = state.remainder - rank * len(labels)  # this process's rows that are not repeated
+    if not state.end_of_dataloader or state.remainder <= 0 or own >= len(labels) or labels.dim() < 2:
+        return inputs, terms
+    repeated = torch.arange(len(labels), device=labels.device) >= own
+    labels = labels.masked_fill(repeated.unsqueeze(-1), loss.ignore_index)
+    inputs = {**inputs, "labels": labels, "num_items_in_batch": None, "num_numbers_in_batch": None}
+    return inputs, loss.forward(**inputs)  # type: ignore[return-value]  # does not call hooks
