@@ -31,8 +31,8 @@ test-trainers:  ## the plug-ins inside ms-swift, LLaMA-Factory, axolotl, torchti
 $(OLDEST)/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install --quiet -c constraints-oldest.txt \
-		-e '.[transformers,peft,lightning,tiktoken,mistral,metrics]' \
-		pytest pytest-xdist hypothesis numpy sentencepiece protobuf build hatchling
+		-e '.[transformers,peft,lightning,tiktoken,mistral]' \
+		pytest pytest-xdist hypothesis numpy scipy sentencepiece protobuf build hatchling
 	@touch $@
 
 install: $(INSTALLED)  ## only what the other targets need, in .venv

@@ -1,6 +1,13 @@
-"""Metrics over any number of batches and ranks: of predicted numbers, of their quantiles, and of tokens."""
+"""Metrics over any number of batches and ranks: of predicted numbers, of their quantiles, and of tokens.
 
-from ntloss.metrics.numeric import METRICS, NumericMetrics, gather
+metrics = NumericMetrics()
+for batch in batches:
+    metrics.update(decoded_texts, targets)
+results = metrics.gathered().compute()  # over all ranks
+"""
+
+from ntloss.metrics.accumulator import gather
+from ntloss.metrics.numeric import METRICS, NumericMetrics
 from ntloss.metrics.tokens import TokenMetrics
 from ntloss.metrics.uncertainty import QuantileMetrics
 

@@ -1,55 +1,24 @@
-r"""Metrics of predicted numbers, from texts or floats.
-
-    metrics = NumericMetrics()
-    for batch in batches:
-        metrics.update(decoded_texts, targets)
-    results = metrics.gathered().compute()  # over all ranks
+"""Metrics of predicted numbers, from texts or floats.
 
 The median error and rank correlation need every pair of numbers, so all pairs are kept, 32 bytes each, and no
-result depends on their order. For the same reason this is not a torchmetrics metric: streaming sums would
-save nothing. torchmetrics also computes in float32 by default, and sets the R² of constant targets to 0 or 1.
-For teacher-forced metrics of tokens, see `TokenMetrics`.
+result depends on their order. torchmetrics computes in float32 by default, and sets the R² of constant
+targets to 0 or 1.
 """
 
 from __future__ import annotations
 
-import copy
-import importlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from ntloss.metrics.accumulator import Accumulator, read_numbers
 from ntloss.numbers.parsing import Which, as_float, exact_number, parse_number
 
-METRICS = (
-    "count",
-    "skipped",
-    "invalid",
-    "invalid_rate",
-    "exact_match",
-    "accuracy",
-    "accuracy_of_valid",
-    "mae",
-    "medae",
-    "rmse",
-    "r2",
-    "log_mae",
-    "log_rmse",
-    "log_r2",
-    "pearson",
-    "spearman",
-    "mape",
-    "smape",
-    "digit_count_error",
-)
-_NEED_SCIPY = ("pearson", "spearman")
 
-
-class NumericMetrics:
+class NumericMetrics(Accumulator):
     r"""Metrics of predicted numbers over any number of batches and ranks.
 
     A prediction without a number, or with NaN, is *invalid*. An infinite one (`1e400`, or a thousand digits)
@@ -89,7 +58,6 @@ class NumericMetrics:
         metrics: names of the metrics to compute. Default: all.
 
     Raises:
-        ImportError: scipy is missing; `pearson` and `spearman` need it.
         ValueError: an unknown metric or `which`, or a `clip` that is not positive.
 
     Source: "Regress, Don't Guess", ICML 2025 (last number of a text, `np.isclose`, clipping, log scale, count
@@ -104,11 +72,7 @@ class NumericMetrics:
     """
 
     def __init__(
-        self,
-        *,
-        which: Which = "last",
-        clip: float | None = 1e10,
-        metrics: Sequence[str] | None = None,
+        self, *, which: Which = "last", clip: float | None = 1e10, metrics: Sequence[str] | None = None
     ) -> None:
         names = METRICS if metrics is None else metrics
         if isinstance(names, str) or (unknown := [name for name in names if name not in METRICS]):
@@ -116,13 +80,11 @@ class NumericMetrics:
             raise ValueError(f"metrics={given!r}: expected a list of some of {', '.join(METRICS)}")
         if clip is not None and not as_float(clip) > 0:
             raise ValueError(f"clip={clip}: expected a number above 0, or None for no limit")
-        parse_number("", which)  # raises now for an unknown `which`, as _scipy_stats does without scipy
-        if set(names) & set(_NEED_SCIPY):
-            _scipy_stats()
+        parse_number("", which)  # raises now for an unknown `which`
+        super().__init__(0, 4, joined=True)  # prediction, target, whether they match exactly, or nearly
         self.names = tuple(name for name in METRICS if name in names)
         self.which = which
         self.clip = None if clip is None else as_float(clip)
-        self._chunks: list[Tensor] = []
 
     def update(self, predictions: Any, targets: Any) -> NumericMetrics:
         """Add a batch.
@@ -139,8 +101,8 @@ class NumericMetrics:
             TypeError: neither texts nor numbers.
             ValueError: different numbers of predictions and targets, or a tensor that is not `[batch]`.
         """
-        predicted, predicted_items = self._read(predictions, "predictions")
-        true, true_items = self._read(targets, "targets")
+        predicted, of_predicted = self._read(predictions, "predictions")
+        true, of_true = self._read(targets, "targets")
         if len(predicted) != len(true):
             raise ValueError(
                 f"{len(predicted)} predictions for {len(true)} targets: expected one for each. Pass None for "
@@ -149,127 +111,83 @@ class NumericMetrics:
         true = true.to(predicted.device)
         equal = predicted == true
         exact = equal.clone()
-        if predicted_items is not None or true_items is not None:
-            sides = (predicted_items or predicted.tolist(), true_items or true.tolist())
+        if of_predicted or of_true:
             too_large = (equal & predicted.isinf()).tolist()
+            sides = (of_predicted or predicted.tolist(), of_true or true.tolist())
             for i, (one, other) in enumerate(zip(*sides, strict=True)):
                 if too_large[i]:
                     equal[i] = exact[i] = exact_number(one, self.which) == exact_number(other, self.which)
                 if isinstance(one, str) and isinstance(other, str):
                     exact[i] = one.strip() == other.strip()
         close = torch.isclose(predicted, true, rtol=1e-5, atol=1e-8) & (predicted.isfinite() | equal)
-        self._chunks.append(torch.stack([predicted, true, exact.double(), close.double()], -1))
+        self._add(torch.stack([predicted, true, exact.double(), close.double()], -1))
         return self
 
-    def _read(self, given: Any, name: str) -> tuple[Tensor, list[Any] | None]:
-        """The numbers, `[batch]`, float64, and what they were given as if it was no tensor."""
+    def _read(self, given: Any, name: str) -> tuple[Tensor, list[Any]]:
+        """The numbers, `[batch]`, float64, and what they were given as, if in a list."""
         if getattr(getattr(given, "dtype", None), "kind", "") in tuple("fiub"):  # of a NumPy array
             given = torch.as_tensor(given)
-        if isinstance(given, Tensor):
-            if given.dim() != 1 or given.is_complex():
-                raise ValueError(
-                    f"{name} of shape {list(given.shape)} and {given.dtype}: expected real numbers as [batch]"
+        items: list[Any] = []
+        if not isinstance(given, Tensor):
+            is_list = isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping))
+            items = list(given) if is_list else []
+            if not is_list or len({isinstance(item, str) for item in items if item is not None}) > 1:
+                raise TypeError(
+                    f"{name}: given {given!r:.100}; expected a list of texts, or of numbers or None"
                 )
-            device = "cpu" if given.device.type == "mps" else given.device  # MPS has no float64
-            return given.detach().to(device, torch.float64), None
-        wanted = f"{name}: given {given!r:.100}; expected a list of texts, or of numbers or None"
-        if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-            raise TypeError(wanted)
-        items = list(given)
-        of_texts = any(isinstance(item, str) for item in items)
-        if of_texts and not all(item is None or isinstance(item, str) for item in items):
-            raise TypeError(wanted)
-        numbers = [parse_number(i, self.which) if isinstance(i, str) else i for i in items]
-        try:
-            return torch.tensor([as_float(number) for number in numbers], dtype=torch.float64), items
-        except TypeError as error:
-            raise TypeError(f"{wanted} ({error})") from error
+            given = [parse_number(item, self.which) if isinstance(item, str) else item for item in items]
+        numbers = read_numbers(given, name)
+        if numbers.dim() != 1:
+            raise ValueError(f"{name} of shape {list(numbers.shape)}: expected [batch]")
+        return numbers, items
 
     def compute(self) -> dict[str, float]:
         """Compute the metrics of all batches so far.
 
         Returns:
-            Name to value, in the order of `METRICS`; NaN if a metric is undefined.
+            Name to value, in the order of the table above; NaN if a metric is undefined.
         """
-        predicted, true, exact, close = self._pairs().unbind(-1)
-        results: dict[str, float] = {"count": len(true), "exact_match": _mean(exact)}
-        counted = self._is_number(true)
-        predicted, true, close = predicted[counted], true[counted], close[counted]
-        valid = self._is_number(predicted)
-        results["skipped"] = int((~counted).sum())
-        results["invalid"] = int((~valid).sum())
-        results["invalid_rate"] = _mean((~valid).double())
-        results["accuracy"] = _mean(close * valid)
-        results["accuracy_of_valid"] = _mean(close[valid])
-        predicted, true = predicted[valid], true[valid]
-        results["digit_count_error"] = _mean((_digits(predicted) - _digits(true)).abs().double())
-        if self.clip is not None:
-            predicted, true = (x.clamp(-self.clip, self.clip) for x in (predicted, true))
-        results |= _errors(predicted, true)
-        logs = _errors(*(x.sign() * torch.log10(x.abs() + 1) for x in (predicted, true)))
-        results |= {f"log_{name}": logs[name] for name in ("mae", "rmse", "r2")}
-        results |= _relative_errors(predicted, true)
-        results |= _correlations(predicted, true, [name for name in _NEED_SCIPY if name in self.names])
+        results = _compute(self._total(), math.inf if self.clip is None else self.clip)
         return {name: results[name] for name in self.names}
 
-    def _is_number(self, numbers: Tensor) -> Tensor:
-        return numbers.isfinite() if self.clip is None else ~numbers.isnan()
 
-    def _pairs(self) -> Tensor:
-        """`[pairs, 4]`: prediction, target, whether they match exactly, or nearly; float64, CPU, sorted."""
-        if not self._chunks:
-            return torch.empty(0, 4, dtype=torch.float64)
-        pairs = torch.cat([chunk.cpu() for chunk in self._chunks])
-        # Sorted, so that rounding does not depend on the order of batches and ranks.
-        for column in (3, 2, 0, 1):
-            pairs = pairs[pairs[:, column].argsort(stable=True)]
-        self._chunks = [pairs]
-        return pairs
-
-    def gathered(self, group: dist.ProcessGroup | None = None) -> NumericMetrics:
-        """Gather the pairs of all ranks; a collective operation with the same result on every rank.
-
-        Args:
-            group: process group. Default: all processes, or this one alone without `torch.distributed`.
-
-        Returns:
-            A new object. Examples that a sampler repeats to fill the last batch count twice.
-        """
-        result = copy.copy(self)
-        result._chunks = gather(self._pairs(), group)
-        return result
-
-
-def gather(tensor: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
-    """Gather tensors of any length from all ranks, on the CPU.
-
-    Without `torch.distributed`, return this tensor alone.
-    """
-    if not (dist.is_available() and dist.is_initialized()):
-        return [tensor.cpu()]
-    gathered: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, tensor.cpu(), group=group)
-    return gathered
-
-
-def _scipy_stats() -> Any:
-    try:
-        return importlib.import_module("scipy.stats")
-    except ImportError as error:
-        raise ImportError(
-            "pearson and spearman need scipy: pip install 'ntloss[metrics]', or choose other metrics, "
-            "NumericMetrics(metrics=['accuracy', 'mae'])"
-        ) from error
+def _compute(pairs: Tensor, clip: float) -> dict[str, float]:
+    for column in (3, 2, 0, 1):  # sorted, so that rounding does not depend on the order of batches and ranks
+        pairs = pairs[pairs[:, column].argsort(stable=True)]
+    predicted, true, exact, close = pairs.unbind(-1)
+    has_target, has_prediction = (x.isfinite() | (x.isinf() & math.isfinite(clip)) for x in (true, predicted))
+    valid = has_target & has_prediction
+    results: dict[str, float] = {
+        "count": len(true),
+        "skipped": int((~has_target).sum()),
+        "invalid": int((has_target & ~valid).sum()),
+        "invalid_rate": _mean((~valid)[has_target].double()),
+        "exact_match": _mean(exact),
+        "accuracy": _mean((close * valid)[has_target]),
+        "accuracy_of_valid": _mean(close[valid]),
+    }
+    predicted, true = predicted[valid], true[valid]
+    digits = (_digits(predicted) - _digits(true)).abs().double()
+    predicted, true = predicted.clamp(-clip, clip), true.clamp(-clip, clip)
+    logs = _errors(*(x.sign() * torch.log10(x.abs() + 1) for x in (predicted, true)))
+    return {
+        **results,
+        **_errors(predicted, true),
+        **{f"log_{name}": logs[name] for name in ("mae", "rmse", "r2")},
+        "pearson": _correlation(predicted, true),
+        "spearman": _correlation(_ranks(predicted), _ranks(true)),
+        **_relative_errors(predicted, true),
+        "digit_count_error": _mean(digits),
+    }
 
 
 def _mean(numbers: Tensor) -> float:
     return float(numbers.mean()) if len(numbers) else math.nan
 
 
-def _in_range(numbers: Tensor) -> tuple[Tensor, float]:
-    """Divide numbers by a power of two so that their squares and sums are finite; also return the power."""
-    largest = float(numbers.abs().max()) if numbers.numel() else 0.0
-    scale = 2.0 ** (math.frexp(largest)[1] - 1) if largest else 1.0
+def _scaled(numbers: Tensor) -> tuple[Tensor, float]:
+    # Divided by a power of two, so that squares and sums are finite.
+    scale = 2.0 ** (math.frexp(float(numbers.abs().max()))[1] - 1)
     return numbers / scale, scale
 
 
@@ -280,15 +198,14 @@ def _is_constant(numbers: Tensor) -> bool:
 def _errors(predicted: Tensor, true: Tensor) -> dict[str, float]:
     if not len(true):
         return dict.fromkeys(("mae", "medae", "rmse", "r2"), math.nan)
-    both, scale = _in_range(torch.stack([predicted, true]))
-    error = both[0] - both[1]
-    ordered = (predicted - true).abs().sort().values
-    middle = ordered[(len(ordered) - 1) // 2] / 2 + ordered[len(ordered) // 2] / 2
-    squared = error.square().sum()
-    spread = (both[1] - both[1].mean()).square().sum()
+    (predicted, true), scale = _scaled(torch.stack([predicted, true]))
+    error = (predicted - true).abs()
+    ordered = error.sort().values
+    middle = ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]
+    squared, spread = error.square().sum(), (true - true.mean()).square().sum()
     return {
-        "mae": float(error.abs().mean()) * scale,
-        "medae": float(middle),
+        "mae": float(error.mean()) * scale,
+        "medae": float(middle / 2) * scale,
         "rmse": math.sqrt(squared / len(error)) * scale,
         "r2": math.nan if _is_constant(true) else float(1 - squared / spread),
     }
@@ -303,19 +220,24 @@ def _relative_errors(predicted: Tensor, true: Tensor) -> dict[str, float]:
     }
 
 
-def _correlations(predicted: Tensor, true: Tensor, names: Sequence[str]) -> dict[str, float]:
-    if not names or _is_constant(predicted) or _is_constant(true):
-        return dict.fromkeys(names, math.nan)
-    functions: dict[str, Callable[..., Any]] = {
-        "pearson": _scipy_stats().pearsonr,
-        "spearman": _scipy_stats().spearmanr,
-    }
-    # Each side has its own scale, on which correlations do not depend.
-    columns = [_in_range(x)[0].numpy() for x in (predicted, true)]
-    return {name: float(functions[name](*columns).statistic) for name in names}
+def _correlation(one: Tensor, other: Tensor) -> float:
+    if _is_constant(one) or _is_constant(other):
+        return math.nan
+    # Each side has its own scale, on which the correlation does not depend.
+    return float(torch.corrcoef(torch.stack([_scaled(one)[0], _scaled(other)[0]]))[0, 1])
+
+
+def _ranks(numbers: Tensor) -> Tensor:
+    # Equal numbers have their mean rank.
+    found: tuple[Tensor, ...] = torch.unique(numbers, return_inverse=True, return_counts=True)
+    index, counts = found[1], found[2].double()
+    return (counts.cumsum(0) - (counts - 1) / 2)[index]
 
 
 def _digits(numbers: Tensor) -> Tensor:
-    """Count the digits before the decimal point; a logarithm would round 999,999,999,999,999.9 up."""
-    powers = torch.tensor([float(f"1e{i}") for i in range(309)], dtype=torch.float64)
+    # Before the decimal point; a logarithm would round 999,999,999,999,999.9 up.
+    powers = torch.tensor([float(f"1e{i}") for i in range(309)], dtype=torch.float64, device="cpu")
     return torch.searchsorted(powers, numbers.abs().contiguous(), right=True).clamp(min=1)
+
+
+METRICS = tuple(_compute(torch.empty(0, 4, device="cpu"), math.inf))

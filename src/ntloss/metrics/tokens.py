@@ -6,19 +6,17 @@ errors add up over the digits of a generated number: for that, see `NumericMetri
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ntloss.engine.objective import criterion_input
 from ntloss.engine.readout import check_logits, summarize_logits
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import check_labels
-from ntloss.metrics.numeric import gather
+from ntloss.metrics.accumulator import Accumulator
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
 # Means over the positions whose label is a number, and over those whose label is text.
@@ -26,7 +24,7 @@ _OF_NUMBERS = ("token_accuracy", "value_accuracy", "expected_absolute_error", "m
 _OF_TEXT = ("text_mass", "text_cross_entropy")
 
 
-class TokenMetrics:
+class TokenMetrics(Accumulator):
     r"""Streaming metrics of number tokens, from logits and labels.
 
     With the distribution $p$ over the distinct values of number tokens and the label's value $v_k$:
@@ -73,18 +71,15 @@ class TokenMetrics:
     """
 
     def __init__(
-        self,
-        vocabulary: NumberVocabulary | Any,
-        *,
-        ignore_index: int = -100,
-        places: range | None = None,
+        self, vocabulary: NumberVocabulary | Any, *, ignore_index: int = -100, places: range | None = None
     ) -> None:
         if places is not None and places.step != 1:
             raise ValueError(f"places={places!r}: expected consecutive places, such as range(-2, 6)")
         self.ignore_index = ignore_index
         self.places = range(0) if places is None else places
+        # Over all positions, then over each decimal place: counts and sums of numbers and of text.
+        super().__init__(1 + len(self.places), 2 + len(_OF_NUMBERS) + len(_OF_TEXT))
         self._tables = NumberTables(as_vocabulary(vocabulary))
-        self._sums: Tensor | None = None
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor, places: Tensor | None = None) -> TokenMetrics:
@@ -106,20 +101,18 @@ class TokenMetrics:
         vocab_size = self._tables.vocabulary.vocab_size
         check_logits(logits, vocab_size)
         check_labels(labels, logits, vocab_size, self.ignore_index, None)
-        if (places is None) != (len(self.places) == 0) or (
-            places is not None and places.shape != labels.shape
-        ):
-            given = None if places is None else f"shape {list(places.shape)}"
+        given = None if places is None else list(places.shape)
+        if given != (list(labels.shape) if self.places else None):
             raise ValueError(
-                f"update(places=...): given {given}, for TokenMetrics(places={self.places!r}). Expected a "
-                f"range there and the labels' shape here, {list(labels.shape)}, or neither."
+                f"update(places=...): given shape {given}, for TokenMetrics(places={self.places!r}). "
+                f"Expected a range there and the labels' shape here, {list(labels.shape)}, or neither."
             )
         self._tables.to(logits.device)
         columns, is_number = self._columns(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
         sums = columns.sum(0, keepdim=True)
         if places is not None:
             sums = torch.cat([sums, self._by_place(columns, places.reshape(-1), is_number)])
-        self._sums = sums if self._sums is None else self._sums.to(sums) + sums
+        self._add(sums)
         return self
 
     def _columns(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,15 +155,10 @@ class TokenMetrics:
         Returns:
             Name to value; NaN for a mean over no positions.
         """
-        totals = self._totals()[0].tolist()
-        of_text = totals[1 + len(_OF_NUMBERS) :]
-        results = _means(_OF_NUMBERS, totals)
-        return {
-            "number_tokens": results.pop("count"),
-            "text_tokens": int(of_text[0]),
-            **results,
-            **{name: mean for name, mean in _means(_OF_TEXT, of_text).items() if name != "count"},
-        }
+        totals = self._total()[0].tolist()
+        of_numbers, of_text = _means(_OF_NUMBERS, totals), _means(_OF_TEXT, totals[1 + len(_OF_NUMBERS) :])
+        counts = {"number_tokens": of_numbers.pop("count"), "text_tokens": of_text.pop("count")}
+        return {**counts, **of_numbers, **of_text}
 
     def compute_by_place(self) -> dict[int, dict[str, float]]:
         """Compute the metrics of number tokens for each of the `places`.
@@ -178,33 +166,8 @@ class TokenMetrics:
         Returns:
             Decimal place to the `count` of its number labels and the means over these.
         """
-        rows = self._totals()[1:].tolist()
+        rows = self._total()[1:].tolist()
         return {place: _means(_OF_NUMBERS, row) for place, row in zip(self.places, rows, strict=True)}
-
-    def _totals(self) -> Tensor:
-        """Sums over all positions, then over each decimal place: `[1 + places, metrics]`, on the CPU."""
-        if self._sums is None:
-            return torch.zeros(
-                1 + len(self.places), 2 + len(_OF_NUMBERS) + len(_OF_TEXT), dtype=torch.float64
-            )
-        return self._sums.to("cpu", copy=True).to(torch.float64)
-
-    def reset(self) -> None:
-        """Forget all batches."""
-        self._sums = None
-
-    def gathered(self, group: dist.ProcessGroup | None = None) -> TokenMetrics:
-        """Sum over all ranks; a collective operation with the same result on every rank.
-
-        Args:
-            group: process group. Default: all processes, or this one alone without `torch.distributed`.
-
-        Returns:
-            A new object.
-        """
-        result = copy.copy(self)
-        result._sums = torch.stack(gather(self._totals(), group)).sum(0)
-        return result
 
 
 def _means(names: tuple[str, ...], sums: list[float]) -> dict[str, float]:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from processes import join, run_job
 from scipy import stats
 from tolerances import ONE_COMPUTATION, TWO_PATHS, approx
 
-from ntloss import NumberVocabulary
-from ntloss.metrics import METRICS, NumericMetrics, TokenMetrics
+from ntloss.metrics import METRICS, NumericMetrics
 
 quick = settings(deadline=None, max_examples=40, derandomize=True)
 
@@ -78,6 +73,7 @@ def test_metrics_match_numpy_and_scipy(clip: float | None, count: int) -> None:
     true = generator.normal(size=count) * 10 ** generator.uniform(-3, 6, size=count)
     predicted = true * (1 + 0.1 * generator.normal(size=count))
     predicted[::7] = true[::7]
+    predicted[1::50] = predicted[1]  # ties have their mean rank
     result = compute(predicted, true, clip=clip)
 
     limit = math.inf if clip is None else clip
@@ -237,7 +233,8 @@ def test_the_option_which_applies_to_predictions_and_targets() -> None:
         ([1.0, 2.0], [1.0], ValueError, "2 predictions for 1 targets"),
         (torch.zeros(2, 3), [1.0, 2.0], ValueError, r"\[2, 3\]"),
         (torch.zeros(2, 3, dtype=torch.int64), [1.0, 2.0], ValueError, r"\[2, 3\]"),
-        ([[1, 2], [3]], [1.0, 2.0], TypeError, "list of texts"),
+        ([[1, 2], [3, 4]], [1.0, 2.0], ValueError, r"predictions of shape \[2, 2\]: expected \[batch\]"),
+        ([1.0, 2.0], [[1, 2], [3]], ValueError, "targets: expected sequence of length 2"),
         ("12", ["1", "2"], TypeError, "list of texts"),
         (["1", 2.0], [1.0, 2.0], TypeError, "list of texts"),
         (5, [1.0], TypeError, "predictions: given 5; expected a list"),
@@ -245,7 +242,7 @@ def test_the_option_which_applies_to_predictions_and_targets() -> None:
         (b"12", [1.0, 2.0], TypeError, "list of texts"),
         ([b"1"], [1.0], TypeError, "expected a number or None, given b'1'"),
         ([1 + 2j], [1.0], TypeError, "expected a number or None"),
-        (torch.tensor([1 + 2j]), [1.0], ValueError, "expected real numbers"),
+        (torch.tensor([1 + 2j]), [1.0], TypeError, "expected a number or None"),
         ([object()], [1.0], TypeError, "object"),
         ({1: 2}, [1.0], TypeError, "list of texts"),
     ],
@@ -271,14 +268,8 @@ def test_invalid_options_are_errors(options: Any) -> None:
         NumericMetrics(**options)
 
 
-def test_without_scipy_the_constructor_says_what_to_install_and_other_metrics_work(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "scipy.stats", None)
-    with pytest.raises(ImportError, match=r"ntloss\[metrics\]"):
-        NumericMetrics()
-    rest = [name for name in METRICS if name not in ("pearson", "spearman")]
-    assert list(compute([1.0, 2.0], [1.0, 3.0], metrics=rest)) == rest
+def test_only_the_named_metrics_are_computed() -> None:
+    assert list(compute([1.0, 2.0], [1.0, 3.0], metrics=["rmse", "mae"])) == ["mae", "rmse"]
 
 
 # --- streaming ----------------------------------------------------------------------------------------------
@@ -320,50 +311,3 @@ def test_tensors_stay_on_their_device_until_compute() -> None:
     metrics.update(torch.empty(3, device="meta"), torch.empty(3, dtype=torch.int64, device="meta"))
     with pytest.raises(NotImplementedError):
         metrics.compute()
-
-
-ROWS = [(float(i) if i % 4 else None, float(i % 7)) for i in range(11)]
-DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
-
-
-def token_metrics() -> TokenMetrics:
-    return TokenMetrics(DIGITS, places=range(2))
-
-
-def token_batch() -> tuple[torch.Tensor, ...]:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(12, (30,), generator=generator)
-    return torch.randn(30, 12, generator=generator), labels, labels % 3
-
-
-def gather_on_rank(rank: int, folder: str) -> None:
-    join(rank, folder)
-    part = ROWS[:8] if rank == 0 else ROWS[8:]
-    metrics = NumericMetrics().update([p for p, _ in part], [t for _, t in part])
-    tokens = token_metrics()
-    if rank == 0:  # the other rank has no batch
-        tokens.update(*token_batch())
-    of_tokens = tokens.gathered()
-    results = [metrics.gathered().compute(), of_tokens.compute(), of_tokens.compute_by_place()]
-    torch.save([*results, metrics.compute()["count"]], f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
-
-
-def test_gathered_metrics_of_unequal_ranks_match_a_single_process(tmp_path: Path) -> None:
-    run_job(gather_on_rank, (str(tmp_path),))
-    whole = compute([p for p, _ in ROWS], [t for _, t in ROWS])
-    tokens = token_metrics().update(*token_batch())
-    for rank, own in ((0, 8), (1, 3)):
-        gathered, of_tokens, by_place, count = torch.load(tmp_path / f"{rank}.pt")
-        assert same(gathered, whole)
-        assert of_tokens == tokens.compute()
-        assert by_place == tokens.compute_by_place()
-        assert count == own
-
-
-def test_without_process_groups_gathered_returns_an_independent_copy() -> None:
-    metrics = NumericMetrics().update([1.0], [2.0])
-    gathered = metrics.gathered()
-    metrics.update([9.0], [2.0])
-    assert gathered.compute()["mae"] == 1
-    assert metrics.compute()["mae"] == 4

@@ -1,4 +1,4 @@
-"""Teacher-forced metrics of number tokens; test_numeric.py gathers them over ranks."""
+"""Teacher-forced metrics of number tokens, from logits and labels."""
 
 from __future__ import annotations
 
@@ -99,15 +99,6 @@ def test_means_over_no_positions_are_nan() -> None:
         result = metrics.compute()
         assert result.pop("number_tokens") == result.pop("text_tokens") == 0
         assert all(math.isnan(value) for value in result.values())
-
-
-def test_reset_discards_all_batches() -> None:
-    metrics = TokenMetrics(VOCABULARY, places=PLACES)
-    first, second = batch(4, 20), batch(5, 30)
-    metrics.update(*first).reset()
-    assert metrics.compute()["number_tokens"] == 0
-    metrics.update(*second)
-    assert metrics.compute() == approx(TokenMetrics(VOCABULARY, places=PLACES).update(*second).compute())
 
 
 def test_update_does_not_synchronize_with_the_device() -> None:

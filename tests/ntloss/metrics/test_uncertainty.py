@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import results_of
 from tolerances import approx
 
 from ntloss.metrics import QuantileMetrics
@@ -123,19 +121,6 @@ def test_levels_of_float32_form_the_same_intervals() -> None:
 def test_levels_that_would_share_a_name_raise() -> None:
     with pytest.raises(ValueError, match="two levels are equal to six digits"):
         QuantileMetrics((0.1, 0.1000001, 0.5))
-
-
-def update_on_rank(rank: int) -> dict[str, float]:
-    metrics = QuantileMetrics()
-    if rank == 0:  # the other rank has no batch
-        metrics.update([[1.0, 2.0, 3.0], [0.0, 5.0, 9.0]], [2.5, -1.0])
-    return metrics.gathered().compute()
-
-
-def test_ranks_add_up_even_if_one_has_no_batch(tmp_path: Path) -> None:
-    alone = QuantileMetrics().update([[1.0, 2.0, 3.0], [0.0, 5.0, 9.0]], [2.5, -1.0]).compute()
-    for results in results_of(update_on_rank, (), tmp_path):
-        assert results == approx(alone, dtype=torch.float64, scale=20)
 
 
 @pytest.mark.parametrize(

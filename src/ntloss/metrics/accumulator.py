@@ -1,0 +1,86 @@
+"""What the metrics share: tensors that add up over batches and ranks, and numbers of any type."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ntloss.numbers.parsing import as_float
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Accumulator:
+    """A float64 tensor that each batch adds to: its sums, or with `joined` its rows."""
+
+    def __init__(self, *shape: int, joined: bool = False) -> None:
+        self._shape, self._joined = shape, joined
+        self._parts: list[Tensor] = []
+
+    def _add(self, part: Tensor) -> None:
+        """Add a batch, without a synchronization with its device."""
+        if self._joined:
+            self._parts = [*self._parts, part]
+        else:
+            self._parts = [sum((other.to(part) for other in self._parts), part)]
+
+    def _total(self) -> Tensor:
+        """Return what all batches add up to, on the CPU."""
+        nothing = torch.zeros(self._shape, dtype=torch.float64, device="cpu")
+        parts = [nothing, *(part.to(nothing) for part in self._parts)]
+        return torch.cat(parts) if self._joined else torch.stack(parts).sum(0)
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self._parts = []
+
+    def gathered(self, group: dist.ProcessGroup | None = None) -> Self:
+        """Gather the batches of all ranks; a collective operation with the same result on every rank.
+
+        Args:
+            group: process group. Default: all processes, or this one alone without `torch.distributed`.
+
+        Returns:
+            A new object. Examples that a sampler repeats to fill the last batch count twice.
+        """
+        result = copy.copy(self)
+        result._parts = gather(self._total(), group)
+        return result
+
+
+def gather(tensor: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
+    """Gather tensors of any length from all ranks, on the CPU.
+
+    Without `torch.distributed`, return this tensor alone.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return [tensor.cpu()]
+    gathered: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, tensor.cpu(), group=group)
+    return gathered
+
+
+def read_numbers(given: Any, name: str) -> Tensor:
+    """Convert a tensor, an array, or nested lists of numbers of any type and None to float64.
+
+    A tensor stays on its device, as far as this has float64.
+    """
+
+    def floats(item: Any) -> Any:
+        if hasattr(item, "__array__"):
+            item = item.tolist()
+        return [floats(i) for i in item] if isinstance(item, (list, tuple)) else as_float(item)
+
+    if getattr(getattr(given, "dtype", None), "kind", "") in tuple("fiub"):  # of a NumPy array
+        given = torch.as_tensor(given)
+    if isinstance(given, Tensor) and not given.is_complex():
+        return given.detach().to("cpu" if given.device.type == "mps" else given.device, torch.float64)
+    try:
+        return torch.tensor(floats(given), dtype=torch.float64, device="cpu")
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from error

@@ -1,0 +1,78 @@
+"""Metrics of several ranks, and of batches that are forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from processes import results_of
+from tolerances import approx
+
+from ntloss import NumberVocabulary
+from ntloss.metrics import NumericMetrics, QuantileMetrics, TokenMetrics
+
+DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
+ROWS = [(float(i) if i % 4 else None, float(i % 7)) for i in range(11)]
+
+
+def numeric(rows: list[tuple[float | None, float]]) -> NumericMetrics:
+    return NumericMetrics().update([p for p, _ in rows], [t for _, t in rows])
+
+
+def quantiles() -> QuantileMetrics:
+    return QuantileMetrics().update([[1.0, 2.0, 3.0], [0.0, 5.0, 9.0]], [2.5, -1.0])
+
+
+def tokens() -> TokenMetrics:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(12, (30,), generator=generator)
+    metrics = TokenMetrics(DIGITS, places=range(2))
+    return metrics.update(torch.randn(30, 12, generator=generator), labels, labels % 3)
+
+
+def results(metrics: tuple[Any, ...]) -> list[Any]:
+    return [*(metric.compute() for metric in metrics), metrics[-1].compute_by_place()]
+
+
+def gather_on_rank(rank: int) -> tuple[list[Any], float]:
+    own = numeric(ROWS[:8] if rank == 0 else ROWS[8:])
+    # The other rank has one batch of numbers, and none of quantiles and tokens.
+    others = (
+        (quantiles(), tokens()) if rank == 0 else (QuantileMetrics(), TokenMetrics(DIGITS, places=range(2)))
+    )
+    return results(tuple(metrics.gathered() for metrics in (own, *others))), own.compute()["count"]
+
+
+def test_gathered_metrics_of_unequal_ranks_match_a_single_process(tmp_path: Path) -> None:
+    alone = results((numeric(ROWS), quantiles(), tokens()))
+    gathered = results_of(gather_on_rank, (), tmp_path)
+    for of_rank, _ in gathered:
+        for one, other in zip(of_rank[:3], alone[:3], strict=True):
+            assert list(one) == list(other)
+            assert one == approx(other, dtype=torch.float64)
+        assert [of_rank[3][place] for place in range(2)] == [
+            approx(alone[3][place], dtype=torch.float64) for place in range(2)
+        ]
+    assert [count for _, count in gathered] == [8, 3]
+
+
+def test_without_process_groups_gathered_returns_an_independent_copy() -> None:
+    metrics = numeric(ROWS)
+    gathered = metrics.gathered()
+    assert gathered.compute() == approx(metrics.compute(), dtype=torch.float64)
+    metrics.update([9.0], [2.0])
+    assert [m.compute()["count"] for m in (gathered, metrics)] == [11, 12]
+    of_quantiles = quantiles()
+    gathered = of_quantiles.gathered()
+    of_quantiles.update([[0.0, 0.0, 0.0]], [100.0])
+    assert gathered.compute()["pinball_0.5"] < of_quantiles.compute()["pinball_0.5"]
+
+
+def test_reset_discards_all_batches() -> None:
+    for metrics in (numeric(ROWS), quantiles(), tokens()):
+        metrics.reset()
+        assert set(list(metrics.compute().values())[:2]) == {0}
+    metrics = numeric(ROWS)
+    metrics.reset()
+    assert metrics.update([1.0], [3.0]).compute()["mae"] == 2
