@@ -16,7 +16,6 @@ from pathlib import Path
 from ntloss import __version__
 from ntloss.numbers.inspection import MARKERS, SENTENCE, Inspection, TokenGroup, inspect_tokenizer
 from ntloss.numbers.tokenizer_loading import TokenizerLoadingError, load_tokenizer
-from ntloss.numbers.tokens import CoverageRow
 
 _INSPECT = f"""\
 Report how a tokenizer represents numbers: which of its tokens are numbers and in which forms, what share of
@@ -91,13 +90,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # for terminals that lack other scripts' digits
     try:
         print(_inspect(given.tokenizer, given.text, given.json))
-    except (TokenizerLoadingError, _InputError) as error:
-        print(f"ntloss: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("ntloss: interrupted", file=sys.stderr)
-        return 130
-    return 0
+        return 0
+    except (TokenizerLoadingError, _InputError, KeyboardInterrupt) as error:
+        print(f"ntloss: {str(error) or 'interrupted'}", file=sys.stderr)
+        return 130 if isinstance(error, KeyboardInterrupt) else 2
 
 
 def _inspect(source: str, text: str | None, as_json: bool) -> str:
@@ -138,72 +134,58 @@ def _read_lines(text: str) -> list[str]:
 
 def describe(inspection: Inspection, source: str, text: str) -> str:
     """Format an inspection as aligned plain text; `source` names the tokenizer, and `text` the text."""
-    coverage = inspection.coverage
-    lines = [
-        f"{source} ({inspection.tokenizer}): {inspection.number_tokens:,} of {inspection.vocab_size:,} "
-        f"tokens are numbers, {inspection.values:,} different values",
-        "",
-        *_forms(inspection),
-        "",
-        f"{text}: {coverage.digits:,} digits",
-        "",
-        *_table([_ROW_HEAD, *(_row_cells(row, inspection) for row in coverage.rows)], "llrrrrl"),
-        *(
-            f"  digit_level={row.digit_level}, space_prefixed={row.space_prefixed}: {row.problem}."
-            for row in coverage.rows
-            if row.problem
-        ),
-        "",
-    ]
-    if inspection.recommendation:
-        lines += [f"Choose: {inspection.recommendation.code}", inspection.recommendation.reason]
-    return "\n".join([*lines, *inspection.notes])
-
-
-_ROW_HEAD = ["digit_level", "space_prefixed", "tokens", "values", "digits seen", "share", "left out"]
-
-
-def _row_cells(row: CoverageRow, inspection: Inspection) -> list[str]:
-    digits = inspection.coverage.digits
-    marked = " or ".join(marker for marker in _markers(inspection) if marker != "plain")
-    reasons = ((row.longer_left_out, "not one digit"), (row.marked_left_out, marked))
-    return [
-        str(row.digit_level),
-        str(row.space_prefixed),
-        f"{row.tokens:,}",
-        f"{row.values:,}",
-        f"{row.seen:,}",
-        "unusable" if row.problem else f"{row.seen / digits:.1%}" if digits else "-",
-        ", ".join(f"{count:,} {reason}" for count, reason in reasons if count) or "-",
-    ]
-
-
-def _forms(inspection: Inspection) -> list[str]:
-    markers = _markers(inspection)
-    rows = [["number tokens", *markers]]
-    for shape, groups in inspection.forms.items():
-        rows.append([shape, *(_samples(groups[m]) if m in groups else "-" for m in markers)])
+    forms, coverage = inspection.forms, inspection.coverage
+    markers = [marker for marker in MARKERS if any(marker in groups for groups in forms.values())]
     never = {
         "digits with other characters": inspection.mixed,
         "digits of other scripts": inspection.other_scripts,
     }
-    others = [[name, _samples(group)] for name, group in never.items() if group.count]
-    return _table(rows) + (["", *_table([["never counted", "tokens"], *others])] if others else [])
+    never_counted = [[name, _samples(group)] for name, group in never.items() if group.count]
+    columns = ["digit_level", "space_prefixed", "tokens", "values", "digits seen", "share", "left out"]
+    marked = " or ".join(marker for marker in markers if marker != "plain")
+    token_sets = []
+    for row in coverage.rows:
+        share = f"{row.seen / coverage.digits:.1%}" if coverage.digits else "-"
+        reasons = ((row.longer_left_out, "not one digit"), (row.marked_left_out, marked))
+        left_out = ", ".join(f"{count:,} {reason}" for count, reason in reasons if count) or "-"
+        counts = [f"{count:,}" for count in (row.tokens, row.values, row.seen)]
+        options = [str(row.digit_level), str(row.space_prefixed)]
+        token_sets.append([*options, *counts, "unusable" if row.problem else share, left_out])
+    lines = [
+        f"{source} ({inspection.tokenizer}): {inspection.number_tokens:,} of {inspection.vocab_size:,} "
+        f"tokens are numbers, {inspection.values:,} different values",
+        "",
+        *_table(
+            ["number tokens", *markers],
+            [[shape, *(_samples(groups.get(m)) for m in markers)] for shape, groups in forms.items()],
+        ),
+        *(["", *_table(["never counted", "tokens"], never_counted)] if never_counted else []),
+        "",
+        f"{text}: {coverage.digits:,} digits",
+        "",
+        *_table(columns, token_sets, "llrrrrl"),
+    ]
+    lines += [
+        f"  digit_level={row.digit_level}, space_prefixed={row.space_prefixed}: {row.problem}."
+        for row in coverage.rows
+        if row.problem
+    ]
+    chosen = inspection.recommendation
+    advice = [f"Choose: {chosen.code}", chosen.reason] if chosen else []
+    return "\n".join([*lines, "", *advice, *inspection.notes])
 
 
-def _markers(inspection: Inspection) -> list[str]:
-    return [m for m in MARKERS if any(m in groups for groups in inspection.forms.values())]
-
-
-def _samples(group: TokenGroup) -> str:
+def _samples(group: TokenGroup | None) -> str:
+    if group is None:
+        return "-"
     more = " ..." if group.count > len(group.samples) else ""
     return f"{group.count:,}: {' '.join(map(repr, group.samples))}{more}"
 
 
-def _table(rows: list[list[str]], aligned: str = "") -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def _table(head: list[str], rows: list[list[str]], aligned: str = "") -> list[str]:
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = []
-    for row in rows:
+    for row in [head, *rows]:
         cells = zip(row, widths, aligned or "l" * len(row), strict=True)
         padded = (cell.rjust(width) if side == "r" else cell.ljust(width) for cell, width, side in cells)
         lines.append("  ".join(padded).rstrip())

@@ -1,14 +1,7 @@
 r"""Schedules for $\lambda$, the weight of the number term.
 
 A number loss can slow down a model that starts from random weights and does not know yet what digits look
-like. A schedule is a function that maps the optimizer step to a factor of $\lambda$. It depends on the step
-alone, so a resumed run needs no state:
-
-    scheduler = WeightScheduler(loss_fn, lambda step: min(step / 1_000, 1.0))
-    for step, batch in enumerate(batches):
-        scheduler.set_step(step)
-        loss_fn(model(batch), labels).backward()
-        ...
+like.
 """
 
 from __future__ import annotations
@@ -25,10 +18,9 @@ from ntloss.engine.targets import check_weight
 class WeightScheduler:
     r"""Sets a loss's `weight` to $\lambda \cdot$ schedule(step).
 
-    It does not count steps: after a resume, call `set_step` with the step that was reached. A tensor weight
-    is changed in place, which recompiles nothing under `torch.compile`. With a float that changes at each
-    step, the compiler recompiles until it gives up, so a compiled training step needs a loss made with
-    `weight=torch.tensor(0.3)`.
+    It has no state: after a resume, call `set_step` with the step that was reached. A tensor weight is
+    changed in place, which recompiles nothing under `torch.compile`. With a float that changes at each step,
+    the compiler recompiles until it gives up, so compile a loss made with `weight=torch.tensor(0.3)`.
 
     Args:
         loss: an object with a `weight`, a float or a scalar tensor, such as `NTLCrossEntropyLoss`.
@@ -40,7 +32,6 @@ class WeightScheduler:
         ValueError: `weight` is negative or not finite.
 
     Example:
-        >>> import math
         >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         >>> loss_fn = NTLCrossEntropyLoss(digits, weight=0.5)
@@ -49,9 +40,6 @@ class WeightScheduler:
         0.2
         >>> loss_fn.weight
         0.2
-        >>> decay = WeightScheduler(loss_fn, lambda step: (1 + math.cos(math.pi * step / 100)) / 2, 0.5)
-        >>> decay.set_step(100)
-        0.0
     """
 
     def __init__(self, loss: Any, schedule: Callable[[int], float], weight: float | None = None) -> None:
@@ -60,17 +48,14 @@ class WeightScheduler:
         if not (is_scalar or isinstance(current, (int, float))):
             raise TypeError(
                 f"{type(loss).__name__}.weight is {type(current).__name__}: expected a float or a scalar "
-                "tensor, as in NTLCrossEntropyLoss and NTLLinearCrossEntropyLoss. If this is the handle of a "
-                "number-aware model, pass handle.loss. Multiply a loss without a weight by weight * "
-                "schedule(step) yourself."
+                "tensor, as in NTLCrossEntropyLoss. Of a number-aware model, pass handle.loss. Multiply a "
+                "loss without a weight by weight * schedule(step) yourself."
             )
         if not callable(schedule):
             raise TypeError(
-                f"schedule={schedule!r}: expected a function of the step, such as "
-                "lambda step: min(step / 500, 1.0)"
+                f"schedule={schedule!r}: expected a function of the step: lambda step: min(step / 500, 1.0)"
             )
-        self.loss = loss
-        self.schedule = schedule
+        self.loss, self.schedule = loss, schedule
         # Read now: set_step overwrites the attribute.
         full = current if weight is None else weight
         self.weight = float(full.item() if isinstance(full, Tensor) else full)
