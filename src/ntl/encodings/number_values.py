@@ -22,10 +22,11 @@ from transformers import PreTrainedTokenizerFast
 
 from ntl.data import format_number
 from ntl.encodings.spelling import Marked, SpelledEncoding
+from ntloss.numbers.parsing import PLAIN
 
 NUM = "[NUM]"
 LARGEST = 1e30  # larger magnitudes are clipped to this, because float32 overflows at 3e38
-_NUMBER = re.compile(r"(?:(?<![\w)\]%.])-)?[0-9]+(?:\.[0-9]+)?")
+_NUMBER = re.compile(rf"(?:(?<![\w)\]%.])-)?{PLAIN.pattern}")
 _EMBEDDED_AS_TEN = 3e9
 
 

@@ -20,10 +20,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from ntl.encodings.spelling import Marked, SpelledEncoding
+from ntloss.numbers.parsing import PLAIN
 
 LOWEST, HIGHEST = -12, 19
 PLACES = range(LOWEST, HIGHEST + 1)
-_NUMBER = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
 _LARGEST = 3e9  # embedded as 10; larger numbers exceed it
 
 
@@ -72,7 +72,7 @@ class RegressionTransformerEncoding(SpelledEncoding):
         tokens: list[int | None] = []
 
         def without_point(match: re.Match[str]) -> str:
-            whole, decimals = match[1], match[2] or ""
+            whole, _, decimals = match[0].partition(".")
             if len(whole) - 1 > HIGHEST or len(decimals) > -LOWEST:
                 tokens.extend([None] * len(whole + decimals))
                 return match[0]
@@ -81,7 +81,7 @@ class RegressionTransformerEncoding(SpelledEncoding):
             tokens.extend(self._ids[each] for each in placed)
             return whole + decimals
 
-        return Marked(_NUMBER.sub(without_point, text), tokens, [])
+        return Marked(PLAIN.sub(without_point, text), tokens, [])
 
     def _spell(self, row: Sequence[int]) -> Iterator[int | str]:
         number: list[PlacedDigit] = []
