@@ -7,7 +7,6 @@ reached. Numbers of any length follow the rule of `ntloss.numbers.parse_numbers`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.numbers.parsing import THOUSANDS, grammar
+from ntloss.numbers.parsing import SIGNED, THOUSANDS, grammar
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 # Characters of a slot; a character's index is its code, below CODES.
@@ -25,7 +24,6 @@ SIGN, DIGIT, POINT = "-+", "0123456789", "."
 MINUS, PLUS = 0, 1
 CODES = 10
 _MAX_DIGITS = 12
-_PLAIN = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 
 
 class SlotTokens(NamedTuple):
@@ -116,19 +114,13 @@ class NumberFormat:
             >>> NumberFormat.of(["7", "-12.5", "120"]).write("7")
             '+007.0'
         """
-        longest: dict[int, Decimal] = {}  # the number with the most digits before and after the point
-        signed = False
-        for text in numbers:
-            number = _parse(text)
-            signed |= number < 0
-            for i, count in enumerate(_count_digits(number)):
-                if i not in longest or count > _count_digits(longest[i])[i]:
-                    longest[i] = number
-        if not longest:
+        parsed = [_parse(text) for text in numbers]
+        if not parsed:
             raise ValueError("there are no numbers: expected at least one")
-        needed = [_count_digits(longest[i])[i] for i in range(2)]
+        needed = [max(counts) for counts in zip(*map(_count_digits, parsed), strict=True)]
+        signed = any(number < 0 for number in parsed)
         found = cls(digits or needed[0], needed[1] if decimals is None else decimals, signed)
-        for number in longest.values():
+        for number in parsed:
             found.write(f"{number:f}")
         return found
 
@@ -146,14 +138,26 @@ class NumberFormat:
         Raises:
             ValueError: the text is not a single number, or does not fit.
         """
-        parsed = _parse(number)
-        if reason := self._misfit(parsed):
-            raise ValueError(f"{number.strip()[:80]!r} does not fit the number format: {reason}")
-        return f"{parsed:{'+' if self.signed else ''}0{len(self.slots)}.{self.decimals}f}"
+        width, parsed = len(self.slots), _parse(number)
+        whole, decimals = _count_digits(parsed)
+        misfit = None
+        if whole > width - self.signed - bool(self.decimals) - self.decimals:
+            misfit = f"it has {whole} digits before the point; expected at most {self.digits}"
+        elif decimals > self.decimals:
+            misfit = f"it has {decimals} digits after the point; expected at most {self.decimals}"
+        elif parsed < 0 and not self.signed:
+            misfit = "it is negative; expected no negative number"
+        if misfit:
+            raise ValueError(f"{number.strip()[:80]!r} does not fit the number format: {misfit}")
+        return f"{parsed:{'+' if self.signed else ''}0{width}.{self.decimals}f}"
 
     def fits(self, number: str) -> bool:
         """Return whether a text is a single number that this format can write."""
-        return _PLAIN.fullmatch(number.strip()) is not None and self._misfit(_parse(number)) is None
+        width = len(self.slots)  # an error for numbers of any length
+        try:
+            return len(self.write(number)) == width
+        except ValueError:
+            return False
 
     def read(self, text: str) -> Decimal:
         """Read a number of fixed width, as `write` returns it.
@@ -163,20 +167,8 @@ class NumberFormat:
         """
         slots = self.slots
         if len(text) != len(slots) or any(c not in slot for c, slot in zip(text, slots, strict=True)):
-            raise ValueError(
-                f"{text[:80]!r} is not in the number format: expected a text as {self} writes it"
-            )
+            raise ValueError(f"{text[:80]!r} is not in the number format: expected what {self} writes")
         return _parse(text)
-
-    def _misfit(self, number: Decimal) -> str | None:
-        digits, decimals = _count_digits(number)
-        if digits > len(self.slots) - self.signed - bool(self.decimals) - self.decimals:
-            return f"it has {digits} digits before the point; expected at most {self.digits}"
-        if decimals > self.decimals:
-            return f"it has {decimals} digits after the point; expected at most {self.decimals}"
-        if number < 0 and not self.signed:
-            return "it is negative; expected no negative number"
-        return None
 
     def tokens(
         self, vocabulary: NumberVocabulary, optional_plus: bool = True
@@ -188,23 +180,16 @@ class NumberFormat:
             optional_plus: whether a number without a sign is positive, in a signed format. Default: True.
 
         Returns:
-            For each slot, pairs of a token id and the index of each of its characters in its slot. All
-            tokens lead to a complete number.
+            For each slot, pairs of a token id and the index of each of its characters in its slot, such as
+            `(3, (1, 2))` for the token 3 that writes `12`. All tokens lead to a complete number.
 
         Raises:
             ValueError: the vocabulary cannot write such numbers.
-
-        Example:
-            >>> digits = NumberVocabulary.from_mapping({1: "1", 2: "2", 3: "12"}, vocab_size=4)
-            >>> NumberFormat(digits=2).tokens(digits)
-            [[(1, (1,)), (2, (2,)), (3, (1, 2))], [(1, (1,)), (2, (2,))]]
         """
         slots = self.slots
-        texts = [
-            *((t.token_id, t.text.removeprefix(" "), t.starts_number) for t in vocabulary.tokens),
-            *((i, "-" if factor < 0 else "+", True) for i, factor in vocabulary.sign_ids.items()),
-            *((i, ".", False) for i in vocabulary.point_ids),
-        ]
+        texts = [(t.token_id, t.text.removeprefix(" "), t.starts_number) for t in vocabulary.tokens]
+        texts += [(i, "-" if factor < 0 else "+", True) for i, factor in vocabulary.sign_ids.items()]
+        texts += [(i, ".", False) for i in vocabulary.point_ids]
         if self.signed and not any(text.startswith("-") for _, text, _ in texts):
             raise ValueError(
                 "signed=True, but the vocabulary has no minus sign. Add one, or pass signed=False."
@@ -235,14 +220,11 @@ class NumberFormat:
         """Make masks of the tokens that continue a number of fixed width, with all of its signs.
 
         Args:
-            vocabulary: see `tokens`.
+            vocabulary: the number tokens; a ValueError if they cannot write such numbers.
 
         Returns:
             Whether each token may begin at each slot, `[slots, vocab]`, bool; and the number of slots that
             each token fills, `[vocab]`.
-
-        Raises:
-            ValueError: the vocabulary cannot write such numbers.
 
         Example:
             >>> digits = NumberVocabulary.from_mapping({1: "1", 2: "2", 3: "12"}, vocab_size=4)
@@ -259,7 +241,7 @@ class NumberFormat:
 
 
 def _encode(text: str, slots: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the index of each character in its slot; nothing if the text does not fit."""
+    """The index of each character in its slot; nothing if the text does not fit."""
     codes = tuple(slot.find(character) for slot, character in zip(slots, text, strict=False))
     return codes if len(codes) == len(text) and min(codes) >= 0 else ()
 
@@ -277,7 +259,7 @@ def _table(tokens: list[tuple[int, tuple[int, ...]]], device: torch.device) -> S
 
 
 def _parse(text: str) -> Decimal:
-    if _PLAIN.fullmatch(text.strip()) is None:
+    if SIGNED.fullmatch(text.strip()) is None:
         raise ValueError(f"{text.strip()[:80]!r} is not a single number in plain digits, such as -12.5")
     return Decimal(text.strip()) or Decimal(0)  # one zero, without a sign
 

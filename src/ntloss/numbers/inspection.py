@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ntloss.numbers.texts import TokenTexts, as_texts, count_tokens, texts_of_tokenizer
-from ntloss.numbers.tokens import (
-    Coverage,
-    NumberToken,
-    check_not_empty,
-    count_digits,
-    find_number_tokens,
-    measure_coverage,
-)
+from ntloss.numbers.texts import Encode, as_texts, texts_of_tokenizer
+from ntloss.numbers.tokens import Coverage, NumberToken, count_digits, measure_coverage
+from ntloss.numbers.vocabulary import NumberVocabulary
 
 SENTENCE = "The answer is 42, or 3.14 in 2019."
 
@@ -120,41 +115,37 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
     if not any(text.strip() for text in texts):
         raise ValueError("the text is empty. Expected a text like the model's training data.")
     found = texts_of_tokenizer(tokenizer, every_script=True)
-    tokens = find_number_tokens(found.decoded, found.bare)
-    check_not_empty(tokens, found.vocab_size)
-    used, normalized = count_tokens(texts, found.encode, found.normalize)
-    coverage = measure_coverage(tokens, (), used, normalized)
+    vocabulary = NumberVocabulary.from_texts(found, found.vocab_size, False, True)
+    tokens = vocabulary.tokens
+    used, normalized = found.count(texts)
+    coverage = measure_coverage(tokens, used, normalized, seen=tokens)
     other_digits = sum(_is_other_digit(character) for text in normalized for character in text)
-    numbers = {token.token_id for token in tokens}
+    others = {i: text for i, text in sorted(found.decoded.items()) if i not in set(vocabulary.token_ids)}
+    shown = [_shown(text, found.bare[i]) for i, text in others.items()]
     unseen = Counter[str]()
-    others = []
-    for token_id, text in sorted(found.decoded.items()):
-        if token_id not in numbers:
-            others.append(_shown(text, found.bare[token_id]))
-            unseen[others[-1]] += used[token_id] * count_digits(text)
+    for token_id, text in zip(others, shown, strict=True):
+        unseen[text] += used[token_id] * count_digits(text)
     unseen = +unseen  # those of the text
-    if coverage.digits:
-        recommendation = _recommend(tokens, coverage, used)
-    else:
-        used, normalized = count_tokens(SENTENCE, found.encode, found.normalize)
-        recommendation = _recommend(tokens, measure_coverage(tokens, (), used, normalized), used)
+    notes = _notes_on_text(coverage, other_digits, unseen)
+    based_on = coverage
+    if not coverage.digits:
+        used, normalized = found.count(SENTENCE)
+        based_on = measure_coverage(tokens, used, normalized, seen=tokens)
+    recommendation = _recommend(tokens, based_on, used)
+    notes += _notes_on_recommendation(vocabulary, coverage, recommendation)
     return Inspection(
         tokenizer=type(tokenizer).__name__,
         vocab_size=found.vocab_size,
         number_tokens=len(tokens),
-        values=len({token.value for token in tokens}),
+        values=len(vocabulary.distinct_values),
         forms=_group_forms(tokens),
-        other_scripts=_group(filter(_is_of_other_digits, others)),
-        mixed=_group(filter(count_digits, others)),
+        other_scripts=_group(t for t in shown if t.strip() and all(map(_is_other_digit, t.strip()))),
+        mixed=_group(filter(count_digits, shown)),
         coverage=coverage,
         other_digits=other_digits,
         unseen=dict(unseen.most_common(_SAMPLES)),
         recommendation=recommendation,
-        notes=(
-            *_notes_on_text(coverage, other_digits, unseen),
-            *_notes_on_recommendation(tokens, coverage, recommendation),
-            *_notes_on_spaces(found, tokens),
-        ),
+        notes=(*notes, *_notes_on_spaces(found.encode, tokens)),
     )
 
 
@@ -163,30 +154,29 @@ def _shown(text: str, bare: bool) -> str:
     return text.removeprefix(" ") if bare else text
 
 
+def _is_other_digit(character: str) -> bool:
+    return not character.isascii() and character.isdigit()
+
+
 def _group(texts: Iterable[str]) -> TokenGroup:
     texts = tuple(texts)
     return TokenGroup(len(texts), texts[:_SAMPLES])
 
 
 def _group_forms(tokens: Iterable[NumberToken]) -> dict[str, dict[str, TokenGroup]]:
-    texts: dict[tuple[str, str], list[str]] = {}
+    forms: dict[str, dict[str, list[str]]] = {shape: {m: [] for m in MARKERS} for shape in _SHAPES}
     for token in tokens:
-        texts.setdefault((_shape(token), _marker(token)), []).append(_shown(token.text, token.bare))
-    return {
-        shape: {marker: _group(texts[shape, marker]) for marker in MARKERS if (shape, marker) in texts}
-        for shape in _SHAPES
-        if any(shape == found for found, _ in texts)
-    }
+        forms[_shape(token)][_marker(token)].append(_shown(token.text, token.bare))
+    grouped = {s: {m: _group(texts) for m, texts in groups.items() if texts} for s, groups in forms.items()}
+    return {shape: groups for shape, groups in grouped.items() if groups}
 
 
 def _shape(token: NumberToken) -> str:
     text = token.text.strip().lower()
     if text[0] in "+-":
         return "signed"
-    if "e" in text:
-        return "exponent"
-    if "." in text:
-        return "decimal"
+    if "e" in text or "." in text:
+        return "exponent" if "e" in text else "decimal"
     return "one digit" if token.is_digit else "several digits"
 
 
@@ -194,14 +184,6 @@ def _marker(token: NumberToken) -> str:
     if token.bare:
         return "plain"
     return "after a space" if token.text.startswith(" ") else "inside a word"
-
-
-def _is_other_digit(character: str) -> bool:
-    return not character.isascii() and character.isdigit()
-
-
-def _is_of_other_digits(text: str) -> bool:
-    return bool(text.strip()) and all(map(_is_other_digit, text.strip()))
 
 
 def _recommend(
@@ -223,8 +205,7 @@ def _recommend(
             f"Single digits cover {one} of the text's digits, and numbers of any length (such as "
             f"{_shown(most.text, most.bare)!r}) {any_length}"
         )
-    chosen = [token for token in tokens if token.is_digit or not digit_level]
-    if marked := [token for token in chosen if not token.bare]:
+    if marked := [t for t in tokens if not t.bare and (t.is_digit or not digit_level)]:
         most = max(marked, key=lambda token: used.get(token.token_id, 0))
         bare = coverage.row(digit_level, False).seen / coverage.digits
         where = " or ".join(m for m in MARKERS if m in set(map(_marker, marked)))
@@ -243,7 +224,9 @@ def _notes_on_text(coverage: Coverage, other_digits: int, unseen: Counter[str]) 
     if missing := coverage.digits - coverage.seen:
         samples = ", ".join(repr(text) for text, _ in unseen.most_common(_SAMPLES))
         where = (
-            f"tokens that are not numbers, such as {samples}" if unseen else "unknown, special or byte tokens"
+            f"tokens that are not numbers, such as {samples}"
+            if samples
+            else "unknown, special or byte tokens"
         )
         share = f"{missing / coverage.digits:.1%}"
         notes.append(f"No token set covers {missing:,} of the digits ({share}): they are in {where}.")
@@ -253,16 +236,16 @@ def _notes_on_text(coverage: Coverage, other_digits: int, unseen: Counter[str]) 
 
 
 def _notes_on_recommendation(
-    tokens: Sequence[NumberToken], coverage: Coverage, recommendation: Recommendation | None
+    vocabulary: NumberVocabulary, coverage: Coverage, recommendation: Recommendation | None
 ) -> list[str]:
     if recommendation is None:
         return ["No token set covers a single digit: a number token loss would be zero."]
     if recommendation.digit_level:
         return []
-    values = [token.value for token in tokens]
+    smallest, *_, largest = vocabulary.distinct_values
     notes = [
-        f"The default criterion is in units of the values, here {min(values):,.0f} to {max(values):,.0f}: "
-        "the loss would outweigh cross-entropy. Choose a criterion on a scale of its own, such as "
+        f"The default criterion is in units of the values, here {smallest:,.0f} to {largest:,.0f}: the loss "
+        "would outweigh cross-entropy. Choose a criterion on a scale of its own, such as "
         "criterion=NumberLevel()."
     ]
     if coverage.row(True, True).problem is None:
@@ -270,19 +253,14 @@ def _notes_on_recommendation(
     return notes
 
 
-def _notes_on_spaces(found: TokenTexts, tokens: Iterable[NumberToken]) -> list[str]:
+def _notes_on_spaces(encode: Encode, tokens: Iterable[NumberToken]) -> list[str]:
     texts = {token.token_id: token.text for token in tokens}
-    for length in range(2, 11):  # a short number may be a single token
-        number = "1234567890"[:length]
-        try:
-            (ids,) = found.encode([number])
-            pieces = [texts[i] for i in ids if i in texts]
-            spaced = " ".join(pieces).removeprefix(" ")
-            is_one = len(pieces) > 1 and "".join(pieces).removeprefix(" ") == number
-            is_same = is_one and list(found.encode([spaced])[0]) == list(ids)
-        except ValueError:  # unknown, and the tokenizer has no unknown token
-            continue
-        if is_same:
+    number = "1234567"  # more than one token
+    with suppress(ValueError):  # unknown, and the tokenizer has no unknown token
+        (ids,) = encode([number])
+        pieces = [texts[i] for i in ids if i in texts]
+        spaced = " ".join(pieces).removeprefix(" ")
+        if "".join(pieces).removeprefix(" ") == number != spaced and list(encode([spaced])[0]) == list(ids):
             return [
                 f"The tokenizer cannot tell {number!r} from {spaced!r}: both have the same ids. Adjacent "
                 "digits form one number, so separate numbers by more than a space, such as a comma."

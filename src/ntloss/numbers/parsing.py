@@ -1,4 +1,4 @@
-"""Parse numbers in texts, by one documented rule.
+"""The grammar of written numbers, and the numbers of texts; all patterns of numbers are here.
 
 Python's `float` is not suitable: it accepts `nan`, `1_000` and the digits of other scripts, and rejects
 sentences.
@@ -17,28 +17,30 @@ Which = str | Callable[[str], float | None]
 
 THOUSANDS = ","
 """The default separator of thousands: in texts, in metrics and rewards, and in what a model writes."""
-_SIGN = r"(?:(?<![\w)\]%])[+\-\u2212])?"
-_EXPONENT = r"(?:[eE][+\-]?[0-9]+(?![0-9A-Za-z]))?"
+PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+"""A number in plain digits, without its sign."""
+SIGNED = re.compile(rf"[+-]?{PLAIN.pattern}")
+"""A number in plain digits."""
 # What may stand before a number that a model writes: spaces and a sign of a currency.
 _LEAD = r"\s{0,2}[$€£¥]?\s?"
+PIECE = re.compile(rf"{_LEAD}[+\-\u2212]?(?:[0-9]*[.,]){{0,2}}[0-9]*(?:[eE][+\-]?[0-9]*)?")
+"""What a token of a number may consist of: a part of a number, or of what stands before it."""
 
 
 class Grammar(NamedTuple):
-    """The patterns of written numbers.
+    """The patterns of written numbers with one separator of thousands.
 
     Args:
         number: a number in a text.
         whole: a text that is a number; the point may be its last character.
         begun: a text that is a number or that more characters can make one, possibly another one.
         thousands: the separator of thousands, or "".
-        point: the decimal point.
     """
 
     number: re.Pattern[str]
     whole: re.Pattern[str]
     begun: re.Pattern[str]
     thousands: str
-    point: str
 
     def plain(self, number: str) -> str:
         """Return a number as a string that `float` accepts."""
@@ -56,17 +58,16 @@ def grammar(thousands: str = THOUSANDS) -> Grammar:
     """Make the patterns of written numbers, see `parse_numbers` for the rule and the errors."""
     if thousands not in ("", ",", " ", "."):
         raise ValueError(f"thousands={thousands!r}: expected ',', ' ', '.' or '' for no separator")
-    mark = "," if thousands == "." else "."
-    point, s = re.escape(mark), re.escape(thousands)
+    point, s = "," if thousands == "." else r"\.", re.escape(thousands)
     groups = rf"[1-9][0-9]{{0,2}}(?:{s}[0-9]{{3}})"
     in_groups = rf"(?<![0-9]{s}){groups}+(?!{s}?[0-9])|" if thousands else ""
+    sign = r"(?:(?<![\w)\]%])[+\-\u2212])?"
+    exponent = r"(?:[eE][+\-]?[0-9]+(?![0-9A-Za-z]))?"
     leading_point = rf"(?<![\w{point}]){point}[0-9]+"
-
-    def number(decimals: str) -> re.Pattern[str]:
-        return re.compile(
-            rf"{_SIGN}(?:(?:{in_groups}[0-9]+)(?:{point}[0-9]{decimals})?|{leading_point}){_EXPONENT}"
-        )
-
+    number, whole = (
+        re.compile(rf"{sign}(?:(?:{in_groups}[0-9]+)(?:{point}[0-9]{count})?|{leading_point}){exponent}")
+        for count in "+*"
+    )
     digits = rf"(?:{groups}+|[0-9]+)" if thousands else "[0-9]+"
     # A group of more than three digits is none, and its number ends before the separator.
     group = rf"{groups}*{s}[0-9]{{0,6}}|" if thousands else ""
@@ -74,7 +75,7 @@ def grammar(thousands: str = THOUSANDS) -> Grammar:
         rf"{_LEAD}[+\-\u2212]?(?:{group}[0-9]*|{digits}?{point}[0-9]*|"
         rf"(?:{digits}(?:{point}[0-9]+)?|{point}[0-9]+)[eE][+\-]?[0-9]{{0,3}})"
     )
-    return Grammar(number("+"), number("*"), begun, thousands, mark)
+    return Grammar(number, whole, begun, thousands)
 
 
 def parse_numbers(text: str, thousands: str = THOUSANDS) -> list[float]:
@@ -156,15 +157,14 @@ def parse_number(text: str, which: Which = "last", thousands: str = THOUSANDS) -
 
 
 def exact_number(given: Any, which: Which = "last") -> Any:
-    """Return a number, or one number of a text, so that `==` compares all of its digits.
+    """Return one number of a text so that `==` compares all of its digits, and all else as it is.
 
     Args:
         given: a text, a number or None.
         which: which number of a text; see `parse_number`.
 
     Returns:
-        A number of a text as a Decimal, or as a text if its exponent is too large for one; all else as it is,
-        and None if there is none.
+        A number of a text as a Decimal, or as a text if its exponent is too large for one.
 
     Example:
         >>> exact_number("It is 1" + "0" * 400) == 10**400

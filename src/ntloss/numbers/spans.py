@@ -19,7 +19,6 @@ its place, need to know where a number starts and ends and where its decimal poi
 from __future__ import annotations
 
 import math
-import re
 from typing import NamedTuple
 
 import torch
@@ -30,7 +29,6 @@ from ntloss.numbers.vocabulary import NumberVocabulary
 
 # Codes of `token_kinds`: three flags, and the number of digits in the bits above them.
 _STARTS, _ENDS, _POINT, _DIGITS = 1, 2, 4, 8
-_PLAIN = re.compile(r" ?[+-]?[0-9]+")
 # A digit is multiplied by at most 10 to this power. Otherwise, an expected digit far below 1 that precedes
 # many zeros would have an infinite gradient.
 _LARGEST_POWER = 18
@@ -64,17 +62,10 @@ class NumberSpans(NamedTuple):
 
 
 def token_kinds(vocabulary: NumberVocabulary) -> Tensor:
-    """Encode what `find_numbers` needs to know about each token.
-
-    Args:
-        vocabulary: the number tokens and decimal points.
-
-    Returns:
-        A code for each token, 0 for text: `[vocab]`, int32.
-    """
+    """Encode what `find_numbers` needs to know about each token: `[vocab]`, int32, 0 for text."""
     kinds = torch.zeros(vocabulary.vocab_size, dtype=torch.int32, device="cpu")
     for token in vocabulary.tokens:
-        alone = _PLAIN.fullmatch(token.text) is None
+        alone = not token.text.strip(" +-").isdigit()  # with a point or an exponent of its own
         flags = _STARTS * (token.starts_number or alone) + _ENDS * alone
         kinds[token.token_id] = flags + _DIGITS * token.digits
     for token_id in vocabulary.point_ids:
@@ -117,7 +108,9 @@ def find_numbers(
     kind = torch.where(counted, kinds[torch.where(counted, labels, 0)], 0).to(torch.int64)
     digits = kind // _DIGITS
     is_number = digits > 0
-    with_previous = torch.ones_like(is_number) if sequence_ids is None else _same_as_previous(sequence_ids)
+    with_previous = torch.ones_like(is_number)
+    if sequence_ids is not None:
+        with_previous = F.pad(sequence_ids[..., 1:] == sequence_ids[..., :-1], (1, 0), value=False)
     # The first position of a row has no previous one: False is shifted in.
     going_on = _previous(is_number & (kind & _ENDS == 0)) & with_previous
     open_to_left = is_number & (kind & _STARTS == 0)
@@ -167,10 +160,6 @@ def _next(flags: Tensor) -> Tensor:
     return F.pad(flags[..., 1:], (0, 1), value=False)
 
 
-def _same_as_previous(sequence_ids: Tensor) -> Tensor:
-    return F.pad(sequence_ids[..., 1:] == sequence_ids[..., :-1], (1, 0), value=False)
-
-
 def sequence_ids_of(position_ids: Tensor) -> Tensor:
     """Number the packed sequences of each row; position ids restart at each sequence.
 
@@ -190,21 +179,20 @@ def sequence_ids_of(position_ids: Tensor) -> Tensor:
 
 
 def log_ratio(predicted: Tensor, true: Tensor, place: Tensor, spans: NumberSpans, addend: float) -> Tensor:
-    r"""Compute the log ratio of whole numbers of any length.
+    r"""Compute $\log(\hat x + a) - \log(x + a)$ of numbers of any length, $x = \sum_t d_t \, 10^{place_t}$.
 
-    $\log(\hat x + a) - \log(x + a)$ with $\hat x = \sum_t \hat d_t \, 10^{place_t}$ over a number's tokens.
     Each number is scaled by its own power of ten, so that none overflows. To keep gradients finite, a number
     is underestimated if its leading digit is predicted below 1e-18 and all others as exactly 0.
 
     Args:
-        predicted: `[positions]`, predicted digits, 0 or more.
-        true: `[positions]`, digits of the labels, 0 or more.
-        place: `[positions]`, int, power of ten of each digit.
-        spans: the numbers, `[positions]`.
+        predicted: predicted digits, 0 or more; this and all others are `[positions]`.
+        true: digits of the labels, 0 or more.
+        place: int, power of ten of each digit.
+        spans: the numbers.
         addend: $a$, above 0, in units of place 0.
 
     Returns:
-        The log ratio of number i at index i, and 0 after the last number: `[positions]`.
+        The log ratio of number i at index i, and 0 after the last number.
     """
     mantissa, exponent = _log_sum(predicted, place, spans, addend)
     true_mantissa, true_exponent = _log_sum(true, place, spans, addend)

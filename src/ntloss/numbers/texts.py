@@ -10,23 +10,22 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 # SentencePiece's byte fallback: "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-# Tokens with none of these characters are skipped without decoding them.
-_CANDIDATE = re.compile(r"[0-9.+-]")
-# ... and are none of these: what else may stand in or before a number, also as byte-level tokens write it.
-_MARKS = frozenset([",", "e", "E", "\u2212", *"$€£¥", "âĪĴ", "âĤ¬", "Â£", "Â¥", "", "Ċ", " ", "\n"])
-_DIGITS = re.compile(r" ?([0-9]+)")
-_SPACE_MARKERS = "▁Ġ"
+# Tokens with none of these characters are skipped without decoding them, ...
+_OF_NUMBERS = re.compile(r"[0-9.+-]")
+# ... unless they are what else may stand in or before a number, also as byte-level tokens write it.
+_MARKS = frozenset([",", "e", "E", "\u2212", *"$€£¥", "âĪĴ", "âĤ¬", "Â£", "Â¥", "", "Ċ", "\n"])
 _BATCH = 1000  # texts; encodings take some fifty times the memory of their texts
 Encode = Callable[[list[str]], Sequence[Sequence[int]]]
 
 
+# At module level, as all encoders here, so that a vocabulary can be pickled.
 def cannot_encode(texts: list[str]) -> Sequence[Sequence[int]]:
     """Raise a ValueError: the encoder of a vocabulary that was made without one."""
     raise ValueError(
@@ -35,7 +34,6 @@ def cannot_encode(texts: list[str]) -> Sequence[Sequence[int]]:
     )
 
 
-# At module level, so that a vocabulary can be pickled.
 def encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Sequence[Sequence[int]]:
     """Encode texts one by one."""
     return [encode(text) for text in texts]
@@ -57,47 +55,17 @@ class TokenTexts:
     decoded: Mapping[int, str]
     bare: Mapping[int, bool]
     vocab_size: int
-    encode: Encode
+    encode: Encode = cannot_encode
     normalize: Callable[[str], str] = str
 
-
-def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts:
-    """Decode every token that may be part of a number, without changing the tokenizer.
-
-    Args:
-        tokenizer: see `NumberVocabulary.from_tokenizer`.
-        every_script: include tokens with digits of other scripts, which are never number tokens.
-
-    Returns:
-        The texts.
-
-    Raises:
-        TypeError: `tokenizer` is not a tokenizer.
-    """
-    tokenizer = _inner(tokenizer)
-    if _has(tokenizer, "get_vocab", "convert_tokens_to_string"):
-        return _texts_of_hugging_face(tokenizer, every_script)
-    normalize: Callable[[str], str] = str
-    if _has(tokenizer, "decode_single_token_bytes", "encode_ordinary", "n_vocab"):
-        size, texts = tokenizer.n_vocab, _texts_of_tiktoken(tokenizer)
-        encode_one = tokenizer.encode_ordinary  # treats special tokens in a text as text
-    elif _has(tokenizer, "id_to_piece", "is_special", "n_words"):
-        size, texts = tokenizer.n_words, _texts_of_mistral(tokenizer)
-        encode_one = functools.partial(tokenizer.encode, bos=False, eos=False)
-    elif _has(tokenizer, "id_to_piece", "is_control", "vocab_size"):
-        size, texts = tokenizer.vocab_size(), _texts_of_pieces(tokenizer)
-        encode_one = functools.partial(tokenizer.encode, add_bos=False, add_eos=False)
-        normalize = tokenizer.normalize
-    else:
-        raise TypeError(
-            f"expected a tokenizer or a NumberVocabulary, given {type(tokenizer).__name__}. Pass a tokenizer "
-            "from AutoTokenizer.from_pretrained(...), a processor's `.tokenizer`, a tiktoken encoding, a "
-            "mistral-common tokenizer or a SentencePieceProcessor, or list the number tokens with "
-            "NumberVocabulary.from_mapping({token_id: value or text}, vocab_size)."
-        )
-    decoded = {i: text for i, text in texts if _is_candidate(text, every_script)}
-    bare = {i: not text.startswith(" ") for i, text in decoded.items()}
-    return TokenTexts(decoded, bare, size, functools.partial(encode_each, encode_one), normalize)
+    def count(self, texts: str | Iterable[str]) -> tuple[Counter[int], list[str]]:
+        """Count how often each token occurs in texts; return the counts and the normalized texts."""
+        texts = as_texts(texts)
+        used: Counter[int] = Counter()
+        for start in range(0, len(texts), _BATCH):
+            used.update(itertools.chain.from_iterable(self.encode(texts[start : start + _BATCH])))
+        # The digits of ASCII texts never change.
+        return used, [text if text.isascii() else self.normalize(text) for text in texts]
 
 
 def as_texts(texts: str | Iterable[str]) -> list[str]:
@@ -109,24 +77,54 @@ def as_texts(texts: str | Iterable[str]) -> list[str]:
     return items
 
 
-def count_tokens(
-    texts: str | Iterable[str], encode: Encode, normalize: Callable[[str], str]
-) -> tuple[Counter[int], list[str]]:
-    """Count how often each token occurs in texts.
+def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts:
+    """Decode every token that may be part of a number, without changing the tokenizer.
 
     Args:
-        texts: a text, or several.
-        encode: see `TokenTexts`.
-        normalize: see `TokenTexts`; ASCII texts are taken as they are, since their digits never change.
+        tokenizer: see `NumberVocabulary.from_tokenizer`.
+        every_script: include all tokens that are not ASCII, which are never number tokens.
 
     Returns:
-        Token id to its count, and the normalized texts.
+        The texts.
+
+    Raises:
+        TypeError: `tokenizer` is not a tokenizer.
     """
-    texts = as_texts(texts)
-    used: Counter[int] = Counter()
-    for start in range(0, len(texts), _BATCH):
-        used.update(itertools.chain.from_iterable(encode(texts[start : start + _BATCH])))
-    return used, [text if text.isascii() else normalize(text) for text in texts]
+    tokenizer = _inner(tokenizer)
+    if _has(tokenizer, "get_vocab", "convert_tokens_to_string"):
+        return _texts_of_hugging_face(tokenizer, every_script)
+    normalize: Callable[[str], str] = str
+    to_bytes: Callable[[int], bytes] | None = None
+    if _has(tokenizer, "decode_single_token_bytes", "encode_ordinary", "n_vocab"):  # tiktoken
+        size, is_special = tokenizer.n_vocab, tokenizer.is_special_token
+        to_bytes = tokenizer.decode_single_token_bytes
+        encode = tokenizer.encode_ordinary  # treats special tokens in a text as text
+    elif _has(tokenizer, "id_to_piece", "is_special", "n_words"):  # mistral-common
+        size, is_special = tokenizer.n_words, tokenizer.is_special
+        if hasattr(tokenizer, "id_to_byte_piece"):  # Tekken; its pieces hide partial characters
+            to_bytes = functools.partial(tokenizer.id_to_byte_piece, special_token_policy="ignore")
+        encode = functools.partial(tokenizer.encode, bos=False, eos=False)
+    elif _has(tokenizer, "id_to_piece", "is_control", "vocab_size"):  # SentencePiece
+        size, is_special = tokenizer.vocab_size(), tokenizer.is_control
+        encode = functools.partial(tokenizer.encode, add_bos=False, add_eos=False)
+        normalize = tokenizer.normalize
+    else:
+        raise TypeError(
+            f"expected a tokenizer or a NumberVocabulary, given {type(tokenizer).__name__}. Pass a tokenizer "
+            "from AutoTokenizer.from_pretrained(...), a processor's `.tokenizer`, a tiktoken encoding, a "
+            "mistral-common tokenizer or a SentencePieceProcessor, or list the number tokens with "
+            "NumberVocabulary.from_mapping({token_id: value or text}, vocab_size)."
+        )
+    decoded = {}
+    for token_id in range(size):
+        with suppress(KeyError, UnicodeDecodeError):  # an unused id; part of a character
+            if is_special(token_id):
+                continue
+            text = to_bytes(token_id).decode() if to_bytes else tokenizer.id_to_piece(token_id)
+            if _is_wanted(text, every_script) and not (_BYTE_TOKEN.fullmatch(text) and not to_bytes):
+                decoded[token_id] = text if to_bytes else text.replace("▁", " ")
+    bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
+    return TokenTexts(decoded, bare, size, functools.partial(encode_each, encode), normalize)
 
 
 def _has(tokenizer: Any, *names: str) -> bool:
@@ -143,34 +141,26 @@ def _inner(tokenizer: Any) -> Any:
     return tokenizer.tokenizer if _has(tokenizer, "encode_instruct", "tokenizer") else tokenizer
 
 
-def _is_candidate(text: str, every_script: bool) -> bool:
-    if _CANDIDATE.search(text) or text.lstrip(" ") in _MARKS:
-        return True
-    return every_script and not text.isascii() and any(map(str.isdigit, text))
+def _is_wanted(raw: str, every_script: bool) -> bool:
+    # Byte-level vocabularies, too, write other scripts in characters that are not ASCII.
+    text = raw.lstrip(" ▁Ġ")
+    return bool(_OF_NUMBERS.search(text)) or text in _MARKS or (every_script and not text.isascii())
 
 
 def _texts_of_hugging_face(tokenizer: Any, every_script: bool) -> TokenTexts:
     vocab: dict[str, int] = tokenizer.get_vocab()
     special = set(getattr(tokenizer, "all_special_ids", ()))
     # Decoders drop the leading space of the first token, but not of a later one.
-    anchor = tokenizer.convert_tokens_to_string(["a"])
+    anchor = len(tokenizer.convert_tokens_to_string(["a"]))
     decoded, bare = {}, {}
     for raw, token_id in vocab.items():
-        # Byte-level vocabularies, too, write other scripts in non-ASCII characters.
-        is_mark = raw.lstrip(_SPACE_MARKERS) in _MARKS
-        wanted = (
-            _CANDIDATE.search(raw) or is_mark or (every_script and not raw.lstrip(_SPACE_MARKERS).isascii())
-        )
-        if wanted and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
-            text = tokenizer.convert_tokens_to_string(["a", raw])[len(anchor) :]
-            if _CANDIDATE.search(raw) or is_mark or _is_candidate(text, every_script):
-                decoded[token_id] = text
-                bare[token_id] = raw == text.removeprefix(" ")
+        if _is_wanted(raw, every_script) and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
+            text = decoded[token_id] = tokenizer.convert_tokens_to_string(["a", raw])[anchor:]
+            bare[token_id] = raw == text.removeprefix(" ")
+    decoded = _without_spaces_of_decoder(tokenizer, decoded, bare)
     size = max(len(tokenizer), 1 + max(vocab.values(), default=-1))
     encode = functools.partial(_encode_with, tokenizer)
-    decoded = _without_spaces_of_decoder(tokenizer, decoded, bare)
-    normalize = functools.partial(_normalize_with, tokenizer)
-    return TokenTexts(decoded, bare, size, encode, normalize)
+    return TokenTexts(decoded, bare, size, encode, functools.partial(_normalize_with, tokenizer))
 
 
 def _without_spaces_of_decoder(
@@ -184,12 +174,14 @@ def _without_spaces_of_decoder(
     without a marker). BERT's tokens keep it: there, `12` is one token or continues with `##2`, and `2` begins
     a word.
     """
-    matches = [match for text in decoded.values() if (match := _DIGITS.fullmatch(text))]
-    if not any(match[0].startswith(" ") for match in matches):
+    numbers = {text for text in decoded.values() if text.isascii() and text.removeprefix(" ").isdigit()}
+    if not any(text.startswith(" ") for text in numbers):
         return decoded
     # From texts in the vocabulary, shortest first; repeated, because one token may hold all digits.
-    texts = sorted({match[1] for match in matches}, key=lambda text: (len(text), text))
-    ids = _encode_alone(tokenizer, "".join(texts[:10]) * 2)
+    texts = sorted({text.removeprefix(" ") for text in numbers}, key=lambda text: (len(text), text))
+    ids: Sequence[int] = ()
+    with suppress(ValueError):  # the text is unknown, and the tokenizer has no unknown token
+        (ids,) = _encode_with(tokenizer, ["".join(texts[:10]) * 2])
     continuing = [i for i in ids if i in decoded][1:]
     # Only some have a space where an added token splits a word: BERT's "2" then begins a new one.
     if not all(decoded[i].startswith(" ") for i in continuing):
@@ -198,59 +190,27 @@ def _without_spaces_of_decoder(
     return {i: text.removeprefix(" ") if bare[i] in kinds else text for i, text in decoded.items()}
 
 
-def _encode_alone(tokenizer: Any, text: str) -> Sequence[int]:
+def _encode_with(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
     # The tokenizer is not called: some require a table or boxes in addition to a text.
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    ids: Sequence[int] = ()
-    with suppress(Exception):  # the text is unknown, and the tokenizer has no unknown token
-        if backend is not None:
-            ids = backend.encode(text, add_special_tokens=False).ids
-        elif _has(tokenizer, "tokenize", "convert_tokens_to_ids"):
-            ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
-    return ids
-
-
-def _texts_of_tiktoken(encoding: Any) -> Iterator[tuple[int, str]]:
-    for token_id in range(encoding.n_vocab):
-        if not encoding.is_special_token(token_id):
-            with suppress(KeyError, UnicodeDecodeError):  # an unused id; part of a character
-                yield token_id, encoding.decode_single_token_bytes(token_id).decode()
-
-
-def _texts_of_mistral(tokenizer: Any) -> Iterator[tuple[int, str]]:
-    for token_id in range(tokenizer.n_words):
-        if tokenizer.is_special(token_id):
-            continue
-        if hasattr(tokenizer, "id_to_byte_piece"):  # Tekken; its pieces hide partial characters
-            with suppress(UnicodeDecodeError):
-                yield token_id, tokenizer.id_to_byte_piece(token_id, "ignore").decode()
-        elif not _BYTE_TOKEN.fullmatch(piece := tokenizer.id_to_piece(token_id)):
-            yield token_id, piece.replace("▁", " ")
-
-
-def _texts_of_pieces(processor: Any) -> Iterator[tuple[int, str]]:
-    for token_id in range(processor.vocab_size()):
-        if not processor.is_control(token_id) and not processor.is_byte(token_id):
-            yield token_id, processor.id_to_piece(token_id).replace("▁", " ")
-
-
-# At module level, so that a vocabulary can be pickled.
-def _encode_with(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
-    # Calling a fast tokenizer resets its truncation and padding, which are restored here.
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    truncation, padding = getattr(backend, "truncation", None), getattr(backend, "padding", None)
     try:
-        ids: Sequence[Sequence[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        if backend is None:
+            return [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text)) for text in texts]
+        truncation, padding = backend.truncation, backend.padding
+        backend.no_truncation()
+        backend.no_padding()
+        try:
+            return [encoding.ids for encoding in backend.encode_batch(texts, add_special_tokens=False)]
+        finally:
+            if truncation is not None:
+                backend.enable_truncation(**truncation)
+            if padding is not None:
+                backend.enable_padding(**padding)
     except Exception as error:  # tokenizers raises no type of its own
         raise ValueError(
             f"the tokenizer cannot encode the text: {error}. Pass a text of words that it knows, or give it "
             "an unknown token."
         ) from error
-    if backend is not None and truncation is not None:
-        backend.enable_truncation(**truncation)
-    if backend is not None and padding is not None:
-        backend.enable_padding(**padding)
-    return ids
 
 
 def _normalize_with(tokenizer: Any, text: str) -> str:

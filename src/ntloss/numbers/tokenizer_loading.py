@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import ssl
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from importlib import import_module
+from multiprocessing import TimeoutError
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +70,18 @@ def _load_from_hub(name: str) -> Any:
         raise TokenizerLoadingError(f"{name}: {_one_line(error)}") from error
     except Exception:  # missing or incomplete in the cache; transformers raises many types
         pass
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    switches = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    is_set = [name for name in switches if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")]
-    if is_set or not _answers(endpoint):
-        why = f"{is_set[0]} is set" if is_set else f"{endpoint} does not answer"
+    hub = _import("huggingface_hub")
+    try:
+        # Asked once: transformers itself retries for most of a minute.
+        hub.HfApi().model_info(name, timeout=_PROBE_TIMEOUT)
+    except hub.utils.HfHubHTTPError:  # an answer, which transformers explains
+        pass
+    except Exception as error:  # of the hub's offline mode, or of the network
         raise TokenizerLoadingError(
-            f"{name!r} is neither a folder nor in the hub's cache, and {why}. Check the spelling, or run "
-            "tokenizer.save_pretrained(folder) on a machine with network access and pass that folder."
-        )
+            f"{name!r} is neither a folder nor in the hub's cache, and {hub.constants.ENDPOINT} cannot be "
+            f"asked: {_one_line(error)} Check the spelling, or run tokenizer.save_pretrained(folder) on a "
+            "machine with network access and pass that folder."
+        ) from error
     return _load(name, auto_tokenizer, name, trust_remote_code=False)
 
 
@@ -90,26 +90,18 @@ def _load_encoding(name: str) -> Any:
     known = tiktoken.list_encoding_names()
     if name not in known:
         raise TokenizerLoadingError(f"tiktoken has no encoding {name!r}. Expected one of {', '.join(known)}.")
-    outcome: list[Any] = []
-
-    def load() -> None:
-        try:
-            outcome.append(tiktoken.get_encoding(name))
-        except Exception as error:
-            outcome.append(error)
-
     # tiktoken downloads an encoding that is not in its cache, without a timeout.
-    thread = threading.Thread(target=load, daemon=True)
-    thread.start()
-    thread.join(_DOWNLOAD_TIMEOUT)
-    if outcome and not isinstance(outcome[0], Exception):
-        return outcome[0]
-    why = type(outcome[0]).__name__ if outcome else f"no answer within {_DOWNLOAD_TIMEOUT:.0f} s"
-    raise TokenizerLoadingError(
-        f"the encoding {name!r} is not in tiktoken's cache and cannot be downloaded ({why}). Set "
-        "TIKTOKEN_CACHE_DIR to a folder, load the encoding on a machine with network access, and copy the "
-        "folder."
-    )
+    pool = ThreadPool(1)
+    try:
+        return pool.apply_async(tiktoken.get_encoding, [name]).get(_DOWNLOAD_TIMEOUT)
+    except Exception as error:
+        hangs = isinstance(error, TimeoutError)
+        why = f"no answer within {_DOWNLOAD_TIMEOUT:.0f} s" if hangs else type(error).__name__
+        raise TokenizerLoadingError(
+            f"the encoding {name!r} is not in tiktoken's cache and cannot be downloaded ({why}). Set "
+            "TIKTOKEN_CACHE_DIR to a folder, load the encoding on a machine with network access, and copy "
+            "the folder."
+        ) from error
 
 
 def _import(library: str) -> Any:
@@ -131,14 +123,3 @@ def _load(source: str, load: Callable[..., Any], *arguments: Any, **options: Any
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text.rstrip(".") + "." if len(text) <= 300 else text[:300] + " ..."
-
-
-def _answers(url: str) -> bool:
-    # Asked once: transformers itself retries for most of a minute.
-    try:
-        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=_PROBE_TIMEOUT).close()
-    except urllib.error.HTTPError:
-        return True
-    except OSError as error:  # a bad certificate is still an answer
-        return isinstance(getattr(error, "reason", None), ssl.SSLError)
-    return True

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
-# ASCII only: Python's float() also accepts "1_000", "nan" and the digits of other scripts.
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_DIGIT = re.compile(r"[0-9]")
+from ntloss.numbers.parsing import parse_number
+from ntloss.numbers.texts import TokenTexts
+
+_DIGIT = re.compile("[0-9]")
 _DIGITS = "0123456789"
 LARGEST = torch.finfo(torch.float32).max  # losses are computed in float32
 # (digit_level, space_prefixed)
@@ -30,24 +31,29 @@ class NumberToken:
         token_id: its id in the vocabulary.
         text: what it decodes to in the middle of a text, including a leading space (`" 4"`).
         value: the number.
-        digits: number of digit characters, not counting an exponent (3 for `" 3.14"`).
         bare: True if the token's own string is the number; False if it has a marker of its tokenizer (`▁4`,
             `Ġ4`, `##4`).
-        starts_number: True if it begins with a space or a sign, so that it cannot continue the number
-            before it.
     """
 
     token_id: int
     text: str
     value: float
-    digits: int
     bare: bool
-    starts_number: bool
+
+    @property
+    def digits(self) -> int:
+        """Number of digit characters, not counting an exponent (3 for `" 3.14"`)."""
+        return count_digits(self.text.lower().partition("e")[0])
 
     @property
     def is_digit(self) -> bool:
         """True for a single ASCII digit, with or without a leading space."""
         return self.text.removeprefix(" ") in tuple(_DIGITS)
+
+    @property
+    def starts_number(self) -> bool:
+        """True if it begins with a space or a sign, so that it cannot continue the number before it."""
+        return self.text[0] in " +-"
 
 
 @dataclass(frozen=True)
@@ -108,32 +114,23 @@ class Coverage:
 
 
 def measure_coverage(
-    tokens: Sequence[NumberToken],
-    left_out: Sequence[NumberToken],
-    used: Mapping[int, int],
-    texts: Iterable[str],
+    tokens: Sequence[NumberToken], used: Mapping[int, int], texts: Iterable[str], seen: Sequence[NumberToken]
 ) -> Coverage:
-    """Count the digits of texts that are in number tokens.
+    """Count the digits of texts in the tokens that are `seen`, and in each token set of all `tokens`.
 
-    Args:
-        tokens: the number tokens of the vocabulary.
-        left_out: the other number tokens of its tokenizer.
-        used: token id to its count in the texts.
-        texts: the normalized texts.
-
-    Returns:
-        The coverage by `tokens`, and by each token set of `tokens` and `left_out`.
+    `used` and `texts` are those of `TokenTexts.count`.
     """
+
+    def digits_in(tokens: Iterable[NumberToken]) -> int:
+        return sum(used.get(token.token_id, 0) * count_digits(token.text) for token in tokens)
+
     rows = []
     for digit_level, space_prefixed in TOKEN_SETS:
-        kept, others = split_tokens((*tokens, *left_out), digit_level, space_prefixed)
+        kept, others = split_tokens(tokens, digit_level, space_prefixed)
         longer = sum(digit_level and not token.is_digit for token in others)
         problem = None if kept else "no token is a number in this token set"
-        if digit_level:
-            try:
-                check_digits(kept, others)
-            except ValueError as error:
-                problem = str(error).partition(". ")[0]
+        if digit_level and (missing := describe_missing_digits(kept, others)):
+            problem = missing.partition(". ")[0]
         rows.append(
             CoverageRow(
                 digit_level=digit_level,
@@ -142,15 +139,11 @@ def measure_coverage(
                 values=len({token.value for token in kept}),
                 longer_left_out=longer,
                 marked_left_out=len(others) - longer,
-                seen=_count_seen(kept, used),
+                seen=digits_in(kept),
                 problem=problem,
             )
         )
-    return Coverage(sum(map(count_digits, texts)), _count_seen(tokens, used), tuple(rows))
-
-
-def _count_seen(tokens: Iterable[NumberToken], used: Mapping[int, int]) -> int:
-    return sum(used.get(token.token_id, 0) * count_digits(token.text) for token in tokens)
+    return Coverage(sum(map(count_digits, texts)), digits_in(seen), tuple(rows))
 
 
 def count_digits(text: str) -> int:
@@ -159,23 +152,18 @@ def count_digits(text: str) -> int:
 
 
 def value_of(text: str) -> float | None:
-    """The number that a token's text stands for, or None if it is not a number that float32 can hold."""
+    """The ASCII number that a token's text stands for, or None if it is none that float32 can hold."""
     number = text.removeprefix(" ")
-    if not _NUMBER.fullmatch(number):
+    if not number.isascii() or number != number.strip():
         return None
-    value = float(number) + 0.0  # turns -0.0 into 0.0
-    return value if abs(value) <= LARGEST else None
+    value = parse_number(number, "whole", thousands="")
+    return None if value is None or abs(value) > LARGEST else value
 
 
-def find_number_tokens(decoded: Mapping[int, str], bare: Mapping[int, bool]) -> list[NumberToken]:
-    """The tokens whose text is a number, by ascending id; see `TokenTexts` for the arguments."""
-    tokens = []
-    for token_id, text in sorted(decoded.items()):
-        if (value := value_of(text)) is not None:
-            digits = count_digits(re.split("[eE]", text)[0])
-            starts = text[0] in " +-"
-            tokens.append(NumberToken(token_id, text, value, digits, bare[token_id], starts))
-    return tokens
+def find_number_tokens(texts: TokenTexts) -> list[NumberToken]:
+    """The tokens whose text is a number, by ascending id."""
+    values = ((i, text, value_of(text)) for i, text in sorted(texts.decoded.items()))
+    return [NumberToken(i, text, value, texts.bare[i]) for i, text, value in values if value is not None]
 
 
 def split_tokens(
@@ -190,31 +178,20 @@ def split_tokens(
     return kept, others
 
 
-def check_not_empty(tokens: Sequence[NumberToken], vocab_size: int) -> None:
-    """Raise a ValueError if a vocabulary has no number tokens."""
-    if not tokens:
-        raise ValueError(
-            f"no number token among {vocab_size:,} tokens. Expected at least one token whose text is an "
-            "ASCII number, such as '4'. Add the digits to the tokenizer and the model, or list tokens that "
-            "stand for numbers ('<num_4>') with NumberVocabulary.from_mapping({token_id: value})."
+def describe_missing_digits(kept: Iterable[NumberToken], others: Iterable[NumberToken]) -> str:
+    """Say which of the ten digits a token set lacks, and what to do; nothing if it has them all."""
+    found, elsewhere = ({t.text.removeprefix(" ") for t in tokens if t.is_digit} for tokens in (kept, others))
+    missing = sorted(set(_DIGITS) - found)
+    if not missing:
+        return ""
+    if elsewhere.issuperset(missing):
+        return (
+            f"the digits {', '.join(missing)} have tokens only with a marker of the tokenizer, such as "
+            "'▁4', 'Ġ4' or '##4'. Pass space_prefixed=True to count those."
         )
-
-
-def check_digits(kept: Sequence[NumberToken], others: Sequence[NumberToken]) -> None:
-    """Raise a ValueError if a digit-level token set lacks one of the ten digits."""
-
-    def digits_of(tokens: Iterable[NumberToken]) -> set[str]:
-        return {token.text.removeprefix(" ") for token in tokens if token.is_digit}
-
-    if missing := sorted(set(_DIGITS) - digits_of(kept)):
-        if not set(missing) - digits_of(others):
-            raise ValueError(
-                f"the digits {', '.join(missing)} have tokens only with a marker of the tokenizer, such as "
-                "'▁4', 'Ġ4' or '##4'. Pass space_prefixed=True to count those."
-            )
-        raise ValueError(
-            f"the digits {', '.join(missing)} have no token in this vocabulary. Expected all of 0 to 9. Add "
-            f"them yourself, tokenizer.add_tokens({missing}), and resize the model to match, "
-            "model.resize_token_embeddings(len(tokenizer)); or pass digit_level=False to use the numbers "
-            "in the vocabulary."
-        )
+    return (
+        f"the digits {', '.join(missing)} have no token in this vocabulary. Expected all of 0 to 9. Add them "
+        f"yourself, tokenizer.add_tokens({missing}), and resize the model to match, "
+        "model.resize_token_embeddings(len(tokenizer)); or pass digit_level=False to use the numbers in the "
+        "vocabulary."
+    )

@@ -7,9 +7,7 @@ tokenizer's own decoder, and the tokenizer is never changed.
 from __future__ import annotations
 
 import functools
-import math
 import numbers
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,20 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.numbers.texts import (
-    Encode,
-    TokenTexts,
-    cannot_encode,
-    count_tokens,
-    encode_each,
-    texts_of_tokenizer,
-)
+from ntloss.numbers.parsing import PIECE, as_float
+from ntloss.numbers.texts import TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
 from ntloss.numbers.tokens import (
     LARGEST,
     Coverage,
     NumberToken,
-    check_digits,
-    check_not_empty,
+    describe_missing_digits,
     find_number_tokens,
     measure_coverage,
     split_tokens,
@@ -39,13 +30,9 @@ from ntloss.numbers.tokens import (
 )
 
 # A sign may follow a space (" -3"); a point inside a number may not.
-_POINT = "."
 _SIGNS = {"-": -1, " -": -1, "+": 1, " +": 1}
 # What else may stand in a written number or before it.
-_MARKS = (_POINT, *_SIGNS, ",", "e", "E", " ", *"$€£¥")
-_PIECE = re.compile(
-    r"\s{0,2}[$€£¥]?\s?[+\-\u2212]?(?:[0-9]*[.,]){0,2}[0-9]*(?:[eE][+\-]?[0-9]*)?"  # or a part of this
-)
+_MARKS = (".", *_SIGNS, ",", "e", "E", " ", *"$€£¥")
 
 
 class NumberTokensLeftOut(UserWarning):
@@ -86,15 +73,20 @@ class NumberVocabulary:
     point_ids: tuple[int, ...] = ()
     sign_ids: Mapping[int, int] = field(default_factory=dict)
     pieces: Mapping[int, str] = field(default_factory=dict, repr=False)
-    _encode: Encode = field(default=cannot_encode, repr=False)
-    _normalize: Callable[[str], str] = field(default=str, repr=False)
+    _texts: TokenTexts = field(default=TokenTexts({}, {}, 0), repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.vocab_size, int) or isinstance(self.vocab_size, bool):
             raise TypeError(
                 f"vocab_size: expected an int, the width of the model's logits, given {self.vocab_size!r}"
             )
-        check_not_empty(self.tokens, self.vocab_size)
+        if not self.tokens:
+            raise ValueError(
+                f"no number token among {self.vocab_size:,} tokens. Expected at least one token whose text "
+                "is an ASCII number, such as '4'. Add the digits to the tokenizer and the model, or list "
+                "tokens that stand for numbers ('<num_4>') with "
+                "NumberVocabulary.from_mapping({token_id: value})."
+            )
         ids = sorted([*self.token_ids, *self.point_ids, *self.sign_ids])
         if ids[0] < 0 or ids[-1] >= self.vocab_size:
             raise ValueError(
@@ -153,7 +145,7 @@ class NumberVocabulary:
         """
         texts = texts_of_tokenizer(tokenizer)
         size = texts.vocab_size if vocab_size is None else vocab_size
-        return cls._from_texts(texts, size, digit_level, space_prefixed)
+        return cls.from_texts(texts, size, digit_level, space_prefixed)
 
     @classmethod
     def from_mapping(
@@ -195,19 +187,18 @@ class NumberVocabulary:
                 raise TypeError(f"token ids are ints; given {token_id!r} as a key of the mapping")
             decoded[token_id] = _text_of_value(token_id, given)
         bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
-        batch_encode = cannot_encode if encode is None else functools.partial(encode_each, encode)
-        texts = TokenTexts(decoded, bare, vocab_size, batch_encode)
-        return cls._from_texts(texts, vocab_size, digit_level, space_prefixed)
+        encode_all = cannot_encode if encode is None else functools.partial(encode_each, encode)
+        texts = TokenTexts(decoded, bare, vocab_size, encode_all)
+        return cls.from_texts(texts, vocab_size, digit_level, space_prefixed)
 
     @classmethod
-    def _from_texts(
+    def from_texts(
         cls, texts: TokenTexts, vocab_size: int, digit_level: bool, space_prefixed: bool
     ) -> NumberVocabulary:
-        kept, left_out = split_tokens(
-            find_number_tokens(texts.decoded, texts.bare), digit_level, space_prefixed
-        )
-        if digit_level:
-            check_digits(kept, left_out)
+        """Make a vocabulary of token texts; see `from_tokenizer`."""
+        kept, left_out = split_tokens(find_number_tokens(texts), digit_level, space_prefixed)
+        if digit_level and (missing := describe_missing_digits(kept, left_out)):
+            raise ValueError(missing)
         if left_out:
             _warn_once(_describe_left_out(left_out, len(kept), digit_level))
         marks = sorted(texts.decoded.items())
@@ -215,11 +206,10 @@ class NumberVocabulary:
             vocab_size=vocab_size,
             tokens=tuple(kept),
             left_out=tuple(left_out),
-            point_ids=tuple(i for i, text in marks if text == _POINT),
+            point_ids=tuple(i for i, text in marks if text == "."),
             sign_ids={i: _SIGNS[text] for i, text in marks if text in _SIGNS},
-            pieces={i: text or " " for i, text in marks if _PIECE.fullmatch(text)},
-            _encode=texts.encode,
-            _normalize=texts.normalize,
+            pieces={i: text or " " for i, text in marks if PIECE.fullmatch(text)},
+            _texts=texts,
         )
 
     def coverage(self, texts: str | Iterable[str]) -> Coverage:
@@ -233,8 +223,7 @@ class NumberVocabulary:
 
         Raises:
             TypeError: `texts` are not texts.
-            ValueError: the vocabulary was made by `from_mapping` without `encode`, or its tokenizer cannot
-                encode the texts.
+            ValueError: they cannot be encoded, or the vocabulary is of `from_mapping` without `encode`.
 
         Example:
             >>> vocabulary = NumberVocabulary.from_mapping(
@@ -243,8 +232,8 @@ class NumberVocabulary:
             >>> vocabulary.coverage("3.14 in 2019").share
             1.0
         """
-        used, normalized = count_tokens(texts, self._encode, self._normalize)
-        return measure_coverage(self.tokens, self.left_out, used, normalized)
+        used, normalized = self._texts.count(texts)
+        return measure_coverage((*self.tokens, *self.left_out), used, normalized, seen=self.tokens)
 
 
 def as_vocabulary(given: Any) -> NumberVocabulary:
@@ -265,19 +254,16 @@ def _text_of_value(token_id: int, given: Any) -> str:
         raise TypeError(
             f"token {token_id}: expected a number or a text, given {type(given).__name__} {given!r}"
         )
-    try:
-        value = float(given)
-    except OverflowError:
-        value = math.inf
+    value = as_float(given)
     if not abs(value) <= LARGEST:
         raise ValueError(f"token {token_id}: expected a finite value that float32 can hold, given {given!r}")
     return str(int(value)) if value.is_integer() else repr(value)
 
 
 def _describe_left_out(left_out: Sequence[NumberToken], kept: int, digit_level: bool) -> str:
-    parts = []
     multiple = [token for token in left_out if digit_level and not token.is_digit]
-    marked = [token for token in left_out if not digit_level or token.is_digit]
+    marked = [token for token in left_out if token.is_digit or not digit_level]
+    parts = []
     if marked:
         parts.append(
             f"{len(marked):,} with a marker of the tokenizer (such as {marked[0].text!r}): "
