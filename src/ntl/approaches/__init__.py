@@ -75,98 +75,48 @@ class Approach(Protocol):
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
-    ill_formed: int | None
-    """Number of malformed numbers that `answer` has decoded so far, or None if they cannot occur."""
-
-    number_format: NumberFormat | None
-    """Format of padded answers, or None for plain ones."""
-
-    head: nn.Module | None
-    """Regression head, or None."""
-
+    ill_formed: int | None  # malformed numbers that `answer` has decoded so far; None if they cannot occur
+    number_format: NumberFormat | None  # of padded answers
+    head: nn.Module | None  # that predicts one number
     frozen: FrozenLayers | None
-    """The frozen layers, or None if all are trained."""
-
     lora: Lora | None
-    """What is trained instead of the weights, or None."""
 
     def __init__(self, source: ModelSource, loss: LossSettings):
-        """Build the model.
-
-        Raises:
-            UserError: The tokenizer or the checkpoint does not fit, or a value of the architecture or of the
-                loss is invalid.
-        """
+        """Build the model."""
 
     def fit(self, answers: Iterable[str]) -> None:
         """Compute what depends on the training answers: statistics that standardize, or the number format.
 
         This is called once before training. It computes nothing for approaches that need neither, and for
         models that already have it from an earlier run.
-
-        Raises:
-            UserError: An answer does not fit the approach.
         """
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as columns of token ids (and numbers), without padding, one entry per pair.
 
         Answers that do not fit `number_format` are encoded as they are.
-
-        Raises:
-            UserError: A text cannot be encoded (a regression head needs numeric answers), or the model was
-                not fitted to training answers.
         """
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad encoded rows into a batch of tensors, which includes `labels`."""
 
     def count(self, batch: Batch) -> Tensor:
-        """Count the items that normalize the losses of this batch, `[k]`, float64.
-
-        Training sums the counts over the micro-batches and ranks of one update.
-        """
+        """Count the items that normalize the losses of an update, which sums the counts, `[k]`, float64."""
 
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
-        """Compute this micro-batch's share of the loss, normalized by the counts of the whole update.
-
-        Raises:
-            UserError: The model was not fitted to training answers.
-        """
+        """Compute this micro-batch's share of the loss, normalized by the counts of the whole update."""
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
-        """Answer a batch of questions with texts (a regression head formats its number).
-
-        Raises:
-            UserError: The model was not fitted to training answers.
-        """
+        """Answer a batch of questions with texts (a regression head formats its number)."""
 
     def quantiles(
         self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
     ) -> NumberQuantiles:
-        """Read quantiles of the number that answers each question out of the model, without decoding.
-
-        Only approaches that write numbers in digits have this method.
-
-        Raises:
-            UserError: Quantiles cannot be read from this model.
-        """
+        """Read quantiles of the number that answers each question, if the approach writes it in digits."""
 
 
 def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
-    """Build the approach that the settings describe, with its tokenizer and its model, on the CPU.
-
-    Args:
-        model: Model settings.
-        loss: Loss settings, which fit the model (see `ntl.config.settings`).
-
-    Returns:
-        The approach.
-
-    Raises:
-        UserError: A checkpoint or a tokenizer cannot be loaded or does not fit, or a value of the
-            architecture or of the loss is invalid.
-    """
+    """Build the approach that the settings describe, with its tokenizer and its model, on the CPU."""
     # Imported here, because these modules import this one, and to load only the approach that is needed.
     from ntl.approaches.pretrained import load_source
 

@@ -25,13 +25,7 @@ PLAIN_SAMPLES = ("7", "-7", "12", "0.5")
 
 
 class AnswerFormat:
-    """Writes answers in the format that a model is trained with, and reads the model's answers back.
-
-    Args:
-        model: A model whose `config.ntl` has `number_format`.
-        tokenizer: The tokenizer of the answers.
-        vocabulary: The number tokens.
-    """
+    """Writes answers in the format that a model is trained with, and reads the model's answers back."""
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, vocabulary: NumberVocabulary
@@ -43,11 +37,7 @@ class AnswerFormat:
 
     @property
     def number_format(self) -> NumberFormat | None:
-        """The format of padded answers, or None if answers are plain.
-
-        Raises:
-            UserError: Answers are padded, but `fit` was not called yet.
-        """
+        """The format of padded answers, or None if answers are plain."""
         ntl = self._config.ntl
         if ntl["number_format"] == "plain":
             return None
@@ -59,15 +49,7 @@ class AnswerFormat:
         return NumberFormat(*(ntl[key] for key in FORMAT_KEYS))
 
     def fit(self, answers: Iterable[str]) -> None:
-        """Choose the format of padded answers, or check that a format from an earlier run fits them.
-
-        Args:
-            answers: The training answers. They are not read if answers are plain.
-
-        Raises:
-            UserError: An answer is not a single number or does not fit, or the tokenizer cannot write the
-                format.
-        """
+        """Choose the format of padded training answers, or check that that of an earlier run fits them."""
         ntl = self._config.ntl
         if ntl["number_format"] == "plain":
             return
@@ -90,39 +72,21 @@ class AnswerFormat:
         self.processor(0)
 
     def write(self, answers: Sequence[str]) -> list[str]:
-        """Write answers for labels. Answers that do not fit the format are left as they are.
-
-        Training answers all fit, because `fit` checks them.
-
-        Raises:
-            UserError: Answers are padded, but `fit` was not called.
-        """
+        """Write answers for labels. Those of test sets that do not fit the format are left as they are."""
         number_format = self.number_format
         if number_format is None:
             return list(answers)
         return [number_format.write(a) if number_format.fits(a) else a for a in answers]
 
     def read(self, texts: Sequence[str]) -> list[str]:
-        """Convert a model's answers to plain text.
-
-        Raises:
-            UserError: Answers are padded, but `fit` was not called.
-            ValueError: A text is not in the format.
-        """
+        """Convert a model's answers to plain text."""
         number_format = self.number_format
         if number_format is None:
             return list(texts)
         return [format_number(number_format.read(text.strip())) for text in texts]
 
     def processor(self, prompt_length: int) -> FormatProcessor | None:
-        """Make the logits processor that keeps answers in the format, or None if answers are plain.
-
-        Args:
-            prompt_length: Number of tokens in front of the answers.
-
-        Raises:
-            UserError: Answers are padded, but `fit` was not called; or the tokenizer cannot write the format.
-        """
+        """Make the logits processor that keeps answers in the format, after a prompt of so many tokens."""
         if (number_format := self.number_format) is None:
             return None
         if self._mask is None or self._mask.format != number_format:
@@ -131,12 +95,7 @@ class AnswerFormat:
         return self._mask
 
     def quantile_options(self) -> dict[str, Any]:
-        """Return the arguments of `number_quantiles` for answers in this format.
-
-        Raises:
-            UserError: Answers are padded, but `fit` was not called; or some numbers start with a token
-                without text and others do not.
-        """
+        """Return the arguments of `number_quantiles` for answers in this format."""
         number_format = self.number_format
         samples = PLAIN_SAMPLES if number_format is None else sample_numbers(number_format)
         # The same walks in every evaluation.
@@ -144,11 +103,7 @@ class AnswerFormat:
         return {"format": number_format, "prefix_ids": self._start_ids(samples), "generator": generator}
 
     def _start_ids(self, samples: Sequence[str]) -> list[int]:
-        """Return the token without text that numbers start with, such as T5's `▁`, or nothing.
-
-        Raises:
-            UserError: Some numbers start with such a token and others do not.
-        """
+        """Return the token without text that numbers start with, such as T5's `▁`, or nothing."""
         encoding = TextEncoding(self._tokenizer)
         rows = encoding.encode(samples, special_tokens=False)
         starts = {row[0]: text for row, text in zip(rows, samples, strict=True)}
@@ -173,9 +128,6 @@ class FormatProcessor:
         number_format: Format of the answers, of fixed width.
         tokenizer: A tokenizer with an end token.
         vocabulary: The number tokens.
-
-    Raises:
-        UserError: The tokenizer cannot write numbers in this format.
     """
 
     def __init__(

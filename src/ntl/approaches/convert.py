@@ -45,23 +45,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare(arguments: Sequence[str]) -> int:
-    if not arguments or HELP_OPTIONS & {*arguments}:
+    if len(arguments) != 2 or HELP_OPTIONS & {*arguments}:
         print(HELP)
-        return 0
-    if len(arguments) != 2:
-        raise UserError(f"{len(arguments)} arguments are given; expected SOURCE and FOLDER. See --help.")
-    source, folder = arguments
-    is_new = write_model(source, Path(folder).expanduser(), "SOURCE")
-    print(f"{source} is in {folder}" + ("" if is_new else " already: nothing to do") + ".")
+        return 0 if not arguments or HELP_OPTIONS & {*arguments} else 2
+    is_new = write_model(arguments[0], Path(arguments[1]).expanduser(), "SOURCE")
+    print("{} is in {}".format(*arguments) + ("" if is_new else " already: nothing to do") + ".")
     return 0
 
 
 def convert_gguf(file: str) -> str:
-    """Convert a `.gguf` file, once, into a folder of the hub's cache, and return the folder.
-
-    Raises:
-        UserError: The file cannot be read, or the folder cannot be written.
-    """
+    """Convert a `.gguf` file, once, into a folder of the hub's cache, and return the folder."""
     folder = Path(constants.HF_HOME, "ntl", f"{Path(file).stem}-{cache_key(_identity(file))}")
     if write_model(file, folder, CHECKPOINT_KEY):
         print(f"{file} was converted into {folder}", file=sys.stderr)
@@ -69,53 +62,43 @@ def convert_gguf(file: str) -> str:
 
 
 def write_model(source: str, folder: Path, key: str) -> bool:
-    """Write a model and its tokenizer into a folder, unless they are there already.
+    """Write a model and its tokenizer into a folder, unless they are there; return whether it did.
 
     Args:
         source: A `.gguf` file, a folder or a name on the hub.
         folder: The folder to write: either all of the model's files are in it, or none.
         key: The user's name for `source`, for error messages.
-
-    Returns:
-        Whether it was written now.
-
-    Raises:
-        UserError: The source cannot be loaded, or the folder holds something else or cannot be written.
     """
-    folder = folder.absolute()
-    partial = folder.with_name(f".{folder.name}.partial")
-    identity = _identity(source)
+    folder, identity = folder.absolute(), _identity(source)
+    partial, lock = (folder.with_name(f".{folder.name}.{end}") for end in ("partial", "lock"))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(f".{folder.name}.lock")):
+        with FileLock(lock):
             if folder.exists() and any(folder.iterdir()):
-                _check_record(folder, identity)
+                record = folder / RECORD
+                held = json.loads(record.read_text("utf-8")) if record.is_file() else "other files"
+                if held != identity:
+                    raise UserError(
+                        f"{folder} holds {held}, not {identity}; expected a new folder. Choose one."
+                    )
                 return False
-            model, tokenizer = _load(source, key)
             shutil.rmtree(partial, ignore_errors=True)  # left by a killed run
-            model.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
+            for part in _load(source, key):
+                part.save_pretrained(partial)
             write_json(partial / RECORD, identity)
             os.replace(partial, folder)
+            return True
     except OSError as error:
         raise UserError(
             f"{folder} cannot be written ({error.strerror or error}); expected a folder with room for the "
             "model. Choose another one."
         ) from None
-    return True
 
 
 def _identity(source: str) -> dict[str, Any]:
     """Return what tells two sources apart; a file is known by its name and its size."""
     path = Path(source).expanduser()
     return {"source": path.name, "bytes": path.stat().st_size} if path.is_file() else {"source": source}
-
-
-def _check_record(folder: Path, identity: dict[str, Any]) -> None:
-    record = folder / RECORD
-    held = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else "other files"
-    if held != identity:
-        raise UserError(f"{folder} holds {held}, not {identity}; expected a new folder. Choose another one.")
 
 
 def _load(source: str, key: str) -> tuple[Any, Any]:
@@ -135,7 +118,7 @@ def _load(source: str, key: str) -> tuple[Any, Any]:
         model = kind.from_pretrained(**given, config=config, dtype=torch.float32, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(**given, trust_remote_code=False)
         if "gguf_file" in given:
-            # transformers refuses to save the model, because its configuration says that it is quantized.
+            # transformers refuses to save a model whose configuration says that it is quantized.
             entries = {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
             plain = kind.from_config(type(config).from_dict(entries))
             plain.load_state_dict(model.state_dict())

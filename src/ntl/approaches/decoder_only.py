@@ -22,9 +22,6 @@ class DecoderOnly(LanguageModel):
 
     A sequence consists of the prompt (see `ntl.approaches.prompts`), the answer and the end token. Sequences
     are padded on the left, so that all answers are at the end and logits are computed only there.
-
-    Raises:
-        UserError: The tokenizer has no end token, or the model or the loss cannot be built from the settings.
     """
 
     pads_left = True

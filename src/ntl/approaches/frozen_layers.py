@@ -25,10 +25,6 @@ STATES = "states"  # the column of cached states, `[tokens, width]` in each row
 class _Reached(Exception):  # noqa: N818, it is no error
     """Carries the input of the first trained layer out of a forward pass, which ends there."""
 
-    def __init__(self, states: Tensor):
-        super().__init__()
-        self.states = states
-
 
 class FrozenLayers:
     """Freezes all of a model but its upper layers and the norm behind them.
@@ -45,9 +41,6 @@ class FrozenLayers:
         can_be_cached: Whether `states` and `given` can be used: with causal models.
         ties: Whether a head shares its weights with the frozen layers, whose output then changes.
         width: Width of the states.
-
-    Raises:
-        UserError: The model does not have so many layers, or its layers cannot be found.
     """
 
     def __init__(self, model: PreTrainedModel, trained: int, heads: Sequence[nn.Module] = ()):
@@ -88,14 +81,7 @@ class FrozenLayers:
 
     @torch.no_grad()
     def states(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Run the frozen layers.
-
-        Args:
-            inputs: Arguments of the model, such as `input_ids` and `attention_mask`, `[batch, seq]`.
-
-        Returns:
-            The input of the first trained layer, `[batch, seq, width]`.
-        """
+        """Run the frozen layers; return the input of the first trained one, `[batch, seq, width]`."""
 
         def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             raise _Reached(args[0] if args else kwargs["hidden_states"])
@@ -104,7 +90,8 @@ class FrozenLayers:
         try:
             self._model(**inputs, use_cache=False)
         except _Reached as reached:
-            return reached.states
+            states: Tensor = reached.args[0]
+            return states
         finally:
             hook.remove()
         raise AssertionError("the forward pass ended before the first trained layer")

@@ -210,11 +210,7 @@ class LanguageModel:
     def quantiles(
         self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
     ) -> NumberQuantiles:
-        """Find the quantiles digit by digit; see `Approach.quantiles`.
-
-        Raises:
-            UserError: The model is sharded, or does not fit the number format.
-        """
+        """Find the quantiles digit by digit; see `Approach.quantiles`."""
         if is_sharded(self.model):  # each rank's walks take a different number of forward passes
             raise UserError(
                 "quantiles need the whole model in each process, and this one is sharded. Pass "
@@ -239,11 +235,7 @@ class LanguageModel:
 
 
 def _number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:
-    """Find the number tokens that a tokenizer writes: digits or, if it does not split them, all numbers.
-
-    Raises:
-        UserError: The tokenizer has no number tokens that can be used.
-    """
+    """Find the number tokens that a tokenizer writes: digits or, if it does not split them, all numbers."""
     try:
         with warnings.catch_warnings():
             # A tokenizer that splits digits never writes the omitted tokens, such as `▁4` and `42`.

@@ -21,9 +21,6 @@ class Lora:
         model: The model, whose layers are replaced; it computes the same until it is trained.
         rank: Rank of the products, which are scaled by 2.
         heads: Modules that are trained as a whole.
-
-    Raises:
-        UserError: The model has layers that LoRA does not support.
     """
 
     def __init__(self, model: PreTrainedModel, rank: int, heads: Sequence[nn.Module] = ()):

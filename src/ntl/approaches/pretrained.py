@@ -41,10 +41,6 @@ def load_source(settings: ModelSettings) -> ModelSource:
     """Load what a model is built from, except for its weights.
 
     The tokenizer is that of the settings; by default, the checkpoint's or the one that ships with the lab.
-
-    Raises:
-        UserError: The checkpoint cannot be loaded, or was trained with another approach; or the tokenizer
-            cannot be loaded, or does not fit the approach.
     """
     if settings.checkpoint is not None and settings.checkpoint.endswith(GGUF):
         settings = replace(settings, checkpoint=convert_gguf(settings.checkpoint))
@@ -60,11 +56,7 @@ def load_source(settings: ModelSettings) -> ModelSource:
 
 
 def _read_config(settings: ModelSettings) -> PreTrainedConfig:
-    """Read and check the configuration of the checkpoint, before its weights are loaded.
-
-    Raises:
-        UserError: The configuration cannot be loaded, or the checkpoint was trained with another approach.
-    """
+    """Read and check the configuration of the checkpoint, before its weights are loaded."""
     instead = _GGUF if settings.family == "pretrained" else _SCRATCH
     folder = locate(str(settings.checkpoint), CHECKPOINT_KEY, WEIGHTS, instead)
     with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
@@ -75,9 +67,7 @@ def _read_config(settings: ModelSettings) -> PreTrainedConfig:
         config.ntl = {"number_format": "plain", **trained}
         trained = {**_EARLIER, **trained}
         asked = _describe(settings)
-        wrong = [key for key in asked if trained.get(key) != asked[key]]
-        if wrong:
-            key = wrong[0]
+        for key in (key for key in asked if trained.get(key) != asked[key]):
             raise UserError(
                 f"{CHECKPOINT_KEY}={settings.checkpoint} was trained with {key}={trained.get(key)}; expected "
                 f"{asked[key]}, as in model_args. Choose the model_args that it was trained with."
@@ -86,11 +76,7 @@ def _read_config(settings: ModelSettings) -> PreTrainedConfig:
 
 
 def _scratch_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
-    """Make the configuration of a model from scratch, whose vocabulary is the tokenizer's.
-
-    Raises:
-        UserError: The settings have no architecture, or one that does not fit or has invalid arguments.
-    """
+    """Make the configuration of a model from scratch, whose vocabulary is the tokenizer's."""
     arguments = dict(settings.config)
     model_type = arguments.pop("model_type", None)
     if model_type is None:
@@ -104,12 +90,8 @@ def _scratch_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast)
     known = {*config_class().to_dict(), *config_class.attribute_map, *_ALWAYS_KNOWN}
     if unknown := [key for key in arguments if key not in known]:
         raise unknown_key("model_args.config_overrides.", unknown[0], sorted(known))
-    tokens = {
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-    }
+    ids = ("pad_token_id", "eos_token_id", "bos_token_id")
+    tokens = {"vocab_size": len(tokenizer), **{key: getattr(tokenizer, key) for key in ids}}
     if model_type == "t5":
         tokens |= {"decoder_start_token_id": tokenizer.pad_token_id}
     try:
@@ -120,19 +102,13 @@ def _scratch_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast)
 
 def _describe(settings: ModelSettings) -> dict[str, Any]:
     """Return the part of `config.ntl` that follows from the settings."""
-    described: dict[str, Any] = {
-        "encoding": settings.encoding,
-        "head": settings.head,
-        "number_format": settings.number_format,
-    }
+    keys = ["encoding", "head", "number_format"]
     if settings.number_format == "padded":
-        given = {"number_width": settings.number_width, "number_places": settings.number_places}
-        described |= {key: value for key, value in given.items() if value is not None}
-    if settings.family != "t5":
-        described |= {"separator": settings.separator, "chat_template": settings.chat_template}
-    if settings.encoding in ("rt", "xval") or settings.head == "regression":
-        described["log_scale"] = settings.log_scale
-    return described
+        given = ("number_width", "number_places")
+        keys += [key for key in given if getattr(settings, key) is not None]
+    keys += ["separator", "chat_template"] if settings.family != "t5" else []
+    keys += ["log_scale"] if settings.encoding in ("rt", "xval") or settings.head == "regression" else []
+    return {key: getattr(settings, key) for key in keys}
 
 
 def build_model(
@@ -148,16 +124,21 @@ def build_model(
 
     Returns:
         The model in float32, on the CPU and in training mode.
-
-    Raises:
-        UserError: The configuration is invalid, or the weights or the tokenizer do not fit.
     """
     settings, tokenizer, checkpoint = source
     torch.manual_seed(settings.seed)
     if checkpoint is None:
         config = _scratch_config(settings, tokenizer)
         config.ntl = _describe(settings) | described
-        return _from_config(model_class, config)
+        # Auto classes select the model by its configuration.
+        make = getattr(model_class, "from_config", model_class)
+        try:
+            return make(config).train()
+        except (ValueError, TypeError, KeyError, ZeroDivisionError, RuntimeError) as error:
+            raise UserError(
+                f"a {config.model_type} model cannot be built from this configuration: "
+                f"{type(error).__name__}: {error}. Correct it."
+            ) from error
     pretrained = getattr(checkpoint, "ntl", None) is None
     if pretrained:
         checkpoint.ntl = _describe(settings) | described
@@ -174,27 +155,10 @@ def build_model(
     return model.train()
 
 
-def _from_config(model_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
-    """Build a model from scratch; a UserError says why its configuration is invalid."""
-    # Auto classes select the model by its configuration.
-    make = getattr(model_class, "from_config", model_class)
-    try:
-        return make(config).train()
-    except (ValueError, TypeError, KeyError, ZeroDivisionError, RuntimeError) as error:
-        raise UserError(
-            f"a {config.model_type} model cannot be built from this configuration: {type(error).__name__}: "
-            f"{error}. Correct it."
-        ) from error
-
-
 def _load(
     model_class: Any, settings: ModelSettings, config: PreTrainedConfig, new: tuple[str, ...]
 ) -> PreTrainedModel:
-    """Load the weights of a checkpoint, which may lack those whose names start with a prefix in `new`.
-
-    Raises:
-        UserError: The checkpoint cannot be loaded, or its weights do not fit the model.
-    """
+    """Load the weights of a checkpoint, which may lack those whose names start with a prefix in `new`."""
     with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
         model, found = model_class.from_pretrained(
             config.name_or_path,
@@ -215,15 +179,11 @@ def _load(
 
 def _check_type(model_type: str, settings: ModelSettings) -> None:
     """Raise a UserError if an architecture does not belong to the family of the settings."""
-    decoders = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}
-    types, shown = {
-        "t5": ({"t5"}, "t5"),
-        "decoder_only": (decoders, "a decoder-only architecture (llama, mamba, ...)"),
-        "pretrained": (
-            {*decoders, *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES},
-            "a model that writes text",
-        ),
-    }[settings.family]
+    types, shown = {"t5"}, "t5"
+    if settings.family != "t5":
+        types, shown = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES}, "a decoder-only architecture (llama, mamba, ...)"
+    if settings.family == "pretrained":
+        types, shown = types | {*MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}, "a model that writes text"
     if model_type not in types:
         raise UserError(
             f"{settings.checkpoint or 'the configuration'} is a {model_type}; family={settings.family} "

@@ -18,9 +18,6 @@ def decoder_prompts(source: ModelSource) -> Prompts:
     assistant's turn, followed by the separator. By default, a chat has no separator, and neither has a
     question that ends in white space; others end in a line break or, if the tokenizer has none, its end
     token. The tokenizer gets a padding token if it has none.
-
-    Raises:
-        UserError: The tokenizer has no end token, or no chat template.
     """
     tokenizer, settings = source.tokenizer, source.settings
     if tokenizer.eos_token_id is None:

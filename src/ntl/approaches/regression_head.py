@@ -49,25 +49,14 @@ class T5ForRegression(T5PreTrainedModel):
 
     @classmethod
     def from_config(cls, config: T5Config) -> T5ForRegression:
-        """Build the model.
-
-        Its encoder and decoder are those of a language model built from the same random state.
-        """
+        """Build the model with the body of a language model that is built from the same random state."""
         body = T5ForConditionalGeneration(config).state_dict()
         model = cls(config)
         model.transformer.load_state_dict({k: v for k, v in body.items() if k != "lm_head.weight"})
         return model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Predict the standardized answer.
-
-        Args:
-            input_ids: Token ids of the questions, `[batch, seq]`.
-            attention_mask: Mask with 0 at padding, `[batch, seq]`.
-
-        Returns:
-            Standardized answers `[batch]`, float32; see `ntl.approaches.standardize`.
-        """
+        """Predict standardized answers `[batch]`, float32, of questions `[batch, seq]`."""
         start = input_ids.new_full((len(input_ids), 1), self.config.decoder_start_token_id)
         states = self.transformer(
             input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=start, use_cache=False
@@ -103,11 +92,7 @@ class RegressionHead:
             self.head = self.model.head
 
     def fit(self, answers: Iterable[str]) -> None:
-        """Compute the statistics of the training answers; see `Approach.fit`.
-
-        Raises:
-            UserError: An answer is not a number.
-        """
+        """Compute the statistics of the training answers; see `Approach.fit`."""
         fit(self.model.config, [_number(answer) for answer in answers])
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
@@ -136,11 +121,7 @@ class RegressionHead:
         return Share(error, {"number": error.detach()})
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
-        """Answer with numbers, formatted as text; see `Approach.answer`.
-
-        Raises:
-            UserError: The model has no statistics of training answers.
-        """
+        """Answer with numbers, formatted as text; see `Approach.answer`."""
         if not questions:
             return []
         batch = self._pad(self.prompts(questions))

@@ -42,11 +42,7 @@ def fit(config: PreTrainedConfig, answers: Sequence[float]) -> None:
 
 
 def standardize(values: Tensor, config: PreTrainedConfig) -> Tensor:
-    """Standardize numbers of any shape, float64, into float32 targets of the head.
-
-    Raises:
-        UserError: The model has no statistics of training answers.
-    """
+    """Standardize numbers of any shape, float64, into float32 targets of the head."""
     mean, deviation = _statistics(config)
     return ((_scaled(values, config) - mean) / deviation).float()
 
@@ -55,9 +51,6 @@ def restore(predicted: Tensor, config: PreTrainedConfig) -> Tensor:
     """Convert predictions of the head, of any shape, back to float32 numbers, clipped to ±10³⁰.
 
     NaN is treated as 0.
-
-    Raises:
-        UserError: The model has no statistics of training answers.
     """
     mean, deviation = _statistics(config)
     values = predicted.double().nan_to_num() * deviation + mean

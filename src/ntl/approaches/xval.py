@@ -67,11 +67,8 @@ class T5ForXval(T5ForConditionalGeneration):
             input_ids: Token ids of the questions, `[batch, question]`; not needed with `encoded`.
             attention_mask: Mask with 0 at padding, `[batch, question]`.
             numbers: Values at `[NUM]`, `[batch, question]`, float64; not needed with `encoded`.
-            decoder_input_ids: Token ids of the answers, `[batch, seq]`.
-            decoder_numbers: Values at `[NUM]`, `[batch, seq]`, float64.
-            encoded: Encoder states from an earlier step.
-            past_key_values: Cache from the previous step.
-            use_cache: Whether to create or extend a cache.
+            decoder_input_ids: Token ids of the answers, `[batch, seq]`; their values are `decoder_numbers`.
+            encoded: Encoder states from an earlier step, with its `past_key_values`.
         """
         if encoded is None:
             encoded = self.encoder(
@@ -162,11 +159,7 @@ class Xval:
         return Share(loss, {"ce": ce.detach(), "number": number.detach()})
 
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
-        """Answer greedily, feeding each predicted number to the next step; see `Approach.answer`.
-
-        Raises:
-            UserError: The model has no statistics of training answers.
-        """
+        """Answer greedily, feeding each predicted number to the next step; see `Approach.answer`."""
         if not questions:
             return []
         batch = self._questions(*self.encoding.encode(questions))

@@ -22,12 +22,7 @@ BATCH = 16
 
 
 class RowsWithStates(torch.utils.data.Dataset[dict[str, Any]]):
-    """Encoded examples with the column `states`, `[tokens, width]` float32, read from a file at each access.
-
-    Args:
-        rows: The encoded examples, with the columns `input_ids` and `length`.
-        path: File of the states of all tokens, `[all tokens, width]`.
-    """
+    """Encoded examples with the column `states`, `[tokens, width]` float32, read from a file when used."""
 
     def __init__(self, rows: Dataset, path: Path):
         self.rows = rows
@@ -57,9 +52,6 @@ def add_states(rows: Dataset, approach: Any, cache_dir: Path, largest: float) ->
 
     Returns:
         The rows with the column `states`; unchanged if no layers are frozen, or their output is not cached.
-
-    Raises:
-        UserError: The cache would be larger than `largest`, cannot be written, or would become wrong.
     """
     frozen: FrozenLayers | None = approach.frozen
     if frozen is None or not frozen.can_be_cached or not largest:

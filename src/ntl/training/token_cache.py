@@ -32,9 +32,6 @@ def tokenize(
     Returns:
         One memory-mapped row per example: the columns of `Approach.encode`, and `length`, the length of the
         longest one.
-
-    Raises:
-        UserError: The approach cannot encode an answer, or the cache cannot be written.
     """
     settings = asdict(model)
     identity = {

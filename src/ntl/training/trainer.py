@@ -98,30 +98,22 @@ class ApproachTrainer(Seq2SeqTrainer):
             self.is_fsdp_enabled = True
 
     def train_from(self, checkpoint: Path | None) -> None:
-        """Train to the last step, load the best model if the arguments ask for it, and save the model.
+        """Train from a checkpoint or the start to the last step; save the last model or, if asked, the best.
 
         Without steps, the model is saved as it is. What LoRA has learned is merged into the saved model.
-
-        Args:
-            checkpoint: Checkpoint to continue from. None trains from the start.
-
-        Raises:
-            UserError: The state of the optimizer cannot be loaded, or a file cannot be written.
         """
         if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
             shard(self.model, self.accelerator.state.fsdp_plugin)
         state = {} if checkpoint is None else read_state(checkpoint)
         # A run that counts epochs takes the number of steps from the checkpoint.
         last = self.args.max_steps if self.args.max_steps > 0 else state.get("max_steps")
-        if self.args.max_steps == 0:
-            pass
-        elif checkpoint is None or state["global_step"] < last:
+        if self.args.max_steps and (checkpoint is None or state["global_step"] < last):
             self._started = time.monotonic()
             if self.args.should_save:
                 self._seconds_before = self.folder.record().train_seconds
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
             self._record_progress()
-        else:  # The run was killed after its last step; transformers would train one step more.
+        elif checkpoint is not None:  # killed after its last step; transformers would train one step more
             best = state["best_global_step"] if self.args.load_best_model_at_end else None
             chosen = checkpoint if best is None else checkpoint.with_name(f"{CHECKPOINT}{best}")
             self._load_from_checkpoint(str(chosen))
@@ -167,11 +159,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         super()._save(output_dir, state_dict if self.approach.lora is None else self.approach.lora.weights())
 
     def save_model(self, output_dir=None, _internal_call=False):
-        """Save the full weights, which all processes gather if the model is sharded.
-
-        Raises:
-            UserError: The weights cannot be written.
-        """
+        """Save the full weights, which all processes gather if the model is sharded."""
         folder = output_dir or self.args.output_dir
         with _explain_write_errors(folder):
             if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
@@ -198,12 +186,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         return share.loss * self.accelerator.num_processes
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
-        """Evaluate the model, log the metrics, add them to the learning curve, and notify the callbacks.
-
-        Raises:
-            UserError: The metric that selects the best model or drives the learning-rate schedule is unknown,
-                or is not finite.
-        """
+        """Evaluate the model, log the metrics, add them to the learning curve, and notify the callbacks."""
         measured = self.measure(self.model_wrapped)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in measured.items()}
         self.log(metrics)
