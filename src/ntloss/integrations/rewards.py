@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ntloss.criteria.criterion import check_positive
+from ntloss.metrics.boxes import box_iou, parse_box
 from ntloss.numbers.parsing import Which, as_float, exact_number, parse_number
 
 
@@ -62,18 +63,7 @@ def number_reward(
         parse_number("", which)  # raises for an unknown name
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        if column not in columns:
-            raise ValueError(
-                f"the dataset has no column {column!r} with the true numbers, only "
-                f"{', '.join(sorted(columns))}: pass number_reward(column=...), and leave "
-                "remove_unused_columns=False"
-            )
-        answers = columns[column]
-        if isinstance(answers, str) or len(answers) != len(completions):
-            raise ValueError(
-                f"column {column!r}: given {answers!r} for {len(completions)} completions, expected one true "
-                "number for each"
-            )
+        answers = _column(columns, column, completions)
         return [
             _reward(_text_of(completion), *_true_number(answer, which))
             for completion, answer in zip(completions, answers, strict=True)
@@ -143,6 +133,37 @@ def crps_reward(
     return reward
 
 
+def iou_reward(column: str = "box", *, invalid: float = -1.0) -> Callable[..., list[float | None]]:
+    """Make a reward function for a `GRPOTrainer`: the overlap of a completion's box with the true one.
+
+    Args:
+        column: the dataset's column with the true boxes, as four numbers or as texts.
+        invalid: reward of a completion without four numbers. Default: -1.
+
+    Returns:
+        A function as that of `number_reward`, whose rewards are intersections over union, from 0 to 1; None
+        for a row whose column holds no box.
+
+    Raises:
+        ValueError: when called, a dataset without the column.
+
+    Example:
+        >>> iou_reward()(completions=["It is at [1, 0, 3, 2].", "No."], box=[[0, 0, 2, 2]] * 2)
+        [0.3333333333333333, -1.0]
+    """
+
+    def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        true = [parse_box(str(box)) for box in _column(columns, column, completions)]
+        found = [parse_box(_text_of(completion)) for completion in completions]
+        return [
+            None if box is None else invalid if guess is None else box_iou(guess, box).item()
+            for guess, box in zip(found, true, strict=True)
+        ]
+
+    reward.__name__ = "iou_reward"
+    return reward
+
+
 def _crps(sample: Sequence[float], true: float) -> float:
     spread = sum(abs(x - other) for x in sample for other in sample) / len(sample) ** 2
     return sum(abs(x - true) for x in sample) / len(sample) - spread / 2
@@ -181,6 +202,21 @@ def compute_score(
     if found is None:
         raise ValueError(f"ground_truth={ground_truth!r}: expected a finite number, or a text with one")
     return found
+
+
+def _column(columns: Mapping[str, Any], column: str, completions: Sequence[Any]) -> Sequence[Any]:
+    if column not in columns:
+        raise ValueError(
+            f"the dataset has no column {column!r} with the true numbers, only {', '.join(sorted(columns))}: "
+            "pass column=, and leave remove_unused_columns=False"
+        )
+    answers: Sequence[Any] = columns[column]
+    if isinstance(answers, str) or len(answers) != len(completions):
+        raise ValueError(
+            f"column {column!r}: given {answers!r} for {len(completions)} completions, expected one true "
+            "number for each"
+        )
+    return answers
 
 
 def _log_scaled(x: float) -> float:
