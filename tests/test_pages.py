@@ -15,6 +15,7 @@ TESTED = {
     "docs/integrations.md": "tests/ntloss/integrations/test_page.py",
     "docs/own_criterion.md": "tests/ntloss/criteria/test_own_criterion_page.py",
     "docs/uncertainty.md": "tests/ntloss/decoding/test_uncertainty_page.py",
+    "docs/scores.md": "tests/ntloss/metrics/test_scores_page.py",
     "docs/fused_kernels.md": "tests/ntloss/test_fused_kernels.py",
 }
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
