@@ -7,6 +7,7 @@ results = metrics.gathered().compute()  # over all ranks
 """
 
 from ntloss.metrics.accumulator import gather
+from ntloss.metrics.boxes import box_iou, parse_box
 from ntloss.metrics.numeric import METRICS, NumericMetrics
 from ntloss.metrics.tokens import TokenMetrics
 from ntloss.metrics.uncertainty import QuantileMetrics
@@ -17,6 +18,9 @@ __all__ = [
     "TokenMetrics",
     # names of the metrics that NumericMetrics computes
     "METRICS",
+    # boxes that a model writes as numbers
+    "box_iou",
+    "parse_box",
     # for metrics of your own
     "gather",
 ]
