@@ -120,10 +120,12 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
     used, normalized = found.count(texts)
     coverage = measure_coverage(tokens, used, normalized, seen=tokens)
     other_digits = sum(_is_other_digit(character) for text in normalized for character in text)
-    others = {i: text for i, text in sorted(found.decoded.items()) if i not in set(vocabulary.token_ids)}
-    shown = [_shown(text, found.bare[i]) for i, text in others.items()]
+    numbers = set(vocabulary.token_ids)
+    others = [
+        (i, _shown(text, found.bare[i])) for i, text in sorted(found.decoded.items()) if i not in numbers
+    ]
     unseen = Counter[str]()
-    for token_id, text in zip(others, shown, strict=True):
+    for token_id, text in others:
         unseen[text] += used[token_id] * count_digits(text)
     unseen = +unseen  # those of the text
     notes = _notes_on_text(coverage, other_digits, unseen)
@@ -139,8 +141,8 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         number_tokens=len(tokens),
         values=len(vocabulary.distinct_values),
         forms=_group_forms(tokens),
-        other_scripts=_group(t for t in shown if t.strip() and all(map(_is_other_digit, t.strip()))),
-        mixed=_group(filter(count_digits, shown)),
+        other_scripts=_group(t for _, t in others if t.strip() and all(map(_is_other_digit, t.strip()))),
+        mixed=_group(text for _, text in others if count_digits(text)),
         coverage=coverage,
         other_digits=other_digits,
         unseen=dict(unseen.most_common(_SAMPLES)),

@@ -159,12 +159,7 @@ def parse_number(text: str, which: Which = "last", thousands: str = THOUSANDS) -
 def exact_number(given: Any, which: Which = "last") -> Any:
     """Return one number of a text so that `==` compares all of its digits, and all else as it is.
 
-    Args:
-        given: a text, a number or None.
-        which: which number of a text; see `parse_number`.
-
-    Returns:
-        A number of a text as a Decimal, or as a text if its exponent is too large for one.
+    It is a Decimal, or a text if its exponent is too large for one; see `parse_number` for `which`.
 
     Example:
         >>> exact_number("It is 1" + "0" * 400) == 10**400
@@ -197,11 +192,7 @@ def _value(number: str) -> float:
 
 
 def as_float(number: Any) -> float:
-    """Return a number of any type as a float: NaN for None, an infinity if it is too large for float64.
-
-    Raises:
-        TypeError: not a number.
-    """
+    """Return a number of any type as a float: NaN for None, an infinity if it is too large for float64."""
     if number is None:
         return math.nan
     try:

@@ -146,7 +146,7 @@ def _measure(digits: Tensor, point: Tensor, starts: Tensor) -> NumberSpans:
 
 
 def _every_other(points: Tensor, starts: Tensor) -> Tensor:
-    """Keep the first, third, ... point after each start; the second one ends a number."""
+    # The first, third, ... point after each start; the second one ends a number.
     count = points.cumsum(-1)
     before = torch.where(starts, count, 0).cummax(-1).values
     return points & ((count - before) % 2 == 1)
@@ -183,16 +183,7 @@ def log_ratio(predicted: Tensor, true: Tensor, place: Tensor, spans: NumberSpans
 
     Each number is scaled by its own power of ten, so that none overflows. To keep gradients finite, a number
     is underestimated if its leading digit is predicted below 1e-18 and all others as exactly 0.
-
-    Args:
-        predicted: predicted digits, 0 or more; this and all others are `[positions]`.
-        true: digits of the labels, 0 or more.
-        place: int, power of ten of each digit.
-        spans: the numbers.
-        addend: $a$, above 0, in units of place 0.
-
-    Returns:
-        The log ratio of number i at index i, and 0 after the last number.
+    All are `[positions]`; the ratio of number i is at index i, and 0 after the last number.
     """
     mantissa, exponent = _log_sum(predicted, place, spans, addend)
     true_mantissa, true_exponent = _log_sum(true, place, spans, addend)
