@@ -1,20 +1,22 @@
-"""Metrics over any number of batches and ranks: of predicted numbers, of their quantiles, and of tokens.
+"""Metrics over any number of batches and ranks: of predicted numbers, scores, quantiles and tokens.
 
-metrics = NumericMetrics()
-for batch in batches:
-    metrics.update(decoded_texts, targets)
-results = metrics.gathered().compute()  # over all ranks
+    metrics = NumericMetrics()
+    for batch in batches:
+        metrics.update(decoded_texts, targets)
+    results = metrics.gathered().compute()  # over all ranks
 """
 
 from ntloss.metrics.accumulator import gather
 from ntloss.metrics.boxes import box_iou, parse_box
 from ntloss.metrics.numeric import METRICS, NumericMetrics
+from ntloss.metrics.scores import ScoreMetrics
 from ntloss.metrics.tokens import TokenMetrics
 from ntloss.metrics.uncertainty import QuantileMetrics
 
 __all__ = [
     "NumericMetrics",
     "QuantileMetrics",
+    "ScoreMetrics",
     "TokenMetrics",
     # names of the metrics that NumericMetrics computes
     "METRICS",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ntloss.numbers.parsing import as_float
+from ntloss.numbers.parsing import Which, as_float, parse_number
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -76,11 +77,26 @@ def read_numbers(given: Any, name: str) -> Tensor:
             item = item.tolist()
         return [floats(i) for i in item] if isinstance(item, (list, tuple)) else as_float(item)
 
-    if getattr(getattr(given, "dtype", None), "kind", "") in tuple("fiub"):  # of a NumPy array
-        given = torch.as_tensor(given)
     if isinstance(given, Tensor) and not given.is_complex():
         return given.detach().to("cpu" if given.device.type == "mps" else given.device, torch.float64)
     try:
         return torch.tensor(floats(given), dtype=torch.float64, device="cpu")
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from error
+
+
+def read_answers(given: Any, name: str, which: Which) -> tuple[Tensor, list[Any]]:
+    """Return the numbers of texts or numbers, `[batch]`, and what they were given as, if in a list."""
+    if getattr(getattr(given, "dtype", None), "kind", "") in tuple("fiub"):  # of a NumPy array
+        given = torch.as_tensor(given)
+    items: list[Any] = []
+    if not isinstance(given, Tensor):
+        is_list = isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping))
+        items = list(given) if is_list else []
+        if not is_list or len({isinstance(item, str) for item in items if item is not None}) > 1:
+            raise TypeError(f"{name}: given {given!r:.100}; expected a list of texts, or of numbers or None")
+        given = [parse_number(item, which) if isinstance(item, str) else item for item in items]
+    numbers = read_numbers(given, name)
+    if numbers.dim() != 1:
+        raise ValueError(f"{name} of shape {list(numbers.shape)}: expected [batch]")
+    return numbers, items

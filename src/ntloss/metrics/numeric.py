@@ -8,14 +8,14 @@ targets to 0 or 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ntloss.metrics.accumulator import Accumulator, read_numbers
-from ntloss.numbers.parsing import Which, as_float, exact_number, parse_number
+from ntloss.metrics.accumulator import Accumulator, read_answers
+from ntloss.numbers.parsing import Which, as_float, exact_number
 
 
 class NumericMetrics(Accumulator):
@@ -80,7 +80,7 @@ class NumericMetrics(Accumulator):
             raise ValueError(f"metrics={given!r}: expected a list of some of {', '.join(METRICS)}")
         if clip is not None and not as_float(clip) > 0:
             raise ValueError(f"clip={clip}: expected a number above 0, or None for no limit")
-        parse_number("", which)  # raises now for an unknown `which`
+        read_answers([""], "which", which)  # raises now for an unknown `which`
         super().__init__(0, 4, joined=True)  # prediction, target, whether they match exactly, or nearly
         self.names = tuple(name for name in METRICS if name in names)
         self.which = which
@@ -101,8 +101,8 @@ class NumericMetrics(Accumulator):
             TypeError: neither texts nor numbers.
             ValueError: different numbers of predictions and targets, or a tensor that is not `[batch]`.
         """
-        predicted, of_predicted = self._read(predictions, "predictions")
-        true, of_true = self._read(targets, "targets")
+        predicted, of_predicted = read_answers(predictions, "predictions", self.which)
+        true, of_true = read_answers(targets, "targets", self.which)
         if len(predicted) != len(true):
             raise ValueError(
                 f"{len(predicted)} predictions for {len(true)} targets: expected one for each. Pass None for "
@@ -122,24 +122,6 @@ class NumericMetrics(Accumulator):
         close = torch.isclose(predicted, true, rtol=1e-5, atol=1e-8) & (predicted.isfinite() | equal)
         self._add(torch.stack([predicted, true, exact.double(), close.double()], -1))
         return self
-
-    def _read(self, given: Any, name: str) -> tuple[Tensor, list[Any]]:
-        """The numbers, `[batch]`, float64, and what they were given as, if in a list."""
-        if getattr(getattr(given, "dtype", None), "kind", "") in tuple("fiub"):  # of a NumPy array
-            given = torch.as_tensor(given)
-        items: list[Any] = []
-        if not isinstance(given, Tensor):
-            is_list = isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping))
-            items = list(given) if is_list else []
-            if not is_list or len({isinstance(item, str) for item in items if item is not None}) > 1:
-                raise TypeError(
-                    f"{name}: given {given!r:.100}; expected a list of texts, or of numbers or None"
-                )
-            given = [parse_number(item, self.which) if isinstance(item, str) else item for item in items]
-        numbers = read_numbers(given, name)
-        if numbers.dim() != 1:
-            raise ValueError(f"{name} of shape {list(numbers.shape)}: expected [batch]")
-        return numbers, items
 
     def compute(self) -> dict[str, float]:
         """Compute the metrics of all batches so far.
