@@ -4,6 +4,8 @@
     for batch in batches:
         metrics.update(decoded_texts, targets)
     results = metrics.gathered().compute()  # over all ranks
+
+`gather` collects the tensors of all ranks for metrics of your own.
 """
 
 from ntloss.metrics.accumulator import gather
@@ -23,6 +25,5 @@ __all__ = [
     # boxes that a model writes as numbers
     "box_iou",
     "parse_box",
-    # for metrics of your own
     "gather",
 ]
