@@ -32,18 +32,11 @@ Batch = Mapping[str, Tensor]
 
 
 class ModelSource(NamedTuple):
-    """What a model is built from; see `ntl.approaches.pretrained.load_source`.
-
-    Args:
-        settings: Model settings; `seed` initializes new weights.
-        tokenizer: Tokenizer, to which encodings add their tokens. It splits digits, unless the encoding uses
-            it unchanged.
-        checkpoint: Configuration of the checkpoint, or None for a model from scratch.
-    """
+    """What a model is built from; see `ntl.approaches.pretrained.load_source`."""
 
     settings: ModelSettings
-    tokenizer: PreTrainedTokenizerFast
-    checkpoint: PreTrainedConfig | None
+    tokenizer: PreTrainedTokenizerFast  # splits digits, unless the encoding uses it unchanged
+    checkpoint: PreTrainedConfig | None  # None for a model from scratch
 
     @property
     def decodes_only(self) -> bool:
@@ -54,16 +47,10 @@ class ModelSource(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A micro-batch's share of the loss; the shares of all micro-batches and ranks sum to the update's loss.
+    """A micro-batch's share of the loss; those of all micro-batches and ranks sum to the update's loss."""
 
-    Args:
-        loss: Scalar with a graph.
-        terms: Terms of the loss by name (`ce`, `ntl`, `number`, ...): detached scalars, normalized like the
-            loss.
-    """
-
-    loss: Tensor
-    terms: dict[str, Tensor]
+    loss: Tensor  # a scalar with a graph
+    terms: dict[str, Tensor]  # by name (`ce`, `ntl`, `number`, ...): detached, normalized like the loss
 
 
 class Approach(Protocol):
@@ -87,15 +74,11 @@ class Approach(Protocol):
     def fit(self, answers: Iterable[str]) -> None:
         """Compute what depends on the training answers: statistics that standardize, or the number format.
 
-        This is called once before training. It computes nothing for approaches that need neither, and for
-        models that already have it from an earlier run.
+        A model that has them from an earlier run keeps them.
         """
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
-        """Encode pairs as columns of token ids (and numbers), without padding, one entry per pair.
-
-        Answers that do not fit `number_format` are encoded as they are.
-        """
+        """Encode pairs as columns of token ids (and numbers), without padding, one entry per pair."""
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad encoded rows into a batch of tensors, which includes `labels`."""

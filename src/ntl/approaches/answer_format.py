@@ -55,9 +55,8 @@ class AnswerFormat:
             return
         try:
             if "number_signed" in ntl:
-                number_format = NumberFormat(*(ntl[key] for key in FORMAT_KEYS))
                 for answer in answers:
-                    number_format.write(answer)
+                    self.number_format.write(answer)  # type: ignore[union-attr]
             else:
                 found = NumberFormat.of(answers, ntl.get("number_width"), ntl.get("number_places"))
                 fitted = zip(FORMAT_KEYS, (found.digits, found.decimals, found.signed), strict=True)
@@ -73,17 +72,13 @@ class AnswerFormat:
 
     def write(self, answers: Sequence[str]) -> list[str]:
         """Write answers for labels. Those of test sets that do not fit the format are left as they are."""
-        number_format = self.number_format
-        if number_format is None:
-            return list(answers)
-        return [number_format.write(a) if number_format.fits(a) else a for a in answers]
+        form = self.number_format
+        return [a if form is None or not form.fits(a) else form.write(a) for a in answers]
 
     def read(self, texts: Sequence[str]) -> list[str]:
         """Convert a model's answers to plain text."""
-        number_format = self.number_format
-        if number_format is None:
-            return list(texts)
-        return [format_number(number_format.read(text.strip())) for text in texts]
+        form = self.number_format
+        return [text if form is None else format_number(form.read(text.strip())) for text in texts]
 
     def processor(self, prompt_length: int) -> FormatProcessor | None:
         """Make the logits processor that keeps answers in the format, after a prompt of so many tokens."""
@@ -120,14 +115,9 @@ class AnswerFormat:
 
 
 class FormatProcessor:
-    """Masks the logits of `generate`, with beams too, to the tokens that continue a number in a format.
+    """Masks the logits of `generate` to tokens that continue a number in a format of fixed width.
 
     The end token may follow only the complete number.
-
-    Args:
-        number_format: Format of the answers, of fixed width.
-        tokenizer: A tokenizer with an end token.
-        vocabulary: The number tokens.
     """
 
     def __init__(

@@ -68,10 +68,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def generation_mode(unwrapped: PreTrainedModel, model: nn.Module) -> Iterator[PreTrainedModel]:
-    """Prepare a model for generation: evaluation mode and, under FSDP, gathered parameters.
-
-    `model` may be wrapped for data parallelism; the context is the unwrapped model.
-    """
+    """Prepare a model, wrapped or not, for generation: evaluation mode and, under FSDP, all parameters."""
     whole = (
         FullyShardedDataParallel.summon_full_params(model, writeback=False)
         if isinstance(model, FullyShardedDataParallel)
@@ -87,9 +84,6 @@ def is_sharded(unwrapped: PreTrainedModel) -> bool:
 
 
 def plain_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum the cross-entropy of logits `[batch, seq, vocab]` over all labels `[batch, seq]`, in float32.
-
-    Perplexity and comparable learning curves are computed from it.
-    """
+    """Sum the cross-entropy of logits `[batch, seq, vocab]` over all labels `[batch, seq]`, in float32."""
     rows, targets = logits.flatten(0, 1).float(), labels.flatten()
     return F.cross_entropy(rows, targets, ignore_index=IGNORE, reduction="sum")

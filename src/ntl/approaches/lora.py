@@ -15,12 +15,9 @@ BASE = ".base_layer."  # between the names of a layer and of its own weight
 
 
 class Lora:
-    """Adds a trainable product of two matrices to each linear layer but the head, and freezes the rest.
+    """Adds a trainable product of two matrices to each linear layer, but trains the given heads as a whole.
 
-    Args:
-        model: The model, whose layers are replaced; it computes the same until it is trained.
-        rank: Rank of the products, which are scaled by 2.
-        heads: Modules that are trained as a whole.
+    The model computes the same until it is trained. The products are scaled by 2.
     """
 
     def __init__(self, model: PreTrainedModel, rank: int, heads: Sequence[nn.Module] = ()):

@@ -38,10 +38,7 @@ _ALWAYS_KNOWN = ("num_labels", "tie_word_embeddings", "rope_theta", "rope_scalin
 
 
 def load_source(settings: ModelSettings) -> ModelSource:
-    """Load what a model is built from, except for its weights.
-
-    The tokenizer is that of the settings; by default, the checkpoint's or the one that ships with the lab.
-    """
+    """Load what a model is built from, except for its weights; by default, the checkpoint's tokenizer."""
     if settings.checkpoint is not None and settings.checkpoint.endswith(GGUF):
         settings = replace(settings, checkpoint=convert_gguf(settings.checkpoint))
     checkpoint = _read_config(settings) if settings.checkpoint is not None else None
@@ -114,16 +111,15 @@ def _describe(settings: ModelSettings) -> dict[str, Any]:
 def build_model(
     model_class: Any, source: ModelSource, new: Sequence[str] = (), **described: Any
 ) -> PreTrainedModel:
-    """Build a model from scratch, or load it from a checkpoint.
+    """Build a model from scratch, or load it from a checkpoint, in float32, on the CPU and in training mode.
+
+    Embeddings of pretrained models are enlarged to fit the tokenizer.
 
     Args:
         model_class: A class with transformers' interface.
-        source: What it is built from. Embeddings of pretrained models are enlarged to fit its tokenizer.
+        source: What it is built from.
         new: Prefixes of the names of weights that a pretrained model may lack.
         **described: Additional entries of `config.ntl`: ids of tokens, and None for what training adds.
-
-    Returns:
-        The model in float32, on the CPU and in training mode.
     """
     settings, tokenizer, checkpoint = source
     torch.manual_seed(settings.seed)

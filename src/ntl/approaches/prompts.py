@@ -12,12 +12,11 @@ Prompts = Callable[[Sequence[str]], list[list[int]]]
 
 
 def decoder_prompts(source: ModelSource) -> Prompts:
-    """Make the function that encodes the questions of a decoder-only model.
+    """Make the function that encodes questions for a decoder-only model, and give its tokenizer padding.
 
-    A prompt is a question and a separator or, with a chat template, a conversation up to the beginning of the
-    assistant's turn, followed by the separator. By default, a chat has no separator, and neither has a
-    question that ends in white space; others end in a line break or, if the tokenizer has none, its end
-    token. The tokenizer gets a padding token if it has none.
+    A prompt is a question or, with a chat template, a conversation up to the assistant's turn; the separator
+    follows. Its default is nothing in a chat or after white space, and otherwise a line break or, if the
+    tokenizer has none, its end token.
     """
     tokenizer, settings = source.tokenizer, source.settings
     if tokenizer.eos_token_id is None:

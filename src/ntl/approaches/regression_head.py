@@ -69,8 +69,7 @@ class T5ForRegression(T5PreTrainedModel):
 class RegressionHead:
     """A model that reads text and answers with one number; implements `ntl.approaches.Approach`.
 
-    T5 has the head of `T5ForRegression`. A decoder-only model is transformers' own for the classification of
-    sequences, with one output, which reads the state of the prompt's last token.
+    A decoder-only model is transformers' own classifier of sequences, which reads the prompt's last token.
     """
 
     ill_formed = number_format = frozen = lora = None

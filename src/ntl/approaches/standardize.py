@@ -29,10 +29,7 @@ def init_weights(model: T5PreTrainedModel, module: nn.Module) -> None:
 
 
 def fit(config: PreTrainedConfig, answers: Sequence[float]) -> None:
-    """Compute the statistics of the training answers and store them in `config.ntl`, unless it has them.
-
-    If there are no answers, predictions are not standardized.
-    """
+    """Store the statistics of the training answers, if there are any, in `config.ntl`, unless it has some."""
     if config.ntl["answer_mean"] is None:
         values = _scaled(torch.tensor(answers, dtype=torch.float64), config)
         mean = values.mean().item() if len(values) else 0.0
@@ -48,10 +45,7 @@ def standardize(values: Tensor, config: PreTrainedConfig) -> Tensor:
 
 
 def restore(predicted: Tensor, config: PreTrainedConfig) -> Tensor:
-    """Convert predictions of the head, of any shape, back to float32 numbers, clipped to ±10³⁰.
-
-    NaN is treated as 0.
-    """
+    """Convert predictions of the head, of any shape, NaN as 0, back to float32 numbers, clipped to ±10³⁰."""
     mean, deviation = _statistics(config)
     values = predicted.double().nan_to_num() * deviation + mean
     if config.ntl["log_scale"]:

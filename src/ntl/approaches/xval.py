@@ -20,19 +20,12 @@ from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_valu
 
 
 class XvalOutput(NamedTuple):
-    """Output of `T5ForXval`.
+    """Output of `T5ForXval`."""
 
-    Args:
-        logits: Logits `[batch, seq, vocab]`.
-        numbers: Standardized numbers `[batch, seq]`, float32, which are used at `[NUM]`.
-        encoded: States of the encoder, `[batch, question, width]`.
-        past_key_values: Cache for the next step, if one is used.
-    """
-
-    logits: Tensor
-    numbers: Tensor
-    encoded: Tensor
-    past_key_values: Cache | None
+    logits: Tensor  # [batch, seq, vocab]
+    numbers: Tensor  # [batch, seq], standardized, float32; used at `[NUM]`
+    encoded: Tensor  # [batch, question, width]
+    past_key_values: Cache | None  # for the next step
 
 
 class T5ForXval(T5ForConditionalGeneration):

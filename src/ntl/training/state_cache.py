@@ -1,9 +1,14 @@
-"""Cache the output of a model's frozen layers on disk, one row of states for each encoded example."""
+"""Cache the output of a model's frozen layers on disk, one row of states for each encoded example.
+
+Each row is computed once, whichever runs train on it: a run adds a file with the rows that no other run has.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +20,35 @@ from tqdm.auto import tqdm
 
 from ntl.approaches.frozen_layers import STATES, FrozenLayers
 from ntl.data.arrow import cache_key, writing
+from ntl.data.files import write_json
 from ntl.errors import UserError
 
-FORMAT = 1  # version of the cache's format; changing it invalidates all caches
+FORMAT = 2  # version of the cache's format; changing it invalidates all caches
 BATCH = 16
+
+Place = tuple[np.ndarray, int]
+"""States of many rows, `[tokens, width]`, and the index of a row's first token in them."""
 
 
 class RowsWithStates(torch.utils.data.Dataset[dict[str, Any]]):
     """Encoded examples with the column `states`, `[tokens, width]` float32, read from a file when used."""
 
-    def __init__(self, rows: Dataset, path: Path):
-        self.rows = rows
-        self._states = np.load(path, mmap_mode="r")
-        self._ends = np.cumsum([len(ids) for ids in rows["input_ids"]])
+    def __init__(self, rows: Dataset, places: Sequence[Place]):
+        self.rows, self._places = rows, places
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row = self.rows[index]
-        end = self._ends[index]
-        states = self._states[end - len(row["input_ids"]) : end]
+        row, (held, start) = self.rows[index], self._places[index]
+        states = held[start : start + len(row["input_ids"])]
         return {**row, STATES: torch.from_numpy(np.array(states))}  # a copy: the file is read-only
 
 
 def add_states(rows: Dataset, approach: Any, cache_dir: Path, largest: float) -> Dataset | RowsWithStates:
-    """Run the frozen layers on all rows, unless their output is cached already.
+    """Add the column `states` to encoded rows, and compute those that are not cached; others wait for them.
 
-    If several processes request the same states at once, one computes them and the others wait.
-
-    Args:
-        rows: Encoded examples, with the column `input_ids`.
-        approach: Approach that encoded them.
-        cache_dir: Folder of the cache.
-        largest: Largest size of these rows' cache, in GB. 0 caches nothing.
-
-    Returns:
-        The rows with the column `states`; unchanged if no layers are frozen, or their output is not cached.
+    The rows are unchanged if no layers are frozen, or `largest`, the size in GB that is allowed, is 0.
     """
     frozen: FrozenLayers | None = approach.frozen
     if frozen is None or not frozen.can_be_cached or not largest:
@@ -62,40 +59,57 @@ def add_states(rows: Dataset, approach: Any, cache_dir: Path, largest: float) ->
             "so that the output of the frozen layers changes; expected training_args.state_cache_gb=0, which "
             "computes it at each step, or train_head=false. Pass one of them."
         )
-    tokens = sum(len(ids) for ids in rows["input_ids"])
-    size = tokens * frozen.width * 4 / 1e9
+    size = _gigabytes(rows, frozen)
     if size > largest:
         raise UserError(
             f"the output of the frozen layers for {len(rows)} rows takes {size:.1f} GB; expected at most "
             f"training_args.state_cache_gb={largest:g}. Raise it, lower dataset_args.train_size, or pass "
             "training_args.state_cache_gb=0 to compute the frozen layers at each step."
         )
-    path = cache_dir / f"{cache_key([FORMAT, _digest(rows, frozen)])}.npy"
-    with writing(cache_dir), FileLock(path.with_suffix(".lock")):
-        if not path.exists():
-            print(f"caching the output of the frozen layers: {len(rows)} rows, {size:.2g} GB in {cache_dir}")
-            _write(path, (tokens, frozen.width), rows, approach)
-    return RowsWithStates(rows, path)
+    folder = cache_dir / f"states_{cache_key([FORMAT, _digest(frozen)])}"
+    keys = [hashlib.blake2b(np.int64(ids).tobytes(), digest_size=12).hexdigest() for ids in rows["input_ids"]]
+    with writing(folder), FileLock(folder / "lock"):
+        known = _find(folder)
+        if missing := {key: i for i, key in enumerate(keys) if key not in known}:
+            chosen = rows.select(missing.values())
+            size = _gigabytes(chosen, frozen)
+            print(f"caching the output of the frozen layers: {len(chosen)} rows, {size:.2g} GB in {folder}")
+            _write(folder / cache_key([*missing]), [*missing], chosen, approach)
+            known = _find(folder)
+    return RowsWithStates(rows, [known[key] for key in keys])
 
 
-def _digest(rows: Dataset, frozen: FrozenLayers) -> str:
-    """Hash what the states depend on: the token ids, and the names and values of the frozen weights."""
+def _gigabytes(rows: Dataset, frozen: FrozenLayers) -> float:
+    return sum(map(len, rows["input_ids"])) * frozen.width * 4 / 1e9
+
+
+def _digest(frozen: FrozenLayers) -> str:
+    """Hash what the states depend on besides the tokens: the names and values of the frozen weights."""
     digest = hashlib.blake2b()
-    for ids in rows["input_ids"]:
-        digest.update(np.asarray([len(ids), *ids], dtype=np.int64).tobytes())
     for name, weight in frozen.frozen_weights():
         digest.update(name.encode())
         digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
-def _write(path: Path, shape: tuple[int, int], rows: Dataset, approach: Any) -> None:
+def _find(folder: Path) -> dict[str, Place]:
+    """Find the places of all cached rows, by their keys."""
+    places: dict[str, Place] = {}
+    for index in folder.glob("*.json"):  # written after the states
+        held = np.load(index.with_suffix(".npy"), mmap_mode="r")
+        starts: dict[str, int] = json.loads(index.read_text("utf-8"))
+        places |= {key: (held, start) for key, start in starts.items()}
+    return places
+
+
+def _write(path: Path, keys: Sequence[str], rows: Dataset, approach: Any) -> None:
     """Compute the states, longest rows first, and move the complete file to its place."""
     lengths = [len(ids) for ids in rows["input_ids"]]
     ends = np.cumsum(lengths)
     order = sorted(range(len(rows)), key=lambda i: -lengths[i])
-    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial = path.with_suffix(".partial")
     try:
+        shape = (int(ends[-1]), approach.frozen.width)
         held = np.lib.format.open_memmap(partial, "w+", np.float32, shape)
         for start in tqdm(range(0, len(order), BATCH), desc="frozen layers", leave=False, disable=None):
             chosen = order[start : start + BATCH]
@@ -105,6 +119,8 @@ def _write(path: Path, shape: tuple[int, int], rows: Dataset, approach: Any) -> 
             for i, row in zip(chosen, states, strict=True):
                 held[ends[i] - lengths[i] : ends[i]] = row[len(row) - lengths[i] :]
         held.flush()
-        os.replace(partial, path)
+        os.replace(partial, path.with_suffix(".npy"))
+        starts = zip(keys, (ends - lengths).tolist(), strict=True)
+        write_json(path.with_suffix(".json"), dict(starts))
     finally:
         partial.unlink(missing_ok=True)

@@ -21,13 +21,7 @@ BATCH = 1000
 def tokenize(
     examples: Sequence[Example], approach: Approach, model: ModelSettings, cache_dir: Path
 ) -> Dataset:
-    """Encode examples, or load them from the cache.
-
-    Args:
-        examples: Examples to encode.
-        approach: Approach that encodes them.
-        model: Settings that the approach was built from. Together with the tokenizer they form the cache key.
-        cache_dir: Folder of the cache.
+    """Encode examples with the approach that is built from these settings, or load them from the cache.
 
     Returns:
         One memory-mapped row per example: the columns of `Approach.encode`, and `length`, the length of the

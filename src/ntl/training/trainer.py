@@ -41,19 +41,14 @@ REPORT_EVERY = 5  # updates between two progress reports
 class ApproachTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` for an approach.
 
-    transformers normalizes by the number of labels, which does not fit the number terms. Here the approach
-    counts what it normalizes by. The counts are summed over all micro-batches and ranks of an update, and
-    each micro-batch computes its share of the loss.
+    transformers normalizes by the number of labels. Here the approach counts what it normalizes by, over all
+    micro-batches and ranks of an update, and each micro-batch computes its share of the loss.
 
     Args:
-        args: Arguments of the trainer.
-        approach: Approach to train. Its `collate` makes the batches.
-        measure: Function that evaluates the (possibly wrapped) model. Its metrics are logged with the prefix
-            `eval_`.
+        measure: Function that evaluates the (possibly wrapped) model.
         folder: Folder of the run, whose record and learning curve are kept up to date.
         on_progress: Called with the share of the updates that are done. None shows progress to the user.
         head_rate: Learning rate of the approach's head. None: that of all weights.
-        **datasets: `train_dataset` and `eval_dataset`.
     """
 
     # A share is already divided by the counts of the whole update; the trainer must not divide again.
@@ -139,9 +134,8 @@ class ApproachTrainer(Seq2SeqTrainer):
             super()._load_optimizer_and_scheduler(checkpoint)
         except (OSError, LookupError, ValueError) as error:
             # The files are complete (see `check_checkpoint`), but another optimizer or launcher wrote them.
-            raise checkpoint_error(
-                checkpoint, f"the optimizer's state does not fit ({describe(error)})"
-            ) from error
+            reason = f"the optimizer's state does not fit ({describe(error)})"
+            raise checkpoint_error(checkpoint, reason) from error
 
     def _save_checkpoint(self, model, trial):
         with _explain_write_errors(self.args.output_dir):
@@ -238,17 +232,15 @@ class ProgressReporter(TrainerCallback):
         self.report = report
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Report the share every `REPORT_EVERY` updates, and after the last one."""
+        """Report every `REPORT_EVERY` updates, and after the last one."""
         if state.global_step % REPORT_EVERY == 0 or state.global_step == state.max_steps:
             self.report(state.global_step / state.max_steps)
 
 
 def shard(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:
-    """Shard each layer of a model, and all remaining parameters as one group.
+    """Shard each layer of a model, and all remaining parameters as one group, and keep accelerate from it.
 
-    accelerate would put the input and output embeddings into a group of their own. This fails for models such
-    as T5, whose encoder and decoder share that table, because a parameter can belong to only one group. The
-    plugin's `auto_wrap_policy` is removed, so that accelerate does not shard again.
+    That would put the embeddings into a group of their own, which fails for T5, whose stacks share them.
     """
     options = {
         "reshard_after_forward": plugin.reshard_after_forward,
@@ -268,10 +260,10 @@ def _full_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     """
     tied = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     tied -= {name for name, _ in model.named_parameters()}
-    weights = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
     return {
         name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()
-        for name, tensor in weights.items()
+        for name, tensor in model.state_dict().items()
+        if name not in tied
     }
 
 

@@ -48,6 +48,18 @@ def test_each_row_gets_its_own_states_and_a_second_call_reads_them(tmp_path: Pat
     assert torch.equal(add_states(rows(), approach, tmp_path, 1.0)[2]["states"], with_states[2]["states"])
 
 
+def test_other_draws_of_the_same_rows_compute_only_those_that_no_run_had(tmp_path: Path, capsys) -> None:
+    approach = make_approach()
+    add_states(rows().select([0, 2]), approach, tmp_path, 1.0)
+    assert "2 rows" in capsys.readouterr().out
+    drawn = add_states(rows().select([2, 1, 0, 1]), approach, tmp_path, 1.0)
+    assert ": 1 rows" in capsys.readouterr().out
+    for row in (drawn[i] for i in range(4)):
+        assert_close(row["states"], approach.frozen.states(pad([row]))[0])
+    approach.collate = interrupt
+    assert len(add_states(rows().select([1, 0]), approach, tmp_path, 1.0)) == 2
+
+
 def test_other_weights_have_another_cache(tmp_path: Path) -> None:
     first, other = (add_states(rows(), make_approach(seed), tmp_path, 1.0)[0]["states"] for seed in (0, 1))
     assert (first - other).abs().max() > 0.1
@@ -58,7 +70,7 @@ def test_an_interrupted_cache_leaves_no_file_that_a_later_run_would_use(tmp_path
     approach.collate = interrupt
     with pytest.raises(KeyboardInterrupt):
         add_states(rows(), approach, tmp_path, 1.0)
-    assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
+    assert [path.name for path in tmp_path.glob("*/*")] == ["lock"]
 
 
 def test_a_cache_above_the_limit_is_an_error_that_names_its_size(tmp_path: Path) -> None:
