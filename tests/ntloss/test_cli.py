@@ -38,6 +38,7 @@ class TestTheCommand:
             "one digit       10: '0' '1' '2' '3' '4' ...  10: ' 0' ' 1' ' 2' ' 3' ' 4' ...",
             "'The answer is 42, or 3.14 in 2019.': 9 digits",
             "True         False               10      10            5   55.6%  2 not one digit, 10 after a ",
+            "False        False               11      11            5   55.6%  11 after a space",
             "False        True                22      11            9  100.0%  -",
             "Choose: NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, space_prefixed=True)",
         ):
@@ -146,6 +147,16 @@ class TestTheCommand:
         backend = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
         PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(tmp_path)
         self.fails(["inspect", str(tmp_path)], "no number token among 2 tokens.*from_mapping", capsys)
+
+    def test_an_interrupt_ends_it_with_exit_code_130(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def interrupt(source: str) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("ntloss.cli.load_tokenizer", interrupt)
+        assert main(["inspect", "gpt2"]) == 130
+        assert capsys.readouterr().err == "ntloss: interrupted\n"
 
     @pytest.mark.parametrize("arguments", [["inspect", "{folder}"], ["--help"]], ids=["report", "help"])
     def test_a_closed_output_pipe_causes_no_traceback(self, arguments: list[str], folder: str) -> None:

@@ -67,20 +67,18 @@ def test_a_negative_or_infinite_factor_is_an_error(factor: float, weight: Any) -
     assert float(loss_fn.weight) == approx(float(weight))
 
 
-def test_a_negative_step_is_an_error() -> None:
-    with pytest.raises(ValueError, match="step=-1: expected the number of optimizer steps"):
-        WeightScheduler(make_loss(), warmup).set_step(-1)
-
-
-@pytest.mark.parametrize("weight", [-0.1, math.nan])
-def test_a_negative_full_weight_is_an_error(weight: float) -> None:
-    with pytest.raises(ValueError, match=r"weight=.*expected a finite number"):
-        WeightScheduler(make_loss(), warmup, weight)
-
-
-def test_a_schedule_that_is_not_callable_is_an_error() -> None:
-    with pytest.raises(TypeError, match=r"schedule=0\.5: expected a function of the step"):
-        WeightScheduler(make_loss(), 0.5)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("schedule", "options", "error", "message"),
+    [
+        (warmup, {"weight": -0.1}, ValueError, "weight=.*expected a finite number"),
+        (warmup, {"weight": math.nan}, ValueError, "weight=.*expected a finite number"),
+        (0.5, {}, TypeError, r"schedule=0\.5: expected a function of the step"),
+        (warmup, {}, ValueError, "step=-1: expected the number of optimizer steps"),
+    ],
+)
+def test_invalid_arguments_are_errors(schedule: Any, options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        WeightScheduler(make_loss(), schedule, **options).set_step(-1)
 
 
 @pytest.mark.parametrize("loss", [torch.nn.CrossEntropyLoss(), types.SimpleNamespace(loss=make_loss())])

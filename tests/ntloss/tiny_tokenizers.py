@@ -37,10 +37,7 @@ def _wrapped(
     model: Any, pre_tokenizer: Any = None, decoder: Any = None, **special: Any
 ) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(model)
-    if pre_tokenizer is not None:
-        tokenizer.pre_tokenizer = pre_tokenizer
-    if decoder is not None:
-        tokenizer.decoder = decoder
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizer, decoder
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
@@ -208,7 +205,7 @@ def saved_bytes(tokenizer: Any, folder: Path) -> dict[str, bytes]:
 
 # Their decoders add a space before each token.
 HOME_MADE = {"split_words": split_words, "quick_tour": quick_tour, "python_characters": PythonCharacters}
-_OTHERS = (
+_OTHERS = [
     word_level,
     word_piece,
     sentence_piece,
@@ -217,5 +214,22 @@ _OTHERS = (
     llama_3_like,
     qwen_like,
     gemma_like,
-)
+]
 MAKES = {**HOME_MADE, **{make.__name__: make for make in _OTHERS}}
+
+_VALUES = {d: float(d) for d in DIGITS} | NUMBERS
+_VALUES_OF_BYTES = {d: float(d) for d in (*DIGITS, "42")}
+
+
+def _marked(marker: str, values: dict[str, float]) -> dict[str, float]:
+    return values | {marker + text: value for text, value in values.items() if marker + text != "▁0"}
+
+
+# By the token's own string; the other tokenizers have only the digits.
+VALUES_OF_MAKES = {
+    "word_level": _VALUES,
+    "word_piece": _marked("##", _VALUES),
+    "sentence_piece": _marked("▁", _VALUES) | {"88": 88.0},
+    "byte_level": _marked("Ġ", _VALUES_OF_BYTES),
+    "llama_3_like": {text: float(text) for text in (*DIGITS, *NUMBERS_UP_TO_999)},
+}

@@ -117,11 +117,12 @@ class NumberFormat:
         parsed = [_parse(text) for text in numbers]
         if not parsed:
             raise ValueError("there are no numbers: expected at least one")
-        needed = [max(counts) for counts in zip(*map(_count_digits, parsed), strict=True)]
+        counts = [*zip(*map(_count_digits, parsed), strict=True)]  # before the point, and after it
+        needed = [max(of_numbers) for of_numbers in counts]
         signed = any(number < 0 for number in parsed)
         found = cls(digits or needed[0], needed[1] if decimals is None else decimals, signed)
-        for number in parsed:
-            found.write(f"{number:f}")
+        for most, of_numbers in zip(needed, counts, strict=True):
+            found.write(f"{parsed[of_numbers.index(most)]:f}")
         return found
 
     @property

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from tolerances import ONE_COMPUTATION, TWO_PATHS, approx
+from tolerances import ONE_COMPUTATION, approx
 
 from ntloss.metrics import METRICS, NumericMetrics
 
@@ -288,21 +288,6 @@ def test_results_do_not_depend_on_batches_or_their_order(
         streamed.update([p for p, _ in part], [t for _, t in part])
         streamed.compute()  # intermediate results change nothing
     assert same(streamed.compute(), at_once)
-
-
-@quick
-@given(pairs)
-def test_metrics_are_in_their_range(rows: list[tuple[float | None, float]]) -> None:
-    result = compute([p for p, _ in rows], [t for _, t in rows])
-    for name in ("invalid_rate", "exact_match", "accuracy", "accuracy_of_valid"):
-        assert not result[name] < 0
-        assert not result[name] > 1
-    for name in ("pearson", "spearman"):
-        assert not abs(result[name]) > 1 + TWO_PATHS[torch.float64]
-    assert not result["smape"] > 2 + TWO_PATHS[torch.float64]
-    assert not result["medae"] > 2e10
-    assert not result["mae"] > result["rmse"] * (1 + TWO_PATHS[torch.float64])
-    assert not result["r2"] > 1
 
 
 def test_tensors_stay_on_their_device_until_compute() -> None:

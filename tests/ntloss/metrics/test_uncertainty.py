@@ -71,22 +71,6 @@ def test_crps_of_equally_likely_values_equals_the_double_sum(values: list[float]
     assert crps == approx(to_label - between / 2, dtype=torch.float64, scale=2e3)
 
 
-def test_quantiles_of_the_true_distribution_have_nominal_coverage() -> None:
-    normal = torch.distributions.Normal(torch.tensor(0.0, dtype=torch.float64), 2.0)
-    true = 2.0 * torch.randn(20_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    quantiles = normal.icdf(torch.tensor(LEVELS, dtype=torch.float64)).expand(len(true), -1)
-    honest = QuantileMetrics(LEVELS).update(quantiles, true).compute()
-    sharpened = QuantileMetrics(LEVELS).update(0.5 * quantiles, true).compute()
-    # Three standard errors of a share.
-    for percent in (50, 90):
-        share = percent / 100
-        error = 3 * math.sqrt(share * (1 - share) / len(true))
-        assert share - error < honest[f"coverage_{percent}"] < share + error
-        assert sharpened[f"coverage_{percent}"] < share - error
-        assert sharpened[f"interval_score_{percent}"] > honest[f"interval_score_{percent}"]
-    assert sharpened["crps"] > honest["crps"]
-
-
 def test_missing_predictions_and_targets_are_counted_and_left_out_of_means() -> None:
     rows = [[1.0, 2.0, 3.0], [math.nan, 2.0, 3.0], [1.0, 2.0, math.inf], [1.0, 2.0, 3.0]]
     metrics = QuantileMetrics().update(rows, [2.0, 2.0, 2.0, math.nan])

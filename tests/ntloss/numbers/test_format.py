@@ -80,7 +80,7 @@ def test_width_and_places_can_be_given():
     ("given", "expected"),
     [
         ({"digits": 3}, "'-1234' does not fit .* 4 digits before the point; expected at most 3"),
-        ({"decimals": 1}, "'0.125' does not fit .* 3 digits after the point; expected at most 1"),
+        ({"decimals": 2}, "'0.125' does not fit .* 3 digits after the point; expected at most 2"),
     ],
 )
 def test_a_training_answer_that_does_not_fit_is_an_error_that_names_it(given, expected):

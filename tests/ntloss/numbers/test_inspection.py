@@ -11,12 +11,10 @@ from typing import Any
 import other_tokenizers
 import pytest
 import tiny_tokenizers
-import torch
 from tokenizers import normalizers
 from transformers import BertGenerationTokenizer
 
-import ntloss
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary
+from ntloss import NumberVocabulary
 from ntloss.cli import describe
 from ntloss.numbers import texts
 from ntloss.numbers.inspection import SENTENCE, Inspection, inspect_tokenizer
@@ -83,17 +81,12 @@ class TestKindsOfTokenizers:
         assert shown["plain"].samples == shown["inside a word"].samples == ("42", "007")
         assert "such as '42'" in inspection.recommendation.reason
 
-    def test_the_recommended_token_set_covers_the_promised_share(self, tiny_tokenizer: Any) -> None:
-        text = "42 2 -3 3.14"
-        inspection = inspect_tokenizer(tiny_tokenizer, text)
-        coverage = run_code(inspection, tiny_tokenizer).coverage(text)
-        chosen = inspection.recommendation
-        assert shares(inspection)[chosen.digit_level, chosen.space_prefixed] == coverage.share
-        assert coverage.share >= 0.9 * max(shares(inspection).values()) > 0
-
     def test_each_coverage_row_matches_the_vocabulary_of_its_token_set(self, tiny_tokenizer: Any) -> None:
         texts = ["is 42, 7", "3.14 in 2019"]
         inspection = inspect_tokenizer(tiny_tokenizer, texts)
+        chosen = inspection.recommendation
+        best = max(row.seen for row in inspection.coverage.rows)
+        assert inspection.coverage.row(chosen.digit_level, chosen.space_prefixed).seen >= 0.9 * best > 0
         for row in inspection.coverage.rows:
             vocabulary = NumberVocabulary.from_tokenizer(tiny_tokenizer, row.digit_level, row.space_prefixed)
             coverage = vocabulary.coverage(texts)
@@ -244,13 +237,6 @@ class TestRecommendation:
         tokenizer = tiny_tokenizers.llama_3_like()
         inspection = inspect_tokenizer(tokenizer, "2019 is 365 days")
         assert any("0 to 999" in note and "criterion=NumberLevel()" in note for note in inspection.notes)
-        vocabulary = run_code(inspection, tokenizer)
-        logits, labels = torch.zeros(1, 1, vocabulary.vocab_size), torch.tensor([[vocabulary.token_ids[-1]]])
-        terms = {
-            criterion: NTLCrossEntropyLoss(vocabulary, criterion, return_terms=True)(logits, labels)
-            for criterion in (None, ntloss.NumberLevel())
-        }
-        assert [float(ntl) > 10 * float(ce) for _, ce, ntl in terms.values()] == [True, False]
         assert not any("criterion=" in note for note in inspect_tokenizer(tokenizer, "1 2 3").notes)
 
     def test_is_based_on_the_default_sentence_for_a_text_without_digits(self) -> None:
