@@ -4,7 +4,7 @@ import pytest
 from published_commands import scaled_down
 from tolerances import ONE_COMPUTATION, assert_close
 
-from ntl.run_language_modeling import main, plan_runs
+from ntl.run_language_modeling import main
 from ntl.training.run_folder import RunFolder
 from ntloss.numbers import NumberFormat
 
@@ -44,12 +44,6 @@ def test_a_run_saves_its_format_and_is_evaluated_again_from_its_folder(model, tm
     assert "was trained with number_format=padded; expected plain" in capsys.readouterr().err
 
 
-def test_the_default_folder_of_a_run_is_named_after_its_format():
-    plain, padded = plan_runs(["model_args.number_format=plain,padded", "loss=ntl_was"], multirun=True)
-    assert plain.output_dir.parent.name == "vanilla_t5_NTL-WAS"
-    assert padded.output_dir.parent.name == "vanilla_t5_padded_NTL-WAS"
-
-
 def test_a_resumed_run_has_the_format_of_its_checkpoint(tmp_path, capsys):
     assert main(command(tmp_path, "vanilla_t5")) == 0, capsys.readouterr().err
     resumed = f"training_args.resume_from_checkpoint={tmp_path}/run/checkpoint-2"
@@ -57,26 +51,3 @@ def test_a_resumed_run_has_the_format_of_its_checkpoint(tmp_path, capsys):
     other = command(tmp_path, "vanilla_t5", resumed, elsewhere, "model_args.number_width=9")
     assert main(other) == 2
     assert "was trained with number_width=3, not 9" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["dataset_args=gsm8k"], "is not a single number"),
-        (["dataset_args=multirc"], "is not a single number"),
-        (["model_args.number_width=1"], "digits before the point; expected at most 1"),
-        (["model_args.number_width=0"], "number_width is 0; expected null"),
-        (["model_args.number_places=few"], "number_places is 'few'; expected null"),
-        (["model_args.number_format=roman"], "'roman'; expected one of: plain, padded"),
-        (["model_args=xval"], "number_format=padded needs a model that writes numbers as text"),
-        (["model_args=rt"], "number_format=padded needs a model that writes numbers as text"),
-        (["model_args=vanilla_t5_regression_head"], "and a regression head does not"),
-        (["model_args.number_format=plain", "model_args.number_places=2"], "number_places has no effect"),
-    ],
-)
-def test_an_invalid_format_is_a_one_line_error_and_nothing_is_written(arguments, expected, tmp_path, capsys):
-    assert main(command(tmp_path, "vanilla_t5", *arguments)) == 2
-    message = capsys.readouterr().err
-    assert expected in message
-    assert len(message.strip().splitlines()) == 1
-    assert not (tmp_path / "run").exists()

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -80,13 +81,13 @@ def error_by_digits(predictions: Sequence[Prediction]) -> dict[float, float]:
         |s(predicted) - s(true)|, with s(x) = sign(x)·log10(|x| + 1). Predictions without a number are
         skipped, and bins with fewer than `FEWEST` predictions are omitted.
     """
-    errors: dict[float, list[float]] = {}
-    for p in predictions:
-        if p.predicted is not None and p.true is not None:
-            logs = [math.copysign(math.log10(min(abs(x), LARGEST) + 1), x) for x in (p.predicted, p.true)]
-            digits = 0 if abs(p.true) < 1 else len(f"{math.floor(min(abs(p.true), LARGEST))}")
-            errors.setdefault(min(digits, LARGEST_MAGNITUDE), []).append(abs(logs[0] - logs[1]))
-    return {digits: float(np.mean(found)) for digits, found in sorted(errors.items()) if len(found) >= FEWEST}
+    pairs = pd.DataFrame([(p.predicted, p.true) for p in predictions], columns=["predicted", "true"])
+    numbers = pairs.astype(float).dropna().clip(-LARGEST, LARGEST)
+    logs = np.sign(numbers) * np.log10(numbers.abs() + 1)
+    size = np.floor(numbers["true"].abs())
+    digits = size.map(lambda whole: len(f"{whole:.0f}") if whole else 0).clip(upper=LARGEST_MAGNITUDE)
+    bins = (logs["predicted"] - logs["true"]).abs().groupby(digits).agg(["mean", "size"])
+    return bins.loc[bins["size"] >= FEWEST, "mean"].to_dict()
 
 
 def digit_counts(predictions: Sequence[Prediction], place: int) -> np.ndarray:
@@ -104,16 +105,15 @@ def digit_counts(predictions: Sequence[Prediction], place: int) -> np.ndarray:
     """
     counts = np.zeros((10, 11))
     for p in predictions:
-        true = None if p.true is None else _digit(p.true, place)
-        if true is not None:
-            predicted = None if p.predicted is None else _digit(p.predicted, place)
-            counts[true, 10 if predicted is None else predicted] += 1
+        if (true := _digit(p.true, place)) < 10:
+            counts[true, _digit(p.predicted, place)] += 1
     return counts
 
 
-def _digit(number: float, place: int) -> int | None:
-    digits = f"{math.floor(abs(number))}"
-    return int(digits[-1 - place]) if place < len(digits) else None
+def _digit(number: float | None, place: int) -> int:
+    """Return the digit at a place before the decimal point, or 10 without one."""
+    digits = "" if number is None else f"{math.floor(abs(number))}"
+    return int(digits[-1 - place]) if place < len(digits) else 10
 
 
 class DatasetFigures:
