@@ -70,14 +70,9 @@ def evaluate(
     Args:
         approach: Approach that encodes the questions and decodes the answers.
         examples: Questions and answers.
-        data: Task the examples belong to. It says whether answers are compared as numbers and what marks a
-            final answer.
+        data: Task the examples belong to, which decides how answers are compared.
         generation: Decoding settings.
         model: The wrapped model. Default: the approach's own.
-
-    Returns:
-        Predictions with metrics of the texts and the loss, plus metrics of numbers, of other readings and of
-        final answers if the task and the settings have them.
     """
     if not examples:
         raise UserError("there are no examples to evaluate; expected at least one. Check the dataset.")
@@ -124,13 +119,10 @@ def evaluate_tests(
     Test sets that were already evaluated with the same identity, questions and decoding are skipped.
 
     Args:
-        approach: Approach that encodes the questions and decodes the answers.
-        data: The task.
-        generation: Decoding settings.
+        approach, data, generation, model: See `evaluate`.
         folder: Folder that rank 0 writes metrics and predictions to.
         identity: JSON values that distinguish this model from others evaluated into this folder, such as its
             steps and its checkpoint.
-        model: The wrapped model. Default: the approach's own.
 
     Yields:
         The name of each test set, its metrics, and whether they are new, on every rank.
@@ -185,10 +177,7 @@ def check_readings(approach: Approach, data: TaskData, generation: GenerationSet
 
 
 def _losses(approach: Approach, model: nn.Module, batches: Mapping[int, Sequence[Example]]) -> Metrics:
-    """Compute the teacher-forced loss and its terms, as if all examples of all ranks were one batch.
-
-    `batches` are those of this rank, by their indices.
-    """
+    """Compute the loss and its terms, as if the batches of all ranks, by their indices, were one."""
     device = next(model.parameters()).device
     encoded, shares = {}, {}
     for index, batch in batches.items():

@@ -156,17 +156,8 @@ def command(tmp_path, *more):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["model_args=vanilla_t5_regression_head"], "and a regression head has none"),
-        (["model_args=xval"], "and number_encoding=xval has none"),
-        (["model_args=rt"], "and number_encoding=rt has none"),
         (["dataset_args=gsm8k"], "is not a single number; evaluation.read=[median,mean] expects"),
         (["dataset_args=multirc"], "is not a single number; evaluation.read=[median,mean] expects"),
-        (["+training_args.fsdp=true"], "expected training without training_args.fsdp"),
-        (["evaluation.read=[mode]"], "each item is one of: greedy, median, mean"),
-        (["evaluation.read=[]"], "each item is one of: greedy, median, mean"),
-        (["evaluation.read=median"], "each item is one of: greedy, median, mean"),
-        (["evaluation.interval=1"], "interval is 1; expected a number that is above 0 and below 1"),
-        (["evaluation.read=[greedy]", "evaluation.interval=0.5"], "evaluation.interval has no effect"),
         (
             ["dataset_args=arithmetic", "model_args.number_format=padded", "model_args.number_width=30"],
             "quantiles cannot be read from this model: digits=30",

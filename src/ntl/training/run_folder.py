@@ -164,12 +164,8 @@ class RunFolder:
     ) -> None:
         """Write the results of one test set, replacing earlier ones. Other test sets are unchanged.
 
-        Args:
-            test: Name of the test set.
-            metrics: Maps each metric to its value, finite or None.
-            predictions: Predictions in the test set's order.
-            identity: JSON values that identify what was evaluated and how. `questions` is the fingerprint of
-                the test set.
+        `metrics` are finite or None, `predictions` in the test set's order, and `identity` JSON values that
+        say what was evaluated and how, with the test set's fingerprint as `questions`.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         known = self._identities()
@@ -189,10 +185,7 @@ class RunFolder:
         return _read(self.curve_path, _parse_lines) if self.curve_path.exists() else []
 
     def add_to_curve(self, point: Mapping[str, float | None]) -> None:
-        """Add a point to the learning curve, and remove those that a resumed run repeats.
-
-        The point has `step` and the metrics (`eval_loss`, `eval_mae`, ...), each finite or None.
-        """
+        """Add a point, `step` and finite metrics, to the learning curve; a resumed run repeats some."""
         self.path.mkdir(parents=True, exist_ok=True)
         before = [p for p in self.curve() if p["step"] < point["step"]]
         _write_lines(self.curve_path, [*before, point])
@@ -207,11 +200,9 @@ def options_name(options: Mapping[str, Any]) -> str:
 
 
 def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
-    """Find runs in folders that are runs or contain some.
+    """Find each run in folders, in their order and sorted by path within each.
 
-    Returns:
-        Each run once, in the order of the folders and sorted by path within each. Evaluations and checkpoints
-        inside a run's folder are included only if the given folder lies inside that run.
+    Evaluations and checkpoints inside a run are included only if the given folder lies inside that run.
     """
     found: dict[Path, RunFolder] = {}
     for folder in map(Path, folders):

@@ -52,7 +52,8 @@ INVALID = {
     "model_args.config_name=t5-gigantic": "'t5-gigantic' is unknown; expected one of t5-tiny",
     "training_args.overwrite_output_dir=maybe": "'maybe'; expected true or false",
     "training_args.per_device_eval_batch_size=0": "a whole number of at least 1",
-    "training_args.seed=-1": "a whole number from 0",
+    "training_args.seed=-1": "a whole number from 0 to 4294967295",
+    "training_args.seed=4294967296": "a whole number from 0 to 4294967295",
     "training_args.max_steps=-2": "or -1 with training_args.num_train_epochs",
     "training_args.max_steps=-1 +training_args.num_train_epochs=-1": "above 0",
     "training_args.learning_rate=fast": "learning_rate is 'fast'; expected a number",
@@ -68,6 +69,8 @@ INVALID = {
     "loss=ce loss.label_smoothing=1": "expected a number of at least 0 and below 1",
     "evaluation.interval=1": "expected a number that is above 0 and below 1",
     "evaluation.read=[greedy,mode]": "each item is one of: greedy, median, mean",
+    "evaluation.read=[]": "each item is one of: greedy, median, mean",
+    "evaluation.read=median": "each item is one of: greedy, median, mean",
     "dataset_args=noisy_regression dataset_args.weights=[]": "one number per integer of the question",
     "dataset_args=arithmetic dataset_args.mode=x": "mode is 'x'; expected null or one of: dataset_comparison",
 }
