@@ -5,11 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
-from dataclasses import field, fields, make_dataclass
 from functools import cache
 from importlib import resources
-from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
@@ -17,8 +15,8 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config.rules import rules
-from ntl.config.schema import LOSS_OF_MODEL, SCHEMAS, Number, TrainingArgs, choices, format_setting
+from ntl.config.rules import Rule, rules
+from ntl.config.schema import LOSS_OF_MODEL, SCHEMAS, TrainingArgs, choices, format_setting
 from ntl.errors import UserError, unknown_key
 
 GROUPS = ("dataset_args", "model_args", "training_args", "loss", "run_specific_config", "preset")
@@ -63,27 +61,14 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
 
 @cache
 def _register(training: bool) -> None:
-    """Tell Hydra the schemas; those of training import transformers."""
+    """Tell Hydra the schemas."""
     for group, named in SCHEMAS.items():
         if (group == "prepare") != training:
             for name, schema in named.items():
-                known = _with_transformers(schema) if schema is TrainingArgs else schema
-                # Open, because the keys of a comparison stand beside the sections of a run.
-                node = OmegaConf.structured(known, flags={"struct": False})
+                # Open, because transformers' arguments stand beside those of training, and the keys of a
+                # comparison beside the sections of a run.
+                node = OmegaConf.structured(schema, flags={"struct": False})
                 ConfigStore.instance().store(name, node, group, None if training else "_global_")
-
-
-def _with_transformers(schema: type) -> type:
-    """Add the arguments of transformers that a schema lacks; they have no value, and only plain types."""
-    from transformers import Seq2SeqTrainingArguments
-
-    own = {each.name for each in fields(schema)}
-    added: list[tuple[str, Any, Any]] = []
-    for name, hint in get_type_hints(Seq2SeqTrainingArguments).items():
-        if name not in own:
-            plain = {*(get_args(hint) or [hint])} <= {bool, int, float, str, NoneType}
-            added.append((name, Number if hint is float else hint if plain else Any, field(default=MISSING)))
-    return make_dataclass(schema.__name__, added, bases=(schema,))
 
 
 def _group(override: str) -> str:
@@ -116,27 +101,33 @@ def _check_section(prefix: str, section: Any, more: Sequence[str] = ()) -> None:
     """Raise a UserError for a key that is neither in the schema nor in `more`, or for an invalid value."""
     if not isinstance(section, DictConfig):
         raise UserError(f"{prefix[:-1]} is {section!r}; expected keys and values. Omit the override.")
-    known, accepted = _keys(section), rules(OmegaConf.get_type(section))
+    accepted = _rules(section)
     for key, value in OmegaConf.to_container(section, resolve=True).items():
-        if key not in (*more, *known):
+        if key not in (*more, *accepted):
             raise _unknown(prefix, str(key), section, more)
-        if key in accepted and value != MISSING and not accepted[key].fits(value):
+        rule = accepted.get(key)
+        if rule is not None and value != MISSING and not rule.fits(value):
             raise UserError(_invalid(f"{prefix}{key}", value, section))
 
 
-def _keys(section: DictConfig) -> list[str]:
-    """Return the keys of a section's schema."""
-    return [*getattr(OmegaConf.get_type(section), "__dataclass_fields__", ())]
+def _rules(section: DictConfig) -> dict[str, Rule | None]:
+    """Return the rules of a section's keys; arguments of transformers can be added to those of training."""
+    schema = OmegaConf.get_type(section)
+    if schema is TrainingArgs:
+        from transformers import Seq2SeqTrainingArguments
+
+        return {**rules(Seq2SeqTrainingArguments), **rules(schema)}
+    return rules(schema) if hasattr(schema, "__dataclass_fields__") else {}
 
 
 def _unknown(prefix: str, key: str, section: DictConfig, more: Sequence[str] = ()) -> UserError:
-    known = _keys(section)
-    listed = [name for name in known if not OmegaConf.is_missing(section, name)]
-    return unknown_key(prefix, key, [*more, *known], [*more, *listed])
+    own = getattr(OmegaConf.get_type(section), "__dataclass_fields__", ())
+    listed = [name for name in own if not OmegaConf.is_missing(section, name)]
+    return unknown_key(prefix, key, [*more, *_rules(section)], [*more, *listed])
 
 
 def _invalid(key: str, value: Any, section: DictConfig) -> str:
-    rule = rules(OmegaConf.get_type(section)).get(key.rpartition(".")[2])
+    rule = _rules(section).get(key.rpartition(".")[2])
     if rule is None:
         return f"{key} is {value!r}, which cannot be used. Correct it."
     return f"{key} is {value!r}; expected {rule.expected}. Pass for example {key}={rule.example}."
@@ -160,10 +151,10 @@ def _explain(error: BaseException, program: str) -> str:
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, OmegaConfBaseException):
         node, path = cause.parent_node, str(cause.full_key).partition("[")[0]
-        while node is not None and not _keys(node):  # a list or a mapping below a section
+        while node is not None and not _rules(node):  # a list or a mapping below a section
             node = node._get_parent()
         prefix, dot, key = path.rpartition(".")
-        if node is not None and key in _keys(node):
+        if node is not None and key in _rules(node):
             return _invalid(path, cause.value, node)
         if node is not None and prefix:
             return str(_unknown(prefix + dot, key, node))

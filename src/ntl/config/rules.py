@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import field
+from functools import cache
 from math import inf
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -67,24 +68,25 @@ def key(default: Any, rule: Rule) -> Any:
 
 # Of fields without a rule of their own, by type.
 PLAIN = {
-    bool: Rule("true or false", "true"),
-    float: Rule("a number", 0.1),
-    int: Rule("a whole number", 8),
-    str: Rule("a non-empty string", "text", bool),
-    dict: Rule("keys and values", "'{key: 1}'"),
+    bool: Rule("true or false", "true", lambda value: isinstance(value, bool)),
+    float: Rule("a number", 0.1, lambda value: isinstance(value, int | float)),
+    int: Rule("a whole number", 8, lambda value: isinstance(value, int)),
+    str: Rule("a non-empty string", "text", lambda value: isinstance(value, str) and value != ""),
+    dict: Rule("keys and values", "'{key: 1}'", lambda value: isinstance(value, dict)),
     list: list_of(Rule("text", "a")),
 }
 
 
-def rules(schema: type) -> dict[str, Rule]:
-    """Return the rules of a schema's fields, by name; untyped fields have none."""
+@cache
+def rules(schema: type) -> dict[str, Rule | None]:
+    """Return the rule of each field of a schema; None if it has none and is of no plain type."""
     hints, found = get_type_hints(schema), {}
-    for name, each in getattr(schema, "__dataclass_fields__", {}).items():
+    for name, each in schema.__dataclass_fields__.items():
         parts = get_args(hints[name]) if get_origin(hints[name]) in (Union, UnionType) else [hints[name]]
-        kinds = [get_origin(part) or part for part in parts]
-        rule = each.metadata.get("rule") or next((PLAIN[kind] for kind in PLAIN if kind in kinds), None)
-        if rule is not None:
-            found[name] = _or_null(rule) if NoneType in kinds else rule
+        kinds = {get_origin(part) or part for part in parts} - {NoneType}
+        plain = PLAIN.get(float if kinds == {int, float} else kinds.pop() if len(kinds) == 1 else None)
+        rule = each.metadata.get("rule", plain)
+        found[name] = _or_null(rule) if rule is not None and NoneType in parts else rule
     return found
 
 

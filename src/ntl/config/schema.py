@@ -1,7 +1,8 @@
 """The keys of the configuration: types, defaults, choices and ranges.
 
-omegaconf checks the types, and `key` adds a rule for what they cannot express. The comments are part of
-`--help`. The files of a group set other defaults.
+omegaconf checks the types, and `key` adds a rule for what they cannot express. Mappings are empty by default,
+because omegaconf merges nothing into null. The comments are part of `--help`. The files of a group set other
+defaults.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class ModelArgs:
     config_name: str = key(
         "t5-small", text("the name of a shape, or a folder that holds config.json", "t5-tiny")
     )
-    # changes to config_name, such as {dropout_rate: 0.0}; empty, because omegaconf merges nothing into null
+    # changes to config_name, such as {dropout_rate: 0.0}
     config_overrides: dict[str, Any] | None = field(default_factory=dict)
     # Text between question and answer of a decoder-only model; null: a line break, unless the question ends
     # in white space. With chat_template: the beginning of the assistant's turn; null: nothing.

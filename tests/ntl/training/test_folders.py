@@ -168,3 +168,18 @@ def test_a_run_is_not_continued_with_a_loss_that_is_divided_by_another_count(rec
     assert check_folder(divided_by("numbers")) == started.checkpoint
     with pytest.raises(UserError, match=r"loss\.normalize_by=numbers, but loss\.normalize_by=items is given"):
         check_folder(divided_by("items"))
+
+
+def test_an_evaluated_checkpoint_is_recorded_with_its_own_steps(run, tmp_path):
+    checkpoint = str(run.path / "checkpoint-3")
+    _, record = open_evaluation(settings_in(tmp_path / "elsewhere", evaluates=checkpoint), TESTS)
+    assert (record.steps, record.config["evaluated"], record.status) == (3, checkpoint, "running")
+
+
+def test_an_evaluation_of_a_run_that_was_trained_further_is_not_continued(run):
+    few = settings_in(run.path, evaluates=str(run), samples=20)
+    folder, record = open_evaluation(few, TESTS)
+    folder.write_record(record)
+    run.write_record(replace(run.record(), steps=9))
+    with pytest.raises(UserError, match="samples=20 holds an evaluation with other steps;"):
+        open_evaluation(few, TESTS)
