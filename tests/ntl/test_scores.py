@@ -13,6 +13,7 @@ def test_a_close_number_is_accurate_but_not_exact():
     scores = number_scores(["1000001", "about 1,000,000"], ["1000000", "1000000"])
     assert (scores["exact_number"], scores["accuracy"], scores["exact_match"]) == (0.5, 1.0, 0.0)
     assert next(iter(scores)) == "exact_number"
+    assert number_scores(["2 + 3 = 5"], ["5"])["exact_number"] == 1  # the last number
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ntl.config.schema import READINGS
+from omegaconf import MISSING
+
+from ntl.config.schema import READINGS, SCHEMAS
 
 # Keys, by their last part, that do not matter for a purpose. They do not affect the result of training, ...
 TRAINING = {
@@ -46,11 +48,23 @@ def comparable(config: Mapping[str, Any], purpose: set[str]) -> dict[str, Any]:
     if purpose is EVALUATION:
         data = {**config.get("dataset_args", {}), "max_new_tokens": None}  # that of `evaluation` counts
         return _flatten({"dataset_args": data, "evaluation": evaluation}, purpose)
-    # Runs that were recorded before there was a choice are normalized by numbers.
-    settings = {NORMALIZE_BY: "numbers", **_flatten({**config, "evaluation": evaluation}, purpose)}
+    settings = _flatten({**config, **_with_defaults(config), "evaluation": evaluation}, purpose)
     if purpose is REPORT:
         return {key: value for key, value in settings.items() if value is not None}
     return {key: value for key, value in settings.items() if not key.startswith("evaluation.")}
+
+
+def _with_defaults(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Give keys that did not exist yet when a run was recorded the default that they have since then."""
+    names = {"model_args": "vanilla_t5", "training_args": "train", "loss": "ce"}
+    names["dataset_args"] = config.get("dataset_args", {}).get("dataset_name", "")
+    filled = {}
+    for section, name in names.items():
+        schema = SCHEMAS[section].get(name)
+        defaults = {} if schema is None else vars(schema())
+        defaults = {key: value for key, value in defaults.items() if value != MISSING}
+        filled[section] = {**defaults, **config.get(section, {})}
+    return filled
 
 
 def _flatten(nested: Mapping[str, Any], without: set[str], prefix: str = "") -> dict[str, Any]:

@@ -181,5 +181,19 @@ def test_an_evaluation_of_a_run_that_was_trained_further_is_not_continued(run):
     folder, record = open_evaluation(few, TESTS)
     folder.write_record(record)
     run.write_record(replace(run.record(), steps=9))
-    with pytest.raises(UserError, match="samples=20 holds an evaluation with other steps;"):
+    with pytest.raises(UserError, match="samples=20 holds an evaluation with other steps"):
         open_evaluation(few, TESTS)
+
+
+def test_a_run_from_before_a_key_existed_is_continued_only_with_its_default(tmp_path):
+    started = settings_in(tmp_path / "run")
+    folder_of(started).write_record(new_record(started))
+
+    def resumed(loss):
+        model_args = {**started.config["model_args"], "head_loss": loss}
+        config = {**started.config, "model_args": model_args}
+        return replace(started, config=config, resume=True, checkpoint=tmp_path / "run/checkpoint-1")
+
+    assert check_folder(resumed("squared"))
+    with pytest.raises(UserError, match=r"head_loss=squared, but .*head_loss=absolute is given"):
+        check_folder(resumed("absolute"))
