@@ -34,6 +34,18 @@ def test_a_model_with_lora_computes_the_same_until_it_is_trained_and_after_mergi
     assert {*adapted.model.state_dict()} == {*plain.model.state_dict()}
 
 
+def test_the_products_are_scaled_by_two_whatever_the_rank() -> None:
+    for rank in (1, 4):
+        approach = make("llama-tiny", family="decoder_only", lora=rank)
+        layer = approach.model.model.layers[0].mlp.up_proj
+        before = approach.lora.weights()["model.layers.0.mlp.up_proj.weight"]
+        with torch.no_grad():
+            layer.lora_A["default"].weight.fill_(0.5)
+            layer.lora_B["default"].weight.fill_(0.25)
+        change = approach.lora.weights()["model.layers.0.mlp.up_proj.weight"] - before
+        assert_close(change, torch.full_like(change, 2 * rank * 0.5 * 0.25), TWO_PATHS)
+
+
 def test_a_model_that_lora_does_not_support_is_an_error() -> None:
     with pytest.raises(UserError, match="lora=2 does not support this model"):
         make("mamba-tiny", family="decoder_only", lora=2)
