@@ -11,7 +11,8 @@ from ntl.encodings.digits import character_tokenizer
 from ntl.errors import UserError
 from ntl.training.token_cache import tokenize
 
-CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[bot]"
+TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+CHAT = TURNS + "{% if add_generation_prompt %}[bot]{% endif %}"
 
 
 def written(question: str, **settings) -> str:
