@@ -260,10 +260,10 @@ class TestTheTokenizerIsNeverChanged:
         assert saved_bytes(tokenizer, tmp_path / "after") == before
         assert len(tokenizer) == length
 
-    def test_by_coverage_when_it_truncates(self, tmp_path: Path) -> None:
-        # Calling a Hugging Face tokenizer resets its truncation and padding.
+    def test_by_coverage_when_it_truncates_and_pads(self, tmp_path: Path) -> None:
         tokenizer = tiny_tokenizers.byte_level()
         tokenizer.backend_tokenizer.enable_truncation(4)
+        tokenizer.backend_tokenizer.enable_padding(length=20, pad_id=5)
         vocabulary = NumberVocabulary.from_tokenizer(tokenizer)
         before = saved_bytes(tokenizer, tmp_path / "before")
         assert vocabulary.coverage("1234567890").digits == vocabulary.coverage("1234567890").seen
