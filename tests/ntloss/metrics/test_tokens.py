@@ -94,7 +94,8 @@ def test_an_infinite_loss_at_one_place_does_not_affect_others() -> None:
 def test_means_over_no_positions_are_nan() -> None:
     nothing = TokenMetrics(VOCABULARY)
     empty = TokenMetrics(VOCABULARY).update(torch.zeros(0, 12), torch.zeros(0, dtype=torch.int64))
-    ignored = TokenMetrics(VOCABULARY).update(torch.zeros(3, 12), torch.full((3,), -100))
+    of_number_zero = NumberVocabulary.from_mapping({0: "7", 1: "8"}, vocab_size=12)
+    ignored = TokenMetrics(of_number_zero).update(torch.zeros(3, 12), torch.full((3,), -100))
     for metrics in (nothing, empty, ignored):
         result = metrics.compute()
         assert result.pop("number_tokens") == result.pop("text_tokens") == 0
