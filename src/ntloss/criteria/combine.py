@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,15 +17,13 @@ from ntloss.criteria.criterion import (
     CriterionInput,
     Needs,
     bind,
+    check_choice,
     needs_of,
     spans_of,
     worst_of,
 )
 from ntloss.criteria.transport import Wasserstein
 from ntloss.criteria.whole_numbers import Magnitude, RelativeError, at_starts
-
-_WEIGHTINGS = ("exponential", "linear", "decimal")
-_LARGEST_WEIGHT = 1e30
 
 
 def place_weights(x: CriterionInput, criterion: object, weighting: str, place_base: float = 1.2) -> Tensor:
@@ -50,9 +49,17 @@ def place_weights(x: CriterionInput, criterion: object, weighting: str, place_ba
     if weighting == "linear":
         return digits_after + 1
     if weighting == "exponential":
-        return torch.pow(place_base, digits_after).clamp(max=_LARGEST_WEIGHT)
+        return torch.pow(place_base, digits_after).clamp(max=1e30)
     place = spans.place.to(dtype)
     return torch.where(place >= 0, 2 * (place + 1), torch.pow(1.02, place - 1))
+
+
+def _replace(given: Criterion, **parts: Any) -> Criterion:
+    """Copy a frozen criterion with other parts, unchecked: bound criteria do not state their needs."""
+    replaced = copy.copy(given)
+    for name, part in parts.items():
+        object.__setattr__(replaced, name, part)
+    return replaced
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,6 @@ class PlaceWeighted:
     Source: NTIL, ACL 2025, the exponential position-based weighting.
 
     Example:
-        >>> import torch
         >>> from ntloss import NumberTokenLoss, NumberVocabulary
         >>> from ntloss.criteria import PlaceWeighted, Wasserstein
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
@@ -93,8 +99,7 @@ class PlaceWeighted:
     decimals: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.weighting not in _WEIGHTINGS:
-            raise ValueError(f"weighting={self.weighting!r}: expected one of {_WEIGHTINGS}")
+        check_choice("weighting", self.weighting, ("exponential", "linear", "decimal"))
         if not 1 <= self.place_base < float("inf"):
             raise ValueError(f"place_base={self.place_base!r}: expected a finite number of 1 or more")
         if needs_of(self.criterion).per_number:
@@ -110,15 +115,12 @@ class PlaceWeighted:
         return needs_of(self.criterion).union(Needs(spans=True, decimals=decimals))
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`."""
-        return self._loss(x, self.criterion)
+        """Compute the loss of each position: `[positions]`."""
+        return self.criterion(x) * place_weights(x, self, self.weighting, self.place_base)
 
     def bind(self, values: Tensor, like: Tensor) -> Criterion:
         """Bind the weighted criterion."""
-        return partial(self._loss, criterion=bind(self.criterion, values, like))
-
-    def _loss(self, x: CriterionInput, criterion: Criterion) -> Tensor:
-        return criterion(x) * place_weights(x, self, self.weighting, self.place_base)
+        return _replace(self, criterion=bind(self.criterion, values, like))
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,6 @@ class PerNumber:
         ValueError: a criterion with one loss per number.
 
     Example:
-        >>> import torch
         >>> from ntloss import NumberTokenLoss, NumberVocabulary
         >>> from ntloss.criteria import PerNumber, Wasserstein
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
@@ -164,19 +165,16 @@ class PerNumber:
 
     def __call__(self, x: CriterionInput) -> Tensor:
         """Compute the loss of each number, at its first token: `[positions]`."""
-        return self._loss(x, self.criterion)
-
-    def bind(self, values: Tensor, like: Tensor) -> Criterion:
-        """Bind the averaged criterion."""
-        return partial(self._loss, criterion=bind(self.criterion, values, like))
-
-    def _loss(self, x: CriterionInput, criterion: Criterion) -> Tensor:
         spans = spans_of(x, self)
         is_number = spans.digits > 0
-        loss = torch.where(is_number, criterion(x), 0)
+        loss = torch.where(is_number, self.criterion(x), 0)
         nothing = torch.zeros_like(loss)
         count = nothing.scatter_add(0, spans.number, is_number.to(loss.dtype))
         return at_starts(nothing.scatter_add(0, spans.number, loss) / count.clamp(min=1), spans)
+
+    def bind(self, values: Tensor, like: Tensor) -> Criterion:
+        """Bind the averaged criterion."""
+        return _replace(self, criterion=bind(self.criterion, values, like))
 
     def worst(self, values: Tensor) -> float | None:
         """Return the criterion's worst cost."""
@@ -199,14 +197,9 @@ class WeightedSum:
             on tokens together with criteria on whole numbers.
 
     Example:
-        >>> import torch
-        >>> from ntloss import CriterionInput, ExpectedValue, Wasserstein
-        >>> from ntloss.criteria import WeightedSum
-        >>> x = CriterionInput(
-        ...     log_probs=torch.tensor([[0.5, 0.0, 0.5]]).log(),
-        ...     values=torch.tensor([3.0, 4.0, 5.0]),
-        ...     target=torch.tensor([1]),
-        ... )
+        >>> from ntloss.criteria import CriterionInput, ExpectedValue, Wasserstein, WeightedSum
+        >>> probs, values = torch.tensor([[0.5, 0.0, 0.5]]), torch.tensor([3.0, 4.0, 5.0])
+        >>> x = CriterionInput(probs.log(), values, target=torch.tensor([1]))
         >>> WeightedSum((Wasserstein(), ExpectedValue()), (0.5, 1.0))(x)  # 0.5 * 1 + 1.0 * 0
         tensor([0.5000])
     """
@@ -236,31 +229,33 @@ class WeightedSum:
         object.__setattr__(self, "weights", weights)
 
     @property
+    def _terms(self) -> list[tuple[float, Criterion]]:
+        assert self.weights is not None
+        return list(zip(self.weights, self.criteria, strict=True))
+
+    @property
     def needs(self) -> Needs:
         """The combined needs of all criteria."""
         return functools.reduce(Needs.union, map(needs_of, self.criteria))
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`."""
-        return self._loss(x, self.criteria)
+        """Compute the loss of each position: `[positions]`."""
+        losses = [weight * criterion(x) for weight, criterion in self._terms]
+        return functools.reduce(torch.add, losses)
 
     def bind(self, values: Tensor, like: Tensor) -> Criterion:
         """Bind each criterion."""
-        return partial(self._loss, criteria=[bind(criterion, values, like) for criterion in self.criteria])
-
-    def _loss(self, x: CriterionInput, criteria: Sequence[Criterion]) -> Tensor:
-        assert self.weights is not None
-        losses = [weight * criterion(x) for criterion, weight in zip(criteria, self.weights, strict=True)]
-        return functools.reduce(torch.add, losses)
+        return _replace(self, criteria=tuple(bind(criterion, values, like) for criterion in self.criteria))
 
     def worst(self, values: Tensor) -> float | None:
         """Return the weighted sum of the worst costs, or None if a criterion has none."""
-        assert self.weights is not None
-        each = [worst_of(criterion, values) for criterion in self.criteria]
-        costs = [cost for cost in each if cost is not None]
-        if len(costs) < len(each):
-            return None
-        return sum(weight * cost for weight, cost in zip(self.weights, costs, strict=True))
+        total = 0.0
+        for weight, criterion in self._terms:
+            cost = worst_of(criterion, values)
+            if cost is None:
+                return None
+            total += weight * cost
+        return total
 
 
 def ntil(
@@ -285,12 +280,8 @@ def ntil(
 
     Args:
         place_base: see `PlaceWeighted`. Default: 1.2, as published.
-        token: weight of the term on digits. Default: 1, as published.
-        relative: weight of `RelativeError`. Default: 0.2, as published.
-        magnitude: weight of `Magnitude`. Default: 0.2, as published.
-        temperature: see `RelativeError`. Default: 0.1, as published.
-        hard: see `RelativeError`.
-        decimals: a point between two digits belongs to their number. Default: False.
+        token, relative, magnitude: weights of the terms. Default: 1, 0.2 and 0.2, as published.
+        temperature, hard, decimals: see `RelativeError`.
 
     Returns:
         The criterion.
@@ -301,9 +292,7 @@ def ntil(
     Source: "Advancing Sequential Numerical Prediction in Autoregressive Models", ACL 2025.
 
     Example:
-        >>> import torch
-        >>> from ntloss import NumberTokenLoss, NumberVocabulary
-        >>> from ntloss.criteria import ntil
+        >>> from ntloss import NumberTokenLoss, NumberVocabulary, ntil
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
         >>> loss = NumberTokenLoss(digits, ntil())
         >>> logits = torch.full((1, 2, 16), -1e4)

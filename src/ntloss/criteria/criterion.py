@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -87,7 +88,7 @@ class Needs:
 
     def union(self, other: Needs) -> Needs:
         """Combine the needs of two criteria."""
-        return Needs(*(mine or its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+        return Needs(*map(max, astuple(self), astuple(other)))
 
 
 def needs_of(criterion: Criterion) -> Needs:
@@ -97,41 +98,34 @@ def needs_of(criterion: Criterion) -> Needs:
 
 
 def worst_of(criterion: Criterion, values: Tensor) -> float | None:
-    """Return a criterion's worst cost, or None if it has none.
-
-    Args:
-        criterion: the criterion.
-        values: `[values]`, the distinct values, ascending, float64.
-    """
+    """Return a criterion's worst cost for distinct `values`, or None if it has none; see `Criterion`."""
     worst: Callable[[Tensor], float | None] | None = getattr(criterion, "worst", None)
     return None if worst is None else worst(values)
 
 
 def bind(criterion: Criterion, values: Tensor, like: Tensor) -> Criterion:
-    """Compute a criterion's tables.
-
-    Args:
-        criterion: the criterion.
-        values: `[values]`, the distinct values, ascending, float64.
-        like: a tensor with the dtype and device of the tables.
-
-    Returns:
-        A function of the input that holds the tables; the criterion itself if it has none.
-    """
+    """Compute a criterion's tables; see `Criterion`. A criterion without tables is returned itself."""
     make: Callable[[Tensor, Tensor], Criterion] | None = getattr(criterion, "bind", None)
     return criterion if make is None else make(values, like)
 
 
+class Tabulated:
+    """Base class of criteria with tables: `_loss(x, **tables)` computes the loss, `_tables(values)` them."""
+
+    _loss: Callable[..., Tensor]
+    _tables: Callable[[Tensor], dict[str, Tensor]]
+
+    def __call__(self, x: CriterionInput) -> Tensor:
+        """Compute the loss of each position: `[positions]`."""
+        return self.bind(x.values.double(), x.log_probs)(x)
+
+    def bind(self, values: Tensor, like: Tensor) -> Criterion:
+        """Compute the tables; see `Criterion`."""
+        return partial(self._loss, **{name: table.to(like) for name, table in self._tables(values).items()})
+
+
 def spans_of(x: CriterionInput, criterion: object) -> NumberSpans:
-    """Return the input's spans.
-
-    Args:
-        x: the input.
-        criterion: the criterion that needs them, for the error message.
-
-    Raises:
-        ValueError: the input has no spans.
-    """
+    """Return the input's spans; raise a ValueError that names the criterion if there are none."""
     if x.spans is None:
         raise ValueError(
             f"spans is None, but {criterion!r} needs to know which tokens form a number: make the input with "
@@ -144,6 +138,12 @@ def check_positive(name: str, value: float) -> None:
     """Raise a ValueError unless an option is a finite number above 0."""
     if not 0 < value < math.inf:
         raise ValueError(f"{name}={value!r}: expected a finite number above 0")
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise a ValueError unless an option is one of several names."""
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}: expected {' or '.join(map(repr, choices))}")
 
 
 def reweigh_by_mass(loss: Tensor, log_mass: Tensor, worst: float) -> Tensor:

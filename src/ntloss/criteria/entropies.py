@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria.criterion import Criterion, CriterionInput, Needs, check_positive
+from ntloss.criteria.criterion import CriterionInput, Needs, Tabulated, check_choice, check_positive
 
 
 def gaussian_targets(values: Tensor, sigma: float) -> Tensor:
-    r"""Compute smoothed targets: row k is $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$.
-
-    Args:
-        values: `[values]`.
-        sigma: standard deviation, in units of the values.
-
-    Returns:
-        `[values, values]`, each row sums to 1.
-    """
+    r"""Compute targets `[values, values]`: row k is $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$."""
     return torch.softmax(-(values - values.unsqueeze(-1)).square() / (2 * sigma**2), -1)
 
 
 @dataclass(frozen=True)
-class GaussianCrossEntropy:
-    r"""Cross-entropy with the label smoothed over values near it.
+class GaussianCrossEntropy(Tabulated):
+    r"""Cross-entropy with the label smoothed over values near it, in nats.
 
     $-\sum_j q_j (z_j - lse)$ with $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$ and the $lse$ of the whole
     vocabulary, so probability on text counts too. It ranges from the entropy of q to infinity, and is
@@ -47,9 +38,7 @@ class GaussianCrossEntropy:
     Source: "Regress, Don't Guess", ICML 2025, baseline.
 
     Example:
-        >>> import torch
-        >>> from ntloss import NumberTokenLoss, NumberVocabulary
-        >>> from ntloss.criteria import GaussianCrossEntropy
+        >>> from ntloss import GaussianCrossEntropy, NumberTokenLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
         >>> loss = NumberTokenLoss(digits, GaussianCrossEntropy(sigma=1.0))
         >>> round(loss(torch.zeros(1, 16), torch.tensor([4])).item(), 4)  # log(16)
@@ -62,13 +51,8 @@ class GaussianCrossEntropy:
     def __post_init__(self) -> None:
         check_positive("sigma", self.sigma)
 
-    def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`, in nats."""
-        return self.bind(x.values.double(), x.log_probs)(x)
-
-    def bind(self, values: Tensor, like: Tensor) -> Criterion:
-        """Compute the targets `[values, values]`; row k is the target of value k."""
-        return partial(self._loss, targets=gaussian_targets(values, self.sigma).to(like))
+    def _tables(self, values: Tensor) -> dict[str, Tensor]:
+        return {"targets": gaussian_targets(values, self.sigma)}
 
     def _loss(self, x: CriterionInput, targets: Tensor) -> Tensor:
         if x.log_mass is None:
@@ -76,12 +60,9 @@ class GaussianCrossEntropy:
         return -(targets[x.target] * x.log_probs).sum(-1) - x.log_mass
 
 
-_DISTANCES = ("squared", "absolute")
-
-
 @dataclass(frozen=True)
-class Dist2:
-    r"""Kullback-Leibler divergence from a target that decays with distance (DIST2Loss).
+class Dist2(Tabulated):
+    r"""Kullback-Leibler divergence from a target that decays with distance (DIST2Loss), in nats.
 
     $KL(q \| p) = \sum_j q_j (\log q_j - \log p_j)$ with $q_j \propto \exp(-d_{jk} / \tau)$. It ranges from 0
     to infinity, and is zero exactly if p = q; the most likely value is then the label's. If the label is
@@ -102,10 +83,9 @@ class Dist2:
     Source: DIST2Loss, ICLR 2026.
 
     Example:
-        >>> import torch
-        >>> from ntloss.criteria import CriterionInput, Dist2
-        >>> values = torch.tensor([0.0, 1.0])
-        >>> x = CriterionInput(torch.tensor([[0.5, 0.5]]).log(), values, torch.tensor([0]))
+        >>> from ntloss import CriterionInput, Dist2
+        >>> probs, values = torch.tensor([[0.5, 0.5]]), torch.tensor([0.0, 1.0])
+        >>> x = CriterionInput(probs.log(), values, target=torch.tensor([0]))
         >>> round(Dist2(tau=1.0)(x).item(), 4)  # q = [0.7311, 0.2689]
         0.1109
     """
@@ -115,27 +95,16 @@ class Dist2:
 
     def __post_init__(self) -> None:
         check_positive("tau", self.tau)
-        if self.distance not in _DISTANCES:
-            raise ValueError(f"distance={self.distance!r}: expected one of {_DISTANCES}")
+        check_choice("distance", self.distance, ("squared", "absolute"))
 
-    def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`, in nats."""
-        return self.bind(x.values.double(), x.log_probs)(x)
-
-    def bind(self, values: Tensor, like: Tensor) -> Criterion:
-        """Compute the targets `[values, values]`, one per row, and their entropies `[values]`."""
-        apart = values - values.unsqueeze(-1)
-        distances = apart.square() if self.distance == "squared" else apart.abs()
-        targets = torch.softmax(-distances / self.tau, -1)
-        entropies = -torch.xlogy(targets, targets).sum(-1)
-        return partial(self._loss, targets=targets.to(like), entropies=entropies.to(like))
+    def _tables(self, values: Tensor) -> dict[str, Tensor]:
+        apart = (values - values.unsqueeze(-1)).abs()
+        targets = torch.softmax(-(apart.square() if self.distance == "squared" else apart) / self.tau, -1)
+        return {"targets": targets, "entropies": -torch.xlogy(targets, targets).sum(-1)}
 
     def _loss(self, x: CriterionInput, targets: Tensor, entropies: Tensor) -> Tensor:
         # Rounding may give slightly less than zero, the minimum.
         return -(targets[x.target] * x.log_probs).sum(-1) - entropies[x.target]
-
-
-_SCALE = 0.01
 
 
 @dataclass(frozen=True)
@@ -151,9 +120,7 @@ class DigitEntropy:
     Source: DEL, 2026.
 
     Example:
-        >>> import torch
-        >>> from ntloss import NumberTokenLoss, NumberVocabulary
-        >>> from ntloss.criteria import DigitEntropy
+        >>> from ntloss import DigitEntropy, NumberTokenLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
         >>> loss = NumberTokenLoss(digits, DigitEntropy())
         >>> round(1000 * loss(torch.zeros(1, 16), torch.tensor([4])).item(), 4)  # 0.01 * log(2) / 10
@@ -161,11 +128,11 @@ class DigitEntropy:
     """
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`; a ValueError if `number_logsumexp` is missing."""
+        """Compute the loss of each position: `[positions]`."""
         if x.number_logsumexp is None:
             raise ValueError(f"number_logsumexp is None, but {self!r} depends on the level of the logits")
         logits = x.log_probs + x.number_logsumexp.unsqueeze(-1)
         # softplus(-z) is softplus(z) - z without the difference of large numbers.
         target = x.target.unsqueeze(-1)
         signed = logits.scatter(-1, target, -logits.gather(-1, target))
-        return _SCALE * (x.probs * F.softplus(signed)).mean(-1)
+        return 0.01 * (x.probs * F.softplus(signed)).mean(-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -67,17 +67,14 @@ def get_criterion(name: str, **options: Any) -> Criterion:
         options["criterion"] = _as_criterion(options["criterion"])
     if "criteria" in options:
         options["criteria"] = tuple(map(_as_criterion, options["criteria"]))
-    if isinstance(options.get("weights"), Sequence):
-        options["weights"] = tuple(options["weights"])
     criterion: Criterion = make(**options)
     return criterion
 
 
 def _as_criterion(given: Any) -> Criterion:
-    if isinstance(given, str):
-        return get_criterion(given)
+    given = {"name": given} if isinstance(given, str) else given
     if isinstance(given, Mapping):
-        return get_criterion(**{str(key): value for key, value in given.items()})
+        return get_criterion(**given)
     criterion: Criterion = given
     return criterion
 

@@ -11,14 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria.criterion import CriterionInput, Needs
+from ntloss.criteria.criterion import CriterionInput, Needs, check_choice
 
-_EXPECTED_VALUE_LOSSES: dict[str, Callable[..., Tensor]] = {
-    "squared": F.mse_loss,
+_LOSSES: dict[str, Callable[..., Tensor]] = {
     "absolute": F.l1_loss,
     "huber": F.huber_loss,
+    "squared": F.mse_loss,
 }
-_NORMALIZED_OVER = ("numbers", "vocabulary")
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,14 @@ class ExpectedValue:
             loss with `mode="replace"` is RAFT's at every number label.
 
     Raises:
-        ValueError: an unknown `loss` or `over`.
+        ValueError: an unknown `loss` or `over`; when called, a callable that does not return one loss for
+            each prediction.
 
     Source: "Regress, Don't Guess", ICML 2025, NTL-MSE; Lukasik et al., "Better autoregressive regression
     with LLMs via regression-aware fine-tuning", ICLR 2025, for `over="vocabulary"`.
 
     Example:
-        >>> import torch
-        >>> from ntloss.criteria import CriterionInput, ExpectedValue
+        >>> from ntloss import CriterionInput, ExpectedValue
         >>> x = CriterionInput(
         ...     log_probs=torch.tensor([[0.5, 0.0, 0.5]]).log(),
         ...     values=torch.tensor([3.0, 4.0, 5.0]),
@@ -65,14 +64,13 @@ class ExpectedValue:
     _function: Callable[..., Tensor] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not callable(self.loss) and self.loss not in _EXPECTED_VALUE_LOSSES:
+        if not callable(self.loss) and self.loss not in _LOSSES:
             raise ValueError(
-                f"loss={self.loss!r}: expected one of {sorted(_EXPECTED_VALUE_LOSSES)}, or a callable "
-                "(prediction, target) -> loss"
+                f"loss={self.loss!r}: expected one of {list(_LOSSES)}, or a callable (prediction, target) -> "
+                "loss"
             )
-        if self.over not in _NORMALIZED_OVER:
-            raise ValueError(f"over={self.over!r}: expected {' or '.join(map(repr, _NORMALIZED_OVER))}")
-        function = _EXPECTED_VALUE_LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
+        check_choice("over", self.over, ("numbers", "vocabulary"))
+        function = _LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
         if _takes_reduction(function):  # decided here because torch.compile cannot trace inspect
             function = functools.partial(function, reduction="none")
         object.__setattr__(self, "_function", function)
@@ -83,11 +81,7 @@ class ExpectedValue:
         return Needs(log_normalizer=self.over == "vocabulary")
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`, in the units of `loss`.
-
-        Raise a ValueError if `log_mass` is needed and missing, or if a callable does not return one loss for
-        each prediction.
-        """
+        """Compute the loss of each position: `[positions]`."""
         prediction = (x.probs * x.values).sum(-1)
         if self.over == "vocabulary":
             if x.log_mass is None:
@@ -105,7 +99,7 @@ class ExpectedValue:
         return losses
 
     def worst(self, values: Tensor) -> float | None:
-        """Return the larger loss of predicting the smallest value for the largest or vice versa.
+        """Return the larger loss of mistaking the smallest value for the largest or vice versa.
 
         None with `over="vocabulary"`.
         """

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ntloss.autograd import refuse_double_backward
-from ntloss.criteria.criterion import Criterion, CriterionInput, check_positive
-from ntloss.criteria.transport import check_squash, check_squash_factor, squashed
-
-_KERNELS = ("gaussian", "laplace")
-_FORMS = ("both", "mmd", "smoothness")
+from ntloss.criteria.criterion import CriterionInput, Tabulated, check_choice, check_positive
+from ntloss.criteria.transport import check_squash, distances
 
 
 @dataclass(frozen=True)
-class SMMD:
+class SMMD(Tabulated):
     r"""Squared maximum mean discrepancy with a smoothness term (SMMD).
 
     $r^T K r + \alpha \, r^T (D - K) r$ with $r = p - e_k$ the error of the distribution,
@@ -47,13 +43,11 @@ class SMMD:
     Source: SMMD, ICML 2026.
 
     Example:
-        >>> import torch
-        >>> from ntloss import NumberTokenLoss, NumberVocabulary
-        >>> from ntloss.criteria import SMMD
+        >>> from ntloss import SMMD, NumberTokenLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
-        >>> loss = NumberTokenLoss(digits, SMMD(form="mmd"))
         >>> logits = torch.full((1, 16), -1e4)
         >>> logits[0, 3] = 0.0  # certain of 3
+        >>> loss = NumberTokenLoss(digits, SMMD(form="mmd"))
         >>> round(loss(logits, torch.tensor([4])).item(), 4)  # 2 - 2 exp(-1/8)
         0.235
     """
@@ -71,24 +65,15 @@ class SMMD:
             raise ValueError("sigma=(): expected at least one number above 0")
         for sigma in self._bandwidths:
             check_positive("sigma", sigma)
-        for name, choices in (("kernel", _KERNELS), ("form", _FORMS)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected one of {choices}")
+        check_choice("kernel", self.kernel, ("gaussian", "laplace"))
+        check_choice("form", self.form, ("both", "mmd", "smoothness"))
         if self.alpha is not None:
             check_positive("alpha", self.alpha)
-        check_squash_factor(self.squash_factor)
+        check_squash(self.squash_factor)
 
     @property
     def _bandwidths(self) -> tuple[float, ...]:
         return self.sigma if isinstance(self.sigma, tuple) else (self.sigma,)
-
-    def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`."""
-        return self.bind(x.values.double(), x.log_probs)(x)
-
-    def bind(self, values: Tensor, like: Tensor) -> Criterion:
-        """Compute the symmetric matrix `[values, values]` of the quadratic form."""
-        return partial(self._loss, matrix=self._matrix(values).to(like))
 
     def _loss(self, x: CriterionInput, matrix: Tensor) -> Tensor:
         step = torch.full_like(x.target, -1, dtype=x.log_probs.dtype)
@@ -98,27 +83,22 @@ class SMMD:
         loss: Tensor = _QuadraticForm.apply(error, matrix)  # type: ignore[no-untyped-call]
         return loss
 
-    def _matrix(self, values: Tensor) -> Tensor:
-        kernel = self._kernel_matrix(values)
-        degrees = kernel.sum(-1)
-        alpha = 1 / (2 * degrees.mean()) if self.alpha is None else self.alpha
-        smoothness = alpha * (degrees.diag() - kernel)
-        return {"mmd": kernel, "smoothness": smoothness, "both": kernel + smoothness}[self.form]
-
-    def _kernel_matrix(self, values: Tensor) -> Tensor:
-        distance = (values - values.unsqueeze(-1)).abs()
-        if self.squash_factor is not None:
-            check_squash(values, self.squash_factor)
-            distance = squashed(distance, values, self.squash_factor)
+    def _tables(self, values: Tensor) -> dict[str, Tensor]:
+        check_squash(self.squash_factor, values)
+        distance = distances(values, values, self.squash_factor)
         if self.kernel == "gaussian":
             exponents = [distance.square() / (2 * sigma**2) for sigma in self._bandwidths]
         else:
             exponents = [distance / sigma for sigma in self._bandwidths]
-        return torch.stack([torch.exp(-exponent) for exponent in exponents]).mean(0)
+        kernel = torch.stack(exponents).neg().exp().mean(0)
+        degrees = kernel.sum(-1)
+        alpha = 1 / (2 * degrees.mean()) if self.alpha is None else self.alpha
+        smoothness = alpha * (degrees.diag() - kernel)
+        return {"matrix": {"mmd": kernel, "smoothness": smoothness, "both": kernel + smoothness}[self.form]}
 
     def worst(self, values: Tensor) -> float:
         """Compute the largest loss with all probability on one value."""
-        matrix = self._matrix(values)
+        matrix = self._tables(values)["matrix"]
         own = matrix.diagonal()
         return float((own + own.unsqueeze(-1) - 2 * matrix).max())
 

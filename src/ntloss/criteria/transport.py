@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from ntloss.criteria.criterion import Criterion, CriterionInput, check_positive
+from ntloss.criteria.criterion import Criterion, CriterionInput, Tabulated, check_positive
 from ntloss.criteria.entropies import gaussian_targets
 
 
@@ -34,66 +33,56 @@ class Wasserstein:
     Source: "Regress, Don't Guess", ICML 2025, NTL-WAS; the squashing is from the package ntloss.
 
     Example:
-        >>> import torch
-        >>> from ntloss.criteria import CriterionInput, Wasserstein
-        >>> x = CriterionInput(
-        ...     log_probs=torch.tensor([[0.5, 0.25, 0.25]]).log(),
-        ...     values=torch.tensor([0.0, 1.0, 2.0]),
-        ...     target=torch.tensor([0]),
-        ... )
-        >>> Wasserstein()(x)
+        >>> from ntloss import CriterionInput, Wasserstein
+        >>> probs, values = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([0.0, 1.0, 2.0])
+        >>> Wasserstein()(CriterionInput(probs.log(), values, target=torch.tensor([0])))
         tensor([0.7500])
     """
 
     squash_factor: float | None = None
 
     def __post_init__(self) -> None:
-        check_squash_factor(self.squash_factor)
+        check_squash(self.squash_factor)
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`, in the units of the values unless squashed."""
+        """Compute the loss of each position: `[positions]`."""
         return self.bind(x.values, x.log_probs)(x)
 
     def bind(self, values: Tensor, like: Tensor) -> Criterion:
         """Return the loss; a ValueError if the distances between the values cannot be squashed."""
         # Here rather than at each call, because reading values synchronizes an accelerator.
-        if self.squash_factor is not None:
-            check_squash(values, self.squash_factor)
+        check_squash(self.squash_factor, values)
         return self._loss
 
     def _loss(self, x: CriterionInput) -> Tensor:
-        cost = (x.values - x.values[x.target].unsqueeze(-1)).abs()
-        if self.squash_factor is not None:
-            cost = squashed(cost, x.values, self.squash_factor)
-        return (x.probs * cost).sum(-1)
+        return (x.probs * distances(x.values, x.target_values, self.squash_factor)).sum(-1)
 
     def worst(self, values: Tensor) -> float:
         """Return the largest cost between two values of the vocabulary."""
-        if self.squash_factor is None:
-            return float(values[-1] - values[0])
-        check_squash(values, self.squash_factor)
-        return float(self.squash_factor)
+        check_squash(self.squash_factor, values)
+        return float(values[-1] - values[0] if self.squash_factor is None else self.squash_factor)
 
 
-def squashed(distance: Tensor, values: Tensor, factor: float) -> Tensor:
-    """Map non-zero distances between `values`, `[values]`, ascending, to the range from 1 to `factor`."""
+def distances(values: Tensor, origins: Tensor, squash_factor: float | None) -> Tensor:
+    """Distances of ascending `values` from some of them, squashed if asked for: `[..., values]`."""
+    distance = (values - origins.unsqueeze(-1)).abs()
+    if squash_factor is None:
+        return distance
     smallest, largest = values.diff().min(), values[-1] - values[0]
-    stretched = 1 + (distance - smallest) * ((factor - 1) / (largest - smallest))
+    stretched = 1 + (distance - smallest) * ((squash_factor - 1) / (largest - smallest))
     return torch.where(distance == 0, 0.0, stretched)
 
 
-def check_squash_factor(factor: float | None) -> None:
-    """Raise a `ValueError` unless a squash factor is None or a finite number above 1."""
-    if factor is not None and not 1 < factor < math.inf:
+def check_squash(factor: float | None, values: Tensor | None = None) -> None:
+    """Raise a ValueError unless a squash factor is above 1 or None, and the distances of `values` differ."""
+    if factor is None:
+        return
+    if not 1 < factor < math.inf:
         raise ValueError(
             f"squash_factor={factor!r}: expected a finite number above 1 (at 1 every wrong value costs the "
             "same), or None for the plain distance"
         )
-
-
-def check_squash(values: Tensor, factor: float) -> None:
-    """Raise a `ValueError` unless the distances between `values` differ."""
-    if len(values) < 2 or values.diff().min() == values[-1] - values[0]:
+    if values is not None and (len(values) < 2 or values.diff().min() == values[-1] - values[0]):
         raise ValueError(
             f"squash_factor={factor} needs at least three distinct values, or distances that "
             f"differ; the vocabulary has the values {values.tolist()}. Omit squash_factor."
@@ -114,19 +103,14 @@ class CRPS:
     "Strictly Proper Scoring Rules, Prediction, and Estimation", JASA 2007, equation 21.
 
     Example:
-        >>> import torch
-        >>> from ntloss.criteria import CRPS, CriterionInput
-        >>> x = CriterionInput(
-        ...     log_probs=torch.tensor([[0.5, 0.25, 0.25]]).log(),
-        ...     values=torch.tensor([0.0, 1.0, 2.0]),
-        ...     target=torch.tensor([0]),
-        ... )
-        >>> CRPS()(x)  # 0.5 ** 2 + 0.25 ** 2
+        >>> from ntloss import CRPS, CriterionInput
+        >>> probs, values = torch.tensor([[0.5, 0.25, 0.25]]), torch.tensor([0.0, 1.0, 2.0])
+        >>> CRPS()(CriterionInput(probs.log(), values, target=torch.tensor([0])))  # 0.5 ** 2 + 0.25 ** 2
         tensor([0.3125])
     """
 
     def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`, in the units of the values."""
+        """Compute the loss of each position: `[positions]`."""
         below = torch.arange(len(x.values) - 1, device=x.target.device)
         step = (below >= x.target.unsqueeze(-1)).to(x.log_probs.dtype)
         apart = x.probs.cumsum(-1)[:, :-1] - step
@@ -138,7 +122,7 @@ class CRPS:
 
 
 @dataclass(frozen=True)
-class SmoothedWasserstein:
+class SmoothedWasserstein(Tabulated):
     r"""Wasserstein-1 distance between the predicted distribution and a Gaussian around the label's value.
 
     $\sum_i |P_i - Q_i| (v_{i+1} - v_i)$ with $P$ and $Q$ the cumulative probabilities of $p$ and of
@@ -159,10 +143,9 @@ class SmoothedWasserstein:
     Source: "Regress, Don't Guess", ICML 2025, baseline.
 
     Example:
-        >>> import torch
-        >>> from ntloss.criteria import CriterionInput, SmoothedWasserstein
-        >>> values = torch.tensor([0.0, 1.0, 2.0])
-        >>> x = CriterionInput(torch.tensor([[-1e3, 0.0, -1e3]]), values, torch.tensor([1]))
+        >>> from ntloss import CriterionInput, SmoothedWasserstein
+        >>> log_probs, values = torch.tensor([[-1e3, 0.0, -1e3]]), torch.tensor([0.0, 1.0, 2.0])
+        >>> x = CriterionInput(log_probs, values, target=torch.tensor([1]))
         >>> round(SmoothedWasserstein(sigma=1.0)(x).item(), 4)  # 1 - 1 / (1 + 2 exp(-1/2))
         0.5481
     """
@@ -172,13 +155,8 @@ class SmoothedWasserstein:
     def __post_init__(self) -> None:
         check_positive("sigma", self.sigma)
 
-    def __call__(self, x: CriterionInput) -> Tensor:
-        """Compute the loss of each position, `[positions]`, in the units of the values."""
-        return self.bind(x.values.double(), x.log_probs)(x)
-
-    def bind(self, values: Tensor, like: Tensor) -> Criterion:
-        """Compute the cumulative targets, `[values, values]`; row k belongs to value k."""
-        return partial(self._loss, cumulative=gaussian_targets(values, self.sigma).cumsum(-1).to(like))
+    def _tables(self, values: Tensor) -> dict[str, Tensor]:
+        return {"cumulative": gaussian_targets(values, self.sigma).cumsum(-1)}
 
     def _loss(self, x: CriterionInput, cumulative: Tensor) -> Tensor:
         apart = x.probs.cumsum(-1) - cumulative[x.target]
@@ -188,5 +166,4 @@ class SmoothedWasserstein:
         """Compute the largest distance from a single value to a target."""
         # The distance is convex in the value, so it is largest for the first or the last one.
         cumulative = gaussian_targets(values, self.sigma).cumsum(-1)[:, :-1]
-        gaps = values.diff()
-        return float(torch.stack([((1 - cumulative) * gaps).sum(-1), (cumulative * gaps).sum(-1)]).max())
+        return float(max(((end - cumulative).abs() @ values.diff()).max() for end in (0, 1)))

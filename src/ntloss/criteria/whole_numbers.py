@@ -25,8 +25,17 @@ def at_starts(of_numbers: Tensor, spans: NumberSpans) -> Tensor:
     return torch.where(spans.starts, of_numbers[spans.number], 0)
 
 
+class _OnWholeNumbers:
+    decimals: bool
+
+    @property
+    def needs(self) -> Needs:
+        """Whole numbers, and decimals if requested."""
+        return Needs(per_number=True, decimals=self.decimals)
+
+
 @dataclass(frozen=True)
-class NumberLevel:
+class NumberLevel(_OnWholeNumbers):
     r"""Symmetric relative error between the expected and the true whole number.
 
     $|\hat x - x| / (\hat x + x + \epsilon)$ with $\hat x = \sum_t E[d_t] \, 10^{place_t}$ and
@@ -42,9 +51,7 @@ class NumberLevel:
     Source: the package ntloss since 0.2, `NumberLevelLoss`.
 
     Example:
-        >>> import torch
-        >>> from ntloss import NumberTokenLoss, NumberVocabulary
-        >>> from ntloss.criteria import NumberLevel
+        >>> from ntloss import NumberLevel, NumberTokenLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
         >>> loss = NumberTokenLoss(digits, NumberLevel())
         >>> logits = torch.full((1, 2, 16), -1e4)
@@ -54,11 +61,6 @@ class NumberLevel:
     """
 
     decimals: bool = False
-
-    @property
-    def needs(self) -> Needs:
-        """Whole numbers, and decimals if requested."""
-        return Needs(per_number=True, decimals=self.decimals)
 
     def __call__(self, x: CriterionInput) -> Tensor:
         """Compute the loss of each number, at its first token: `[positions]`."""
@@ -75,7 +77,7 @@ class NumberLevel:
 
 
 @dataclass(frozen=True)
-class _FromDigits:
+class _FromDigits(_OnWholeNumbers):
     """Base class of criteria that read the number from the most likely digits."""
 
     temperature: float = 0.1
@@ -84,11 +86,6 @@ class _FromDigits:
 
     def __post_init__(self) -> None:
         check_positive("temperature", self.temperature)
-
-    @property
-    def needs(self) -> Needs:
-        """Whole numbers, and decimals if requested."""
-        return Needs(per_number=True, decimals=self.decimals)
 
     def _log_ratio(self, x: CriterionInput) -> Tensor:
         spans, values = spans_of(x, self), x.values.abs()
@@ -120,7 +117,6 @@ class RelativeError(_FromDigits):
     Source: NTIL, ACL 2025, sequence-level terms.
 
     Example:
-        >>> import torch
         >>> from ntloss import NumberTokenLoss, NumberVocabulary
         >>> from ntloss.criteria import RelativeError
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
@@ -158,7 +154,6 @@ class Magnitude(_FromDigits):
     Source: NTIL, ACL 2025, sequence-level terms.
 
     Example:
-        >>> import torch
         >>> from ntloss import NumberTokenLoss, NumberVocabulary
         >>> from ntloss.criteria import Magnitude
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
