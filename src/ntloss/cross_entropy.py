@@ -11,25 +11,27 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
 
 from ntloss.criteria import Criterion
+from ntloss.criteria.criterion import check_choice
 from ntloss.engine.linear import local_head, rows_for, sum_of_blocks, summarize_hidden
 from ntloss.engine.objective import LossTerms, Objective
-from ntloss.engine.readout import Transform, check_logits, summarize_logits, values_are_hidden
-from ntloss.engine.shards import check_same_labels, local_columns, summarize_shard
+from ntloss.engine.readout import Query, Transform, summarize_logits, values_are_hidden
+from ntloss.engine.shards import check_same_labels, local_columns
 from ntloss.engine.targets import (
     DIVISORS,
+    MODES,
     REDUCTIONS,
     TargetOptions,
     Targets,
     Weights,
+    check_logits,
     check_weight,
     prepare_targets,
 )
 from ntloss.losses import BaseLoss
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
-
-_DEFAULT_WEIGHT = {"add": 0.3, "replace": 1.0}
 
 
 class _CombinedLoss(BaseLoss):
@@ -39,24 +41,23 @@ class _CombinedLoss(BaseLoss):
         self,
         objective: Objective,
         weight: float | Tensor | None,
-        targets: TargetOptions,
+        options: TargetOptions,
         transform: Transform,
         return_terms: bool,
         group: dist.ProcessGroup | None,
     ) -> None:
-        if targets.mode not in _DEFAULT_WEIGHT:
-            raise ValueError(f"mode={targets.mode!r}: expected 'add' or 'replace'")
-        for name, choices in (("reduction", REDUCTIONS), ("normalize_by", DIVISORS)):
-            if (given := getattr(targets, name)) not in choices:
-                raise ValueError(f"{name}={given!r}: expected {' or '.join(map(repr, choices))}")
-        super().__init__(objective, targets.validate)
+        for name, choices in (("mode", MODES), ("reduction", REDUCTIONS), ("normalize_by", DIVISORS)):
+            check_choice(name, getattr(options, name), choices)
+        super().__init__(objective, options.validate)
         self.weight: float | Tensor
         if isinstance(weight, Tensor):  # as a buffer it moves with the loss
             check_weight(weight, self.validate)
             self.register_buffer("weight", weight, persistent=False)
+        elif weight is None:
+            self.weight = 0.3 if options.mode == "add" else 1.0
         else:
-            self.weight = _DEFAULT_WEIGHT[targets.mode] if weight is None else weight
-        self.ignore_index, self.reduction, self.mode, self.normalize_by, self.shift, _ = targets
+            self.weight = weight
+        self.ignore_index, self.reduction, self.mode, self.normalize_by, self.shift, _ = options
         self.transform = transform.check()
         self.return_terms = return_terms
         self.group = group
@@ -78,10 +79,7 @@ class _CombinedLoss(BaseLoss):
         With `normalize_by="items"`, only the first one is needed.
 
         Args:
-            labels: `[...]`, token ids, as passed to `forward`.
-            loss_weights: `[...]`, weight of each position. Default: 1.
-            sequence_ids: `[...]`, as passed to `forward`.
-            number_weights: `[...]`, as passed to `forward`.
+            labels, loss_weights, sequence_ids, number_weights: `[...]`, as passed to `forward`.
 
         Returns:
             num_items_in_batch: scalar, total weight of the positions that are not ignored.
@@ -89,7 +87,6 @@ class _CombinedLoss(BaseLoss):
                 label is a number token; for criteria on whole numbers, over the first token of each number.
 
         Example:
-            >>> import torch
             >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
             >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
             >>> loss = NTLCrossEntropyLoss(digits)
@@ -98,25 +95,19 @@ class _CombinedLoss(BaseLoss):
             (3.0, 2.0)
         """
         weights = Weights(loss_weights, number_weights, sequence_ids)
-        targets = self._prepare_targets(labels, labels.unsqueeze(-1), weights, reduction="sum")
+        targets = self._prepare_targets(labels, labels.unsqueeze(-1), weights, "sum")
         return targets.item_weights.sum(), targets.number_weights.sum()
 
     def _prepare_targets(
         self, labels: Tensor, inputs: Tensor, weights: Weights, reduction: str | None = None
     ) -> Targets:
-        objective = self.objective
+        objective, reduction = self.objective, reduction or self.reduction
         if inputs.device != objective.device:
             objective.move_tables(inputs.device)
         if isinstance(self.weight, Tensor):  # a float was checked when it was set
             check_weight(self.weight, self.validate)
-        options = TargetOptions(
-            self.ignore_index,
-            self.reduction if reduction is None else reduction,
-            self.mode,
-            self.normalize_by,
-            self.shift,
-            self.validate,
-        )
+        own = self.ignore_index, reduction, self.mode, self.normalize_by, self.shift, self.validate
+        options = TargetOptions(*own)
         return prepare_targets(labels, inputs, objective.tables, objective.needs, weights, options)
 
 
@@ -168,7 +159,6 @@ class NTLCrossEntropyLoss(_CombinedLoss):
     Source: "Regress, Don't Guess", ICML 2025; z-loss: PaLM, 2022, section 5.
 
     Example:
-        >>> import torch
         >>> from ntloss import NTLCrossEntropyLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         >>> loss_fn = NTLCrossEntropyLoss(digits, weight=0.5, return_terms=True)
@@ -259,11 +249,8 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             loss_weights, number_weights, sequence_ids, num_items_in_batch, num_numbers_in_batch
         )
         targets = self._prepare_targets(labels, logits, weights)
-        given = logits, targets.labels, tables.token_ids, self.transform, self.objective.label_smoothing > 0
-        if shard is None:
-            readout = summarize_logits(*given, self.inplace_backward)
-        else:
-            readout = summarize_shard(shard, *given)
+        query = Query(targets.labels, tables.token_ids, self.transform, self.objective.label_smoothing > 0)
+        readout = summarize_logits(logits, query, self.inplace_backward, shard)
         terms: LossTerms = self.objective(readout, targets, self.weight)
         terms = terms.reduce(self.reduction, labels.shape)
         return terms if self.return_terms else terms.loss
@@ -296,7 +283,6 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
     Source: "Regress, Don't Guess", ICML 2025; gradients in the forward pass as in Liger-Kernel, 2024.
 
     Example:
-        >>> import torch
         >>> from ntloss import NTLLinearCrossEntropyLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         >>> head = torch.nn.Linear(8, 12, bias=False)
@@ -340,19 +326,6 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             )
         self.chunk_size = chunk_size
         self.drop_ignored = drop_ignored
-        self._disable_compile()
-
-    def _disable_compile(self) -> None:
-        # torch.compile cannot trace this loss; this makes it a single graph break. A decorator would import
-        # the compiler with the library, which takes as long as importing torch.
-        self._compute = torch.compiler.disable(NTLLinearCrossEntropyLoss._loss)  # type: ignore[no-untyped-call]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_compute"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._disable_compile()
 
     def forward(
         self,
@@ -386,10 +359,11 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         weights = Weights(
             loss_weights, number_weights, sequence_ids, num_items_in_batch, num_numbers_in_batch
         )
-        terms: LossTerms = self._compute(self, hidden_states, lm_head_weight, labels, bias, weights)
+        terms = self._compute(hidden_states, lm_head_weight, labels, bias, weights)
         return terms if self.return_terms else terms.loss
 
-    def _loss(
+    @_disable_dynamo  # a single graph break: it cannot be traced
+    def _compute(
         self,
         hidden_states: Tensor,
         lm_head_weight: Tensor,
@@ -398,7 +372,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         weights: Weights,
     ) -> LossTerms:
         vocab_size, objective = self.vocabulary.vocab_size, self.objective
-        hidden, head = local_head(hidden_states, lm_head_weight, bias, self.transform, vocab_size, self.group)
+        hidden, head = local_head(hidden_states, lm_head_weight, bias, vocab_size, self.group)
         if head.shard is not None:
             check_same_labels(labels, head.shard.group)
         targets = self._prepare_targets(labels, hidden, weights)
@@ -407,10 +381,10 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         if kept is not None and len(kept) < len(hidden):  # else skip the copy
             hidden, targets = hidden.index_select(0, kept), targets.select(kept)
         rows = self.chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
+        query = Query(targets.labels, self.tables.token_ids, self.transform, objective.label_smoothing > 0)
         if self.reduction != "none" and not objective.needs.across_positions:
-            return sum_of_blocks(hidden, head, targets, objective, self.weight, rows)
-        mean = objective.label_smoothing > 0
-        readout = summarize_hidden(hidden, head, targets.labels, self.tables.token_ids, mean, rows)
+            return sum_of_blocks(hidden, head, query, rows, targets, objective, self.weight)
+        readout = summarize_hidden(hidden, head, query, rows)
         terms: LossTerms = objective(readout, targets, self.weight)
         if kept is not None:  # ignored positions get 0
             terms = LossTerms(*(t.new_zeros(labels.numel()).index_copy(0, kept, t) for t in terms))

@@ -9,20 +9,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntloss.criteria import Criterion
-from ntloss.engine.linear import check_head
+from ntloss.engine.linear import check_head, check_overflow
 from ntloss.engine.objective import Objective
 from ntloss.engine.readout import (
-    IDENTITY,
+    Query,
     Readout,
     Transform,
-    check_logits,
-    check_overflow,
     compute_dtype,
     summarize_block,
     summarize_logits,
 )
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import TargetOptions, Targets, Weights, prepare_targets
+from ntloss.engine.targets import TargetOptions, Targets, Weights, check_logits, prepare_targets
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
 
@@ -57,7 +55,6 @@ class NumberTokenLoss(BaseLoss):
     Source: "Regress, Don't Guess", ICML 2025.
 
     Example:
-        >>> import torch
         >>> from ntloss import ExpectedValue, NumberTokenLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         >>> loss = NumberTokenLoss(digits, ExpectedValue("absolute"))
@@ -85,16 +82,11 @@ class NumberTokenLoss(BaseLoss):
         return self.objective.worst is not None
 
     def _prepare_targets(
-        self,
-        labels: Tensor,
-        inputs: Tensor,
-        loss_weights: Tensor | None,
-        sequence_ids: Tensor | None,
-        reduction: str,
-        ignore_index: int,
+        self, labels: Tensor, inputs: Tensor, weights: Weights, reduction: str, ignore_index: int
     ) -> Targets:
-        weights = Weights(loss_weights, sequence_ids=sequence_ids)
-        options = TargetOptions(ignore_index, reduction, normalize_by="numbers", validate=self.validate)
+        if inputs.device != self.objective.device:
+            self.objective.move_tables(inputs.device)
+        options = TargetOptions(ignore_index, reduction, validate=self.validate)
         return prepare_targets(labels, inputs, self.tables, self.objective.needs, weights, options)
 
     def forward(
@@ -125,9 +117,8 @@ class NumberTokenLoss(BaseLoss):
             ValueError: shapes, devices, labels or weights do not fit, or the reduction is unknown.
         """
         check_logits(logits, self.vocabulary.vocab_size)
-        if logits.device != self.objective.device:
-            self.objective.move_tables(logits.device)
-        targets = self._prepare_targets(labels, logits, loss_weights, sequence_ids, reduction, ignore_index)
+        weights = Weights(loss_weights, sequence_ids=sequence_ids)
+        targets = self._prepare_targets(labels, logits, weights, reduction, ignore_index)
         flat, token_ids = logits.reshape(-1, logits.shape[-1]), self.tables.token_ids
         # Without gradients, only the rows of number labels are read. That copies them, so they must be few.
         rows = None if torch.is_grad_enabled() and logits.requires_grad else targets.number_rows
@@ -137,9 +128,9 @@ class NumberTokenLoss(BaseLoss):
             number_logits, rows = flat.gather(-1, token_ids.expand(len(flat), -1)), None
             readout = Readout.from_number_logits(number_logits)
         elif rows is None:
-            readout = summarize_logits(flat, targets.labels, token_ids)
+            readout = summarize_logits(flat, Query(targets.labels, token_ids))
         else:
-            readout = summarize_block(flat, targets.labels, token_ids, IDENTITY, mean=False, positions=rows)
+            readout = summarize_block(flat, Query(targets.labels, token_ids), positions=rows)
             targets = targets.select(rows)
         term = self.objective.number_term(readout, targets)
         if reduction != "none":
@@ -190,8 +181,6 @@ class NumberTokenLoss(BaseLoss):
         """
         transform = Transform(logit_scale, softcap).check()
         check_head(hidden_states, lm_head_weight, bias, self.vocabulary.vocab_size)
-        if hidden_states.device != self.objective.device:
-            self.objective.move_tables(hidden_states.device)
         needed = self.objective.needs_log_normalizer
         if needed and (log_normalizer is None or log_normalizer.shape != hidden_states.shape[:-1]):
             given = None if log_normalizer is None else list(log_normalizer.shape)
@@ -200,9 +189,8 @@ class NumberTokenLoss(BaseLoss):
                 f"or the criterion {self.criterion!r}, needs the logsumexp of all logits. Pass it, or make "
                 "the loss with reweigh=False and a criterion that does not need it."
             )
-        targets = self._prepare_targets(
-            labels, hidden_states, loss_weights, sequence_ids, reduction, ignore_index
-        )
+        weights = Weights(loss_weights, sequence_ids=sequence_ids)
+        targets = self._prepare_targets(labels, hidden_states, weights, reduction, ignore_index)
         # Only an embedding look-up gives a matrix a sparse gradient.
         rows = F.embedding(self.tables.token_ids, lm_head_weight, sparse=sparse_grad)
         number_bias = None if bias is None else bias[self.tables.token_ids]

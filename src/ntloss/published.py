@@ -13,18 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.criteria import Criterion, ExpectedValue, NumberLevel, Wasserstein, worst_of
-from ntloss.criteria.transport import squashed
-from ntloss.engine.objective import Objective, criterion_input
-from ntloss.engine.readout import check_logits, summarize_logits
+from ntloss.engine.objective import criterion_input
+from ntloss.engine.readout import Query, summarize_logits
+from ntloss.engine.targets import check_logits
 from ntloss.losses import NumberTokenLoss
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 
 class _PublishedLoss(NumberTokenLoss):
-    """Base class of the published losses: the constructor from a tokenizer, and the published attributes.
-
-    Tensor attributes follow the order of the token ids and lie on the loss's device.
-    """
+    """Base class of the published losses: the constructor from a tokenizer, and the published attributes."""
 
     def __init__(
         self,
@@ -68,11 +65,6 @@ class _PublishedLoss(NumberTokenLoss):
         return self.tables.token_ids.sort().values
 
     @property
-    def number_values_dense(self) -> Tensor:
-        """`[number tokens]`, value of each number token, float32."""
-        return self.number_values[self.number_token_ids]
-
-    @property
     def number_values(self) -> Tensor:
         """`[vocab]`, value of each token, NaN for text, float32."""
         values = self.tables.values.to(torch.float32)[self.tables.value_of_token]
@@ -108,7 +100,6 @@ class NTLoss(_PublishedLoss):
     Source: "Regress, Don't Guess", ICML 2025.
 
     Example:
-        >>> import torch
         >>> from torch.nn.functional import cross_entropy
         >>> from ntloss import NTLoss, NumberVocabulary
         >>> vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
@@ -132,47 +123,24 @@ class NTLoss(_PublishedLoss):
         super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed, validate)
         self.squash_factor = squash_factor
 
-    @property
-    def dist_lookup(self) -> Tensor:
-        """`[number tokens, number tokens]`, cost of each pair, float32."""
-        values = self.tables.values
-        costs = (values - values.unsqueeze(-1)).abs()
-        if self.squash_factor is not None:
-            costs = squashed(costs, values, self.squash_factor)
-        index = self.tables.value_of_token[self.number_token_ids]
-        return costs[index[:, None], index].to(torch.float32)
-
-    @property
-    def vocab_to_dist_idx(self) -> Tensor:
-        """`[vocab]`, row of each token in `dist_lookup`, -1 for text."""
-        number = self.is_number_token
-        return torch.where(number, number.cumsum(0) - 1, -1)
-
 
 class NTLossDotProduct(_PublishedLoss):
     """NTL-L_p: a regression loss between the expected and the true digit.
 
-    A drop-in for the class of `ntloss` 0.3.2 (`docs/differences.md`). The loss is zero wherever the mean is
-    right (half the probability on 3, half on 5, label 4), so prefer `NTLoss`.
+    A drop-in for the class of `ntloss` 0.3.2. The loss is zero wherever the mean is right (half the
+    probability on 3, half on 5, label 4), so prefer `NTLoss`.
 
     Args:
-        tokenizer: a Hugging Face tokenizer (it is not changed), or a `NumberVocabulary`.
-        vocab_size: width of the model's logits. Default: the tokenizer's.
-        digit_level: whether the ten digits alone are numbers (default), or every token that is a number.
-        reweigh: make probability on text cost more than the worst number. Default: True; False in the paper.
+        tokenizer, vocab_size, digit_level, reweigh, space_prefixed, validate: see `NTLoss`.
         loss_function: `(prediction, target) -> loss`, element by element; it is called with
             `reduction="none"` if it has that parameter. Default: squared error, NTL-MSE.
-        space_prefixed: see `NTLoss`.
-        validate: see `NTLCrossEntropyLoss`.
 
     Raises:
-        TypeError: `tokenizer` is neither a tokenizer nor a vocabulary.
-        ValueError: a digit has no token; settings that contradict a given vocabulary.
+        TypeError, ValueError: see `NTLoss`.
 
     Source: "Regress, Don't Guess", ICML 2025.
 
     Example:
-        >>> import torch
         >>> from ntloss import NTLossDotProduct, NumberVocabulary
         >>> vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         >>> predictions, mass = NTLossDotProduct(vocabulary).predict_numbers(torch.zeros(1, 1, 12))
@@ -210,46 +178,37 @@ class NTLossDotProduct(_PublishedLoss):
             self.objective.move_tables(logits.device)
         shape = logits.shape[:-1]
         unused = logits.new_zeros(shape.numel(), dtype=torch.int64)  # in place of labels and targets
-        readout = summarize_logits(logits, unused, self.tables.token_ids)
-        normalizer = (
-            readout.row_max,
-            readout.log_sum_exp,
-        )  # torch 2.7 does not compile a slice of a named tuple
+        readout = summarize_logits(logits, Query(unused, self.tables.token_ids))
+        # torch 2.7 does not compile a slice of a named tuple.
+        normalizer = (readout.row_max, readout.log_sum_exp)
         x = criterion_input(self.tables, readout.number_logits, unused, normalizer)
         assert x.log_mass is not None  # because the log-normalizer is given
         return (x.probs * x.values).sum(-1).reshape(shape), x.log_mass.exp().reshape(shape)
 
 
 class NumberLevelLoss(NTLossDotProduct):
-    r"""Symmetric relative error of the expected number, one loss for each whole number.
+    r"""Symmetric relative error of the expected number, one loss for each whole number (`NumberLevel`).
 
-    $|\hat x - x| / (\hat x + x + \epsilon)$ with $\hat x = \sum_t E[d_t] \, 10^{place_t}$, at the number's
-    first token, from 0 to 1 (`criteria.NumberLevel`). A drop-in for the class of `ntloss` 0.3.2 that is also
-    right for numbers of more than 20 digits.
+    A drop-in for the class of `ntloss` 0.3.2 that is also right for numbers of more than 20 digits.
 
     Under teacher forcing the loss reads as many digits as the *label* has. It does not penalize a model that
     would stop after `12` or continue to `12345` where `1234` is right; cross-entropy beside it does. Since
     each digit contributes only its mean, errors that cancel cost nothing.
 
     Args:
-        tokenizer: a Hugging Face tokenizer (it is not changed), or a `NumberVocabulary`.
-        vocab_size: width of the model's logits. Default: the tokenizer's.
+        tokenizer, vocab_size, space_prefixed, validate: see `NTLoss`.
         float_level: a single point between digits belongs to the number: `12.34` is one number instead of
             two. Default: False.
         reweigh: make probability on text, at the number's first token, cost more than the worst number.
             Default: True.
         max_number_length: no effect, since numbers may have any length; part of the published signature.
-        space_prefixed: see `NTLoss`.
-        validate: see `NTLCrossEntropyLoss`.
 
     Raises:
-        TypeError: `tokenizer` is neither a tokenizer nor a vocabulary.
-        ValueError: a digit has no token; settings that contradict a given vocabulary.
+        TypeError, ValueError: see `NTLoss`.
 
     Source: the package ntloss since 0.2.
 
     Example:
-        >>> import torch
         >>> from ntloss import NumberLevelLoss, NumberVocabulary
         >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
         >>> logits = torch.full((1, 3, 12), -1e4)
@@ -271,9 +230,10 @@ class NumberLevelLoss(NTLossDotProduct):
         validate: bool | None = None,
     ) -> None:
         # In 0.3.2 this class extends NTLossDotProduct, for its predict_numbers, and has another criterion.
-        super().__init__(
-            tokenizer, vocab_size, True, reweigh, F.l1_loss, space_prefixed=space_prefixed, validate=validate
+        criterion = NumberLevel(decimals=float_level)
+        _PublishedLoss.__init__(
+            self, tokenizer, vocab_size, True, reweigh, criterion, space_prefixed, validate
         )
-        self.objective = Objective(self.vocabulary, NumberLevel(decimals=float_level), reweigh)
+        self.loss_function = F.l1_loss
         self.float_level = float_level
         self.max_number_length = max_number_length

@@ -218,8 +218,8 @@ def test_offsets_exceed_31_bits() -> None:
         softmax = logits.float().softmax(-1)
         zeros = torch.zeros(2)
         kernels.write(
-            given, given, labels, ids, row_max, log_sum_exp, numbers, 1.0, None,
-            torch.ones(2), zeros, torch.zeros(2, 10), zeros[:0],
+            given, given, labels, ids, (row_max, log_sum_exp, numbers), 1.0, None,
+            (torch.ones(2), zeros, torch.zeros(2, 10), zeros[:0]),
         )  # fmt: skip
         assert_close(logits, softmax.half())
         logits.copy_(wide := torch.randn(2, 50))

@@ -16,10 +16,7 @@ import torch
 import torch.nn.functional as F
 
 LOSS_FUNCTIONS = {"squared": F.mse_loss, "absolute": F.l1_loss, "huber": F.huber_loss}
-_OF_BOTH = (
-    "number_values", "number_values_dense", "is_number_token", "number_token_ids", "max_dist", "vocab_size",
-)  # fmt: skip
-ATTRIBUTES = {"NTLoss": (*_OF_BOTH, "dist_lookup", "vocab_to_dist_idx"), "NTLossDotProduct": _OF_BOTH}
+ATTRIBUTES = ("number_values", "is_number_token", "number_token_ids", "max_dist", "vocab_size")
 
 
 def make_requests(tokenizer: str, vocab_size: int, count: int) -> list[dict[str, Any]]:
@@ -93,7 +90,7 @@ def answer(request: dict[str, Any], loss_fn: Any) -> dict[str, Any]:
     found = {
         "value": loss.detach(),
         "gradient": batch["logits"].grad,
-        **{name: torch.as_tensor(getattr(loss_fn, name)) for name in ATTRIBUTES[request["kind"]]},
+        **{name: torch.as_tensor(getattr(loss_fn, name)) for name in ATTRIBUTES},
     }
     if request["kind"] == "NTLossDotProduct":
         found["yhat"], found["nt_mass"] = (x.detach() for x in loss_fn.predict_numbers(batch["logits"]))

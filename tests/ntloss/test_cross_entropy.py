@@ -89,7 +89,7 @@ def test_every_path_equals_the_oracle(drawn: dict[str, Any], monkeypatch: pytest
     drawn = dict(drawn)
     dtype, chunk_size = drawn.pop("dtype"), drawn.pop("chunk_size")
     drawn["softcap"], drawn["logit_scale"] = drawn.pop("transform")
-    monkeypatch.setattr(readout, "_CHUNK", drawn.pop("block"))
+    monkeypatch.setattr(readout, "CHUNK", drawn.pop("block"))
     counts = drawn.pop("counts")
     if drawn["reduction"] == "mean":
         drawn["num_items"] = counts[0]
@@ -134,7 +134,7 @@ class TestLogitsPath:
         self, inplace: bool, block: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # exp(-300) is 0 in float32, and exp(-55) has few digits: another logit must give the log-normalizer.
-        monkeypatch.setattr(readout, "_CHUNK", block)
+        monkeypatch.setattr(readout, "CHUNK", block)
         logits = make_case(6).logits(torch.float32)
         labels = torch.tensor([9, 12, 3, TEXTS[0], 5, 7])
         for row, depth in enumerate([0.0, -300.0, -55.0, -1e30, -88.0, -46.0]):

@@ -10,6 +10,7 @@ logits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -59,20 +60,21 @@ def summarize(
 
 
 def write(
-    grad: Tensor, logits: Tensor, labels: Tensor, token_ids: Tensor, row_max: Tensor, log_sum_exp: Tensor,
-    number_logits: Tensor, scale: float, softcap: float | None, *grads: Tensor,
+    grad: Tensor, logits: Tensor, labels: Tensor, token_ids: Tensor, readout: Sequence[Tensor],
+    scale: float, softcap: float | None, grads: Sequence[Tensor],
 ) -> None:  # fmt: skip
     """Write the gradient of the logits in one pass, to a buffer or over the logits.
 
     Args:
         grad: `[positions, vocab]`, output buffer, which may be the logits.
         token_ids: `[number tokens]`; -1 for those that are not among the columns.
-        row_max, log_sum_exp, number_logits: what `summarize` returned.
+        readout: `row_max`, `log_sum_exp` and `number_logits`.
         grads: gradients of log-sums, label logits, number logits and mean logits. Where those of a row's
             log-sum, label logit and mean logit are zero, its logits are not read.
 
     The other arguments are those of `summarize`.
     """
+    row_max, log_sum_exp, number_logits = readout
     rows, vocab_size = logits.shape
     mean = len(grads[3]) > 0
     if rows:

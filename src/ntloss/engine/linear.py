@@ -9,7 +9,7 @@ fourth product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,18 +19,17 @@ from torch import Tensor
 from ntloss.autograd import refuse_double_backward
 from ntloss.engine.objective import LossTerms, Objective
 from ntloss.engine.readout import (
-    FLOATS,
     KERNEL_DEVICES,
+    Query,
     Readout,
-    Transform,
-    check_overflow,
     compute_dtype,
     summarize_block,
+    values_are_hidden,
     without_autocast,
     write_gradient,
 )
 from ntloss.engine.shards import Shard, local_columns, unwrap_replicated
-from ntloss.engine.targets import Targets
+from ntloss.engine.targets import FLOATS, Targets, given_type
 
 # Number of positions at which a CPU's matrix products reach full speed.
 _ROWS_ON_CPU = 512
@@ -43,50 +42,30 @@ _ROWS_ON_ACCELERATORS = 256
 _LOGITS_ON_ACCELERATORS = 1 << 29
 
 
-class _Head(NamedTuple):
+class Head(NamedTuple):
     """A language model's head, which maps hidden states to logits.
 
     Args:
         weight: `[vocab, hidden]`, or this rank's rows of it.
         bias: `[vocab]`, likewise, or None.
-        transform: transform of the logits.
         shard: this rank's part of the vocabulary, or None if it holds all of it.
     """
 
     weight: Tensor
     bias: Tensor | None
-    transform: Transform
     shard: Shard | None
 
-    def summarize(
-        self, logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool, softmax: Tensor | None = None
-    ) -> Readout:
+    def summarize(self, logits: Tensor, query: Query, softmax: Tensor | None = None) -> Readout:
         """Summarize a block of logits without a graph; see `readout.summarize_block`."""
         if self.shard is not None:
-            readout = self.shard.summarize(logits, labels, token_ids, self.transform, mean)
+            readout = self.shard.summarize(logits, query)
         else:
-            readout = summarize_block(logits, labels, token_ids, self.transform, mean, softmax)
+            readout = summarize_block(logits, query, softmax)
         if logits.dtype == torch.float16:
-            check_overflow(readout.row_max, labels >= 0)
+            check_overflow(readout.row_max, query.labels >= 0)
         return readout
 
-    def write_gradient(
-        self,
-        logits: Tensor,
-        is_softmax: bool,
-        labels: Tensor,
-        token_ids: Tensor,
-        readout: tuple[Tensor, Tensor, Tensor],
-        grads: tuple[Tensor, ...],
-    ) -> None:
-        """Write the gradient of a block of logits over them; see `readout.write_gradient`."""
-        given = logits, labels, token_ids, readout, self.transform, grads
-        if self.shard is not None:
-            self.shard.write_gradient(logits, *given)
-        else:
-            write_gradient(logits, is_softmax, *given)
-
-    def cast_for_autocast(self, hidden: Tensor) -> tuple[Tensor, _Head]:
+    def cast_for_autocast(self, hidden: Tensor) -> tuple[Tensor, Head]:
         """Cast hidden states and head as autocast would for a linear layer.
 
         Return them unchanged without autocast.
@@ -103,10 +82,9 @@ def local_head(
     hidden_states: Tensor,
     lm_head_weight: Tensor,
     bias: Tensor | None,
-    transform: Transform,
     vocab_size: int,
     group: dist.ProcessGroup | None,
-) -> tuple[Tensor, _Head]:
+) -> tuple[Tensor, Head]:
     """Check hidden states and head, and return this rank's part of them.
 
     Raise the errors of `unwrap_replicated`, `local_columns` and `check_head`.
@@ -116,7 +94,7 @@ def local_head(
     if bias is not None and type(bias) is not Tensor:  # a plain one is checked below
         bias = local_columns(bias, 0, vocab_size, None)[0]
     check_head(hidden_states, lm_head_weight, bias, vocab_size if shard is None else shard.size)
-    return hidden_states, _Head(lm_head_weight, bias, transform, shard)
+    return hidden_states, Head(lm_head_weight, bias, shard)
 
 
 def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, vocab_size: int) -> None:
@@ -129,7 +107,7 @@ def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | Non
     parameters = {"lm_head_weight": lm_head_weight} | ({} if bias is None else {"bias": bias})
     for name, tensor in {"hidden_states": hidden_states, **parameters}.items():
         if not isinstance(tensor, Tensor) or tensor.dtype not in FLOATS:
-            given = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            given = given_type(tensor)
             raise TypeError(
                 f"{name}: expected a floating-point tensor, given {given}: cast float8 to bfloat16 or float32"
             )
@@ -157,6 +135,22 @@ def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | Non
             raise ValueError(f"{found}: move them to one device")
 
 
+def check_overflow(largest: Tensor, counted: Tensor | None = None) -> None:
+    """Raise a ValueError if logits that were computed in float16 have overflowed; on the CPU only.
+
+    Args:
+        largest: `[...]`, the logits, or the largest of each row.
+        counted: bool, `[...]`, rows to check. Default: all.
+    """
+    if largest.device.type == "cpu" and not values_are_hidden():
+        overflowed = largest.isposinf() if counted is None else largest.isposinf() & counted
+        if overflowed.any():
+            raise ValueError(
+                "logits in float16 exceed its largest number, 65,504: expected hidden states and a head in "
+                "bfloat16 or float32, or smaller ones"
+            )
+
+
 def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
     """Return the number of positions in a block.
 
@@ -170,30 +164,29 @@ def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
 
 
 def sum_of_blocks(
-    hidden: Tensor, head: _Head, targets: Targets, objective: Objective, weight: float | Tensor, rows: int
+    hidden: Tensor,
+    head: Head,
+    query: Query,
+    rows: int,
+    targets: Targets,
+    objective: Objective,
+    weight: float | Tensor,
 ) -> LossTerms:
-    """Sum a combined loss over the positions `[positions, hidden]`, `rows` of them at a time."""
+    """Sum a combined loss over the positions of `hidden`, `[positions, hidden]`, `rows` of them at a time."""
     hidden, head = head.cast_for_autocast(hidden)
     with without_autocast(hidden.device):
         grad_enabled = torch.is_grad_enabled()  # always False inside a Function's forward
         terms = _SumOfBlocks.apply(  # type: ignore[no-untyped-call]
-            hidden, head.weight, head.bias, head, targets, objective, weight, rows, grad_enabled
+            hidden, head.weight, head.bias, head, query, rows, targets, objective, weight, grad_enabled
         )
     return LossTerms(*terms)
 
 
-def summarize_hidden(
-    hidden: Tensor, head: _Head, labels: Tensor, token_ids: Tensor, mean: bool, rows: int
-) -> Readout:
-    """Summarize the logits of hidden states `[positions, hidden]`, differentiably, block by block.
-
-    The other arguments are those of `summarize_logits`.
-    """
+def summarize_hidden(hidden: Tensor, head: Head, query: Query, rows: int) -> Readout:
+    """Summarize the logits of hidden states `[positions, hidden]`, differentiably, `rows` at a time."""
     hidden, head = head.cast_for_autocast(hidden)
     with without_autocast(hidden.device):
-        readout = _SummarizeHidden.apply(  # type: ignore[no-untyped-call]
-            hidden, head.weight, head.bias, head, labels, token_ids, mean, rows
-        )
+        readout = _SummarizeHidden.apply(hidden, head.weight, head.bias, head, query, rows)  # type: ignore[no-untyped-call]
     return Readout(*readout)
 
 
@@ -204,33 +197,30 @@ class _SumOfBlocks(torch.autograd.Function):
         hidden: Tensor,
         weight_of_head: Tensor,
         bias: Tensor | None,
-        head: _Head,
+        head: Head,
+        query: Query,
+        rows: int,
         targets: Targets,
         objective: Objective,
         weight: float | Tensor,
-        rows: int,
         grad_enabled: bool,
     ) -> tuple[Tensor, ...]:
         # In float16 the gradients of a mean over many positions underflow, those of large values overflow,
         # and the factor of a GradScaler is not known yet. So each block is scaled to a largest gradient of 1.
         scaled = hidden.dtype == torch.float16
-        needed = ctx.needs_input_grad[:3] if grad_enabled else (False,) * 3
-        gradients = _Gradients(hidden, head, needed, scaled)
+        gradients = _Gradients(hidden, head, [grad_enabled and each for each in ctx.needs_input_grad], scaled)
         # Once the softmax is known, logits are needed only for the slope of a soft cap.
         overwrite = (
             gradients.wanted
             and hidden.dtype == compute_dtype(hidden.dtype)
-            and head.transform.softcap is None
+            and query.transform.softcap is None
             and head.shard is None
             and hidden.device.type not in KERNEL_DEVICES
         )
-        mean = objective.label_smoothing > 0
         sums = LossTerms(*(hidden.new_zeros((), dtype=compute_dtype(hidden.dtype)) for _ in range(3)))
-        token_ids = objective.tables.token_ids
         for block, logits in _blocks(hidden, head, rows):
-            here = targets.select(block)
-            softmax = logits if overwrite else None
-            readout = head.summarize(logits, here.labels, token_ids, mean, softmax)
+            here, there = targets.select(block), query.select(block)
+            readout = head.summarize(logits, there, logits if overwrite else None)
             for leaf in (leaves := readout[1:]):  # row_max has no gradient
                 leaf.requires_grad_(gradients.wanted)
             with torch.set_grad_enabled(gradients.wanted):
@@ -242,8 +232,8 @@ class _SumOfBlocks(torch.autograd.Function):
                 grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
                 scale = _largest(grads) if scaled else None
                 grads = grads if scale is None else tuple(grad / scale for grad in grads)
-                written = readout.row_max, readout.log_sum_exp.detach(), readout.number_logits.detach()
-                head.write_gradient(logits, overwrite, here.labels, token_ids, written, grads)
+                written = Readout(*(column.detach() for column in readout))
+                write_gradient(logits, logits, there, written, grads, overwrite, head.shard)
                 gradients.add(block, logits, scale)
         ctx.dtype = hidden.dtype
         ctx.gradients = gradients.finish()
@@ -259,10 +249,8 @@ class _SumOfBlocks(torch.autograd.Function):
                 "Compute the loss again, or use reduction='none', which recomputes the logits, and reduce it."
             )
         gradients, ctx.gradients = ctx.gradients, None
-        return (
-            *(None if grad is None else grad.mul_(grad_loss).to(ctx.dtype) for grad in gradients),
-            *[None] * 6,
-        )
+        grads = (None if grad is None else grad.mul_(grad_loss).to(ctx.dtype) for grad in gradients)
+        return *grads, *[None] * 7
 
 
 class _SummarizeHidden(torch.autograd.Function):
@@ -272,44 +260,36 @@ class _SummarizeHidden(torch.autograd.Function):
         hidden: Tensor,
         weight_of_head: Tensor,
         bias: Tensor | None,
-        head: _Head,
-        labels: Tensor,
-        token_ids: Tensor,
-        mean: bool,
+        head: Head,
+        query: Query,
         rows: int,
     ) -> tuple[Tensor, ...]:
-        parts = [
-            head.summarize(logits, labels[block], token_ids, mean)
-            for block, logits in _blocks(hidden, head, rows)
-        ]
-        readout = Readout(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
-        row_max, log_sum_exp, _, number_logits, _ = readout
-        ctx.save_for_backward(
-            hidden, weight_of_head, bias, labels, token_ids, row_max, log_sum_exp, number_logits
-        )
-        ctx.mark_non_differentiable(row_max)
-        ctx.transform, ctx.shard, ctx.rows = head.transform, head.shard, rows
+        blocks = _blocks(hidden, head, rows)
+        parts = [head.summarize(logits, query.select(block)) for block, logits in blocks]
+        readout = Readout(*map(torch.cat, zip(*parts, strict=True)))
+        ctx.save_for_backward(hidden, weight_of_head, bias, query.labels, query.token_ids, *readout)
+        ctx.mark_non_differentiable(readout.row_max)
+        ctx.transform, ctx.shard, ctx.rows = query.transform, head.shard, rows
         return tuple(readout)
 
     @staticmethod
     def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
         hidden, weight_of_head, bias, labels, token_ids, *readout = ctx.saved_tensors
-        head = _Head(weight_of_head, bias, ctx.transform, ctx.shard)
-        gradients = _Gradients(hidden, head, ctx.needs_input_grad[:3], scaled=False)
+        head = Head(weight_of_head, bias, ctx.shard)
+        query = Query(labels, token_ids, ctx.transform)
+        gradients = _Gradients(hidden, head, ctx.needs_input_grad, scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
-            # The gradient of the mean logit is empty if it was not read; so are its blocks.
-            here = tuple(grad[block] for grad in grads)
-            of_block = tuple(column[block] for column in readout)
-            head.write_gradient(logits, False, labels[block], token_ids, of_block, here)
+            # The mean logit is empty if it was not read; so are its blocks.
+            of_block = Readout(*(column[block] for column in readout))
+            here = [grad[block] for grad in grads]
+            write_gradient(logits, logits, query.select(block), of_block, here, shard=ctx.shard)
             gradients.add(block, logits)
-        return (
-            *(None if grad is None else grad.to(hidden.dtype) for grad in gradients.finish()),
-            *[None] * 5,
-        )
+        grads_of_inputs = (None if grad is None else grad.to(hidden.dtype) for grad in gradients.finish())
+        return *grads_of_inputs, *[None] * 3
 
 
-def _blocks(hidden: Tensor, head: _Head, rows: int) -> Iterator[tuple[slice, Tensor]]:
+def _blocks(hidden: Tensor, head: Head, rows: int) -> Iterator[tuple[slice, Tensor]]:
     # All blocks share one buffer: the caller is done with a block before it takes the next.
     buffer = hidden.new_empty(min(rows, len(hidden)), len(head.weight))
     # At least one block, so that an empty batch has results of the right shapes.
@@ -333,10 +313,10 @@ def _largest(grads: tuple[Tensor, ...]) -> Tensor:
 class _Gradients:
     """The needed gradients of hidden states, head and bias, accumulated block by block."""
 
-    def __init__(self, hidden: Tensor, head: _Head, needed: tuple[bool, ...], scaled: bool) -> None:
+    def __init__(self, hidden: Tensor, head: Head, needed: Sequence[bool], scaled: bool) -> None:
         self.head = head
         self.inputs = hidden
-        self.wanted = any(needed)
+        self.wanted = any(needed[:3])
         # float32 or float64 for the head's gradients, which are sums over blocks, and for scaled blocks.
         dtype = compute_dtype(hidden.dtype)
         self.hidden = torch.empty_like(hidden, dtype=dtype if scaled else None) if needed[0] else None

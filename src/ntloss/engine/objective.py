@@ -50,22 +50,10 @@ class LossTerms(NamedTuple):
 
 
 class Objective(nn.Module):
-    """Cross-entropy and number term of each position.
+    """Cross-entropy and number term of each position, with the arguments of `NTLCrossEntropyLoss`.
 
-    It owns the criterion and binds it to the values, once per device and dtype. The arguments are those of
-    `NTLCrossEntropyLoss`.
-
-    Attributes:
-        tables: tensors of the number tokens.
-        needs: what the criterion needs.
-        device: device of the tables.
-        worst: the criterion's worst cost if the loss is reweighed, else None.
-        needs_log_normalizer: whether the number term depends on the probability on text.
-
-    Raises:
-        TypeError: `criterion` is not a criterion.
-        ValueError: `label_smoothing` or `z_loss` is out of range, or `reweigh=True` for a criterion without a
-            worst cost.
+    It owns the criterion and binds it to the values, once per device and dtype. `worst` is the criterion's
+    worst cost if the loss is reweighed, else None.
     """
 
     def __init__(
@@ -117,15 +105,9 @@ class Objective(nn.Module):
         self._bind()
 
     def forward(self, readout: Readout, targets: Targets, weight: float | Tensor) -> LossTerms:
-        """Compute the weighted loss of each position. The sum over positions is the batch's loss.
+        """Compute the weighted terms of each position, `[positions]`; their sums are the batch's.
 
-        Args:
-            readout: readout of the logits.
-            targets: targets from the labels.
-            weight: weight of the number term; a tensor gets no gradient.
-
-        Returns:
-            The terms, each `[positions]`.
+        A tensor `weight` gets no gradient.
         """
         ce = readout.log_sum_exp + (readout.row_max - readout.label_logit)
         if self.label_smoothing:
@@ -142,10 +124,7 @@ class Objective(nn.Module):
         return LossTerms(loss, ce.detach(), ntl.detach())
 
     def number_term(self, readout: Readout, targets: Targets) -> Tensor:
-        """Compute the weighted number term of each position: `[positions]`.
-
-        Raise a ValueError if the criterion does not return one loss for each position.
-        """
+        """Compute the weighted number term of each position: `[positions]`."""
         row_max, log_sum_exp, number_logits = readout.row_max, readout.log_sum_exp, readout.number_logits
         has_normalizer = len(row_max) == len(number_logits)
         target, weights, rows = targets.target, targets.number_weights, targets.number_rows
@@ -185,12 +164,8 @@ def criterion_input(
 ) -> CriterionInput:
     """Merge the forms of each value and normalize over the values, in float32 at least.
 
-    Args:
-        tables: tensors of the number tokens.
-        number_logits: `[positions, number tokens]`, in the order of `tables.token_ids`.
-        target: `[positions]`, index of the label's value.
-        log_normalizer: `row_max` and `log_sum_exp` of the `Readout`. Default: None, without `log_mass`.
-        spans: `[positions]` each. Default: None.
+    `number_logits` are `[positions, number tokens]`, in the order of `tables.token_ids`; `log_normalizer` is
+    `row_max` and `log_sum_exp` of the `Readout`, without which there is no `log_mass`.
     """
     dtype = compute_dtype(number_logits.dtype)
     number_logits = number_logits.to(dtype).clamp(min=_MINUS_INFINITY)

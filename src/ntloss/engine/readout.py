@@ -14,21 +14,20 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ntloss.autograd import refuse_double_backward
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
 # Logits that are copied to float32 at a time (4 MiB): few enough to need little memory, and enough to make
 # the overhead of an operation negligible.
-_CHUNK = 1 << 20
+CHUNK = 1 << 20
 # The logarithm of a larger probability is exact to rounding.
-_SAFE_PROBABILITY = 1e-20
+SAFE_PROBABILITY = 1e-20
 # Devices whose logits the Triton kernels (kernels.py) read and write, if Triton is installed. Its interpreter
 # adds the CPU.
 KERNEL_DEVICES: tuple[str, ...] = ()
@@ -105,6 +104,37 @@ class Transform(NamedTuple):
 IDENTITY = Transform()
 
 
+class Query(NamedTuple):
+    """What to read of logits.
+
+    Args:
+        labels: `[positions]`, token ids, all inside the vocabulary; -1 where ignored, so that the kernels
+            skip the row.
+        token_ids: `[number tokens]`.
+        transform: transform of the logits.
+        mean: also read the mean logit, for label smoothing.
+    """
+
+    labels: Tensor
+    token_ids: Tensor
+    transform: Transform = IDENTITY
+    mean: bool = False
+
+    def select(self, rows: Tensor | slice) -> Query:
+        """Select some positions."""
+        return self._replace(labels=self.labels[rows])
+
+
+class Columns(Protocol):
+    """The columns of sharded logits that this rank holds: `shards.Shard`."""
+
+    def summarize(self, logits: Tensor, query: Query) -> Readout:
+        """Summarize this rank's columns together with the other ranks, without a graph."""
+
+    def localize(self, query: Query, grads: Sequence[Tensor]) -> tuple[Query, Sequence[Tensor]]:
+        """Restrict a query, and the gradients of its readout, to this rank's columns."""
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Context manager that disables autocast on a device."""
     # The compiler of torch 2.7 cannot trace is_autocast_available.
@@ -123,40 +153,16 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def check_logits(logits: Tensor, vocab_size: int) -> None:
-    """Raise a TypeError unless logits are float16 to float64, a ValueError unless `vocab_size` wide."""
-    if not isinstance(logits, Tensor) or logits.dtype not in FLOATS:
-        given = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-        raise TypeError(
-            f"logits: expected a floating-point tensor [..., vocab], given {given}: cast float8 logits to "
-            "bfloat16 or float32"
-        )
-    if logits.dim() == 0 or logits.shape[-1] != vocab_size:
-        raise ValueError(
-            f"logits of shape {list(logits.shape)} do not end in the vocabulary's size, {vocab_size:,}. "
-            "Models often pad their embeddings: NumberVocabulary.from_tokenizer(tokenizer, vocab_size="
-            "model.config.vocab_size), or NTLoss(tokenizer, vocab_size=...)."
-        )
-
-
 def summarize_logits(
-    logits: Tensor,
-    labels: Tensor,
-    token_ids: Tensor,
-    transform: Transform = IDENTITY,
-    mean: bool = False,
-    inplace: bool = False,
+    logits: Tensor, query: Query, inplace: bool = False, shard: Columns | None = None
 ) -> Readout:
     """Summarize logits, differentiably.
 
     Args:
-        logits: `[..., vocab]`, any float dtype.
-        labels: `[positions]`, token ids, all inside the vocabulary; -1 where ignored, so that the kernels
-            skip the row.
-        token_ids: `[number tokens]`.
-        transform: transform of the logits. Default: none.
-        mean: also read the mean logit, for label smoothing.
+        logits: `[..., vocab]`, any float dtype; with a shard, `[..., columns of this rank]`.
+        query: what to read.
         inplace: write the gradient over the logits; in eager mode only.
+        shard: this rank's part of the vocabulary. Default: None, the whole vocabulary.
 
     Returns:
         The readout. It needs one buffer of the logits' size, which becomes their gradient; none with
@@ -164,30 +170,30 @@ def summarize_logits(
     """
     logits = logits.reshape(-1, logits.shape[-1])
     by_operators = logits.device.type != "cpu" and logits.device.type not in KERNEL_DEVICES
-    if values_are_hidden() and (by_operators or not torch.compiler.is_compiling()):
+    if shard is None and values_are_hidden() and (by_operators or not torch.compiler.is_compiling()):
         # The compiler fuses this into few passes over the logits. torch.func transforms operators only.
-        return _summarize_plainly(logits, labels, token_ids, transform, mean)
+        return summarize_plainly(logits, query)
     keep = torch.is_grad_enabled() and logits.requires_grad
-    readout = _SummarizeLogits.apply(logits, labels, token_ids, transform, mean, keep, inplace)  # type: ignore[no-untyped-call]
+    readout = _SummarizeLogits.apply(logits, *query, keep, inplace, shard)  # type: ignore[no-untyped-call]
     return Readout(*readout)
 
 
-def _summarize_plainly(
-    logits: Tensor, labels: Tensor, token_ids: Tensor, transform: Transform, mean: bool
-) -> Readout:
-    transformed = transform.apply(logits.to(compute_dtype(logits.dtype)))
-    return Readout(
-        *_log_normalizer(transformed),
-        transformed.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1),
-        transformed.index_select(-1, token_ids),
-        transformed.mean(-1) if mean else transformed.new_empty(0),
-    )
+def summarize_plainly(logits: Tensor, query: Query, softmax: Tensor | None = None) -> Readout:
+    """Summarize logits by PyTorch's operators; see `summarize_block`."""
+    logits = query.transform.apply(logits.to(compute_dtype(logits.dtype)))
+    labels = query.labels.clamp(min=0)
+    label_logit = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    number_logits = logits.index_select(-1, query.token_ids)
+    mean_logit = logits.mean(-1) if query.mean else logits.new_empty(0)
+    row_max, log_sum_exp = _log_normalizer(logits, labels, label_logit, softmax)
+    return Readout(row_max, log_sum_exp, label_logit, number_logits, mean_logit)
 
 
 class _SummarizeLogits(torch.autograd.Function):
     """Keeps the softmax of the forward pass, and turns it into the gradient in place.
 
-    Kernels keep nothing: they read the logits again, which takes no longer than reading a softmax.
+    Kernels and shards keep nothing: kernels read the logits again, which takes no longer than reading a
+    softmax.
     """
 
     @staticmethod
@@ -200,107 +206,92 @@ class _SummarizeLogits(torch.autograd.Function):
         mean: bool,
         keep: bool,
         inplace: bool,
+        shard: Columns | None,
     ) -> tuple[Tensor, ...]:
-        wide = logits.dtype == compute_dtype(logits.dtype)
-        keep_softmax = keep and not inplace and wide and logits.device.type not in KERNEL_DEVICES
-        *readout, softmax = _summarize_logits(logits, labels, token_ids, *transform, mean, keep_softmax)
-        row_max, log_sum_exp, _, number_logits, _ = readout
-        ctx.save_for_backward(logits, labels, token_ids, row_max, log_sum_exp, number_logits, softmax)
-        ctx.mark_non_differentiable(row_max)
-        ctx.transform, ctx.inplace, ctx.softmax_spent = transform, inplace, False
+        if shard is not None:
+            readout, softmax = shard.summarize(logits, Query(labels, token_ids, transform, mean)), None
+        else:
+            wide = logits.dtype == compute_dtype(logits.dtype)
+            keep_softmax = keep and not inplace and wide and logits.device.type not in KERNEL_DEVICES
+            *columns, softmax = _summarize_logits(logits, labels, token_ids, *transform, mean, keep_softmax)
+            readout = Readout(*columns)
+        ctx.save_for_backward(logits, softmax, labels, token_ids, *readout)
+        ctx.mark_non_differentiable(readout.row_max)
+        ctx.transform, ctx.inplace, ctx.shard, ctx.softmax_spent = transform, inplace, shard, False
         return tuple(readout)
 
     @staticmethod
     def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
         refuse_double_backward()
-        logits, labels, token_ids, row_max, log_sum_exp, number_logits, softmax = ctx.saved_tensors
+        logits, softmax, labels, token_ids, *readout = ctx.saved_tensors
         if ctx.inplace and ctx.softmax_spent:
             raise RuntimeError(
                 "backward was called a second time, but the first call wrote the gradient over the logits. "
                 "Compute the loss again, or omit inplace_backward."
             )
-        is_softmax = softmax.numel() > 0
+        is_softmax = softmax is not None and softmax.numel() > 0
         if is_softmax and ctx.softmax_spent:  # in an earlier backward pass through a retained graph
             grad = torch.softmax(ctx.transform.apply(logits), -1)
         else:
             # `.data`, so that autograd does not reject the change of a saved tensor.
             grad = softmax.data if is_softmax else logits.data if ctx.inplace else torch.empty_like(logits)
         ctx.softmax_spent = True
-        readout = row_max, log_sum_exp, number_logits
-        write_gradient(grad, is_softmax, logits, labels, token_ids, readout, ctx.transform, grads)
-        return grad, *[None] * 6
+        query = Query(labels, token_ids, ctx.transform)
+        write_gradient(grad, logits, query, Readout(*readout), grads, is_softmax, ctx.shard)
+        return grad, *[None] * 7
 
 
 def summarize_block(
-    logits: Tensor,
-    labels: Tensor,
-    token_ids: Tensor,
-    transform: Transform,
-    mean: bool,
-    softmax: Tensor | None = None,
-    positions: Tensor | None = None,
+    logits: Tensor, query: Query, softmax: Tensor | None = None, positions: Tensor | None = None
 ) -> Readout:
     """Summarize logits without a graph.
 
     Args:
-        logits, labels, token_ids, transform, mean: see `summarize_logits`.
+        logits, query: see `summarize_logits`.
         softmax: `[positions, vocab]`, float32 or float64, output buffer of the softmax, which may be the
             logits themselves; not for kernels. Default: none.
         positions: indices of the positions to read; only without `softmax`. Default: all.
-
-    Returns:
-        The readout.
     """
     if logits.device.type in KERNEL_DEVICES and positions is None:
         from ntloss.engine import kernels  # Triton takes long to import
 
+        labels, token_ids, transform, mean = query
         return Readout(*kernels.summarize(logits, labels, token_ids, *transform, mean))
-    labels = labels.clamp(min=0)
-    whole = softmax is not None and transform == IDENTITY  # no copies are needed
-    rows = max(1, len(logits) if whole else _CHUNK // logits.shape[-1])
+    whole = softmax is not None and query.transform == IDENTITY  # no copies are needed
+    count = len(logits if positions is None else positions)
+    rows = max(1, count if whole else CHUNK // logits.shape[-1])
     parts = []
-    for start in range(0, len(logits if positions is None else positions), rows):
+    for start in range(0, max(count, 1), rows):
         block: slice | Tensor = slice(start, start + rows)
         if positions is not None:
             block = positions[block]
-        part = logits[block].to(compute_dtype(logits.dtype))
-        if transform != IDENTITY:
-            part = transform.apply(part)
-        label_logit = part.gather(-1, labels[block].unsqueeze(-1)).squeeze(-1)
-        number_logits = part.index_select(-1, token_ids)
-        part_mean = part.mean(-1) if mean else part.new_empty(0)
-        if softmax is None:
-            row_max, log_sum_exp = _log_normalizer(part)
-        elif softmax is logits and transform == IDENTITY:
-            highest = part.amax(-1)
-            torch.softmax(part, -1, out=part)  # works row by row, so in place too
-            row_max, log_sum_exp = _of_highest(highest, part)
-        else:
-            torch.softmax(part, -1, out=softmax[block])
-            row_max, log_sum_exp = _of_softmax(part, softmax[block], labels[block], label_logit)
-        parts.append((row_max, log_sum_exp, label_logit, number_logits, part_mean))
-    if not parts:
-        return _empty_readout(logits[:0], labels[:0], token_ids, mean)
-    return Readout(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+        here = None if softmax is None else softmax[block]
+        parts.append(summarize_plainly(logits[block], query.select(block), here))
+    return Readout(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _log_normalizer(logits: Tensor) -> tuple[Tensor, Tensor]:
-    # A row that is -inf everywhere has no finite maximum.
-    highest = logits.detach().amax(-1).clamp(min=torch.finfo(logits.dtype).min)
-    return highest, (logits - highest.unsqueeze(-1)).exp_().sum(-1).log()
-
-
-def _of_softmax(part: Tensor, softmax: Tensor, labels: Tensor, label_logit: Tensor) -> tuple[Tensor, Tensor]:
+def _log_normalizer(
+    logits: Tensor, labels: Tensor, label_logit: Tensor, softmax: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Compute `row_max` and `log_sum_exp`, and the softmax if it has a buffer."""
+    if softmax is None:
+        # A row that is -inf everywhere has no finite maximum.
+        highest = logits.detach().amax(-1).clamp(min=torch.finfo(logits.dtype).min)
+        return highest, (logits - highest.unsqueeze(-1)).exp_().sum(-1).log()
+    in_place = softmax.data_ptr() == logits.data_ptr()
+    if in_place or logits.device.type != "cpu":
+        highest = logits.amax(-1)
+        torch.softmax(logits, -1, out=softmax)  # works row by row, so in place too
+        return _of_highest(highest, softmax)
+    torch.softmax(logits, -1, out=softmax)
     # lse = z_j - log p_j for any j. The label's column is at hand. If its probability is too small, the
     # largest one is used, which takes two more passes. The check does not synchronize on the CPU.
-    if part.device.type != "cpu":
-        return _of_highest(part.amax(-1), softmax)
     label_prob = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    safe = label_prob > _SAFE_PROBABILITY
+    safe = label_prob > SAFE_PROBABILITY
     log_sum_exp = -label_prob.log()
     if bool(safe.all()):
         return label_logit, log_sum_exp
-    highest, log_sum_of_highest = _of_highest(part.amax(-1), softmax)
+    highest, log_sum_of_highest = _of_highest(logits.amax(-1), softmax)
     return torch.where(safe, label_logit, highest), torch.where(safe, log_sum_exp, log_sum_of_highest)
 
 
@@ -310,7 +301,7 @@ def _of_highest(highest: Tensor, softmax: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # Custom operators, so that torch.compile calls them unchanged: on the CPU they are faster than the code that
-# it generates from the same formulas (benchmarks/losses.py).
+# it generates from the same formulas (benchmarks/losses.py). Their arguments have to be flat.
 @torch.library.custom_op("ntloss::summarize_logits", mutates_args=())
 def _summarize_logits(
     logits: Tensor,
@@ -322,88 +313,71 @@ def _summarize_logits(
     keep_softmax: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     softmax = torch.empty_like(logits) if keep_softmax else None
-    readout = summarize_block(logits, labels, token_ids, Transform(scale, softcap), mean, softmax)
+    readout = summarize_block(logits, Query(labels, token_ids, Transform(scale, softcap), mean), softmax)
     return (*readout, logits.new_empty(0) if softmax is None else softmax)
 
 
 @_summarize_logits.register_fake
-def _(
-    logits: Tensor,
-    labels: Tensor,
-    token_ids: Tensor,
-    scale: float,
-    softcap: float | None,
-    mean: bool,
-    keep_softmax: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    softmax = torch.empty_like(logits) if keep_softmax else logits.new_empty(0)
-    return (*_empty_readout(logits, labels, token_ids, mean), softmax)
-
-
-def _empty_readout(logits: Tensor, labels: Tensor, token_ids: Tensor, mean: bool) -> Readout:
-    like = torch.empty_like(labels, dtype=compute_dtype(logits.dtype))
-    numbers = like.new_empty(logits.shape[0], token_ids.shape[0])
-    means = torch.empty_like(like) if mean else like.new_empty(0)
-    return Readout(like, torch.empty_like(like), torch.empty_like(like), numbers, means)
+def _(logits: Tensor, labels: Tensor, token_ids: Tensor, *options: Any) -> tuple[Tensor, ...]:
+    *transform, mean, keep_softmax = options
+    readout = summarize_plainly(logits, Query(labels, token_ids, Transform(*transform), mean))
+    return (*readout, torch.empty_like(logits) if keep_softmax else logits.new_empty(0))
 
 
 def write_gradient(
     grad: Tensor,
-    is_softmax: bool,
     logits: Tensor,
-    labels: Tensor,
-    token_ids: Tensor,
-    readout: tuple[Tensor, Tensor, Tensor],
-    transform: Transform,
-    grads: tuple[Tensor, ...],
+    query: Query,
+    readout: Readout,
+    grads: Sequence[Tensor],
+    is_softmax: bool = False,
+    shard: Columns | None = None,
 ) -> None:
-    """Write the gradient of the logits to `grad`, which holds their softmax if `is_softmax`.
+    """Write the gradient of the logits.
 
-    `readout` holds `row_max`, `log_sum_exp` and `number_logits`; `grads` the gradients of all but `row_max`.
+    Args:
+        grad: `[positions, vocab]`, output buffer, which may be the logits.
+        logits, query, shard: see `summarize_logits`.
+        readout: what was read.
+        grads: gradients of the readout but for `row_max`.
+        is_softmax: `grad` holds the softmax of the logits.
     """
-    _write_gradient(grad, is_softmax, logits, labels, token_ids, *readout, *transform, *grads)
+    if shard is not None:
+        query, grads = shard.localize(query, grads)
+    written = [readout.row_max, readout.log_sum_exp, readout.number_logits]
+    _write_gradient(
+        grad, logits, query.labels, query.token_ids, written, *query.transform, list(grads), is_softmax
+    )
 
 
-@torch.library.custom_op("ntloss::write_gradient", mutates_args=("grad",))
+@torch.library.custom_op(
+    "ntloss::write_gradient",
+    mutates_args=("grad",),
+    schema="(Tensor(a!) grad, Tensor logits, Tensor labels, Tensor token_ids, Tensor[] readout, float scale, "
+    "float? softcap, Tensor[] grads, bool is_softmax) -> ()",
+)
 def _write_gradient(
     grad: Tensor,
-    is_softmax: bool,
     logits: Tensor,
     labels: Tensor,
     token_ids: Tensor,
-    row_max: Tensor,
-    log_sum_exp: Tensor,
-    number_logits: Tensor,
+    readout: Sequence[Tensor],
     scale: float,
     softcap: float | None,
-    grad_log_sum_exp: Tensor,
-    grad_label_logit: Tensor,
-    grad_number_logits: Tensor,
-    grad_mean_logit: Tensor,
+    grads: Sequence[Tensor],
+    is_softmax: bool,
 ) -> None:
     if logits.device.type in KERNEL_DEVICES:
         from ntloss.engine import kernels  # Triton takes long to import
 
-        kernels.write(
-            grad,
-            logits,
-            labels,
-            token_ids,
-            row_max,
-            log_sum_exp,
-            number_logits,
-            scale,
-            softcap,
-            grad_log_sum_exp,
-            grad_label_logit,
-            grad_number_logits,
-            grad_mean_logit,
-        )
+        kernels.write(grad, logits, labels, token_ids, readout, scale, softcap, grads)
         return
+    row_max, log_sum_exp, _ = readout
+    grad_log_sum_exp, grad_label_logit, grad_number_logits, grad_mean_logit = grads
     labels, token_ids = labels.clamp(min=0), token_ids.clamp(min=0)
     transform = Transform(scale, softcap)
     whole = is_softmax and transform == IDENTITY  # no copies are needed
-    rows = max(1, len(logits) if whole else _CHUNK // logits.shape[-1])
+    rows = max(1, len(logits) if whole else CHUNK // logits.shape[-1])
     for start in range(0, len(logits), rows):
         block = slice(start, start + rows)
         part = None
@@ -435,19 +409,3 @@ def _zero_broken_rows(work: Tensor, grad_log_sum_exp: Tensor, log_normalizer: Te
         broken = (grad_log_sum_exp == 0) & ~log_normalizer.isfinite()
         if bool(broken.any()):
             work.masked_fill_(broken.unsqueeze(-1), 0)
-
-
-def check_overflow(largest: Tensor, counted: Tensor | None = None) -> None:
-    """Raise a ValueError if logits that were computed in float16 have overflowed; on the CPU only.
-
-    Args:
-        largest: `[...]`, the logits, or the largest of each row.
-        counted: bool, `[...]`, rows to check. Default: all.
-    """
-    if largest.device.type == "cpu" and not values_are_hidden():
-        overflowed = largest.isposinf() if counted is None else largest.isposinf() & counted
-        if overflowed.any():
-            raise ValueError(
-                "logits in float16 exceed its largest number, 65,504: expected hidden states and a head in "
-                "bfloat16 or float32, or smaller ones"
-            )

@@ -8,14 +8,14 @@ own columns, without another collective.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ntloss.autograd import refuse_double_backward
-from ntloss.engine.readout import Readout, Transform, summarize_block, write_gradient
+from ntloss.engine.readout import Query, Readout, summarize_block
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -51,27 +51,21 @@ class Shard(NamedTuple):
                 "expected fewer ranks, or a padded vocabulary"
             )
         start = dist.get_rank(group) * each
-        if size != min(each, vocab_size - start):
+        expected = min(each, vocab_size - start)
+        if size != expected:
             raise ValueError(
-                f"rank {dist.get_rank(group)} of {dist.get_world_size(group)} holds {size:,} tokens of a "
-                f"vocabulary of {vocab_size:,}: expected {min(each, vocab_size - start):,}, shards of "
-                "ceil(vocab / ranks) in the order of ranks. Make the vocabulary with vocab_size=<total width "
-                "of the shards, padding included>."
+                f"rank {dist.get_rank(group)} of {world} holds {size:,} tokens of a vocabulary of "
+                f"{vocab_size:,}: expected {expected:,}, shards of ceil(vocab / ranks) in the order "
+                "of ranks. Make the vocabulary with vocab_size=<total width of the shards, padding included>."
             )
         return cls(start, size, vocab_size, group)
 
-    def summarize(
-        self, logits: Tensor, labels: Tensor, token_ids: Tensor, transform: Transform, mean: bool
-    ) -> Readout:
-        """Summarize logits, this rank's columns, together with the other ranks.
-
-        The arguments are those of `readout.summarize_block`, with token ids of the whole vocabulary. The
-        readout is the same on every rank.
-        """
-        local_labels, label_held = self._locate(labels)
-        local_ids, ids_held = self._locate(token_ids)
-        local_labels = local_labels.where(label_held | (labels < 0), 0)
-        local = summarize_block(logits, local_labels, local_ids.clamp(min=0), transform, mean)
+    def summarize(self, logits: Tensor, query: Query) -> Readout:
+        """Summarize this rank's columns together with the other ranks: the same readout on every rank."""
+        local_labels, label_held = self._locate(query.labels)
+        local_ids, ids_held = self._locate(query.token_ids)
+        local_labels = local_labels.where(label_held | (query.labels < 0), 0)
+        local = summarize_block(logits, query._replace(labels=local_labels, token_ids=local_ids.clamp(min=0)))
         highest = local.row_max.clone()
         dist.all_reduce(highest, dist.ReduceOp.MAX, group=self.group)
         columns = [
@@ -79,77 +73,33 @@ class Shard(NamedTuple):
             torch.where(label_held, local.label_logit, 0).unsqueeze(-1),
             torch.where(ids_held, local.number_logits, 0),
         ]
-        if mean:
+        if query.mean:
             columns.append(local.mean_logit.unsqueeze(-1) * (self.size / self.vocab_size))
         together = torch.cat(columns, -1)
         dist.all_reduce(together, group=self.group)
-        label_logit, number_logits = together[:, 1].clone(), together[:, 2 : 2 + len(token_ids)].clone()
-        mean_logit = together[:, -1].clone() if mean else local.mean_logit
+        label_logit, number_logits = together[:, 1].clone(), together[:, 2 : 2 + len(local_ids)].clone()
+        mean_logit = together[:, -1].clone() if query.mean else local.mean_logit
         return Readout(highest, together[:, 0].log(), label_logit, number_logits, mean_logit)
 
-    def write_gradient(
-        self,
-        grad: Tensor,
-        logits: Tensor,
-        labels: Tensor,
-        token_ids: Tensor,
-        readout: tuple[Tensor, Tensor, Tensor],
-        transform: Transform,
-        grads: tuple[Tensor, ...],
-    ) -> None:
-        """Write the gradient of this rank's columns; the arguments are those of `readout.write_gradient`."""
+    def localize(self, query: Query, grads: Sequence[Tensor]) -> tuple[Query, Sequence[Tensor]]:
+        """Restrict a query, and the gradients of its readout, to this rank's columns."""
         grad_log_sum_exp, grad_label_logit, grad_number_logits, grad_mean_logit = grads
         # Ids of other ranks become -1, with a gradient of zero.
-        labels, held = self._locate(labels)
-        grad_label_logit = torch.where(held, grad_label_logit, 0)
-        token_ids, held = self._locate(token_ids)
-        grad_number_logits = torch.where(held, grad_number_logits, 0)
-        # The mean's gradient is divided by the number of columns on this rank.
-        grad_mean_logit = grad_mean_logit * (self.size / self.vocab_size)
-        grads = grad_log_sum_exp, grad_label_logit, grad_number_logits, grad_mean_logit
-        write_gradient(grad, False, logits, labels, token_ids, readout, transform, grads)
+        labels, label_held = self._locate(query.labels)
+        token_ids, ids_held = self._locate(query.token_ids)
+        return query._replace(labels=labels, token_ids=token_ids), (
+            grad_log_sum_exp,
+            torch.where(label_held, grad_label_logit, 0),
+            torch.where(ids_held, grad_number_logits, 0),
+            # This gradient is divided by the number of columns on this rank.
+            grad_mean_logit * (self.size / self.vocab_size),
+        )
 
     def _locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         # Local columns of token ids, -1 for those of other ranks, and whether this rank holds them.
         local = ids - self.start
         held = (local >= 0) & (local < self.size)
         return torch.where(held, local, -1), held
-
-
-def summarize_shard(
-    shard: Shard, logits: Tensor, labels: Tensor, token_ids: Tensor, transform: Transform, mean: bool
-) -> Readout:
-    """Summarize logits `[..., columns of this rank]`, differentiably; see `readout.summarize_logits`."""
-    logits = logits.reshape(-1, logits.shape[-1])
-    readout = _SummarizeShard.apply(logits, labels, token_ids, transform, mean, shard)  # type: ignore[no-untyped-call]
-    return Readout(*readout)
-
-
-class _SummarizeShard(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        logits: Tensor,
-        labels: Tensor,
-        token_ids: Tensor,
-        transform: Transform,
-        mean: bool,
-        shard: Shard,
-    ) -> tuple[Tensor, ...]:
-        readout = shard.summarize(logits, labels, token_ids, transform, mean)
-        row_max, log_sum_exp, _, number_logits, _ = readout
-        ctx.save_for_backward(logits, labels, token_ids, row_max, log_sum_exp, number_logits)
-        ctx.mark_non_differentiable(row_max)
-        ctx.transform, ctx.shard = transform, shard
-        return tuple(readout)
-
-    @staticmethod
-    def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_double_backward()
-        logits, labels, token_ids, *readout = ctx.saved_tensors
-        grad = torch.empty_like(logits)
-        ctx.shard.write_gradient(grad, logits, labels, token_ids, tuple(readout), ctx.transform, grads)
-        return grad, *[None] * 5
 
 
 def local_columns(

@@ -9,13 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria import Needs
+from ntloss.criteria.criterion import Needs, check_choice
 from ntloss.engine.readout import compute_dtype, values_are_hidden
 from ntloss.engine.tables import NumberTables
 from ntloss.numbers.spans import NumberSpans, find_numbers
 
+MODES = ("add", "replace")
 REDUCTIONS = ("mean", "sum", "none")
 DIVISORS = ("items", "numbers")
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Weights(NamedTuple):
@@ -82,27 +84,18 @@ def prepare_targets(
     weights: Weights,
     options: TargetOptions,
 ) -> Targets:
-    """Check labels, shift them, find their numbers, and compute the weight of each position.
+    """Check labels `[...]`, shift them, find their numbers, and compute the weight of each position.
 
-    Args:
-        labels: `[...]`, token ids.
-        inputs: `[..., width]`, logits or hidden states, for their shape, device and dtype.
-        tables: tensors of the number tokens.
-        needs: what the criterion needs.
-        weights: what else the call gives.
-        options: the options of the loss.
-
-    Raises:
-        TypeError: see `check_labels`.
-        ValueError: an unknown reduction, labels without sequences for a criterion on whole numbers, or
-            labels, weights or counts that do not fit.
+    `inputs`, logits or hidden states `[..., width]`, are asked for their shape, device and dtype only. Raise
+    a ValueError for an unknown reduction, or for labels without sequences if the criterion is on whole
+    numbers; see `check_labels` and `_check_weights` for other errors.
     """
     ignore_index, reduction, mode, _, shift, validate = options
     check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index, validate)
     if any(given is not None for given in weights):
         _check_weights(weights, labels, options)
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction={reduction!r}: expected one of {', '.join(map(repr, REDUCTIONS))}")
+    if reduction not in REDUCTIONS:  # an attribute of the loss may change
+        check_choice("reduction", reduction, REDUCTIONS)
     if needs.spans and weights.sequence_ids is None and labels.dim() < 2:
         raise ValueError(
             f"labels of shape {list(labels.shape)}, but the criterion looks at whole numbers and needs to "
@@ -115,7 +108,7 @@ def prepare_targets(
             sequence_ids, _ = shift_left(sequence_ids, None, ignore_index=-1)
         _, number_weights = shift_left(labels, weights.number_weights, ignore_index)
         labels, loss_weights = shift_left(labels, weights.loss_weights, ignore_index)
-        weights = Weights(loss_weights, number_weights, sequence_ids, weights.num_items, weights.num_numbers)
+        weights = Weights(loss_weights, number_weights, sequence_ids, *weights[3:])
     spans = None
     if needs.spans and tables.kinds is not None:
         sequence_ids = weights.sequence_ids
@@ -179,6 +172,31 @@ def shift_left(
     return labels, None if loss_weights is None else F.pad(loss_weights, (0, 1))[..., 1:]
 
 
+def given_type(given: object) -> object:
+    """Name the type of an argument for an error message: of a tensor its dtype."""
+    return given.dtype if isinstance(given, Tensor) else type(given).__name__
+
+
+def _reads_values(tensor: Tensor, validate: bool | None) -> bool:
+    """Whether to check a tensor's values: by default on the CPU only, where it does not synchronize."""
+    return not values_are_hidden() and (tensor.device.type == "cpu" if validate is None else validate)
+
+
+def check_logits(logits: Tensor, vocab_size: int) -> None:
+    """Raise a TypeError unless logits are float16 to float64, a ValueError unless `vocab_size` wide."""
+    if not isinstance(logits, Tensor) or logits.dtype not in FLOATS:
+        raise TypeError(
+            f"logits: expected a floating-point tensor [..., vocab], given {given_type(logits)}: cast float8 "
+            "logits to bfloat16 or float32"
+        )
+    if logits.dim() == 0 or logits.shape[-1] != vocab_size:
+        raise ValueError(
+            f"logits of shape {list(logits.shape)} do not end in the vocabulary's size, {vocab_size:,}. "
+            "Models often pad their embeddings: NumberVocabulary.from_tokenizer(tokenizer, vocab_size="
+            "model.config.vocab_size), or NTLoss(tokenizer, vocab_size=...)."
+        )
+
+
 def check_labels(
     labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: int, validate: bool | None
 ) -> None:
@@ -192,8 +210,7 @@ def check_labels(
     """
     leading = inputs.shape[:-1]
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
-        given = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels: expected a tensor of token ids, torch.int64, given {given}")
+        raise TypeError(f"labels: expected a tensor of token ids, torch.int64, given {given_type(labels)}")
     if labels.shape != leading:
         raise ValueError(
             f"labels of shape {list(labels.shape)} do not fit: expected {list(leading)}, the shape of the "
@@ -204,7 +221,7 @@ def check_labels(
         raise ValueError(
             f"labels are on {labels.device}, the logits on {inputs.device}: move one to the other"
         )
-    if values_are_hidden() or not (labels.device.type == "cpu" if validate is None else validate):
+    if not _reads_values(labels, validate):
         return
     outside = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
     if outside.any():
@@ -215,66 +232,60 @@ def check_labels(
 
 
 def _check_weights(weights: Weights, labels: Tensor, options: TargetOptions) -> None:
-    """Check the tensors beside checked labels, and the counts.
+    """Check what a call gives beside the labels, which have been checked.
 
     Raises:
         TypeError: sequence ids that are not integers, or weights that are not real tensors.
         ValueError: another shape or device than the labels'; weights that are negative or not finite, or
             number weights above 1 with mode='replace'; counts that the loss does not divide by.
     """
-    reads_values = not values_are_hidden() and (
-        labels.device.type == "cpu" if options.validate is None else options.validate
-    )
-    for name, tensor in weights._asdict().items():
+    _check_counts(weights, options)
+    for name, tensor in zip(weights._fields[:3], weights[:3], strict=True):
         if tensor is None:
             continue
-        if name.startswith("num_"):
-            _check_count(f"{name}_in_batch", tensor, weights, options)
-            continue
         integers = name == "sequence_ids"
-        fits = isinstance(tensor, Tensor) and not tensor.is_complex()
-        if not fits or (integers and tensor.is_floating_point()):
-            given = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+        if not isinstance(tensor, Tensor) or tensor.is_complex() or (integers and tensor.is_floating_point()):
             expected = "a tensor of integers" if integers else "a real tensor"
-            raise TypeError(f"{name}: expected {expected}, given {given}")
+            raise TypeError(f"{name}: expected {expected}, given {given_type(tensor)}")
         if tensor.shape != labels.shape:
             found = f"{name} of shape {list(tensor.shape)}"
             raise ValueError(f"{found}: expected that of the labels, {list(labels.shape)}")
         if tensor.device != labels.device:
             found = f"{name} are on {tensor.device}, the logits on {labels.device}"
             raise ValueError(f"{found}: move one to the other")
+        if integers or not _reads_values(labels, options.validate):
+            continue
         # With mode="replace", a number weight splits a label between the two terms.
         splits = name == "number_weights" and options.mode == "replace"
-        if reads_values and not integers:
-            valid = (tensor >= 0) & (tensor <= (1 if splits else torch.inf)) & (tensor < torch.inf)
-            if not valid.all():  # NaN fails these comparisons too
-                expected = (
-                    "weights from 0 to 1 with mode='replace'" if splits else "finite weights, 0 or more"
-                )
-                raise ValueError(f"{name} contain {tensor[~valid][0].item()}: expected {expected}")
+        valid = (tensor >= 0) & (tensor <= (1 if splits else torch.inf)) & (tensor < torch.inf)
+        if not valid.all():  # NaN fails these comparisons too
+            expected = "weights from 0 to 1 with mode='replace'" if splits else "finite weights, 0 or more"
+            raise ValueError(f"{name} contain {tensor[~valid][0].item()}: expected {expected}")
 
 
-def _check_count(name: str, count: Tensor | float, weights: Weights, options: TargetOptions) -> None:
+def _check_counts(weights: Weights, options: TargetOptions) -> None:
     """Raise a ValueError if a count is negative, or not what the loss divides by."""
-    if options.reduction != "mean":
+    items, numbers = weights.num_items, weights.num_numbers
+    if options.reduction != "mean" and not items is numbers is None:
         raise ValueError(
             "num_items_in_batch and num_numbers_in_batch are the divisors of reduction='mean': omit them "
             f"with reduction={options.reduction!r}"
         )
-    if name == "num_numbers_in_batch" and options.normalize_by == "items":
+    if numbers is not None and options.normalize_by == "items":
         raise ValueError(
             "num_numbers_in_batch is the divisor of the number term with normalize_by='numbers', and this "
             "loss divides both terms by num_items_in_batch (normalize_by='items'): omit it, or make the loss "
             "with normalize_by='numbers'"
         )
-    if weights.num_items is None:
+    if numbers is not None and items is None:
         raise ValueError(
             "num_items_in_batch is missing, but num_numbers_in_batch is given: cross-entropy would depend on "
             "how a batch is split. `loss.normalizers(labels)` computes both; sum them over micro-batches and "
             "ranks."
         )
-    if isinstance(count, (int, float)) and not count >= 0:
-        raise ValueError(f"{name}={count}: expected 0 or more")
+    for name, count in (("num_items_in_batch", items), ("num_numbers_in_batch", numbers)):
+        if isinstance(count, (int, float)) and not count >= 0:
+            raise ValueError(f"{name}={count}: expected 0 or more")
 
 
 def check_weight(weight: object, validate: bool | None = None) -> None:
@@ -283,7 +294,7 @@ def check_weight(weight: object, validate: bool | None = None) -> None:
     By default (`validate=None`) a tensor is checked on the CPU only. Under `torch.compile` it never is.
     """
     if isinstance(weight, Tensor) and weight.numel() == 1:
-        if values_are_hidden() or not (weight.device.type == "cpu" if validate is None else validate):
+        if not _reads_values(weight, validate):
             return
         weight = weight.item()
     if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:

@@ -63,7 +63,7 @@ class TestLogitsSizedBuffers:
 
     @pytest.fixture(autouse=True)
     def _few_rows_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(readout, "_CHUNK", 4 * 1009)
+        monkeypatch.setattr(readout, "CHUNK", 4 * 1009)
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
     @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ class TestLogitsSizedBuffers:
     def test_a_number_loss_without_a_gradient_reads_only_number_labels(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(readout, "_CHUNK", 1 << 22)
+        monkeypatch.setattr(readout, "CHUNK", 1 << 22)
         hidden, weight, labels = wide_batch(tokens=400)
         labels[20:] = 11  # text
         loss_fn = NumberTokenLoss(WIDE, reweigh=True)
@@ -101,7 +101,7 @@ class TestLogitsSizedBuffers:
         assert watch.buffers(logits.numel() * 4 / 10) == 1  # the logits themselves
 
     def test_there_is_one_if_all_rows_are_read_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(readout, "_CHUNK", 1 << 22)
+        monkeypatch.setattr(readout, "CHUNK", 1 << 22)
         assert self.count(torch.float32)[0] == 1
 
 
@@ -346,11 +346,11 @@ class TestCompile:
         case = make_case(6)
         for transform, mean in ((readout.IDENTITY, False), (readout.Transform(0.5, 3.0), True)):
             for dtype in (torch.float64, torch.bfloat16):
-                arguments = (case.labels.clamp(min=0), torch.tensor(NUMBERS.token_ids), transform, mean)
+                query = readout.Query(case.labels.flatten(), torch.tensor(NUMBERS.token_ids), transform, mean)
                 results = []
-                for read in (readout._summarize_plainly, readout.summarize_logits):
+                for read in (readout.summarize_plainly, readout.summarize_logits):
                     logits = case.logits(dtype).requires_grad_()
-                    read_out = read(logits, *arguments)
+                    read_out = read(logits.flatten(0, -2), query)
                     parts = [read_out.row_max + read_out.log_sum_exp, *read_out[2:]]
                     sum((part.square() * 0.01).sum() for part in parts).backward()
                     results.append([*parts, logits.grad])
@@ -369,13 +369,14 @@ class TestReadBlock:
         self, accelerator: bool, target: str, transform: readout.Transform, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         if accelerator:  # which does not use the label's probability
-            monkeypatch.setattr(readout, "_SAFE_PROBABILITY", 2.0)
+            monkeypatch.setattr(readout, "SAFE_PROBABILITY", 2.0)
         logits = make_case(6).logits(torch.float32)
         labels = torch.arange(6)
         wanted = transform.apply(logits.double())
         given = logits.clone()
         softmax = {"none": None, "new": torch.empty_like(given), "over the logits": given}[target]
-        read = readout.summarize_block(given, labels, torch.tensor([3, 5]), transform, True, softmax)
+        query = readout.Query(labels, torch.tensor([3, 5]), transform, True)
+        read = readout.summarize_block(given, query, softmax)
         assert_close(read.row_max + read.log_sum_exp, wanted.logsumexp(-1))
         assert_close(read.label_logit, wanted.gather(-1, labels[:, None])[:, 0])
         assert_close(read.number_logits, wanted[:, [3, 5]])
@@ -386,8 +387,8 @@ class TestReadBlock:
     @pytest.mark.parametrize("rows", [1, 2, 5, 6, 100])
     def test_takes_any_number_of_rows_at_a_time(self, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         logits = make_case(6).logits(torch.bfloat16)
-        labels = torch.arange(6)
-        whole = readout.summarize_block(logits, labels, torch.tensor([3, 5]), readout.IDENTITY, True, None)
-        monkeypatch.setattr(readout, "_CHUNK", rows * VOCAB + 1)
-        parts = readout.summarize_block(logits, labels, torch.tensor([3, 5]), readout.IDENTITY, True, None)
+        query = readout.Query(torch.arange(6), torch.tensor([3, 5]), mean=True)
+        whole = readout.summarize_block(logits, query)
+        monkeypatch.setattr(readout, "CHUNK", rows * VOCAB + 1)
+        parts = readout.summarize_block(logits, query)
         assert_close(parts, whole, ONE_COMPUTATION)

@@ -24,7 +24,7 @@ from tolerances import (
 )
 
 from ntloss.engine import shards
-from ntloss.engine.readout import IDENTITY
+from ntloss.engine.readout import Query, write_gradient
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="needs gloo"
@@ -211,9 +211,8 @@ def test_a_vocabulary_too_small_for_its_ranks_raises_on_all_of_them_or_none(
         except ValueError:
             outcomes.append("error")
             continue
-        row_max, log_sum_exp, _, numbers, _ = shard.summarize(logits, labels, ids, IDENTITY, True)
-        grads = (torch.ones(3), torch.ones(3), torch.ones(3, 2), torch.ones(3))
-        read = row_max, log_sum_exp, numbers
-        shard.write_gradient(logits, logits, labels, ids, read, IDENTITY, grads)
+        query = Query(labels, ids, mean=True)
+        read = shard.summarize(logits, query)
+        write_gradient(logits, logits, query, read, list(map(torch.ones_like, read[1:])), shard=shard)
         outcomes.append("worked")
     assert len(set(outcomes)) == 1
