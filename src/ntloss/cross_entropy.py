@@ -17,7 +17,7 @@ from ntloss.criteria import Criterion
 from ntloss.criteria.criterion import check_choice
 from ntloss.engine.linear import local_head, rows_for, sum_of_blocks, summarize_hidden
 from ntloss.engine.objective import LossTerms, Objective
-from ntloss.engine.readout import Query, Transform, summarize_logits, values_are_hidden
+from ntloss.engine.readout import Query, Transform, summarize_logits, values_are_hidden, without_autocast
 from ntloss.engine.shards import check_same_labels, local_columns
 from ntloss.engine.targets import (
     DIVISORS,
@@ -371,7 +371,8 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         bias: Tensor | None,
         weights: Weights,
     ) -> LossTerms:
-        vocab_size, objective = self.vocabulary.vocab_size, self.objective
+        objective, tables = self.objective, self.objective.tables
+        vocab_size = tables.vocabulary.vocab_size
         hidden, head = local_head(hidden_states, lm_head_weight, bias, vocab_size, self.group)
         if head.shard is not None:
             check_same_labels(labels, head.shard.group)
@@ -381,10 +382,12 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         if kept is not None and len(kept) < len(hidden):  # else skip the copy
             hidden, targets = hidden.index_select(0, kept), targets.select(kept)
         rows = self.chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
-        query = Query(targets.labels, self.tables.token_ids, self.transform, objective.label_smoothing > 0)
+        query = Query(targets.labels, tables.token_ids, self.transform, objective.label_smoothing > 0)
         if self.reduction != "none" and not objective.needs.across_positions:
-            return sum_of_blocks(hidden, head, query, rows, targets, objective, self.weight)
-        readout = summarize_hidden(hidden, head, query, rows)
+            with without_autocast(hidden.device):
+                return sum_of_blocks(hidden, head, query, rows, targets, objective, self.weight)
+        with without_autocast(hidden.device):
+            readout = summarize_hidden(hidden, head, query, rows)
         terms: LossTerms = objective(readout, targets, self.weight)
         if kept is not None:  # ignored positions get 0
             terms = LossTerms(*(t.new_zeros(labels.numel()).index_copy(0, kept, t) for t in terms))

@@ -143,7 +143,8 @@ def check_positive(name: str, value: float) -> None:
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise a ValueError unless an option is one of several names."""
     if value not in choices:
-        raise ValueError(f"{name}={value!r}: expected {' or '.join(map(repr, choices))}")
+        *others, last = map(repr, choices)
+        raise ValueError(f"{name}={value!r}: expected {', '.join(others)} or {last}")
 
 
 def reweigh_by_mass(loss: Tensor, log_mass: Tensor, worst: float) -> Tensor:

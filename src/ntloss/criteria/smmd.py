@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ntloss.autograd import refuse_double_backward
 from ntloss.criteria.criterion import CriterionInput, Tabulated, check_choice, check_positive
-from ntloss.criteria.transport import check_squash, distances
+from ntloss.criteria.transport import check_squash, squashed
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ class SMMD(Tabulated):
 
     def _tables(self, values: Tensor) -> dict[str, Tensor]:
         check_squash(self.squash_factor, values)
-        distance = distances(values, values, self.squash_factor)
+        distance = (values - values.unsqueeze(-1)).abs()
+        if self.squash_factor is not None:
+            distance = squashed(distance, values, self.squash_factor)
         if self.kernel == "gaussian":
             exponents = [distance.square() / (2 * sigma**2) for sigma in self._bandwidths]
         else:

@@ -55,7 +55,10 @@ class Wasserstein:
         return self._loss
 
     def _loss(self, x: CriterionInput) -> Tensor:
-        return (x.probs * distances(x.values, x.target_values, self.squash_factor)).sum(-1)
+        cost = (x.values - x.values[x.target].unsqueeze(-1)).abs()
+        if self.squash_factor is not None:
+            cost = squashed(cost, x.values, self.squash_factor)
+        return (x.probs * cost).sum(-1)
 
     def worst(self, values: Tensor) -> float:
         """Return the largest cost between two values of the vocabulary."""
@@ -63,13 +66,10 @@ class Wasserstein:
         return float(values[-1] - values[0] if self.squash_factor is None else self.squash_factor)
 
 
-def distances(values: Tensor, origins: Tensor, squash_factor: float | None) -> Tensor:
-    """Distances of ascending `values` from some of them, squashed if asked for: `[..., values]`."""
-    distance = (values - origins.unsqueeze(-1)).abs()
-    if squash_factor is None:
-        return distance
+def squashed(distance: Tensor, values: Tensor, factor: float) -> Tensor:
+    """Map non-zero distances between ascending `values` to the range from 1 to `factor`."""
     smallest, largest = values.diff().min(), values[-1] - values[0]
-    stretched = 1 + (distance - smallest) * ((squash_factor - 1) / (largest - smallest))
+    stretched = 1 + (distance - smallest) * ((factor - 1) / (largest - smallest))
     return torch.where(distance == 0, 0.0, stretched)
 
 

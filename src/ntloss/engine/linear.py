@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from ntloss.autograd import refuse_double_backward
 from ntloss.engine.objective import LossTerms, Objective
@@ -22,10 +22,8 @@ from ntloss.engine.readout import (
     KERNEL_DEVICES,
     Query,
     Readout,
-    compute_dtype,
     summarize_block,
     values_are_hidden,
-    without_autocast,
     write_gradient,
 )
 from ntloss.engine.shards import Shard, local_columns, unwrap_replicated
@@ -65,18 +63,6 @@ class Head(NamedTuple):
             check_overflow(readout.row_max, query.labels >= 0)
         return readout
 
-    def cast_for_autocast(self, hidden: Tensor) -> tuple[Tensor, Head]:
-        """Cast hidden states and head as autocast would for a linear layer.
-
-        Return them unchanged without autocast.
-        """
-        device = hidden.device.type
-        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-            return hidden, self
-        dtype = torch.get_autocast_dtype(device)
-        bias = None if self.bias is None else self.bias.to(dtype)
-        return hidden.to(dtype), self._replace(weight=self.weight.to(dtype), bias=bias)
-
 
 def local_head(
     hidden_states: Tensor,
@@ -85,15 +71,23 @@ def local_head(
     vocab_size: int,
     group: dist.ProcessGroup | None,
 ) -> tuple[Tensor, Head]:
-    """Check hidden states and head, and return this rank's part of them.
+    """Check hidden states and head, and return this rank's part of them, cast as autocast would.
 
     Raise the errors of `unwrap_replicated`, `local_columns` and `check_head`.
     """
-    hidden_states = unwrap_replicated(hidden_states)
-    lm_head_weight, shard = local_columns(lm_head_weight, 0, vocab_size, group)
-    if bias is not None and type(bias) is not Tensor:  # a plain one is checked below
+    shard, plain = None, (Tensor, nn.Parameter)
+    if type(hidden_states) not in plain:
+        hidden_states = unwrap_replicated(hidden_states)
+    if group is not None or type(lm_head_weight) not in plain:
+        lm_head_weight, shard = local_columns(lm_head_weight, 0, vocab_size, group)
+    if bias is not None and type(bias) not in plain:
         bias = local_columns(bias, 0, vocab_size, None)[0]
     check_head(hidden_states, lm_head_weight, bias, vocab_size if shard is None else shard.size)
+    device = hidden_states.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        hidden_states, lm_head_weight = hidden_states.to(dtype), lm_head_weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
     return hidden_states, Head(lm_head_weight, bias, shard)
 
 
@@ -173,21 +167,16 @@ def sum_of_blocks(
     weight: float | Tensor,
 ) -> LossTerms:
     """Sum a combined loss over the positions of `hidden`, `[positions, hidden]`, `rows` of them at a time."""
-    hidden, head = head.cast_for_autocast(hidden)
-    with without_autocast(hidden.device):
-        grad_enabled = torch.is_grad_enabled()  # always False inside a Function's forward
-        terms = _SumOfBlocks.apply(  # type: ignore[no-untyped-call]
-            hidden, head.weight, head.bias, head, query, rows, targets, objective, weight, grad_enabled
-        )
+    grad_enabled = torch.is_grad_enabled()  # always False inside a Function's forward
+    terms = _SumOfBlocks.apply(  # type: ignore[no-untyped-call]
+        hidden, head.weight, head.bias, head, query, rows, targets, objective, weight, grad_enabled
+    )
     return LossTerms(*terms)
 
 
 def summarize_hidden(hidden: Tensor, head: Head, query: Query, rows: int) -> Readout:
     """Summarize the logits of hidden states `[positions, hidden]`, differentiably, `rows` at a time."""
-    hidden, head = head.cast_for_autocast(hidden)
-    with without_autocast(hidden.device):
-        readout = _SummarizeHidden.apply(hidden, head.weight, head.bias, head, query, rows)  # type: ignore[no-untyped-call]
-    return Readout(*readout)
+    return Readout(*_SummarizeHidden.apply(hidden, head.weight, head.bias, head, query, rows))  # type: ignore[no-untyped-call]
 
 
 class _SumOfBlocks(torch.autograd.Function):
@@ -212,14 +201,16 @@ class _SumOfBlocks(torch.autograd.Function):
         # Once the softmax is known, logits are needed only for the slope of a soft cap.
         overwrite = (
             gradients.wanted
-            and hidden.dtype == compute_dtype(hidden.dtype)
+            and hidden.dtype == torch.promote_types(hidden.dtype, torch.float32)
             and query.transform.softcap is None
             and head.shard is None
             and hidden.device.type not in KERNEL_DEVICES
         )
-        sums = LossTerms(*(hidden.new_zeros((), dtype=compute_dtype(hidden.dtype)) for _ in range(3)))
+        sums = LossTerms(
+            *(hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32)) for _ in range(3))
+        )
         for block, logits in _blocks(hidden, head, rows):
-            here, there = targets.select(block), query.select(block)
+            here, there = targets.select(block), query._replace(labels=query.labels[block])
             readout = head.summarize(logits, there, logits if overwrite else None)
             for leaf in (leaves := readout[1:]):  # row_max has no gradient
                 leaf.requires_grad_(gradients.wanted)
@@ -265,7 +256,7 @@ class _SummarizeHidden(torch.autograd.Function):
         rows: int,
     ) -> tuple[Tensor, ...]:
         blocks = _blocks(hidden, head, rows)
-        parts = [head.summarize(logits, query.select(block)) for block, logits in blocks]
+        parts = [head.summarize(z, query._replace(labels=query.labels[block])) for block, z in blocks]
         readout = Readout(*map(torch.cat, zip(*parts, strict=True)))
         ctx.save_for_backward(hidden, weight_of_head, bias, query.labels, query.token_ids, *readout)
         ctx.mark_non_differentiable(readout.row_max)
@@ -277,13 +268,13 @@ class _SummarizeHidden(torch.autograd.Function):
         refuse_double_backward()
         hidden, weight_of_head, bias, labels, token_ids, *readout = ctx.saved_tensors
         head = Head(weight_of_head, bias, ctx.shard)
-        query = Query(labels, token_ids, ctx.transform)
         gradients = _Gradients(hidden, head, ctx.needs_input_grad, scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
             # The mean logit is empty if it was not read; so are its blocks.
             of_block = Readout(*(column[block] for column in readout))
             here = [grad[block] for grad in grads]
-            write_gradient(logits, logits, query.select(block), of_block, here, shard=ctx.shard)
+            there = Query(labels[block], token_ids, ctx.transform)
+            write_gradient(logits, logits, there, of_block, here, shard=ctx.shard)
             gradients.add(block, logits)
         grads_of_inputs = (None if grad is None else grad.to(hidden.dtype) for grad in gradients.finish())
         return *grads_of_inputs, *[None] * 3
@@ -318,7 +309,7 @@ class _Gradients:
         self.inputs = hidden
         self.wanted = any(needed[:3])
         # float32 or float64 for the head's gradients, which are sums over blocks, and for scaled blocks.
-        dtype = compute_dtype(hidden.dtype)
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
         self.hidden = torch.empty_like(hidden, dtype=dtype if scaled else None) if needed[0] else None
         self.weight = torch.zeros_like(head.weight, dtype=dtype) if needed[1] else None
         bias = head.bias if needed[2] else None

@@ -18,7 +18,7 @@ from ntloss.criteria import (
     reweigh_by_mass,
     worst_of,
 )
-from ntloss.engine.readout import Readout, compute_dtype, without_autocast
+from ntloss.engine.readout import Readout, without_autocast
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import Targets
 from ntloss.numbers.spans import NumberSpans
@@ -167,7 +167,7 @@ def criterion_input(
     `number_logits` are `[positions, number tokens]`, in the order of `tables.token_ids`; `log_normalizer` is
     `row_max` and `log_sum_exp` of the `Readout`, without which there is no `log_mass`.
     """
-    dtype = compute_dtype(number_logits.dtype)
+    dtype = torch.promote_types(number_logits.dtype, torch.float32)
     number_logits = number_logits.to(dtype).clamp(min=_MINUS_INFINITY)
     # Differences of large logits are more precise than their logsumexp.
     highest = number_logits.detach().amax(-1)

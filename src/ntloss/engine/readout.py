@@ -120,10 +120,6 @@ class Query(NamedTuple):
     transform: Transform = IDENTITY
     mean: bool = False
 
-    def select(self, rows: Tensor | slice) -> Query:
-        """Select some positions."""
-        return self._replace(labels=self.labels[rows])
-
 
 class Columns(Protocol):
     """The columns of sharded logits that this rank holds: `shards.Shard`."""
@@ -146,11 +142,6 @@ def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
 def values_are_hidden() -> bool:
     """Whether tensors have no values that Python could read: under `torch.compile` and `torch.func`."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Dtype of softmax and sums for inputs of `dtype`: float64 for float64, else float32."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def summarize_logits(
@@ -180,7 +171,9 @@ def summarize_logits(
 
 def summarize_plainly(logits: Tensor, query: Query, softmax: Tensor | None = None) -> Readout:
     """Summarize logits by PyTorch's operators; see `summarize_block`."""
-    logits = query.transform.apply(logits.to(compute_dtype(logits.dtype)))
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if query.transform != IDENTITY:
+        logits = query.transform.apply(logits)
     labels = query.labels.clamp(min=0)
     label_logit = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     number_logits = logits.index_select(-1, query.token_ids)
@@ -211,7 +204,7 @@ class _SummarizeLogits(torch.autograd.Function):
         if shard is not None:
             readout, softmax = shard.summarize(logits, Query(labels, token_ids, transform, mean)), None
         else:
-            wide = logits.dtype == compute_dtype(logits.dtype)
+            wide = logits.dtype == torch.promote_types(logits.dtype, torch.float32)
             keep_softmax = keep and not inplace and wide and logits.device.type not in KERNEL_DEVICES
             *columns, softmax = _summarize_logits(logits, labels, token_ids, *transform, mean, keep_softmax)
             readout = Readout(*columns)
@@ -266,7 +259,7 @@ def summarize_block(
         if positions is not None:
             block = positions[block]
         here = None if softmax is None else softmax[block]
-        parts.append(summarize_plainly(logits[block], query.select(block), here))
+        parts.append(summarize_plainly(logits[block], query._replace(labels=query.labels[block]), here))
     return Readout(*map(torch.cat, zip(*parts, strict=True)))
 
 
@@ -278,26 +271,23 @@ def _log_normalizer(
         # A row that is -inf everywhere has no finite maximum.
         highest = logits.detach().amax(-1).clamp(min=torch.finfo(logits.dtype).min)
         return highest, (logits - highest.unsqueeze(-1)).exp_().sum(-1).log()
-    in_place = softmax.data_ptr() == logits.data_ptr()
-    if in_place or logits.device.type != "cpu":
+    from_highest = softmax.data_ptr() == logits.data_ptr() or logits.device.type != "cpu"
+    highest = logits.amax(-1) if from_highest else label_logit
+    torch.softmax(logits, -1, out=softmax)  # works row by row, so in place too
+    if not from_highest:
+        # lse = z_j - log p_j for any j. The label's column is at hand. If its probability is too small, the
+        # largest one is used, which takes two more passes. The check does not synchronize on the CPU.
+        label_prob = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        safe = label_prob > SAFE_PROBABILITY
+        log_sum_exp = -label_prob.log()
+        if bool(safe.all()):
+            return label_logit, log_sum_exp
         highest = logits.amax(-1)
-        torch.softmax(logits, -1, out=softmax)  # works row by row, so in place too
-        return _of_highest(highest, softmax)
-    torch.softmax(logits, -1, out=softmax)
-    # lse = z_j - log p_j for any j. The label's column is at hand. If its probability is too small, the
-    # largest one is used, which takes two more passes. The check does not synchronize on the CPU.
-    label_prob = softmax.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    safe = label_prob > SAFE_PROBABILITY
-    log_sum_exp = -label_prob.log()
-    if bool(safe.all()):
-        return label_logit, log_sum_exp
-    highest, log_sum_of_highest = _of_highest(logits.amax(-1), softmax)
-    return torch.where(safe, label_logit, highest), torch.where(safe, log_sum_exp, log_sum_of_highest)
-
-
-def _of_highest(highest: Tensor, softmax: Tensor) -> tuple[Tensor, Tensor]:
     # The softmax of a row of -inf is NaN; its log-normalizer is -inf.
-    return highest, torch.where(highest.isneginf(), 0, -softmax.amax(-1).log_())
+    of_highest = torch.where(highest.isneginf(), 0, -softmax.amax(-1).log_())
+    if from_highest:
+        return highest, of_highest
+    return torch.where(safe, label_logit, highest), torch.where(safe, log_sum_exp, of_highest)
 
 
 # Custom operators, so that torch.compile calls them unchanged: on the CPU they are faster than the code that
@@ -390,7 +380,13 @@ def _write_gradient(
             work = (part - row_max[block, None]).exp_()
             factor = factor * torch.exp(-log_sum_exp[block])
         work.mul_(factor.unsqueeze(-1))
-        _zero_broken_rows(work, grad_log_sum_exp[block], row_max[block] + log_sum_exp[block])
+        if work.device.type == "cpu":
+            # Ignored rows of NaN or infinite logits are zero, but 0 times NaN is NaN. On accelerators the
+            # check would synchronize, so they stay NaN, as with F.cross_entropy; the kernels skip them.
+            normalizer = row_max[block] + log_sum_exp[block]
+            broken = (grad_log_sum_exp[block] == 0) & ~normalizer.isfinite()
+            if bool(broken.any()):
+                work.masked_fill_(broken.unsqueeze(-1), 0)
         if len(grad_mean_logit):
             work.add_(grad_mean_logit[block, None] / logits.shape[-1])
         work.scatter_add_(-1, labels[block, None], grad_label_logit[block, None])
@@ -399,13 +395,3 @@ def _write_gradient(
             work.mul_(transform.derivative(work if part is None else part))
         if not is_softmax:
             grad[block] = work
-
-
-def _zero_broken_rows(work: Tensor, grad_log_sum_exp: Tensor, log_normalizer: Tensor) -> None:
-    """Zero the rows of ignored positions whose logits are NaN or infinite, because 0 times NaN is NaN."""
-    # On accelerators the check would synchronize, so such rows stay NaN there, as with F.cross_entropy. The
-    # kernels do not read them.
-    if work.device.type == "cpu":
-        broken = (grad_log_sum_exp == 0) & ~log_normalizer.isfinite()
-        if bool(broken.any()):
-            work.masked_fill_(broken.unsqueeze(-1), 0)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.criteria.criterion import Needs, check_choice
-from ntloss.engine.readout import compute_dtype, values_are_hidden
+from ntloss.engine.readout import values_are_hidden
 from ntloss.engine.tables import NumberTables
 from ntloss.numbers.spans import NumberSpans, find_numbers
 
@@ -120,7 +120,7 @@ def prepare_targets(
     target, is_number = value.clamp(min=0), counted & (value >= 0)
     has_term = spans.starts if needs.per_number and spans is not None else is_number
 
-    dtype = compute_dtype(inputs.dtype)
+    dtype = torch.promote_types(inputs.dtype, torch.float32)
     item_weights = counted.to(dtype)
     if weights.loss_weights is not None:
         item_weights = torch.where(counted, weights.loss_weights.reshape(-1).to(dtype), 0)
@@ -221,7 +221,7 @@ def check_labels(
         raise ValueError(
             f"labels are on {labels.device}, the logits on {inputs.device}: move one to the other"
         )
-    if not _reads_values(labels, validate):
+    if values_are_hidden() or not (labels.device.type == "cpu" if validate is None else validate):
         return
     outside = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
     if outside.any():

@@ -85,7 +85,7 @@ def call(which: str, options: dict[str, Any] | None = None, **changes: Any) -> A
         ({"softcap": INF}, ValueError, "softcap=inf: expected a number above 0, or None"),
         ({"logit_scale": 0.0}, ValueError, "logit_scale=0.0: expected a number above 0"),
         ({"logit_scale": NAN}, ValueError, "logit_scale=nan: expected a number above 0"),
-        ({"reduction": "average"}, ValueError, "reduction='average': expected 'mean' or 'sum' or 'none'"),
+        ({"reduction": "average"}, ValueError, "reduction='average': expected 'mean', 'sum' or 'none'"),
         # A negative weight would reward wrong numbers.
         ({"weight": -0.3}, ValueError, "weight=-0.3: expected"),
         ({"weight": NAN}, ValueError, "weight=nan: expected"),
@@ -327,7 +327,7 @@ def test_an_invalid_head_is_an_error(which: str, name: str, given: Any, error: A
         ({"softcap": 0.0}, "softcap=0.0: expected a number above 0, or None"),
         ({"softcap": -1.0}, "softcap=-1.0: expected a number above 0, or None"),
         ({"logit_scale": 0.0}, "logit_scale=0.0: expected a number above 0"),
-        ({"reduction": "average"}, "reduction='average': expected one of 'mean', 'sum', 'none'"),
+        ({"reduction": "average"}, "reduction='average': expected 'mean', 'sum' or 'none'"),
         ({"ignore_index": 9, "labels": torch.tensor([9, -100, 3])}, "label -100 lies outside"),
     ],
     ids=str,
