@@ -11,13 +11,7 @@ from torch import Tensor, nn
 from ntloss.criteria import Criterion
 from ntloss.engine.linear import check_head, check_overflow
 from ntloss.engine.objective import Objective
-from ntloss.engine.readout import (
-    Query,
-    Readout,
-    Transform,
-    summarize_block,
-    summarize_logits,
-)
+from ntloss.engine.readout import Query, Readout, Transform, summarize_block, summarize_logits
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import TargetOptions, Targets, Weights, check_logits, prepare_targets
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary

@@ -14,15 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from combined_cases import (
-    CRITERIA,
-    NUMBERS,
-    VALUES,
-    assert_gradients,
-    assert_matches,
-    leaves_of,
-    make_case,
-)
+from combined_cases import CRITERIA, NUMBERS, VALUES, assert_gradients, assert_matches, leaves_of, make_case
 from oracle import Combined, combined, through_head
 from pages import snippets
 from tolerances import HALF_PRECISION, TF32, TWO_PATHS, Tolerance, approx, assert_close

@@ -14,11 +14,7 @@ import tiny_tokenizers
 import torch
 from tolerances import approx, assert_close
 
-from ntloss import (
-    NTLossDotProduct,
-    NumberLevelLoss,
-    NumberVocabulary,
-)
+from ntloss import NTLossDotProduct, NumberLevelLoss, NumberVocabulary
 
 TEXTS = [*"0123456789", ".", "a", "b", None]
 VOCABULARY = NumberVocabulary.from_mapping(

@@ -9,15 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ntloss.criteria import (
-    Criterion,
-    CriterionInput,
-    Wasserstein,
-    bind,
-    needs_of,
-    reweigh_by_mass,
-    worst_of,
-)
+from ntloss.criteria import Criterion, CriterionInput, Wasserstein, bind, needs_of, reweigh_by_mass, worst_of
 from ntloss.engine.readout import Readout, without_autocast
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import Targets

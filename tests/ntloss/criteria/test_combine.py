@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from combined_cases import (
-    NUMBERS,
-)
+from combined_cases import NUMBERS
 from tolerances import approx
 
-from ntloss import (
-    SMMD,
-    Dist2,
-    Wasserstein,
-)
-from ntloss.criteria import (
-    WeightedSum,
-)
+from ntloss import SMMD, Dist2, Wasserstein
+from ntloss.criteria import WeightedSum
 
 
 def test_a_weighted_sum_has_the_sum_of_the_worst_costs() -> None:

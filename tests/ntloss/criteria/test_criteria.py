@@ -44,14 +44,7 @@ from ntloss import (
     Wasserstein,
     ntil,
 )
-from ntloss.criteria import (
-    Magnitude,
-    PerNumber,
-    PlaceWeighted,
-    RelativeError,
-    WeightedSum,
-    needs_of,
-)
+from ntloss.criteria import Magnitude, PerNumber, PlaceWeighted, RelativeError, WeightedSum, needs_of
 
 # The only criterion that depends on the level of the logits.
 SEES_THE_LEVEL = ("entropy", "entropy places")

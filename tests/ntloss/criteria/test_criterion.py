@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from combined_cases import (
-    NUMBERS,
-    numbers_case,
-)
+from combined_cases import NUMBERS, numbers_case
 from criterion_cases import SPACED, make_input
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,10 +22,7 @@ from ntloss import (
     NTLLinearCrossEntropyLoss,
     SmoothedWasserstein,
 )
-from ntloss.criteria import (
-    bind,
-    reweigh_by_mass,
-)
+from ntloss.criteria import bind, reweigh_by_mass
 
 
 class TestReweigh:

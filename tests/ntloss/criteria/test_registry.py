@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from combined_cases import (
-    NUMBERS,
-    numbers_case,
-)
+from combined_cases import NUMBERS, numbers_case
 from tolerances import approx, assert_close
 from torch import Tensor
 
@@ -24,13 +21,7 @@ from ntloss import (
     get_criterion,
     register_criterion,
 )
-from ntloss.criteria import (
-    Magnitude,
-    PerNumber,
-    PlaceWeighted,
-    RelativeError,
-    WeightedSum,
-)
+from ntloss.criteria import Magnitude, PerNumber, PlaceWeighted, RelativeError, WeightedSum
 
 
 def test_default_options_are_the_published_ones() -> None:

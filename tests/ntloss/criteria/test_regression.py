@@ -12,15 +12,7 @@ import torch.nn.functional as F
 from criterion_cases import DIGITS, SPACED, make_input
 from tolerances import TWO_PATHS, assert_close
 
-from ntloss import (
-    SMMD,
-    ExpectedValue,
-    NTLCrossEntropyLoss,
-    NumberLevel,
-    NumberTokenLoss,
-    Wasserstein,
-    ntil,
-)
+from ntloss import SMMD, ExpectedValue, NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, Wasserstein, ntil
 
 
 def test_expected_value_over_the_vocabulary_in_place_of_cross_entropy_is_the_loss_of_raft() -> None:

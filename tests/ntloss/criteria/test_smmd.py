@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from ntloss import (
-    SMMD,
-    NumberTokenLoss,
-    NumberVocabulary,
-)
+from ntloss import SMMD, NumberTokenLoss, NumberVocabulary
 
 
 def test_smmd_without_squashing_accepts_equally_spaced_values() -> None:

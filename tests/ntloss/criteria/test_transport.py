@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tolerances import approx
 
-from ntloss import (
-    CRPS,
-)
+from ntloss import CRPS
 
 
 @given(

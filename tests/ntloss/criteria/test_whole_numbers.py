@@ -6,14 +6,8 @@ import torch
 from criterion_cases import DIGITS
 from tolerances import TWO_PATHS
 
-from ntloss import (
-    NumberTokenLoss,
-    ntil,
-)
-from ntloss.criteria import (
-    Magnitude,
-    RelativeError,
-)
+from ntloss import NumberTokenLoss, ntil
+from ntloss.criteria import Magnitude, RelativeError
 
 
 def test_relative_error_and_magnitude_are_zero_if_the_most_likely_digits_are_right() -> None:

@@ -6,10 +6,7 @@ import torch
 from criterion_cases import DIGITS
 from tolerances import TWO_PATHS, approx
 
-from ntloss import (
-    DigitEntropy,
-    NumberTokenLoss,
-)
+from ntloss import DigitEntropy, NumberTokenLoss
 
 
 def test_digit_entropy_tends_to_zero_at_the_label_and_for_low_logits() -> None:
