@@ -1,6 +1,7 @@
 """Cache the output of a model's frozen layers on disk, one row of states for each encoded example.
 
 Each row is computed once, whichever runs train on it: a run adds a file with the rows that no other run has.
+A regression head reads prompts alone, whose states are the first ones of prompt and answer.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def add_states(rows: Dataset, approach: Any, cache_dir: Path, largest: float) ->
             "training_args.state_cache_gb=0 to compute the frozen layers at each step."
         )
     folder = cache_dir / f"states_{cache_key([FORMAT, _digest(frozen)])}"
-    keys = [hashlib.blake2b(np.int64(ids).tobytes(), digest_size=12).hexdigest() for ids in rows["input_ids"]]
+    keys = [_key(ids) for ids in rows["input_ids"]]
     with writing(folder), FileLock(folder / "lock"):
         known = _find(folder)
         if missing := {key: i for i, key in enumerate(keys) if key not in known}:
@@ -77,6 +78,10 @@ def add_states(rows: Dataset, approach: Any, cache_dir: Path, largest: float) ->
             _write(folder / cache_key([*missing]), [*missing], chosen, approach)
             known = _find(folder)
     return RowsWithStates(rows, [known[key] for key in keys])
+
+
+def _key(ids: Sequence[int]) -> str:
+    return hashlib.blake2b(np.int64(ids).tobytes(), digest_size=12).hexdigest()
 
 
 def _gigabytes(rows: Dataset, frozen: FrozenLayers) -> float:
@@ -120,7 +125,11 @@ def _write(path: Path, keys: Sequence[str], rows: Dataset, approach: Any) -> Non
                 held[ends[i] - lengths[i] : ends[i]] = row[len(row) - lengths[i] :]
         held.flush()
         os.replace(partial, path.with_suffix(".npy"))
-        starts = zip(keys, (ends - lengths).tolist(), strict=True)
-        write_json(path.with_suffix(".json"), dict(starts))
+        starts: dict[str, int] = {}
+        for key, row, start in zip(keys, rows, (ends - lengths).tolist(), strict=True):
+            if isinstance(answer := row.get("labels"), list):
+                starts[_key(row["input_ids"][: -len(answer)])] = start
+            starts[key] = start
+        write_json(path.with_suffix(".json"), starts)
     finally:
         partial.unlink(missing_ok=True)

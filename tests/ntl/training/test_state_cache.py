@@ -60,6 +60,19 @@ def test_other_draws_of_the_same_rows_compute_only_those_that_no_run_had(tmp_pat
     assert len(add_states(rows().select([1, 0]), approach, tmp_path, 1.0)) == 2
 
 
+def test_a_heads_prompts_use_the_states_of_prompts_with_answers(tmp_path: Path) -> None:
+    approach = make_approach()
+    pairs = Dataset.from_dict({"input_ids": [[1, 2, 3, 9], [5, 6, 7]], "labels": [[9], [6, 7]]})
+    add_states(pairs, approach, tmp_path, 1.0)
+    prompts = Dataset.from_dict({"input_ids": [[5], [1, 2, 3]], "labels": [67.0, 9.0]})
+    collate, approach.collate = approach.collate, interrupt
+    found = add_states(prompts, approach, tmp_path, 1.0)
+    for i in range(2):
+        assert_close(found[i]["states"], approach.frozen.states(collate([prompts[i]]))[0])
+    with pytest.raises(KeyboardInterrupt):  # other rows are computed
+        add_states(Dataset.from_dict({"input_ids": [[5, 6]], "labels": [7.0]}), approach, tmp_path, 1.0)
+
+
 def test_other_weights_have_another_cache(tmp_path: Path) -> None:
     first, other = (add_states(rows(), make_approach(seed), tmp_path, 1.0)[0]["states"] for seed in (0, 1))
     assert (first - other).abs().max() > 0.1
