@@ -40,6 +40,7 @@ HELP = """\
 usage: ntl predict RUN [key=value ...]
 
 Answer new rows with a trained model, and write them as CSV with the columns
+  written             what the model writes, unless all answers have one width
   greedy              the number that the model writes
   median              the number with the smallest expected error
   lower, upper        the interval that holds 90 % of the model's distribution
@@ -63,7 +64,7 @@ examples:
 KEYS = ("data", "text", "output", "level", "calibrate", "prompt")
 ADVICE = "With output=FILE, the same command continues."
 QUESTION = "question"  # the column of a plain text, unless a prompt names another one
-PREDICTED = ("text", "greedy", "median", "lower", "upper", "number_probability")
+PREDICTED = ("written", "greedy", "median", "lower", "upper", "number_probability")
 
 
 class Predictor:
@@ -103,7 +104,7 @@ class Predictor:
             progress: Whether to show a bar.
 
         Returns:
-            One row for each, with the same index: `text` (what the model writes, unless answers are padded),
+            One row for each, with the same index: `written` (the model's text, unless answers are padded),
             `greedy` (its number, NaN without one), `median`, `lower`, `upper` and `number_probability`. Where
             an answer is several numbers, a column for each of them in place of these.
 
@@ -141,17 +142,20 @@ class Predictor:
         """Yield the predictions of a table of texts, `generation.batch_size` rows at a time."""
         if not len(table):
             raise UserError("there are no rows to answer; expected at least one.")
+        questions = self.questions(table)
+        for start in range(0, len(questions), self.generation.batch_size):
+            yield self._answer(questions[start : start + self.generation.batch_size], level, margin)
+
+    def questions(self, table: pd.DataFrame) -> list[str]:
+        """Write the rows of a table of texts as questions."""
         if list(table.columns) == [QUESTION] or not self.is_table:
             if QUESTION not in table.columns:
                 raise UserError(
                     f"the table has no column {QUESTION!r}; expected one, because {self.name} was trained on "
                     f"whole questions; given {', '.join(table.columns)}. Rename the column."
                 )
-            questions = table[QUESTION].fillna("").tolist()
-        else:
-            questions = write_questions(table, self.data, self._columns)
-        for start in range(0, len(questions), self.generation.batch_size):
-            yield self._answer(questions[start : start + self.generation.batch_size], level, margin)
+            return table[QUESTION].fillna("").tolist()
+        return write_questions(table, self.data, self._columns)
 
     def level(self, asked: float | None) -> float:
         """Return the share of an interval, 0 for none; a UserError if there is no distribution to read."""
@@ -188,7 +192,7 @@ class Predictor:
 
     def _answer(self, questions: Sequence[str], level: float, margin: float) -> pd.DataFrame:
         texts = self.approach.answer(self.approach.model, questions, self.generation)
-        found: dict[str, Any] = {} if self.approach.number_format is not None else {"text": texts}
+        found: dict[str, Any] = {} if self.approach.number_format is not None else {"written": texts}
         if self.targets:
             numbers = [list(map(float, number_texts(text))) for text in texts]
             none = [math.nan] * len(self.targets)
@@ -261,7 +265,7 @@ def _predict(arguments: Sequence[str]) -> int:
     rows = _rows(options)  # before the model is loaded, which takes seconds
     predictor = load(arguments[0], options.get("prompt"))
     table, asked = predictor.table(rows), _level(options.get("level"))
-    if taken := {*PREDICTED, *predictor.targets} & {*table.columns[1 if isinstance(rows, list) else 0 :]}:
+    if taken := {*PREDICTED, *predictor.targets} & {*table.columns}:
         raise UserError(
             f"the table has a column {min(taken)!r}, which predictions are written to; expected only the "
             "columns of the rows. Rename or remove it."
