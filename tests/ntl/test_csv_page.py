@@ -1,0 +1,42 @@
+"""docs/csv_to_intervals.md: its commands run in turn, with a tiny model in place of SmolLM2."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from approach_cases import make
+from pages import ROOT, snippets
+
+from ntl.cli import main
+
+PAGE = "docs/csv_to_intervals.md"
+SMALL = ["training_args.max_steps=2", "dataset_args.cache_dir=cache", "dataset_args.test_size=8"]
+
+
+def test_the_commands_of_csv_to_intervals_run_in_turn(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    approach = make("llama-tiny", family="decoder_only")
+    del approach.model.config.ntl
+    for part in (approach.model, approach.tokenizer):
+        part.save_pretrained(".models/smollm2")
+    blocks = re.findall(r"^```bash\n(.*?)^```$", (ROOT / PAGE).read_text(), re.DOTALL | re.MULTILINE)
+    load, train, predict = (shlex.split(block.replace("\\\n", " ")) for block in blocks)
+    subprocess.run([sys.executable, *load[1:]], check=True)
+    assert main([*train[1:], *SMALL]) == 0
+    rows = pd.read_csv("patients.csv").drop(columns="target").head(5)
+    rows.to_csv("new.csv", index=False)
+    assert main(predict[1:]) == 0
+    found = pd.read_csv("answers.csv")
+    assert found[[*rows]].equals(rows)
+    (snippet,) = snippets(PAGE)
+    names = {"rows": rows.to_dict("records")}
+    exec(snippet, names)
+    assert [*names["answers"]] == [*found][len(rows.columns) :]
+    assert np.isfinite(names["answers"]).all(axis=None)
+    assert Path("outputs/patients/model.safetensors").exists()
