@@ -201,10 +201,10 @@ def _answers(
     approach: Approach, model: nn.Module, questions: Sequence[str], generation: GenerationSettings
 ) -> list[Answer]:
     """Answer a batch of questions, and read the distributions of their numbers if a reading needs them."""
-    texts = approach.answer(model, questions, generation)
     if not generation.quantile_readings:
-        return [(text, None) for text in texts]
-    read = approach.quantiles(model, questions, (*SPACED_LEVELS, *interval_levels(generation.interval), 0.5))
+        return [(text, None) for text in approach.answer(model, questions, generation)]
+    levels = (*SPACED_LEVELS, *interval_levels(generation.interval), 0.5)
+    texts, read = approach.read(model, questions, generation, levels)
     # Sorted, because rounding may cross two quantiles.
     spaced = read.values[:, :SPACED].sort(-1).values
     mean = spaced.mean(-1)

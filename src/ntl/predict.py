@@ -191,7 +191,11 @@ class Predictor:
         return margin
 
     def _answer(self, questions: Sequence[str], level: float, margin: float) -> pd.DataFrame:
-        texts = self.approach.answer(self.approach.model, questions, self.generation)
+        asked, read = (self.approach.model, questions, self.generation), None
+        if level:
+            texts, read = self.approach.read(*asked, (*interval_levels(level), 0.5))
+        else:
+            texts = self.approach.answer(*asked)
         found: dict[str, Any] = {} if self.approach.number_format is not None else {"written": texts}
         if self.targets:
             numbers = [list(map(float, number_texts(text))) for text in texts]
@@ -199,8 +203,7 @@ class Predictor:
             columns = zip(*(row if len(row) == len(none) else none for row in numbers), strict=True)
             return pd.DataFrame(found | dict(zip(self.targets, columns, strict=True)))
         found["greedy"] = np.array([parse_number(text) for text in texts], dtype=float)
-        if level:
-            read = self.approach.quantiles(self.approach.model, questions, (*interval_levels(level), 0.5))
+        if read is not None:
             lower, median, upper = read.values.sort(-1).values.cpu().numpy().T
             found |= {"median": median, "lower": lower - margin, "upper": upper + margin}
             found["number_probability"] = read.starts.cpu().numpy().round(4)

@@ -28,6 +28,9 @@ DATA = TaskData(EXAMPLES, EXAMPLES, {"test": EXAMPLES})
 class UniformApproach(FakeApproach):
     """Answers 0 to every question; its distribution is uniform between the question's two numbers."""
 
+    def read(self, model, questions, generation, levels):
+        return self.answer(model, questions, generation), self.quantiles(model, questions, levels)
+
     def quantiles(self, model, questions, levels):
         ends = torch.tensor([[float(end) for end in question.split()] for question in questions])
         low, high = ends.double()[:, :1], ends.double()[:, 1:]

@@ -97,6 +97,15 @@ class Approach(Protocol):
     ) -> NumberQuantiles:
         """Read quantiles of the number that answers each question, if the approach writes it in digits."""
 
+    def read(
+        self,
+        model: nn.Module,
+        questions: Sequence[str],
+        generation: GenerationSettings,
+        levels: Sequence[float],
+    ) -> tuple[list[str], NumberQuantiles]:
+        """Answer as `answer` does, and read quantiles as `quantiles` does."""
+
 
 def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
     """Build the approach that the settings describe, with its tokenizer and its model, on the CPU."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
+from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from ntl.approaches import Batch, ModelSource, Row
-from ntl.approaches.batches import check_lengths, decoder_inputs
+from ntl.approaches.batches import check_lengths, decoder_inputs, generation_mode, is_sharded
 from ntl.approaches.frozen_layers import given_states, pad_states
 from ntl.approaches.language_model import LanguageModel
 from ntl.approaches.prompts import decoder_prompts
-from ntl.config.settings import LossSettings
+from ntl.config.settings import GenerationSettings, LossSettings
+from ntloss.decoding import NumberQuantiles
 
 
 class DecoderOnly(LanguageModel):
@@ -31,7 +34,8 @@ class DecoderOnly(LanguageModel):
         self.prompts = decoder_prompts(source)
         super().__init__(source, loss)
         self.model.generation_config.pad_token_id = self.tokenizer.pad_token_id
-        self._keeps_logits = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+        accepted = inspect.signature(self.model.forward).parameters
+        self._keeps_logits, self._keeps_cache = "logits_to_keep" in accepted, "past_key_values" in accepted
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` of the sequence and `labels` of its end; see `Approach.encode`."""
@@ -53,6 +57,33 @@ class DecoderOnly(LanguageModel):
         with given_states(self.frozen, batch):
             logits = model(**self.inputs(batch), **kept, use_cache=False).logits
         return logits[:, -needed:-1]
+
+    def read(
+        self,
+        model: nn.Module,
+        questions: Sequence[str],
+        generation: GenerationSettings,
+        levels: Sequence[float],
+    ) -> tuple[list[str], NumberQuantiles]:
+        """Answer and find quantiles, if possible with one run of the prompts; see `Approach.read`."""
+        past = self._run_prompts(model, questions) if generation.beams == 1 else None
+        answers = self.answer(model, questions, generation, copy.deepcopy(past))
+        return answers, self.quantiles(model, questions, levels, past)
+
+    def _run_prompts(self, model: nn.Module, questions: Sequence[str]) -> DynamicCache | None:
+        """Return the cache of all tokens but the last, if each layer attends to all of them."""
+        batch = self._pad(self.prompts(questions))
+        kinds = {*(getattr(self.model.config, "layer_types", None) or ["full_attention"])}
+        attends = self._keeps_cache and kinds == {"full_attention"}
+        if batch["input_ids"].shape[1] < 2 or is_sharded(self.model) or not attends:
+            return None
+        first = {key: value[:, :-1].to(self.model.device) for key, value in batch.items()}
+        kept = {"logits_to_keep": 1} if self._keeps_logits else {}
+        with generation_mode(self.model, model):
+            output = self.model(**self.inputs(first), **kept, use_cache=True)
+        past = output.past_key_values
+        known = type(past) is DynamicCache and all(type(layer) is DynamicLayer for layer in past.layers)
+        return past if known else None
 
     def inputs(self, batch: Batch) -> dict[str, Tensor]:
         """Return the model's arguments for a collated batch."""

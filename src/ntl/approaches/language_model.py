@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import register_fsdp_forward_method
 from transformers import (
     AutoModelForSeq2SeqLM,
+    DynamicCache,
     PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
@@ -175,7 +176,23 @@ class LanguageModel:
         """Encode questions as the tokens that precede an answer, or that the encoder reads."""
         return self.encoding.encode(questions)
 
-    def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
+    def read(
+        self,
+        model: nn.Module,
+        questions: Sequence[str],
+        generation: GenerationSettings,
+        levels: Sequence[float],
+    ) -> tuple[list[str], NumberQuantiles]:
+        """Answer the questions, and find quantiles; see `Approach.read`."""
+        return self.answer(model, questions, generation), self.quantiles(model, questions, levels)
+
+    def answer(
+        self,
+        model: nn.Module,
+        questions: Sequence[str],
+        generation: GenerationSettings,
+        past: DynamicCache | None = None,
+    ) -> list[str]:
         """Answer the questions with beam search; see `Approach.answer`."""
         if not questions:
             return []
@@ -189,6 +206,8 @@ class LanguageModel:
         options: dict[str, Any] = {"max_new_tokens": generation.max_new_tokens}
         if (mask := self.answer_format.processor(prompt)) is not None:  # such answers end by themselves
             options = {"max_new_tokens": mask.longest, "logits_processor": [mask]}
+        if past is not None:
+            options["past_key_values"] = past
         with generation_mode(self.model, model):
             tokens = self.model.generate(
                 **{key: value.to(self.model.device) for key, value in batch.items()},
@@ -200,10 +219,14 @@ class LanguageModel:
         return self.answer_format.read(self.encoding.decode(tokens[:, prompt:].tolist()))
 
     def quantiles(
-        self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
+        self,
+        model: nn.Module,
+        questions: Sequence[str],
+        levels: Sequence[float],
+        past: DynamicCache | None = None,
     ) -> NumberQuantiles:
         """Find the quantiles digit by digit; see `Approach.quantiles`."""
-        options = self.answer_format.quantile_options()
+        options = {**self.answer_format.quantile_options(), "past_key_values": past}
         batch = self._pad(self.prompts(questions))
         inputs = {key: value.to(self.model.device) for key, value in batch.items()}
         with generation_mode(self.model, model), warnings.catch_warnings():

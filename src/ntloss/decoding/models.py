@@ -138,13 +138,17 @@ class Branch:
         return Branch(self.model, mask, cache, logits[rows, -1 if lengths is None else lengths - 1])
 
 
-def run_prompts(model: Any, inputs: Mapping[str, Tensor], prefix_ids: Sequence[int] = ()) -> Branch:
-    """Run a batch of prompts; see `number_quantiles`.
+def run_prompts(
+    model: Any, inputs: Mapping[str, Tensor], prefix_ids: Sequence[int] = (), past: Any = None
+) -> Branch:
+    """Run a batch of prompts, behind the `past` tokens of each; see `number_quantiles`.
 
     Raises:
-        TypeError: inputs of another kind, a model without a cache, or one with learned prompts of PEFT.
-        ValueError: a model in training mode, padding on the right of a causal model's prompt, on the left of
-            a model that does not support it, logits that are NaN, or no start token for a decoder.
+        TypeError: inputs of another kind, a model without a cache, one with learned prompts of PEFT, or a
+            `past` of a model that has not only attention layers.
+        ValueError: a `past` of other prompts, a model in training mode, padding on the right of a causal
+            model's prompt, on the left of a model that does not support it, logits that are NaN, or no start
+            token for a decoder.
     """
     cached = CachedModel(model)
     tokens, mask = _check_inputs(model, inputs)
@@ -171,7 +175,9 @@ def run_prompts(model: Any, inputs: Mapping[str, Tensor], prefix_ids: Sequence[i
             paddings = [m.padding_idx for m in embeddings if isinstance(m, nn.Embedding)]
             cached.first_position = next((i + 1 for i in paddings if i is not None), 0)
         tokens, mask = torch.cat([tokens, prefix], dim=-1), F.pad(mask, (0, len(prefix_ids)), value=1)
-    logits, cache = cached(tokens, mask, None)
+    if past is not None:
+        past = _copy_past(past, tokens, cached.inner.config.is_encoder_decoder)
+    logits, cache = cached(tokens[:, 0 if past is None else past.get_seq_length() :], mask, past)
     root = Branch(cached, mask, cache, logits[:, -1])
     if cached.padded and "position_ids" not in cached.accepted:
         _check_padding(root, tokens)
@@ -307,6 +313,22 @@ def _check_inputs(model: Any, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Ten
         )
     mask = inputs.get("attention_mask")
     return input_ids, torch.ones_like(input_ids) if mask is None else mask
+
+
+def _copy_past(past: Any, tokens: Tensor, is_encoder_decoder: bool) -> Any:
+    """Check a cache of the first tokens of prompts; return a copy, to which the others can be appended."""
+    if is_encoder_decoder or not _is_attention(past):
+        raise TypeError(
+            f"past_key_values: expected the cache of a causal model with attention layers, given a "
+            f"{type(past).__name__}: omit it"
+        )
+    shape = [len(past.layers[0].keys), past.get_seq_length()]
+    if shape[0] != len(tokens) or not 0 < shape[1] < tokens.shape[-1]:
+        raise ValueError(
+            f"past_key_values holds {shape[1]} tokens of {shape[0]} prompts: expected {len(tokens)} prompts, "
+            f"and 1 to {tokens.shape[-1] - 1} of their tokens"
+        )
+    return _select(past, torch.arange(len(tokens)), len(tokens))
 
 
 def _check_padding(root: Branch, tokens: Tensor) -> None:

@@ -77,6 +77,7 @@ def number_quantiles(
     prefix_ids: Sequence[int] = (),
     rows_per_pass: int = 1024,
     generator: torch.Generator | None = None,
+    past_key_values: Any = None,
 ) -> NumberQuantiles:
     r"""Read quantiles of the number that a model is about to write.
 
@@ -106,15 +107,17 @@ def number_quantiles(
         prefix_ids: tokens that every answer starts with, such as that of a space.
         rows_per_pass: most walks of one pass, which bounds the memory. Default: 1024.
         generator: of the walks' points, on the CPU; the same seed gives the same result. Default: PyTorch's.
+        past_key_values: a causal model's cache of the first tokens of `inputs`, as `generate` takes it; it is
+            not changed. Default: none, and the prompts are run from their start.
 
     Returns:
         The quantiles.
 
     Raises:
-        TypeError: inputs of another kind, or a model that returns no cache.
+        TypeError: inputs of another kind, a model that returns no cache, or a cache that is not of attention.
         ValueError: an option is out of range, quantiles outside (0, 1), too few walks, prompts padded on the
-            right, a width that the vocabulary cannot write, logits of another width than the vocabulary, or a
-            model in training mode.
+            right, a width that the vocabulary cannot write, logits of another width than the vocabulary, a
+            cache of other prompts, or a model in training mode.
 
     Warns:
         UnlikelyNumber: such a number starts with a probability below 0.1; or one of 0.05 and more is cut off
@@ -136,7 +139,7 @@ def number_quantiles(
     """
     numbers = _ANY_LENGTH if format is None else format
     walks = _check_options(quantiles, numbers, walks, rows_per_pass)
-    root = run_prompts(model, inputs, prefix_ids)
+    root = run_prompts(model, inputs, prefix_ids, past_key_values)
     device = root.logits.device
     if root.logits.shape[-1] != vocabulary.vocab_size:
         raise ValueError(

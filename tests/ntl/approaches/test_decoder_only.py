@@ -17,7 +17,7 @@ from approach_cases import (
     rows_of,
     saved,
 )
-from tolerances import TWO_PATHS, assert_close, assert_identical
+from tolerances import DISTRIBUTION, TWO_PATHS, assert_close, assert_identical
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ntl.approaches import IGNORE, build_approach
@@ -67,6 +67,38 @@ def test_padding_does_not_change_answers(shape):
     questions = ["1", "123 + 456 - 7", "12"]
     together = approach.answer(approach.model, questions, short)
     assert together == [approach.answer(approach.model, [q], short)[0] for q in questions]
+
+
+@pytest.mark.parametrize("number_format", ["plain", "padded"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_one_run_of_the_prompts_reads_what_two_runs_do(shape, number_format):
+    approach = causal(shape, number_format=number_format)
+    approach.fit(ANSWERS)
+    overfit(approach, steps=10)
+    questions, levels = ["1", "123 + 456 - 7", "", "12"], (0.05, 0.5, 0.95)
+    for beams in (1, 2):
+        generation = GenerationSettings(beams=beams, max_new_tokens=4)
+        answers, read = approach.read(approach.model, questions, generation, levels)
+        assert answers == approach.answer(approach.model, questions, generation)
+        apart = approach.quantiles(approach.model, questions, levels)
+        assert_close(read.values, apart.values, DISTRIBUTION[torch.float32])
+        assert_close(read.starts, apart.starts, DISTRIBUTION[torch.float32])
+
+
+@pytest.mark.parametrize(("shape", "share"), [("llama-tiny", 0.8), ("gpt2", 0.8), ("mamba-tiny", 1.0)])
+def test_prompts_are_run_once_where_attention_is_all_that_a_cache_holds(shape, share):
+    approach, seen = causal(shape, number_format="padded"), []
+    approach.fit(ANSWERS)
+    approach.model.register_forward_pre_hook(
+        lambda model, args, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    asked = (approach.model, ["1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9 = "] * 2, GREEDY)
+    approach.read(*asked, (0.5,))
+    together = sum(seen)
+    seen.clear()
+    approach.answer(*asked)
+    approach.quantiles(*asked[:2], (0.5,))
+    assert together <= share * sum(seen)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -137,6 +137,46 @@ def test_a_compiled_models_padded_batch_gives_the_quantiles_of_single_prompts(ad
     check(make("GPT2LMHeadModel"), compiled)
 
 
+def past_of(model: Any, inputs: dict[str, torch.Tensor], held: int) -> Any:
+    """The model's cache of the first tokens of each prompt."""
+    ids, mask = (inputs[key][:, :held] for key in ("input_ids", "attention_mask"))
+    positions = (
+        {"position_ids": (mask.cumsum(-1) - 1).clamp(min=0)} if "Bloom" not in str(type(model)) else {}
+    )
+    with torch.no_grad():
+        return model(input_ids=ids, attention_mask=mask, use_cache=True, **positions).past_key_values
+
+
+@pytest.mark.parametrize("held", [1, 4, 6])
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel", "BloomForCausalLM"])
+def test_a_cache_of_the_first_tokens_changes_no_quantile_and_can_be_used_again(name: str, held: int) -> None:
+    model, inputs = make(name), batch_of(QUESTIONS)
+    past = past_of(model, inputs, held)
+    for form in (NumberFormat(2), NumberFormat(2), None):
+        options = {"quantiles": QUANTILES, "format": form}
+        plain, found = (
+            number_quantiles(
+                model, inputs, DIGITS, **options, **given, generator=torch.Generator().manual_seed(0)
+            )
+            for given in ({}, {"past_key_values": past})
+        )
+        assert_close(found.values, plain.values, DISTRIBUTION[torch.float32])
+        assert_close(found.starts, plain.starts, DISTRIBUTION[torch.float32])
+        assert past.get_seq_length() == held
+
+
+def test_a_cache_that_does_not_belong_to_the_prompts_is_an_error() -> None:
+    model, inputs = make("LlamaForCausalLM"), batch_of(QUESTIONS)
+    form = NumberFormat(2)
+    for past in (past_of(model, batch_of(QUESTIONS[:2]), 4), past_of(model, inputs, 7)):
+        with pytest.raises(ValueError, match=r"expected 3 prompts, and 1 to 6 of their tokens"):
+            number_quantiles(model, inputs, DIGITS, format=form, past_key_values=past)
+    t5 = make("T5ForConditionalGeneration")
+    for other, given in ((t5, past), (model, object())):
+        with pytest.raises(TypeError, match="past_key_values: expected the cache of a causal model"):
+            number_quantiles(other, inputs, DIGITS, format=form, past_key_values=given)
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", ENCODER_DECODER)
 def test_an_encoders_padding_may_be_on_either_side(name: str, side: str) -> None:
