@@ -1,7 +1,7 @@
 """`ntl predict`: answers of a trained model to new rows, with intervals; the same in Python.
 
 import ntl
-model = ntl.load("outputs/diabetes")
+model = ntl.load("outputs/sentiment")
 model.predict(pd.read_csv("new.csv"))  # a DataFrame: greedy, median, lower, upper, number_probability
 """
 
@@ -59,7 +59,7 @@ model: a folder, a .gguf file or a name on the hub.
 
 examples:
   ntl predict outputs/demo/ce/seed0 text="What a wonderful surprise!"
-  ntl predict outputs/diabetes data=new.csv output=answers.csv calibrate=true
+  ntl predict outputs/sentiment data=new.csv output=answers.csv calibrate=true
 """
 KEYS = ("data", "text", "output", "level", "calibrate", "prompt")
 ADVICE = "With output=FILE, the same command continues."

@@ -37,7 +37,7 @@ examples:
 
 Everything below can be set as section.key=value.
 """
-MAX_DEFAULT_JOBS = 4  # a run takes about 0.7 GiB; more would exceed the demo's limit of 4 GiB
+MAX_DEFAULT_JOBS = 4  # a run of a small model takes about 0.7 GiB
 LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
 
 
