@@ -116,6 +116,9 @@ def _write(path: Path, keys: Sequence[str], rows: Dataset, approach: Any) -> Non
     try:
         shape = (int(ends[-1]), approach.frozen.width)
         held = np.lib.format.open_memmap(partial, "w+", np.float32, shape)
+        if hasattr(os, "posix_fallocate"):  # else writing to the map kills the process on a full disk
+            with partial.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, partial.stat().st_size)
         for start in tqdm(range(0, len(order), BATCH), desc="frozen layers", leave=False, disable=None):
             chosen = order[start : start + BATCH]
             batch = approach.collate([rows[i] for i in chosen])

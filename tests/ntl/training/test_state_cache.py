@@ -1,5 +1,6 @@
 """The output of the frozen layers is cached once, exactly, and never for other weights or rows."""
 
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -82,6 +83,18 @@ def test_an_interrupted_cache_leaves_no_file_that_a_later_run_would_use(tmp_path
     approach = make_approach()
     approach.collate = interrupt
     with pytest.raises(KeyboardInterrupt):
+        add_states(rows(), approach, tmp_path, 1.0)
+    assert [path.name for path in tmp_path.glob("*/*")] == ["lock"]
+
+
+def test_a_full_disk_is_an_error_before_states_are_computed(tmp_path: Path, monkeypatch) -> None:
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full, raising=False)
+    approach = make_approach()
+    approach.collate = interrupt
+    with pytest.raises(UserError, match=r"cannot be written .No space left on device"):
         add_states(rows(), approach, tmp_path, 1.0)
     assert [path.name for path in tmp_path.glob("*/*")] == ["lock"]
 
