@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from ntloss.criteria.criterion import check_positive
 from ntloss.metrics.boxes import box_iou, parse_box
@@ -153,7 +156,7 @@ def iou_reward(column: str = "box", *, invalid: float = -1.0) -> Callable[..., l
     """
 
     def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        true = [parse_box(str(box)) for box in _column(columns, column, completions)]
+        true = [_true_box(box) for box in _column(columns, column, completions)]
         found = [parse_box(_text_of(completion)) for completion in completions]
         return [
             None if box is None else invalid if guess is None else box_iou(guess, box).item()
@@ -162,6 +165,13 @@ def iou_reward(column: str = "box", *, invalid: float = -1.0) -> Callable[..., l
 
     reward.__name__ = "iou_reward"
     return reward
+
+
+def _true_box(given: Any) -> list[float] | None:
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # a text, or None
+        # NumPy's numbers would print as `np.float64(1.0)`.
+        given = torch.as_tensor(given, dtype=torch.float64).flatten().tolist()
+    return parse_box(str(given))
 
 
 def _crps(sample: Sequence[float], true: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from tolerances import approx
@@ -49,10 +50,11 @@ def test_batches_of_boxes_broadcast() -> None:
 
 
 def test_the_reward_of_a_box_is_its_overlap() -> None:
-    columns = {"box": ["[0, 0, 2, 2]", (0, 0, 2, 2), None, [0, 0, 2, 2]]}
-    completions = ["[1, 0, 3, 2]", [{"role": "assistant", "content": "at 0,0,2,2"}], "[1, 2, 3, 4]", "?"]
+    columns = {"box": ["[0, 0, 2, 2]", (0, 0, 2, 2), [*np.array([0.0, 0, 2, 2])], None, [0, 0, 2, 2]]}
+    answer = "[0, 0, 2, 2]"
+    completions = ["[1, 0, 3, 2]", [{"role": "assistant", "content": "at 0,0,2,2"}], answer, answer, "?"]
     found = iou_reward()(completions, **columns)
-    assert found[:2] == approx([1 / 3, 1])
-    assert found[2:] == [None, -1]
+    assert found[:3] == approx([1 / 3, 1, 1])
+    assert found[3:] == [None, -1]
     with pytest.raises(ValueError, match="no column 'box'"):
         iou_reward()(completions, boxes=[])
