@@ -30,7 +30,7 @@ from ntl.data.files import write_atomically
 from ntl.data.table_files import as_texts, read_table
 from ntl.data.tasks.tabular import prompt_columns, with_names, write_questions
 from ntl.errors import UserError
-from ntl.program import HELP_OPTIONS, run_program
+from ntl.program import HELP_OPTIONS, discard_output, run_program
 from ntl.scores import interval_levels
 from ntl.training.run_folder import CHECKPOINT, RunFolder
 from ntloss.decoding import interval_margin
@@ -113,7 +113,7 @@ class Predictor:
         """
         table, level = self.table(rows), self.level(level)
         margin = self.margin(level) if calibrate else 0.0
-        parts, size = self.batches(table, level, margin), self.generation.batch_size
+        parts, size = self.batches(self.questions(table), level, margin), self.generation.batch_size
         bar = tqdm(parts, total=math.ceil(len(table) / size), unit=" batches", disable=not progress)
         index = rows.index if isinstance(rows, pd.DataFrame) else table.index
         return pd.concat(list(bar)).set_axis(index)
@@ -138,17 +138,17 @@ class Predictor:
             )
         return pd.DataFrame({columns[0]: rows})
 
-    def batches(self, table: pd.DataFrame, level: float, margin: float) -> Iterator[pd.DataFrame]:
-        """Yield the predictions of a table of texts, `generation.batch_size` rows at a time."""
-        if not len(table):
-            raise UserError("there are no rows to answer; expected at least one.")
-        questions = self.questions(table)
+    def batches(self, questions: Sequence[str], level: float, margin: float) -> Iterator[pd.DataFrame]:
+        """Yield the predictions of questions, `generation.batch_size` at a time."""
         for start in range(0, len(questions), self.generation.batch_size):
             yield self._answer(questions[start : start + self.generation.batch_size], level, margin)
 
     def questions(self, table: pd.DataFrame) -> list[str]:
         """Write the rows of a table of texts as questions."""
-        if list(table.columns) == [QUESTION] or not self.is_table:
+        if not len(table):
+            raise UserError("there are no rows to answer; expected at least one.")
+        is_whole = self.data.get("prompt") is None and list(table.columns) == [QUESTION]
+        if is_whole or not self.is_table:
             if QUESTION not in table.columns:
                 raise UserError(
                     f"the table has no column {QUESTION!r}; expected one, because {self.name} was trained on "
@@ -164,6 +164,8 @@ class Predictor:
                 f"{self.name} has no distribution of one number (it has a regression head, or writes several "
                 "numbers), so there is no interval; expected level=none. Omit level and calibrate."
             )
+        if asked is not None and not 0 <= asked < 1:
+            raise _unusable_level(asked)
         return (self.generation.interval if asked is None else asked) if self.has_distribution else 0.0
 
     def margin(self, level: float) -> float:
@@ -178,8 +180,7 @@ class Predictor:
                 "them or level=none was given; expected a run that writes numbers in digits. Omit calibrate."
             )
         examples = load_task(self.data).validation
-        rows = pd.DataFrame({QUESTION: [example.question for example in examples]})
-        found = pd.concat(self.batches(rows, level, 0.0))
+        found = pd.concat(self.batches([example.question for example in examples], level, 0.0))
         truths = [float(example.answer) for example in examples]
         margin = interval_margin(list(found["lower"]), list(found["upper"]), truths, level)
         if math.isinf(margin):
@@ -232,6 +233,11 @@ def load(run: str | Path, prompt: str | None = None) -> Predictor:
             f"{run} {is_run}; expected a folder that `ntl train` or `ntl compare` wrote, or any other model "
             'together with a prompt. Correct the folder, or pass (or omit) prompt="... {column} ...".'
         )
+    if prompt is not None and not prompt_columns(prompt):
+        raise UserError(
+            f"prompt={prompt!r} names no column, so all rows would be the same question; expected a name in "
+            "braces, such as {text}. Add one."
+        )
     if prompt is not None:
         model = ModelSettings("pretrained", "auto", checkpoint=str(run))
         loss, generation = LossSettings(), GenerationSettings(beams=1, max_new_tokens=16)
@@ -279,7 +285,10 @@ def _predict(arguments: Sequence[str]) -> int:
     if options.get("calibrate") == "true":
         margin = predictor.margin(level)
         _say(f"each end of the intervals is moved outwards by {margin:g}")
-    _write(predictor, table, level, margin, Path(options["output"]) if "output" in options else None)
+    try:
+        _write(predictor, table, level, margin, Path(options["output"]) if "output" in options else None)
+    except BrokenPipeError:
+        return discard_output()
     return 0
 
 
@@ -311,34 +320,44 @@ def _level(given: str | None) -> float | None:
     except ValueError:
         level = math.nan
     if not 0 < level < 1:
-        raise UserError(
-            f"level={given} cannot be used; expected a number above 0 and below 1, or none. Correct it."
-        )
+        raise _unusable_level(given)
     return level
 
 
+def _unusable_level(given: Any) -> UserError:
+    return UserError(
+        f"level={given} cannot be used; expected a number above 0 and below 1, or none (0 in Python). "
+        "Correct it."
+    )
+
+
 def _rows(options: Mapping[str, str]) -> pd.DataFrame | list[str]:
-    if "data" in options:
-        return read_table(
-            io.StringIO(sys.stdin.read()) if options["data"] == "-" else options["data"], "data"
-        )
-    if options["text"] != "-":
+    if options.get("data", "-") != "-":
+        return read_table(options["data"], "data")
+    if options.get("text", "-") != "-":
         return [options["text"]]
-    if lines := [line.rstrip("\n") for line in sys.stdin if line.strip()]:
+    try:
+        given = sys.stdin.read().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input cannot be read ({error}); expected UTF-8. Convert it.") from None
+    if "data" in options:
+        return read_table(io.StringIO(given), "data")
+    if lines := [line for line in given.split("\n") if line.strip()]:
         return lines
     raise UserError("text=- found no lines on standard input; expected one text in each line.")
 
 
 def _write(predictor: Predictor, table: pd.DataFrame, level: float, margin: float, path: Path | None) -> None:
     """Write the rows with their predictions, behind those that an interrupted call has written."""
-    done = 0 if path is None else _finished_rows(predictor, table, level, margin, path)
-    if done:
-        _say(f"{done:,} of {len(table):,} rows are in {path} already")
-    rest, start = table.iloc[done:].reset_index(drop=True), 0
     try:
+        done = 0 if path is None else _finished_rows(predictor, table, level, margin, path)
+        if done:
+            _say(f"{done:,} of {len(table):,} rows are in {path} already")
+        rest, start = table.iloc[done:].reset_index(drop=True), 0
         opened = nullcontext(sys.stdout) if path is None else path.open("a", encoding="utf-8", newline="")
         with opened as file, tqdm(total=len(table), initial=done, unit=" rows", disable=None) as bar:
-            for part in predictor.batches(rest, level, margin) if len(rest) else ():
+            questions = predictor.questions(rest) if len(rest) else ()
+            for part in predictor.batches(questions, level, margin):
                 rows = rest.iloc[start : start + len(part)].reset_index(drop=True)
                 file.write(rows.join(part).to_csv(index=False, header=not done + start))
                 file.flush()
@@ -361,21 +380,22 @@ def _finished_rows(predictor: Predictor, table: pd.DataFrame, level: float, marg
     Raises:
         UserError: The file holds other rows, or predictions of another model or with other options.
     """
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    # The end of an interrupted row may be half a character.
+    text = path.read_bytes().decode(errors="replace") if path.exists() else ""
     header, *rows = csv.reader(io.StringIO(text, newline="")) if text else [[]]
     if rows and (len(rows[-1]) < len(header) or not text.endswith("\n")):
         rows.pop()
     names, count = [*table.columns], len(rows)
     expected = table.iloc[:count].fillna("").to_numpy().tolist()
-    if rows and (header[: len(names)] != names or [row[: len(names)] for row in rows] != expected):
+    begin = table.iloc[:0].to_csv(index=False).rstrip("\n")
+    if text[: len(begin)] != begin[: len(text)] or [row[: len(names)] for row in rows] != expected:
         raise UserError(
             f"output={path} holds other rows than these; expected a new file, or one that was begun with the "
             "same rows. Choose another file, or remove this one."
         )
     if rows:
-        (again,) = predictor.batches(table.iloc[count - 1 : count], level, margin)
-        before = pd.read_csv(io.StringIO(text), nrows=count).iloc[-1:][header[len(names) :]]
-        if [*before] != [*again] or not _equal(before.iloc[0], again.iloc[0]):
+        (again,) = predictor.batches(predictor.questions(table.iloc[count - 1 : count]), level, margin)
+        if header[len(names) :] != [*again] or not _equal(rows[-1][len(names) :], again.iloc[0]):
             raise UserError(
                 f"output={path} holds predictions of another model, or with another level or calibration; "
                 "expected the command that it was begun with. Choose another file, or remove this one."
@@ -387,11 +407,14 @@ def _finished_rows(predictor: Predictor, table: pd.DataFrame, level: float, marg
     return count
 
 
-def _equal(before: pd.Series, again: pd.Series) -> bool:
+def _equal(before: Sequence[str], again: pd.Series) -> bool:
     """Return whether the predictions of a row are equal, but for rounding."""
     numbers = [isinstance(value, float) for value in again]
-    there, here = (row[numbers].to_numpy(float) for row in (before, again))
-    return (before == again)[np.invert(numbers)].all() and np.isclose(there, here, 1e-3, equal_nan=True).all()
+    texts = [*again[np.invert(numbers)]]
+    there = pd.to_numeric(pd.Series(before)[numbers], errors="coerce").to_numpy(float)
+    here = again[numbers].to_numpy(float)
+    same = np.isclose(there, here, 1e-3, equal_nan=True).all()
+    return bool(same) and texts == [*pd.Series(before)[np.invert(numbers)]]
 
 
 if __name__ == "__main__":

@@ -43,9 +43,7 @@ def run_program(
     except BrokenPipeError:
         if not HELP_OPTIONS & {*arguments}:  # during training, the broken pipe may not be stdout
             raise
-        # `ntl compare --help | head` has closed stdout; discard the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # the shell's exit code for SIGPIPE
+        return discard_output()
     except OSError as error:
         if error.errno not in DISK_FULL and "No space left on device" not in str(error):
             raise
@@ -56,3 +54,9 @@ def run_program(
     if os.environ.get("RANK", "0") == "0":
         print(f"{name}: {message}".rstrip(), file=sys.stderr)  # there may be no advice
     return code
+
+
+def discard_output() -> int:
+    """Discard all that is still printed, because `| head` has closed stdout; return the exit code for it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141  # the shell's exit code for SIGPIPE

@@ -260,3 +260,83 @@ def test_rows_of_other_types_are_errors(run):
         model.predict([])
     with pytest.raises(AttributeError, match="nothing"):
         ntl.nothing  # noqa: B018
+
+
+def test_a_whole_output_of_written_numbers_or_texts_is_recognized(run, new, tmp_path, capsys, monkeypatch):
+    for place, answer in enumerate(["12", "", "None", 'a "b",\r\nc']):
+
+        def written(self, questions, *_, answer=answer):
+            return pd.DataFrame({"written": [answer for _ in questions], "greedy": 1.5})
+
+        monkeypatch.setattr(ntl.predict.Predictor, "_answer", written)
+        output = tmp_path / f"{place}.csv"
+        assert predict(capsys, run, f"data={new}", f"output={output}")[0] == 0
+        before = output.read_bytes()
+        code, _, err = predict(capsys, run, f"data={new}", f"output={output}")
+        assert (code, "10 of 10 rows are in" in err) == (0, True), (answer, err)
+        assert output.read_bytes() == before
+
+
+def test_an_output_that_ends_inside_a_character_or_has_windows_line_breaks_is_continued(
+    run, new, tmp_path, capsys
+):
+    new.write_bytes(new.read_bytes().replace("Ærø\n".encode(), "Ærø\r\n".encode()))
+    whole, cut = tmp_path / "whole.csv", tmp_path / "cut.csv"
+    assert predict(capsys, run, f"data={new}", f"output={whole}")[0] == 0
+    content = whole.read_bytes()
+    for place in (content.index("日".encode()) + 1, len(content)):
+        cut.write_bytes(content[:place])
+        assert predict(capsys, run, f"data={new}", f"output={cut}")[0] == 0
+        assert cut.read_bytes() == content
+
+
+@pytest.mark.parametrize("kind", ["a note", "a folder"])
+def test_an_output_that_is_something_else_is_left_alone(kind, run, new, tmp_path, capsys):
+    output = tmp_path / "output"
+    if kind == "a folder":
+        output.mkdir()
+    else:
+        output.write_text("remember the milk")
+    code, _, err = predict(capsys, run, f"data={new}", f"output={output}")
+    assert code == 2
+    assert f"output={output}" in err
+    assert output.is_dir() or output.read_text() == "remember the milk"
+
+
+def test_a_prompt_is_also_written_around_a_column_called_question(table, tmp_path):
+    pd.read_csv(table).rename(columns={"when": "question"}).to_csv(tmp_path / "renamed.csv", index=False)
+    prompt = r'dataset_args.prompt="{question}\nSize: "'
+    run = trained(tmp_path / "renamed.csv", tmp_path, "dataset_args.target=y", prompt)
+    model = ntl.load(run)
+    assert model.questions(model.table(["a"])) == ["a\nSize: "]
+    assert model.questions(model.table([{"question": "a"}])) == ["a\nSize: "]
+    with pytest.raises(UserError, match="names no column"):
+        ntl.load(tmp_path, prompt="Size: ")
+
+
+def test_standard_input_may_begin_with_a_byte_order_mark(run, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("\ufeffwhen,note,size\n2026-01-01,x,2\n"))
+    code, out, _ = predict(capsys, run, "data=-")
+    assert (code, out.splitlines()[1][:10]) == (0, "2026-01-01")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"when\n\xe9\n"), "utf-8"))
+    code, _, err = predict(capsys, run, "data=-")
+    assert code == 2
+    assert "expected UTF-8" in err
+
+
+def test_a_closed_pipe_ends_the_output_quietly(run, new, capfd, monkeypatch):
+    def closed(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(ntl.predict, "_write", closed)
+    monkeypatch.setattr(ntl.predict, "discard_output", lambda: 141)
+    assert predict(capfd, run, f"data={new}")[0] == 141
+
+
+def test_duplicate_columns_and_impossible_levels_are_errors_in_python(run, new):
+    model, rows = ntl.load(run), pd.read_csv(new)
+    with pytest.raises(UserError, match="two columns 'when'"):
+        model.predict(rows[["when", "when", "note", "size"]])
+    for level in (90, -0.1, 1):
+        with pytest.raises(UserError, match="above 0 and below 1"):
+            model.predict(rows, level=level)

@@ -50,8 +50,17 @@ def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
 
 
 def as_texts(table: pd.DataFrame) -> pd.DataFrame:
-    """Write typed values as texts: whole numbers of a column with gaps without a point."""
-    table = table.rename(columns=str).convert_dtypes()
+    """Write typed values as texts: whole numbers of a column with gaps without a point.
+
+    Raises:
+        UserError: Two columns have the same name.
+    """
+    table = table.rename(columns=str)
+    if len(twice := table.columns[table.columns.duplicated()]):
+        raise UserError(
+            f"the table has two columns {twice[0]!r}; expected one of each. Rename or remove one."
+        )
+    table = table.convert_dtypes()
     return pd.DataFrame({name: table[name].astype("string").astype(object) for name in table}).where(
         table.notna().to_numpy(), float("nan")
     )
