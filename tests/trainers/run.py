@@ -22,24 +22,10 @@ TRAINERS = {
     "llamafactory": ["llamafactory==0.9.5"],
     "axolotl": [
         *("transformers==5.16.1", "trl==1.9.0", "peft==0.20.0", "accelerate==1.13.0", "datasets==4.8.4"),
-        *(
-            "pydantic==2.12.5",
-            "posthog==6.7.11",
-            "schedulefree==1.4.1",
-            "kernels>=0.16,<0.17",
-            "triton==3.7.1",
-        ),
-        *("addict", "fire", "PyYAML", "requests", "einops", "colorama", "scipy", "python-dotenv", "fastcore"),
-        *(
-            "typer",
-            "art",
-            "numba",
-            "sentencepiece",
-            "mistral-common",
-            "pandas",
-            "filelock",
-            "torchao==0.17.0",
-        ),
+        *("pydantic==2.12.5", "posthog==6.7.11", "schedulefree==1.4.1", "kernels>=0.16,<0.17"),
+        *("triton==3.7.1", "torchao==0.17.0", "addict", "fire", "PyYAML", "requests", "einops", "colorama"),
+        *("scipy", "python-dotenv", "fastcore", "typer", "art", "numba", "sentencepiece", "mistral-common"),
+        *("pandas", "filelock", "wandb"),
     ],
     "torchtitan": ["torchtitan==0.3.0", "triton==3.7.1", "transformers<5.24"],
     "verl": [
@@ -51,7 +37,7 @@ TRAINERS = {
 # and fails on one of verl's.
 WITHOUT_DEPENDENCIES = {
     "axolotl": [
-        *("axolotl==0.19.0", "axolotl-contribs-lgpl==0.0.7", "axolotl-contribs-mit==0.0.6", "wandb"),
+        *("axolotl==0.19.0", "axolotl-contribs-lgpl==0.0.7", "axolotl-contribs-mit==0.0.6"),
         *("bitsandbytes==0.50.2", "evaluate==0.4.1", "nvidia-ml-py==12.560.30", "optimum==1.16.2"),
     ],
     "verl": ["verl==0.9.1"],
