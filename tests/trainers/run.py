@@ -30,7 +30,7 @@ TRAINERS = {
     "torchtitan": ["torchtitan==0.3.0", "triton==3.7.1", "transformers<5.24"],
     "verl": [
         *("transformers>=5.5.3,<5.11,!=5.6.0", "tensordict>=0.8,<=0.10,!=0.9.0", "ray>=2.41", "torchdata"),
-        *("codetiming", "hydra-core", "pandas", "dill", "datasets", "peft", "accelerate"),
+        *("codetiming", "hydra-core", "pandas", "dill", "datasets", "peft", "accelerate", "aiohttp"),
     ],
 }
 # Without what they ask for: pip had not resolved axolotl's storage clients and GPU kernels after 20 minutes,
@@ -71,7 +71,7 @@ def describe(name: str) -> list[str]:
     """Return the versions of a trainer and of what it works with, and the disk space of its environment."""
     folder = ENVIRONMENTS / name
     site = [str(path) for path in (folder / "lib").glob("python*/site-packages")]
-    found = {one.name.lower(): one.version for one in metadata.distributions(path=site)}
+    found = {one.name.lower().replace("_", "-"): one.version for one in metadata.distributions(path=site)}
     package = name.replace("_", "-")
     versions = ", ".join(f"{one} {found[one]}" for one in ("torch", "transformers", "trl") if one in found)
     size = sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file()) / 1e9
