@@ -137,7 +137,7 @@ def read_lines(path: Path) -> Iterator[str]:
     number = 0
     opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        with opened(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
             for number, line in enumerate(file, start=1):
                 if not line.isascii() and _SURROGATE.search(line):
                     raise UserError(

@@ -15,7 +15,7 @@ FORMATS = "CSV (with a header), TSV, Parquet (.parquet) or JSON lines (.jsonl)"
 
 
 def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
-    """Read a table, every value as a text and missing ones as NaN.
+    """Read a table, every value as a text and empty ones as NaN; `NA` and `null` are texts in a CSV file.
 
     Args:
         file: Path of the file, or the content of a CSV file. Endings other than .tsv, .parquet and .jsonl are
@@ -35,7 +35,7 @@ def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
         if path.suffix == ".parquet":
             table = as_texts(pd.read_parquet(path))
         elif path.suffix in (".jsonl", ".ndjson"):
-            table = as_texts(pd.read_json(path, lines=True, dtype=False))
+            table = as_texts(pd.read_json(path, lines=True, dtype=False, encoding="utf-8-sig"))
         else:
             content = path.read_bytes().decode("utf-8-sig") if content is None else content
             table = _read_csv(content, _SEPARATORS.get(path.suffix, ","), f"{key}={file}")
@@ -80,6 +80,7 @@ def _read_csv(text: str, separator: str, given: str) -> pd.DataFrame:
     # With names for all fields, pandas does not take the first column for row names.
     names = [*header, *(f"Unnamed: {i}" for i in range(len(header), fields))]
     options = {"dtype": str, "skipinitialspace": True, "header": None, "index_col": False}
+    options |= {"keep_default_na": False, "na_values": [""]}
     table = pd.read_csv(io.StringIO(text, newline=""), sep=separator, names=names, **options)
     table = table.iloc[1:].reset_index(drop=True)
     return table.drop(columns=[n for n in names if n.startswith("Unnamed: ") and table[n].isna().all()])

@@ -230,6 +230,11 @@ def test_a_malformed_problem_is_an_error_that_names_file_and_line(load, tmp_path
     )
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_question(load, tmp_path):
+    folder = write(tmp_path / "data", {"train.jsonl": f"\ufeff{GOOD}", "test.jsonl": GOOD})
+    assert load("gsm8k", data_dir=folder).validation[0].question == "How many, 1 or 2?"
+
+
 def test_official_problems_are_split_by_seed_and_share(load, tmp_path):
     lines = "".join(GOOD.replace("1 or 2", f"{i} or 2") for i in range(20))
     folder = write(tmp_path / "data", {"train.jsonl": lines, "test.jsonl": GOOD})

@@ -47,7 +47,7 @@ def test_the_same_seed_gives_the_same_split_and_another_seed_a_different_one():
 
 
 def test_questions_are_short_text_with_missing_values_marked(table):
-    data = table('a,b,y\n2000.0833333,"Big, red",1\n5380000,NA,2\n,x,3\n0.000123456,é,4\n')
+    data = table('a,b,y\n2000.0833333,"Big, red",1\n5380000,,2\nNA,x,3\n0.000123456,é,4\n')
     assert {e.question: e.answer for e in rows(data)} == {
         "2000,Big, red": "1",
         "5380000,?": "2",
@@ -56,6 +56,12 @@ def test_questions_are_short_text_with_missing_values_marked(table):
     }
     data = table("a,y\n2000.0833333,1\n1,2\n2,3\n", "significant_digits=null")
     assert "2000.0833333" in {e.question for e in rows(data)}
+
+
+def test_na_is_a_text_among_texts_and_missing_among_numbers(table):
+    data = table("code,size,y\nNA,7,1\nnull,NA,2\nDE,null,3\n,8,4\n")
+    assert {e.question for e in rows(data)} == {"NA,7", "null,?", "DE,?", "?,8"}
+    assert {e.answer for e in rows(table("t,y\n1,1\nNA,2\n3,3\n4,null\n", "split_by=t"))} == {"1", "2", "3"}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +200,8 @@ def test_training_rows_are_redrawn_by_their_own_seed(table):
     assert table(text, "train_size=5", "train_seed=1") == draws[1]
 
 
-@pytest.mark.parametrize("ending", [".tsv", ".jsonl", ".parquet"])
+@pytest.mark.filterwarnings("error::FutureWarning")
+@pytest.mark.parametrize("ending", [".tsv", ".jsonl", "_mark.jsonl", ".parquet"])
 def test_other_formats_are_read_like_csv(tmp_path, ending):
     held = pd.DataFrame({"a": ["x", None, "é"], "b": [1, 2, None], "y": [1, 2, 3]}).convert_dtypes()
     path = tmp_path / f"table{ending}"
@@ -203,7 +210,9 @@ def test_other_formats_are_read_like_csv(tmp_path, ending):
         ".jsonl": lambda: held.to_json(path, orient="records", lines=True),
         ".parquet": lambda: held.to_parquet(path),
     }
-    write[ending]()
+    write[ending.removeprefix("_mark")]()
+    if "_mark" in ending:
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     data = task(f"file={path}", "target=y", "validation_size=1", "test_size=1")
     assert {e.question: e.answer for e in rows(data)} == {"x,1": "1", "?,2": "2", "é,?": "3"}
 

@@ -25,6 +25,8 @@ from ntl.errors import UserError
 SAMPLE = Path(__file__).parents[1] / "sample" / "tabular" / "diamonds.csv"
 _COLUMN = re.compile(r"\{([^{}]*)\}")
 MISSING = "?"
+# Texts that mean a missing value among numbers or dates; in a column of texts, NA is Namibia.
+NO_VALUE = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None")
 SEPARATOR = ", "  # between the numbers of an answer with several
 
 
@@ -56,6 +58,8 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     file, targets = settings["file"], settings["target"]
     whole = read_table(SAMPLE if file == "sample" else file, "dataset_args.file")
     _check_columns(whole, settings)
+    for name in {*targets, settings["split_by"]} - {None}:
+        whole[name] = _with_gaps(whole[name])
     table = whole[whole[targets].notna().all(axis=1)]
     _check_rows(table, settings)
     columns = {name: "number" if _is_numeric(table[name]) else "text" for name in _columns(table, settings)}
@@ -118,8 +122,8 @@ def write_questions(
                 f"{', '.join(columns)}, given {', '.join(table.columns)}. Add or rename the column."
             )
         if kind == "number" and not _is_numeric(table[name]):
-            numbers = pd.to_numeric(table[name], errors="coerce")
-            row = (numbers.isna() & table[name].notna()).to_numpy().argmax()
+            given = _with_gaps(table[name])
+            row = (pd.to_numeric(given, errors="coerce").isna() & given.notna()).to_numpy().argmax()
             raise UserError(
                 f"row {row + 1} of the table: {name!r} is {table[name].iloc[row]!r}; expected a number, as "
                 "in the rows that the model was trained on, or nothing where it is missing. Correct it."
@@ -231,14 +235,21 @@ def _order(table: pd.DataFrame, settings: Mapping[str, Any]) -> Sequence[int]:
     )
 
 
+def _with_gaps(column: pd.Series) -> pd.Series:
+    return column.mask(column.isin(NO_VALUE))
+
+
 def _is_numeric(column: pd.Series) -> bool:
-    return pd.to_numeric(column, errors="coerce").notna().sum() == column.notna().sum()
+    given = _with_gaps(column)
+    return pd.to_numeric(given, errors="coerce").notna().sum() == given.notna().sum()
 
 
 def _texts(column: pd.Series, kind: str, digits: int | None) -> pd.Series:
-    if digits is not None and kind == "number":
-        column = pd.to_numeric(column).map(lambda x: _round(x, digits), na_action="ignore")
-    return column.fillna(MISSING)
+    if kind == "number":
+        column = _with_gaps(column)
+        if digits is not None:
+            column = pd.to_numeric(column).map(lambda x: _round(x, digits), na_action="ignore")
+    return column.astype(object).where(column.notna(), MISSING)
 
 
 def _round(number: float, digits: int) -> str:
