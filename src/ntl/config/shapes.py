@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from ntl.errors import UserError
 
 # Configuration entries that describe the vocabulary or the run instead of the architecture.
-_NOT_SHAPE = (
+NOT_SHAPE = (
     "architectures", "bos_token_id", "decoder_start_token_id", "dtype", "eos_token_id", "ntl", "pad_token_id",
     "torch_dtype", "transformers_version", "vocab_size", "_name_or_path",
 )  # fmt: skip
@@ -39,4 +39,4 @@ def get_shape(name: str) -> dict[str, Any]:
             raise ValueError("it has no model_type")
     except (ValueError, AttributeError) as error:
         raise UserError(f"{path} is not a model configuration ({error}); {expected}.") from error
-    return {key: value for key, value in config.items() if key not in _NOT_SHAPE}
+    return {key: value for key, value in config.items() if key not in NOT_SHAPE}

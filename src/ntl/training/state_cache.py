@@ -18,13 +18,15 @@ import torch
 from datasets import Dataset
 from filelock import FileLock
 from tqdm.auto import tqdm
+from transformers import PreTrainedModel
 
 from ntl.approaches.frozen_layers import STATES, FrozenLayers
+from ntl.config.shapes import NOT_SHAPE
 from ntl.data.arrow import cache_key, writing
 from ntl.data.files import write_json
 from ntl.errors import UserError
 
-FORMAT = 2  # version of the cache's format; changing it invalidates all caches
+FORMAT = 3  # version of the cache's format; changing it invalidates all caches
 BATCH = 16
 
 Place = tuple[np.ndarray, int]
@@ -67,7 +69,7 @@ def add_states(rows: Dataset, approach: Any, cache_dir: Path, largest: float) ->
             f"training_args.state_cache_gb={largest:g}. Raise it, lower dataset_args.train_size, or pass "
             "training_args.state_cache_gb=0 to compute the frozen layers at each step."
         )
-    folder = cache_dir / f"states_{cache_key([FORMAT, _digest(frozen)])}"
+    folder = cache_dir / f"states_{cache_key([FORMAT, _digest(frozen), _settings(approach.model)])}"
     keys = [_key(ids) for ids in rows["input_ids"]]
     with writing(folder), FileLock(folder / "lock"):
         known = _find(folder)
@@ -95,6 +97,12 @@ def _digest(frozen: FrozenLayers) -> str:
         digest.update(name.encode())
         digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def _settings(model: PreTrainedModel) -> dict[str, Any]:
+    """Return the model's own configuration, such as `rope_theta`, on which the states depend, too."""
+    config = json.loads(model.config.to_json_string(use_diff=False))
+    return {key: value for key, value in config.items() if key not in NOT_SHAPE}
 
 
 def _find(folder: Path) -> dict[str, Place]:

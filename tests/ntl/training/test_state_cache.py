@@ -15,10 +15,12 @@ from ntl.errors import UserError
 from ntl.training.state_cache import add_states
 
 
-def make_approach(seed: int = 0, tie: bool = True, heads=lambda model: []) -> SimpleNamespace:
+def make_approach(
+    seed: int = 0, tie: bool = True, heads=lambda model: [], **config: object
+) -> SimpleNamespace:
     torch.manual_seed(seed)
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_hidden_layers": 4}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=50, tie_word_embeddings=tie, **sizes))
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=50, tie_word_embeddings=tie, **sizes, **config))
     return SimpleNamespace(
         model=model, frozen=FrozenLayers(model, 2, heads(model)), collate=pad, inputs=lambda batch: batch
     )
@@ -74,9 +76,14 @@ def test_a_heads_prompts_use_the_states_of_prompts_with_answers(tmp_path: Path) 
         add_states(Dataset.from_dict({"input_ids": [[5, 6]], "labels": [7.0]}), approach, tmp_path, 1.0)
 
 
-def test_other_weights_have_another_cache(tmp_path: Path) -> None:
-    first, other = (add_states(rows(), make_approach(seed), tmp_path, 1.0)[0]["states"] for seed in (0, 1))
-    assert (first - other).abs().max() > 0.1
+THETA = {"rope_parameters": {"rope_theta": 2.0, "rope_type": "default"}}
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, THETA])
+def test_other_weights_or_another_configuration_have_another_cache(tmp_path: Path, change: dict) -> None:
+    first = add_states(rows(), make_approach(), tmp_path, 1.0)[0]["states"]
+    other = add_states(rows(), make_approach(**change), tmp_path, 1.0)[0]["states"]
+    assert (first - other).abs().max() > 1e-5  # 0 if the first ones were read
 
 
 def test_an_interrupted_cache_leaves_no_file_that_a_later_run_would_use(tmp_path: Path) -> None:
