@@ -237,8 +237,8 @@ def model_settings(model_args: Mapping[str, Any], **own: Any) -> ModelSettings:
     if checkpoint is not None and changes:
         raise UserError(
             f"model_args.config_overrides is {changes}, but the shape of "
-            f"model_args.model_name_or_path={checkpoint} is fixed; expected one of the two. Pass "
-            "model_args.config_overrides=null, or train from scratch with model_args.model_name_or_path=null."
+            f"model_args.model_name_or_path={checkpoint} is fixed; expected one of the two. Omit "
+            "model_args.config_overrides, or pass model_args.model_name_or_path=null to train from scratch."
         )
     return ModelSettings(
         encoding=encoding or model_args["tokenizer_type"],

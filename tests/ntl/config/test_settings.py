@@ -20,7 +20,7 @@ WITHOUT_DIGITS = {
 CONTRADICTIONS = {
     "model_args=vanilla_t5_ntl loss=smmd": "expected one of the two. Pass for example model_args=vanilla_t5",
     "model_args.gaussian_label_smoother=true loss=ntl_was": "together with model_args.gaussian",
-    "model_args.config_overrides='{d_model: 8}'": "config_overrides is .* but the shape",
+    "model_args.config_overrides='{d_model: 8}'": "but the shape .* Omit model_args.config_overrides",
     "model_args=vanilla_t5_ntl model_args.gaussian_label_smoother=true": "together with NTL-MSE",
     "training_args=eval model_args.model_name_or_path=null": "model_args.model_name_or_path is null",
     "model_args=pretrained": "model_args=pretrained has no model",
