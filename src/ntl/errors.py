@@ -14,14 +14,6 @@ class UserError(Exception):
     """
 
 
-def not_a_number(answer: str, reader: str, advice: str) -> UserError:
-    """Make the error of an answer that is not a single number, but read by something that expects one."""
-    return UserError(
-        f"the answer {answer[:80]!r} is not a single number; {reader} expects answers such as -12.5. Choose "
-        f"another dataset, or {advice}."
-    )
-
-
 def unknown_key(prefix: str, key: str, known: Collection[str], listed: Collection[str] = ()) -> UserError:
     """Make the error of an unknown key, with the closest known key or, if none is close, those `listed`."""
     if near := difflib.get_close_matches(key, known, n=1):

@@ -22,8 +22,8 @@ from torch import nn
 from ntl.approaches import Approach
 from ntl.approaches.batches import evaluation_mode
 from ntl.config.settings import GenerationSettings
-from ntl.data import Example, TaskData, evenly_spaced
-from ntl.errors import UserError, not_a_number
+from ntl.data import Example, TaskData, evenly_spaced, single_number
+from ntl.errors import UserError
 from ntl.scores import (
     SPACED,
     SPACED_LEVELS,
@@ -168,10 +168,9 @@ def check_readings(approach: Approach, data: TaskData, generation: GenerationSet
     if not generation.quantile_readings:
         return
     example: Example | None = None
+    read = f"evaluation.read=[{','.join(generation.quantile_readings)}]"
     for example in chain(data.validation, *data.tests.values()):
-        if parse_number(example.answer, "whole") is None:
-            read = f"evaluation.read=[{','.join(generation.quantile_readings)}]"
-            raise not_a_number(example.answer, read, "pass evaluation.read=[greedy]")
+        single_number(example.answer, read, "pass evaluation.read=[greedy]")
     if example is not None:
         approach.quantiles(approach.model, [example.question], SPACED_LEVELS)
 

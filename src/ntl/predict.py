@@ -7,12 +7,10 @@ model.predict(pd.read_csv("new.csv"))  # a DataFrame: greedy, median, lower, upp
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +23,11 @@ from tqdm.auto import tqdm
 
 from ntl.approaches import build_approach
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, read_settings
-from ntl.data import load_task
-from ntl.data.files import write_atomically
+from ntl.data import load_task, single_number
 from ntl.data.table_files import as_texts, read_table
 from ntl.data.tasks.tabular import prompt_columns, with_names, write_questions
 from ntl.errors import UserError
+from ntl.predictions_file import say, write_predictions
 from ntl.program import HELP_OPTIONS, discard_output, run_program
 from ntl.scores import interval_levels
 from ntl.training.run_folder import CHECKPOINT, RunFolder
@@ -141,7 +139,7 @@ class Predictor:
     def batches(self, questions: Sequence[str], level: float, margin: float) -> Iterator[pd.DataFrame]:
         """Yield the predictions of questions, `generation.batch_size` at a time."""
         for start in range(0, len(questions), self.generation.batch_size):
-            yield self._answer(questions[start : start + self.generation.batch_size], level, margin)
+            yield self.answer(questions[start : start + self.generation.batch_size], level, margin)
 
     def questions(self, table: pd.DataFrame) -> list[str]:
         """Write the rows of a table of texts as questions."""
@@ -180,8 +178,8 @@ class Predictor:
                 "them or level=none was given; expected a run that writes numbers in digits. Omit calibrate."
             )
         examples = load_task(self.data).validation
+        truths = [single_number(example.answer, "calibrate=true", "omit calibrate") for example in examples]
         found = pd.concat(self.batches([example.question for example in examples], level, 0.0))
-        truths = [float(example.answer) for example in examples]
         margin = interval_margin(list(found["lower"]), list(found["upper"]), truths, level)
         if math.isinf(margin):
             raise UserError(
@@ -191,7 +189,8 @@ class Predictor:
             )
         return margin
 
-    def _answer(self, questions: Sequence[str], level: float, margin: float) -> pd.DataFrame:
+    def answer(self, questions: Sequence[str], level: float, margin: float) -> pd.DataFrame:
+        """Answer one batch of questions; see `predict`."""
         asked, read = (self.approach.model, questions, self.generation), None
         if level:
             texts, read = self.approach.read(*asked, (*interval_levels(level), 0.5))
@@ -270,6 +269,11 @@ def _predict(arguments: Sequence[str]) -> int:
     if not arguments or HELP_OPTIONS & {*arguments}:
         print(HELP)
         return 0
+    if arguments[0] == "-" or arguments[0].partition("=")[0] in KEYS:
+        raise UserError(
+            f"{arguments[0]!r} is given where the model is expected. Pass the folder of a run first: ntl "
+            f"predict RUN {arguments[0]}."
+        )
     options = _options(arguments[1:])
     rows = _rows(options)  # before the model is loaded, which takes seconds
     predictor = load(arguments[0], options.get("prompt"))
@@ -281,19 +285,19 @@ def _predict(arguments: Sequence[str]) -> int:
         )
     level, margin = predictor.level(asked), 0.0
     if asked is None and not level:
-        _say(f"{predictor.name} has no distribution of one number, so there is no interval")
+        say(f"{predictor.name} has no distribution of one number, so there is no interval")
     if options.get("calibrate") == "true":
         margin = predictor.margin(level)
-        _say(f"each end of the intervals is moved outwards by {margin:g}")
+        say(f"each end of the intervals is moved outwards by {margin:g}")
+
+    def answer(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
+        return predictor.batches(predictor.questions(rows), level, margin)
+
     try:
-        _write(predictor, table, level, margin, Path(options["output"]) if "output" in options else None)
+        write_predictions(table, answer, Path(options["output"]) if "output" in options else None)
     except BrokenPipeError:
         return discard_output()
     return 0
-
-
-def _say(line: str) -> None:
-    print(f"ntl predict: {line}", file=sys.stderr)
 
 
 def _options(given: Sequence[str]) -> dict[str, str]:
@@ -345,76 +349,6 @@ def _rows(options: Mapping[str, str]) -> pd.DataFrame | list[str]:
     if lines := [line for line in given.split("\n") if line.strip()]:
         return lines
     raise UserError("text=- found no lines on standard input; expected one text in each line.")
-
-
-def _write(predictor: Predictor, table: pd.DataFrame, level: float, margin: float, path: Path | None) -> None:
-    """Write the rows with their predictions, behind those that an interrupted call has written."""
-    try:
-        done = 0 if path is None else _finished_rows(predictor, table, level, margin, path)
-        if done:
-            _say(f"{done:,} of {len(table):,} rows are in {path} already")
-        rest, start = table.iloc[done:].reset_index(drop=True), 0
-        opened = nullcontext(sys.stdout) if path is None else path.open("a", encoding="utf-8", newline="")
-        with opened as file, tqdm(total=len(table), initial=done, unit=" rows", disable=None) as bar:
-            questions = predictor.questions(rest) if len(rest) else ()
-            for part in predictor.batches(questions, level, margin):
-                rows = rest.iloc[start : start + len(part)].reset_index(drop=True)
-                file.write(rows.join(part).to_csv(index=False, header=not done + start))
-                file.flush()
-                start += len(part)
-                bar.update(len(part))
-    except OSError as error:
-        if path is None:
-            raise
-        raise UserError(
-            f"output={path} cannot be written ({error.strerror or error}); expected a file in an existing "
-            "folder, with room. Correct it; the same command continues."
-        ) from None
-    if path is not None:
-        _say(f"{len(table):,} rows are in {path}")
-
-
-def _finished_rows(predictor: Predictor, table: pd.DataFrame, level: float, margin: float, path: Path) -> int:
-    """Return how many rows an output file holds, and cut off a row that was not written to its end.
-
-    Raises:
-        UserError: The file holds other rows, or predictions of another model or with other options.
-    """
-    # The end of an interrupted row may be half a character.
-    text = path.read_bytes().decode(errors="replace") if path.exists() else ""
-    header, *rows = csv.reader(io.StringIO(text, newline="")) if text else [[]]
-    if rows and (len(rows[-1]) < len(header) or not text.endswith("\n")):
-        rows.pop()
-    names, count = [*table.columns], len(rows)
-    expected = table.iloc[:count].fillna("").to_numpy().tolist()
-    begin = table.iloc[:0].to_csv(index=False).rstrip("\n")
-    if text[: len(begin)] != begin[: len(text)] or [row[: len(names)] for row in rows] != expected:
-        raise UserError(
-            f"output={path} holds other rows than these; expected a new file, or one that was begun with the "
-            "same rows. Choose another file, or remove this one."
-        )
-    if rows:
-        (again,) = predictor.batches(predictor.questions(table.iloc[count - 1 : count]), level, margin)
-        if header[len(names) :] != [*again] or not _equal(rows[-1][len(names) :], again.iloc[0]):
-            raise UserError(
-                f"output={path} holds predictions of another model, or with another level or calibration; "
-                "expected the command that it was begun with. Choose another file, or remove this one."
-            )
-    kept = io.StringIO(newline="")
-    csv.writer(kept, lineterminator="\n").writerows([header, *rows] if rows else [])
-    if kept.getvalue() != text:
-        write_atomically(path, kept.getvalue())
-    return count
-
-
-def _equal(before: Sequence[str], again: pd.Series) -> bool:
-    """Return whether the predictions of a row are equal, but for rounding."""
-    numbers = [isinstance(value, float) for value in again]
-    texts = [*again[np.invert(numbers)]]
-    there = pd.to_numeric(pd.Series(before)[numbers], errors="coerce").to_numpy(float)
-    here = again[numbers].to_numpy(float)
-    same = np.isclose(there, here, 1e-3, equal_nan=True).all()
-    return bool(same) and texts == [*pd.Series(before)[np.invert(numbers)]]
 
 
 if __name__ == "__main__":

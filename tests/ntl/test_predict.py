@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -10,6 +11,7 @@ from tolerances import approx
 
 import ntl
 from ntl.cli import main
+from ntl.data import Example
 from ntl.errors import UserError
 from ntl.predict import PREDICTED
 from ntl.run_language_modeling import main as train
@@ -123,6 +125,13 @@ def test_calibrated_intervals_hold_their_share_of_the_validation_answers(run, ta
         model.predict(rows, level=0.99, calibrate=True)
 
 
+def test_intervals_of_answers_that_are_not_numbers_cannot_be_calibrated(run, new, monkeypatch):
+    data = SimpleNamespace(validation=[Example("1.0", "3/4")])
+    monkeypatch.setattr(ntl.predict, "load_task", lambda settings: data)
+    with pytest.raises(UserError, match=r"'3/4' is not a single number; calibrate=true .* omit calibrate"):
+        ntl.load(run).predict(pd.read_csv(new), calibrate=True)
+
+
 def test_an_interrupted_output_is_continued_from_its_last_whole_row(run, new, tmp_path, capsys, monkeypatch):
     whole, cut = tmp_path / "whole.csv", tmp_path / "cut.csv"
     assert predict(capsys, run, f"data={new}", f"output={whole}")[0] == 0
@@ -133,7 +142,7 @@ def test_an_interrupted_output_is_continued_from_its_last_whole_row(run, new, tm
         assert (code, cut.read_text() == text) == (0, True), place
     assert "10 of 10 rows are in" in err
     cut.unlink()
-    batches = ntl.predict.Predictor._answer
+    batches = ntl.predict.Predictor.answer
     calls = []
 
     def interrupted(*arguments):
@@ -142,7 +151,7 @@ def test_an_interrupted_output_is_continued_from_its_last_whole_row(run, new, tm
             raise KeyboardInterrupt
         return batches(*arguments)
 
-    monkeypatch.setattr(ntl.predict.Predictor, "_answer", interrupted)
+    monkeypatch.setattr(ntl.predict.Predictor, "answer", interrupted)
     code, _, err = predict(capsys, run, f"data={new}", f"output={cut}")
     assert code == 130
     assert "the same command continues" in err
@@ -230,6 +239,8 @@ def test_a_table_that_cannot_be_answered_is_an_error(run, tmp_path, capsys, text
     ("arguments", "complaint"),
     [
         (["RUN"], "given neither"),
+        (["text=a"], "'text=a' is given where the model is expected. Pass the folder of a run first"),
+        (["-"], "'-' is given where the model is expected"),
         (["RUN", "text=a", "data=b"], "given both"),
         (["RUN", "txt=a"], "'txt=a' cannot be read; expected one of data="),
         (["RUN", "text=a", "level=90"], "level=90 cannot be used; expected a number above 0 and below 1"),
@@ -268,7 +279,7 @@ def test_a_whole_output_of_written_numbers_or_texts_is_recognized(run, new, tmp_
         def written(self, questions, *_, answer=answer):
             return pd.DataFrame({"written": [answer for _ in questions], "greedy": 1.5})
 
-        monkeypatch.setattr(ntl.predict.Predictor, "_answer", written)
+        monkeypatch.setattr(ntl.predict.Predictor, "answer", written)
         output = tmp_path / f"{place}.csv"
         assert predict(capsys, run, f"data={new}", f"output={output}")[0] == 0
         before = output.read_bytes()
@@ -328,7 +339,7 @@ def test_a_closed_pipe_ends_the_output_quietly(run, new, capfd, monkeypatch):
     def closed(*_):
         raise BrokenPipeError
 
-    monkeypatch.setattr(ntl.predict, "_write", closed)
+    monkeypatch.setattr(ntl.predict, "write_predictions", closed)
     monkeypatch.setattr(ntl.predict, "discard_output", lambda: 141)
     assert predict(capfd, run, f"data={new}")[0] == 141
 

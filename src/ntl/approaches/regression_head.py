@@ -24,11 +24,11 @@ from ntl.approaches.pretrained import build_model
 from ntl.approaches.prompts import decoder_prompts
 from ntl.approaches.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
 from ntl.config.settings import GenerationSettings, LossSettings
-from ntl.data import format_number
+from ntl.data import format_number, single_number
 from ntl.encodings.digits import TextEncoding
-from ntl.errors import UserError, not_a_number
-from ntloss.numbers.parsing import parse_number
+from ntl.errors import UserError
 
+READER = "a regression head", "choose another model"
 HEAD_LOSSES = {"squared": F.mse_loss, "absolute": F.l1_loss}
 
 
@@ -92,13 +92,13 @@ class RegressionHead:
 
     def fit(self, answers: Iterable[str]) -> None:
         """Compute the statistics of the training answers; see `Approach.fit`."""
-        fit(self.model.config, [_number(answer) for answer in answers])
+        fit(self.model.config, [single_number(answer, *READER) for answer in answers])
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`, the answers' numbers; see `Approach.encode`."""
         rows = self.prompts(questions)
         check_lengths(rows, self.model)
-        return {"input_ids": rows, "labels": [_number(answer) for answer in answers]}
+        return {"input_ids": rows, "labels": [single_number(answer, *READER) for answer in answers]}
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad rows into `input_ids`, `attention_mask` and `labels` `[batch]`; see `Approach.collate`."""
@@ -161,11 +161,3 @@ def _check_t5(source: ModelSource) -> None:
             f"a regression head on an encoder-decoder, which this {kind} is, expects a T5 without "
             "training_args.trained_layers and training_args.lora. Omit these, or choose another model."
         )
-
-
-def _number(answer: str) -> float:
-    """Parse an answer; a UserError quotes one that is not a single number."""
-    number = parse_number(answer, "whole")
-    if number is None:
-        raise not_a_number(answer, "a regression head", "choose another model")
-    return number

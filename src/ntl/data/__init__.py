@@ -26,6 +26,9 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from ntl.errors import UserError
+from ntloss.numbers.parsing import parse_number
+
 
 class Example(NamedTuple):
     """A question and its answer, both text.
@@ -107,6 +110,17 @@ def evenly_spaced(examples: Sequence[Example], count: int | None) -> Sequence[Ex
     if count is None or count >= len(examples):
         return examples
     return [examples[i * len(examples) // count] for i in range(count)]
+
+
+def single_number(answer: str, reader: str, advice: str) -> float:
+    """Read an answer that has to be a number; a UserError quotes it if it is not a single one."""
+    number = parse_number(answer, "whole")
+    if number is None:
+        raise UserError(
+            f"the answer {answer[:80]!r} is not a single number; {reader} expects answers such as -12.5. "
+            f"Choose another dataset, or {advice}."
+        )
+    return number
 
 
 def format_number(number: float | Decimal) -> str:
