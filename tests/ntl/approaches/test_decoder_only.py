@@ -121,6 +121,15 @@ def test_only_the_answer_contributes_to_the_loss(shape):
     assert counts.tolist() == [20, 12, 12]
 
 
+def test_the_head_gets_contiguous_states(monkeypatch):
+    approach = causal()
+    head, seen = approach.model.get_output_embeddings(), []
+    monkeypatch.setattr(head, "forward", lambda states: seen.append(states) or F.linear(states, head.weight))
+    approach.logits(approach.model, approach.collate(rows_of(approach)))
+    assert [states.is_contiguous() for states in seen] == [True]
+    assert seen[0].shape[1] < max(len(row["input_ids"]) for row in rows_of(approach))
+
+
 def test_a_batch_without_labels_gives_a_zero_loss_with_a_graph():
     approach = causal()
     rows = [{**row, "labels": [IGNORE] * len(row["labels"])} for row in rows_of(approach)]
