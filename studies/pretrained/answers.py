@@ -138,3 +138,16 @@ class AnswerTree:
         """
         right = (answers.view(-1, 1) <= self.values).double()
         return (probs.cumsum(-1) - right).square().sum(-1)
+
+    def rater_crps(self, probs: Tensor, raters: Tensor) -> Tensor:
+        """Return the mean score of distributions for the answers of several people; see `crps`.
+
+        Args:
+            probs: `[rows, answers]`.
+            raters: The share of people whose answer is at most each value, `[rows, answers]`.
+
+        Returns:
+            `[rows]`.
+        """
+        below = probs.cumsum(-1)
+        return (below.square() - 2 * below * raters + raters).sum(-1)

@@ -45,17 +45,16 @@ class UpperLayers(nn.Module):
             for weight, start in zip(self.trained, self._start, strict=True):
                 weight.copy_(start)
 
-    def forward(self, rows: Rows, chosen: Sequence[int], nodes: Tensor, cached: bool = True) -> Tensor:
+    def forward(self, rows: Rows, chosen: Sequence[int], nodes: Tensor) -> Tensor:
         """Return the last hidden states at the prompts' ends and at nodes, `[rows, 1 + nodes, width]`.
 
         Args:
             rows: The rows, of which some are chosen.
             chosen: Their places.
             nodes: Nodes of each row, a path from the prompt or all of them, `[rows, nodes]`.
-            cached: Whether to use the cached output of the frozen layers.
         """
         inputs = rows.inputs(chosen, nodes)
-        if cached:
+        if rows.are_cached:
             with self.frozen.given(rows.states(chosen, nodes, self.frozen)):
                 hidden = self.model.model(**inputs, use_cache=False).last_hidden_state
         else:
@@ -76,12 +75,17 @@ class Rows:
     Args:
         prompts: Token ids of each prompt.
         tree: The tree of answers.
-        cache: Path of the cache, without its endings.
+        cache: Path of the cache, without its endings. None: the frozen layers are computed at each use.
         width: Width of the states.
     """
 
-    def __init__(self, prompts: Sequence[Sequence[int]], tree: AnswerTree, cache: Path, width: int):
+    def __init__(
+        self, prompts: Sequence[Sequence[int]], tree: AnswerTree, cache: Path | None = None, width: int = 0
+    ):
         self.prompts, self.tree = [list(prompt) for prompt in prompts], tree
+        self.are_cached = cache is not None
+        if cache is None:
+            return
         sizes = [len(prompt) + len(tree.tokens) for prompt in self.prompts]
         self._starts = np.cumsum([0, *sizes])
         text = repr((self.prompts, tree.tokens.tolist()))

@@ -43,6 +43,7 @@ STUDY = yaml.safe_load((HERE / "study.yaml").read_text(encoding="utf-8"))
 OUTPUT = ROOT / "outputs" / "pretrained"
 READINGS = ("greedy", "median", "mean")
 WITHOUT_MODEL = ("ridge", "constant")
+UNTRAINED = ("zero_shot", "few_shot")
 
 
 class Run(NamedTuple):
@@ -86,6 +87,8 @@ class Run(NamedTuple):
         if self.arm in WITHOUT_MODEL:
             return self
         layers = self.layers or selected_layers()
+        if self.arm in UNTRAINED:
+            return self._replace(layers=layers)
         rate = self.rate or selected(self.task, self.arm if rates(self.arm) else "ce", layers).rate
         weight = self.weight
         if weight is None and STUDY["arms"][self.arm].get("criterion"):
@@ -183,6 +186,13 @@ class Task:
             order[ends[1] : ends[2]],
         )
         self.used = order[: ends[2]]
+        self.ratings = table[options["ratings"]] if "ratings" in options else None
+
+    def raters(self, rows: Sequence[int], values: torch.Tensor) -> torch.Tensor:
+        """Return the share of people who rated a row at most so high as each value, `[rows, values]`."""
+        assert self.ratings is not None
+        given = [torch.tensor([float(rating) for rating in self.ratings[row].split()]) for row in rows]
+        return torch.stack([(one[:, None] <= values).double().mean(0) for one in given])
 
     def draw(self, seed: int, count: int) -> list[int]:
         """Draw training rows from the pool."""
@@ -221,12 +231,17 @@ def make(run: Run) -> str:
     else:
         trainer, places = trainer_of(run.task, full.layers or 0)
         arm = STUDY["arms"][run.arm]
+        if run.arm in UNTRAINED:
+            record["steps"] = 0
         settings = Settings(
             run.arm, record["steps"], full.rate or 0.0, run.seed, arm.get("criterion"), full.weight or 0.0
         )
         losses = trainer.fit([places[k] for k in drawn], settings)
         record |= {"last_losses": losses[-5:], "train_seconds": round(time.perf_counter() - start, 2)}
-        found = trainer.predict([places[k] for k in asked], run.arm)
+        if run.arm == "few_shot":
+            found = few_shot(task, trainer, drawn[: arm["examples"]], asked)
+        else:
+            found = trainer.predict([places[k] for k in asked], run.arm)
         if run.arm == "head":
             read = {"mean": found.double()}
             held = trainer.predict([places[k] for k in task.validation], run.arm).double()
@@ -236,7 +251,10 @@ def make(run: Run) -> str:
             read |= {"lower": found.double() - margin, "upper": found.double() + margin}
         else:
             read = dict(trainer.tree.read(found)._asdict())
-            read["crps"] = trainer.tree.crps(trainer.tree.log_probs(found).double().exp(), answers)
+            probs = trainer.tree.log_probs(found).double().exp()
+            read["crps"] = trainer.tree.crps(probs, answers)
+            if task.ratings is not None:
+                read["rater_crps"] = trainer.tree.rater_crps(probs, task.raters(asked, trainer.tree.values))
     metrics = measure(read, answers)
     record |= {"versions": {"torch": torch.__version__, "ntloss": ntloss.__version__}}
     record |= {"seconds": round(time.perf_counter() - start, 2)}
@@ -246,6 +264,14 @@ def make(run: Run) -> str:
     write_json(folder / "made.json", ORIGIN)
     write_json(folder / "run.json", {"record": record, "metrics": metrics, "rows": rows})
     return run.name
+
+
+def few_shot(task: Task, trainer: Trainer, drawn: Sequence[int], asked: Sequence[int]) -> torch.Tensor:
+    """Return the logits of rows whose prompts begin with other rows and their answers."""
+    examples = [task.prompts[k] + trainer.tree.write(int(task.answers[k])) for k in drawn]
+    prompts = ["\n\n".join([*examples, task.prompts[k]]) for k in asked]
+    rows = Rows(trainer.model.tokenizer(prompts).input_ids, trainer.tree)
+    return trainer.predict(range(len(prompts)), "few_shot", batch=10, rows=rows)
 
 
 def baseline(task: Task, arm: str, drawn: Sequence[int], asked: Sequence[int]) -> torch.Tensor:
@@ -263,8 +289,7 @@ def measure(read: dict[str, torch.Tensor], answers: torch.Tensor) -> dict[str, f
         inside = (read["lower"] <= answers) & (answers <= read["upper"])
         metrics["coverage"] = float(inside.double().mean())
         metrics["width"] = float((read["upper"] - read["lower"]).mean())
-    if "crps" in read:
-        metrics["crps"] = float(read["crps"].mean())
+    metrics |= {key: float(read[key].mean()) for key in ("crps", "rater_crps") if key in read}
     return metrics
 
 

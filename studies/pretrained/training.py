@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -128,15 +129,15 @@ class Trainer:
         hidden = self.model(self.rows, chosen, none)[:, 0]
         return self.head(hidden).squeeze(-1) * self.scale + self.center
 
-    def logits(self, chosen: Sequence[int]) -> Tensor:
+    def logits(self, chosen: Sequence[int], rows: Rows | None = None) -> Tensor:
         """Return the logits of the answers' tokens at all nodes, `[rows, nodes, columns]`."""
-        hidden = self.model(self.rows, chosen, self.tree.all_nodes.expand(len(chosen), -1))
+        hidden = self.model(rows or self.rows, chosen, self.tree.all_nodes.expand(len(chosen), -1))
         return self.model.head(hidden, self.tree.columns)
 
     @torch.no_grad()
-    def predict(self, places: Sequence[int], arm: str, batch: int = 50) -> Tensor:
+    def predict(self, places: Sequence[int], arm: str, batch: int = 50, rows: Rows | None = None) -> Tensor:
         """Return the logits of rows, `[rows, nodes, columns]`; of a head its predictions, `[rows]`."""
-        read = self._headed if arm == "head" else self.logits
+        read = self._headed if arm == "head" else functools.partial(self.logits, rows=rows)
         return torch.cat([read(places[k : k + batch]) for k in range(0, len(places), batch)])
 
 
