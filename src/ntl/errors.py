@@ -4,7 +4,8 @@ Whatever a user of the lab can get wrong raises it: settings, files, models and 
 """
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -20,6 +21,17 @@ def unknown_key(prefix: str, key: str, known: Collection[str], listed: Collectio
         return UserError(f"{prefix}{key} is unknown. Did you mean {prefix}{near[0]}?")
     expected = ", ".join(listed or known)
     return UserError(f"{prefix}{key} is unknown; expected one of: {expected}. Correct the name.")
+
+
+@contextmanager
+def writing_to(given: object, expected: str, advice: str) -> Iterator[None]:
+    """Turn errors of writing to what the user has `given` into a UserError."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{given} cannot be written ({error.strerror or error}); expected {expected}. {advice}"
+        ) from None
 
 
 def describe(error: Exception) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from ntl.data.files import write_atomically
-from ntl.errors import UserError
+from ntl.errors import UserError, writing_to
 
 Answer = Callable[[pd.DataFrame], Iterable[pd.DataFrame]]
 
@@ -35,7 +35,9 @@ def write_predictions(table: pd.DataFrame, answer: Answer, path: Path | None) ->
     Raises:
         UserError: The file cannot be written, or holds other rows or other predictions.
     """
-    try:
+    room = "a file in an existing folder, with room"
+    explained = writing_to(f"output={path}", room, "Correct it; the same command continues.")
+    with explained if path is not None else nullcontext():
         done = 0 if path is None else _finished_rows(table, answer, path)
         if done:
             say(f"{done:,} of {len(table):,} rows are in {path} already")
@@ -48,13 +50,6 @@ def write_predictions(table: pd.DataFrame, answer: Answer, path: Path | None) ->
                 file.flush()
                 start += len(part)
                 bar.update(len(part))
-    except OSError as error:
-        if path is None:
-            raise
-        raise UserError(
-            f"output={path} cannot be written ({error.strerror or error}); expected a file in an existing "
-            "folder, with room. Correct it; the same command continues."
-        ) from None
     if path is not None:
         say(f"{len(table):,} rows are in {path}")
 

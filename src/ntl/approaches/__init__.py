@@ -28,6 +28,8 @@ IGNORE = -100
 CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for ModelSettings.checkpoint
 
 Row = Mapping[str, Any]
+Texts = Sequence[str]
+Levels = Sequence[float]
 Batch = Mapping[str, Tensor]
 
 
@@ -92,17 +94,11 @@ class Approach(Protocol):
     def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
         """Answer a batch of questions with texts (a regression head formats its number)."""
 
-    def quantiles(
-        self, model: nn.Module, questions: Sequence[str], levels: Sequence[float]
-    ) -> NumberQuantiles:
+    def quantiles(self, model: nn.Module, questions: Texts, levels: Levels) -> NumberQuantiles:
         """Read quantiles of the number that answers each question, if the approach writes it in digits."""
 
     def read(
-        self,
-        model: nn.Module,
-        questions: Sequence[str],
-        generation: GenerationSettings,
-        levels: Sequence[float],
+        self, model: nn.Module, questions: Texts, generation: GenerationSettings, levels: Levels
     ) -> tuple[list[str], NumberQuantiles]:
         """Answer as `answer` does, and read quantiles as `quantiles` does."""
 

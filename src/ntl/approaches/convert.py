@@ -24,7 +24,7 @@ from ntl.approaches import CHECKPOINT_KEY
 from ntl.data.arrow import cache_key
 from ntl.data.files import write_json
 from ntl.encodings.locate import WEIGHTS, loading, locate
-from ntl.errors import UserError
+from ntl.errors import UserError, writing_to
 from ntl.program import HELP_OPTIONS, run_program
 
 GGUF = ".gguf"
@@ -69,7 +69,7 @@ def write_model(source: str, folder: Path, key: str) -> bool:
     """
     folder, identity = folder.absolute(), _identity(source)
     partial, lock = (folder.with_name(f".{folder.name}.{end}") for end in ("partial", "lock"))
-    try:
+    with writing_to(folder, "a folder with room for the model", "Choose another one."):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(lock):
             if folder.exists() and any(folder.iterdir()):
@@ -85,12 +85,7 @@ def write_model(source: str, folder: Path, key: str) -> bool:
                 part.save_pretrained(partial)
             write_json(partial / RECORD, identity)
             os.replace(partial, folder)
-            return True
-    except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written ({error.strerror or error}); expected a folder with room for the "
-            "model. Choose another one."
-        ) from None
+    return True
 
 
 def _identity(source: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from ntl.approaches import Batch, ModelSource, Row
+from ntl.approaches import Batch, Levels, ModelSource, Row, Texts
 from ntl.approaches.batches import check_lengths, decoder_inputs, generation_mode, is_sharded
 from ntl.approaches.frozen_layers import given_states, pad_states
 from ntl.approaches.language_model import LanguageModel
@@ -62,11 +62,7 @@ class DecoderOnly(LanguageModel):
         return logits[:, -needed:-1]
 
     def read(
-        self,
-        model: nn.Module,
-        questions: Sequence[str],
-        generation: GenerationSettings,
-        levels: Sequence[float],
+        self, model: nn.Module, questions: Texts, generation: GenerationSettings, levels: Levels
     ) -> tuple[list[str], NumberQuantiles]:
         """Answer and find quantiles, if possible with one run of the prompts; see `Approach.read`."""
         past = self._run_prompts(model, questions) if generation.beams == 1 else None

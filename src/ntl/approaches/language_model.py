@@ -19,7 +19,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from ntl.approaches import IGNORE, Batch, ModelSource, Row, Share
+from ntl.approaches import IGNORE, Batch, Levels, ModelSource, Row, Share, Texts
 from ntl.approaches.answer_format import AnswerFormat
 from ntl.approaches.batches import generation_mode, is_sharded, pad, pad_questions, plain_cross_entropy
 from ntl.approaches.pretrained import build_model
@@ -30,6 +30,8 @@ from ntl.errors import UserError
 from ntloss import NTLCrossEntropyLoss, NumberTokensLeftOut, NumberVocabulary, get_criterion
 from ntloss.decoding import NumberQuantiles, UnlikelyNumber, number_quantiles
 from ntloss.numbers import NumberFormat
+
+Past = DynamicCache | None
 
 
 class PlacedEmbedding(nn.Embedding):
@@ -177,21 +179,13 @@ class LanguageModel:
         return self.encoding.encode(questions)
 
     def read(
-        self,
-        model: nn.Module,
-        questions: Sequence[str],
-        generation: GenerationSettings,
-        levels: Sequence[float],
+        self, model: nn.Module, questions: Texts, generation: GenerationSettings, levels: Levels
     ) -> tuple[list[str], NumberQuantiles]:
         """Answer the questions, and find quantiles; see `Approach.read`."""
         return self.answer(model, questions, generation), self.quantiles(model, questions, levels)
 
     def answer(
-        self,
-        model: nn.Module,
-        questions: Sequence[str],
-        generation: GenerationSettings,
-        past: DynamicCache | None = None,
+        self, model: nn.Module, questions: Texts, generation: GenerationSettings, past: Past = None
     ) -> list[str]:
         """Answer the questions with beam search; see `Approach.answer`."""
         if not questions:
@@ -219,11 +213,7 @@ class LanguageModel:
         return self.answer_format.read(self.encoding.decode(tokens[:, prompt:].tolist()))
 
     def quantiles(
-        self,
-        model: nn.Module,
-        questions: Sequence[str],
-        levels: Sequence[float],
-        past: DynamicCache | None = None,
+        self, model: nn.Module, questions: Texts, levels: Levels, past: Past = None
     ) -> NumberQuantiles:
         """Find the quantiles digit by digit; see `Approach.quantiles`."""
         options = {**self.answer_format.quantile_options(), "past_key_values": past}

@@ -30,11 +30,8 @@ REPLACED = {
 class Comparison:
     """The runs of `ntl compare`.
 
-    Args:
-        runs: Settings of each run, by its name: seed by seed, in the order of the objectives.
-        output_dir: Folder that holds the runs' folders and the report.
-        jobs: Number of worker processes. None: one per usable core, at most four.
-        overwrite: Whether runs of another configuration are replaced.
+    `runs` holds the settings of each by its name: seed by seed, in the order of the objectives. The other
+    fields are those of `schema.Comparison`.
     """
 
     runs: Mapping[str, RunSettings]

@@ -46,28 +46,15 @@ NAMES = {
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model to use, and how it reads and writes numbers; `schema.ModelArgs` has the details.
+    """Which model to use, and how it reads and writes numbers; `schema.ModelArgs` has the other details.
 
     Args:
-        family: `t5` (encoder-decoder), `decoder_only` (Llama, Mamba, ...), or `pretrained`, where the
-            checkpoint decides.
         encoding: `digits`, `auto`, `rt` or `xval`, see `ntl.encodings`.
         head: `language`, or `regression` to predict one number instead of text.
-        number_format: `plain` or `padded`, with `number_width` digits before and `number_places` after the
-            point. None: as many as the training answers need.
         checkpoint: Folder, `.gguf` file or hub name of pretrained weights. None trains from scratch.
-        tokenizer: Folder or hub name. None: the checkpoint's or, from scratch, the lab's small one.
         config: Configuration arguments of a model trained from scratch, including `model_type` (`t5`,
             `llama`, `mamba`, ...).
         log_scale: Whether numbers are embedded and predicted on a log scale.
-        seed: Random seed of the initial weights.
-        trained_layers: Number of layers that are trained, from the top. None trains all weights.
-        train_head: Whether the output head is trained with `trained_layers`.
-        lora: Rank of LoRA on all layers. None trains the weights themselves.
-        separator: Text between the question and the answer of a decoder-only model. None: see
-            `ntl.approaches.prompts`.
-        chat_template: Whether questions are written with the tokenizer's chat template.
-        head_loss: Loss of a regression head: `squared` or `absolute` error of the standardized number.
     """
 
     family: str = "t5"
@@ -91,14 +78,9 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """How answers are decoded, as `schema.Evaluation` says.
+    """How answers are decoded, as `schema.Evaluation` says, `batch_size` questions at once.
 
-    Args:
-        beams: Number of beams.
-        max_new_tokens: Maximum length of an answer in tokens.
-        batch_size: Number of questions decoded at once.
-        quantile_readings: Readings besides `greedy`, which need quantiles of the model's distribution.
-        interval: Share of the model's distribution between the two quantiles of an interval.
+    `quantile_readings` are those besides `greedy`, which need quantiles of the model's distribution.
     """
 
     beams: int = 4
@@ -116,18 +98,13 @@ class RunSettings:
         config: The composed configuration, as recorded in `run.json`.
         name: Name of the model.
         objective: Name of the model with its loss in tables and figures.
-        model, loss, generation: Settings of the model, of the loss and of decoding.
         data: Settings of the dataset, with its `name`.
-        output_dir: Output folder.
-        samples: Number of examples of each test set that are answered. None: all.
-        samples_during_training: Number of validation examples answered at each evaluation. None: all.
+        samples, samples_during_training, evaluation_name: See `schema.Evaluation`.
         trainer: Arguments of transformers' `Seq2SeqTrainingArguments`.
         only_evaluate: Whether to evaluate a trained model without training.
         overwrite: Whether a run in the output folder is deleted.
         resume: Whether to continue the run in the output folder, from `checkpoint` or, if None, the latest.
-        state_cache_gb: Largest cache of the frozen layers' output, in GB.
-        head_learning_rate: Learning rate of a regression head. None: that of all weights.
-        evaluation_name: Name of an evaluation's folder. None: made from its options.
+        state_cache_gb, head_learning_rate: See `schema.TrainingArgs`.
     """
 
     config: Mapping[str, Any]

@@ -20,7 +20,7 @@ from datasets import Dataset
 from filelock import FileLock
 
 from ntl.data import Example
-from ntl.errors import UserError
+from ntl.errors import UserError, writing_to
 
 FORMAT = 2  # version of the cache's format and of the readers; changing it invalidates all caches
 ROWS = 10_000  # rows in an Arrow batch
@@ -89,19 +89,12 @@ def cache_key(identity: Any) -> str:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Make the folder of a cache, and report errors of writing to it.
-
-    Raises:
-        UserError: The folder cannot be written.
-    """
-    try:
+    """Make the folder of a cache; a UserError says why it cannot be written."""
+    room = "a folder with room for a copy of the data"
+    advice = "Pass for example dataset_args.cache_dir=some/folder."
+    with writing_to(f"dataset_args.cache_dir={folder}", room, advice):
         folder.mkdir(parents=True, exist_ok=True)
         yield
-    except OSError as error:
-        raise UserError(
-            f"dataset_args.cache_dir={folder} cannot be written ({error.strerror or error}); expected a "
-            "folder with room for a copy of the data. Pass for example dataset_args.cache_dir=some/folder."
-        ) from None
 
 
 def _read_source(read: Callable[[], Iterable[Example]]) -> Iterator[Example]:

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from ntl.config.schema import SCHEMAS, choices
 from ntl.data import Example
 from ntl.data.files import Plan, write_atomically, write_json
 from ntl.data.packaged_tables import PACKAGES, read_package
-from ntl.errors import UserError
+from ntl.errors import UserError, writing_to
 from ntl.program import HELP_OPTIONS, run_program
 
 HELP = """\
@@ -75,11 +76,9 @@ def prepare_table(dataset: str, settings: Mapping[str, Any]) -> None:
         print(f"{path} exists already: nothing to do.")
         return
     table = read_package(dataset, settings["source"])
-    try:
+    with _writing_to(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, table.to_csv(index=False))
-    except OSError as error:
-        raise _unwritable(path, error) from None
     print(f"{path}: {len(table):,} rows")
 
 
@@ -98,7 +97,7 @@ def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
     record = folder / f".{dataset}.prepared.json"
     made_from = {k: v for k, v in settings.items() if k not in ("source", "destination", "overwrite")}
     made_from |= _sizes(plan.sources)
-    try:
+    with _writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{dataset}.lock"):
             if _sizes(outputs) and not settings["overwrite"]:
@@ -107,17 +106,13 @@ def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
                 return
             counts = _write(plan, record, outputs)
             write_json(record, _sizes(outputs) | made_from)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
     for name, count in counts.items():
         print(f"{folder / name}: {count:,} pairs")
 
 
-def _unwritable(destination: Path, error: OSError) -> UserError:
-    return UserError(
-        f"destination={destination} cannot be written ({error.strerror or error}); expected a folder with "
-        "room for the data. Pass destination=another/folder."
-    )
+def _writing_to(destination: Path) -> AbstractContextManager[None]:
+    room, advice = "a folder with room for the data", "Pass destination=another/folder."
+    return writing_to(f"destination={destination}", room, advice)
 
 
 def _sizes(files: Mapping[str, Path]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ntl.data.files import write_json
-from ntl.errors import UserError
+from ntl.errors import UserError, writing_to
 from ntl.program import run_program
 from ntl.report.groups import Dataset, load_datasets, other_evaluations
 from ntl.report.tables import latex_report, long_csv, markdown_report, wide_csv
@@ -57,23 +57,19 @@ def report(folders: Sequence[Path], output: Path, overwrite: bool = False, in_or
     text = markdown_report(datasets, left_out)
     is_new = not output.exists()
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        # Inside the output folder, so that files can be renamed into place.
-        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=output) as unfinished:
-            files = _write_files(Path(unfinished), datasets, text)
-            written = _describe_report(datasets, files, left_out)
-            # If this is interrupted, report.json lists all files, so the report can still be replaced.
-            write_json(output / REPORT, {"files": sorted({*before, *files})})
-            for name in files:
-                os.replace(Path(unfinished, name), output / name)
-        for name in {*before} - {*files}:
-            (output / name).unlink(missing_ok=True)
-        write_json(output / REPORT, written)
-    except OSError as error:
-        raise UserError(
-            f"{output} cannot be written ({error.strerror or error}); expected a writable folder. Choose "
-            "another output folder."
-        ) from None
+        with writing_to(output, "a writable folder", "Choose another output folder."):
+            output.mkdir(parents=True, exist_ok=True)
+            # Inside the output folder, so that files can be renamed into place.
+            with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=output) as unfinished:
+                files = _write_files(Path(unfinished), datasets, text)
+                written = _describe_report(datasets, files, left_out)
+                # If this is interrupted, report.json lists all files, so the report can still be replaced.
+                write_json(output / REPORT, {"files": sorted({*before, *files})})
+                for name in files:
+                    os.replace(Path(unfinished, name), output / name)
+            for name in {*before} - {*files}:
+                (output / name).unlink(missing_ok=True)
+            write_json(output / REPORT, written)
     finally:
         if is_new:
             with suppress(OSError):  # it holds a report, or could not be created

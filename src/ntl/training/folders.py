@@ -23,7 +23,7 @@ from ntl.approaches.answer_format import FORMAT_KEYS
 from ntl.config.differences import EVALUATION, TRAINING, differences, only_adds_readings
 from ntl.config.settings import RunSettings
 from ntl.data import TaskData
-from ntl.errors import UserError, describe
+from ntl.errors import UserError, describe, writing_to
 from ntl.training.run_folder import CHECKPOINT, RunFolder, RunRecord, options_name
 
 OWN = "own"  # the name of a run's own evaluation, which it replaces
@@ -125,15 +125,10 @@ def open_folder(settings: RunSettings, approach: Approach) -> None:
     if is_held and (settings.resume or not settings.overwrite):
         return
     parameters = sum(p.numel() for p in approach.model.parameters())
-    try:
+    with writing_to(f"training_args.output_dir={folder}", "a writable folder", "Choose another one."):
         if is_held:
             shutil.rmtree(folder.path)
         folder.write_record(replace(new_record(settings), parameters=parameters))
-    except OSError as error:
-        raise UserError(
-            f"training_args.output_dir={folder} cannot be written ({error.strerror or error}); expected a "
-            "writable folder. Choose another one."
-        ) from None
 
 
 def new_record(settings: RunSettings) -> RunRecord:

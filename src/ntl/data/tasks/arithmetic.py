@@ -37,11 +37,6 @@ GENERATED = {
 def load(settings: Mapping[str, Any]) -> TaskData:
     """Read or generate the examples.
 
-    Args:
-        settings: `data_dir` (folder of prepared files; None generates the examples) and `cache_dir`. The
-            generator takes `train_per_difficulty`, `validation_per_difficulty`, `test_size` (numbers of
-            questions) and `data_seed`.
-
     Returns:
         Training and validation examples of the three difficulties, an interpolation and an extrapolation
         test. Generated training, validation and test sets have no expression in common. Training expressions
@@ -90,9 +85,6 @@ def _expression(integers: int, largest: int, rng: random.Random) -> tuple[str, i
 
 def plan(settings: Mapping[str, Any]) -> Plan:
     """Plan the files of `ntl prepare arithmetic`: the same number of pairs of each difficulty.
-
-    Args:
-        settings: `source`, `train_per_difficulty`, `validation_per_difficulty`, `split_seed`.
 
     Raises:
         UserError: A file is missing. Reading the splits raises one too, if a file is malformed or too short.

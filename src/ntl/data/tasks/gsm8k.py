@@ -34,11 +34,6 @@ _POINT = re.compile(r"\.(?<![\d.]\.)(?=\d)")
 def load(settings: Mapping[str, Any]) -> TaskData:
     """Read the problems.
 
-    Args:
-        settings: `data_dir` (folder of prepared files, or of the official train.jsonl and test.jsonl), `hub`
-            (a dataset on the hub to load instead, or None), `annotations` (`remove` or `keep`),
-            `validation_share` (of the official training file), `split_seed` and `cache_dir`.
-
     Returns:
         Training, validation and test problems. With official files, the validation problems are drawn from
         the training file.

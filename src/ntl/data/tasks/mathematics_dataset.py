@@ -53,12 +53,10 @@ BUCKET = 32 * 2**20  # bytes of text
 
 
 def load(settings: Mapping[str, Any]) -> TaskData:
-    """Read the questions.
+    """Read the questions, with a test of interpolation and one of extrapolation.
 
-    Args:
-        settings: `data_dir` (folder of prepared files), `mode` and `cache_dir`. If `mode` is None, the tests
-            are the interpolation and the extrapolation file. If it is `dataset_comparison`, there is one test
-            per module, from the official files in `data_dir` or in its subfolder mathematics_dataset-v1.0.
+    If `mode` is `dataset_comparison`, there is instead one test per module, from the official files in
+    `data_dir` or in its subfolder mathematics_dataset-v1.0.
     """
     layouts = [PREPARED]
     if settings["mode"] == "dataset_comparison":
@@ -87,12 +85,9 @@ class Archive(dict[str, Path]):
 
 
 def find_archive(settings: Mapping[str, Any], modules: Sequence[str], longer: Sequence[str]) -> Archive:
-    """Find the files of some modules in the unpacked archive, in `source` or in its subfolder.
+    """Find the files of `modules`, and of the `longer` ones of extrapolation, in the unpacked archive.
 
-    Args:
-        settings: `source`.
-        modules: Modules for training and the interpolation test.
-        longer: Modules of the extrapolation test.
+    It is in `source` or in its subfolder.
     """
     names = [f"train-{difficulty}/{module}.txt" for difficulty in DIFFICULTIES for module in modules]
     names += [f"interpolate/{module}.txt" for module in modules]
@@ -105,11 +100,7 @@ def find_archive(settings: Mapping[str, Any], modules: Sequence[str], longer: Se
 
 
 def plan(settings: Mapping[str, Any]) -> Plan:
-    """Plan the files of `ntl prepare mathematics_dataset`: a small share is held out, the rest is shuffled.
-
-    Args:
-        settings: `source`, `validation_share` (of each file), `split_seed`.
-    """
+    """Plan the files of `ntl prepare mathematics_dataset`: a small share is held out, the rest shuffled."""
     archive = find_archive(settings, MODULES, EXTRAPOLATE_MODULES)
 
     def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:

@@ -23,13 +23,7 @@ Pair = tuple[int, int]
 
 
 def load(settings: Mapping[str, Any]) -> TaskData:
-    """Generate or read the questions.
-
-    Args:
-        settings: `data_dir` (folder of prepared files; None generates the questions) and `cache_dir`. The
-            generator takes `digits` (maximum digits of a factor), `extrapolate_digits` (digits of the larger
-            factor in the extrapolation test), `train_size`, `validation_size`, `test_size` and `data_seed`.
-    """
+    """Generate or read the questions."""
     return generate(settings) if settings["data_dir"] is None else load_files(settings, [PREPARED, PUBLISHED])
 
 

@@ -25,11 +25,6 @@ BETWEEN = "\n\nQuestion: "
 def load(settings: Mapping[str, Any]) -> TaskData:
     """Read the questions.
 
-    Args:
-        settings: `data_dir` (folder of prepared files, or of SuperGLUE's train.jsonl and val.jsonl), `hub` (a
-            dataset on the hub to load instead, or None), `validation_share` (of the passages of the official
-            training file), `split_seed` and `cache_dir`.
-
     Returns:
         The questions, whose answers are not compared as numbers.
     """

@@ -18,13 +18,7 @@ from ntl.errors import UserError
 
 
 def load(settings: Mapping[str, Any]) -> TaskData:
-    """Generate the examples.
-
-    Args:
-        settings: `weights` w (one per integer x in the question), `log_scale` (false: sum of w x + e; true:
-            product of x^w, times exp(e)), `noise` (standard deviation of the Gaussian e), `smallest` and
-            `largest` (range of the integers), `largest_answer` (answers are rounded to integers and clipped
-            to the range from 0 to this value), `train_size`, `validation_size`, `test_size` and `data_seed`.
+    """Generate the examples: the sum of w x + e or, on a log scale, the product of x^w times exp(e).
 
     Returns:
         Training, validation and one test set. No test or validation question is in the training set.

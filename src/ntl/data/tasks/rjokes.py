@@ -16,15 +16,7 @@ HIGHEST = 11
 
 
 def load(settings: Mapping[str, Any]) -> TaskData:
-    """Read the jokes.
-
-    Args:
-        settings: `data_dir` (folder of prepared files, or of the official train.tsv, dev.tsv and test.tsv,
-            optionally compressed with gzip) and `cache_dir`.
-
-    Returns:
-        Jokes as questions, scores as answers.
-    """
+    """Read the jokes as questions, the scores as answers; official files may be compressed with gzip."""
     return load_files(settings, [PREPARED, *OFFICIAL])
 
 

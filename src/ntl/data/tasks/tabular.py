@@ -31,20 +31,7 @@ SEPARATOR = ", "  # between the numbers of an answer with several
 
 
 def load(settings: Mapping[str, Any]) -> TaskData:
-    """Read a table and split its rows.
-
-    Args:
-        settings: `file` (a table, see `ntl.data.table_files`, or `sample`), `target` (column to predict, or a
-            list of several, whose numbers the answer joins with commas),
-            `prompt` (text of the question, with names of columns in braces; None joins the columns with
-            commas), `columns` (columns of the question without a prompt, None for all others),
-            `significant_digits` (numbers of the question are rounded to this many, None leaves them as they
-            are written), `longest` (rows with longer questions, in characters, are left out; None keeps all),
-            `split_by` (None splits at random; a column puts its largest values into the test set and the next
-            largest into the validation set), `group_by` (rows with the same value in this column are kept
-            together in a split at random), `train_size` (None for all rows that are left), `train_seed` (None
-            takes the same training rows in every run; a seed draws them from all that are not held out),
-            `validation_size`, `test_size` and `data_seed`.
+    """Read a table and split its rows, as `ntl.config.schema.Tabular` says.
 
     Returns:
         Training, validation and one test set. Missing values are written as `?`. Rows without a target are
