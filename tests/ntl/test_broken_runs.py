@@ -25,7 +25,7 @@ def interrupted_run(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ntl.training.trainer.ApproachTrainer._record_progress", die)
+        patch.setattr("ntl.training.trainer.ApproachTrainer.record_progress", die)
         assert main(command) == 130
     return tmp_path / "run", [*command, RESUME]
 

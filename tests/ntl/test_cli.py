@@ -2,64 +2,17 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from published_commands import PROGRAM
 
 import ntl
 from ntl import cli
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["-c", "from ntl.cli import main; raise SystemExit(main(['--help']))"],
-        ["-m", "ntl.runs.sweep", "--help"],
-        [PROGRAM, "--help"],
-    ],
-    ids=" ".join,
-)
-def test_help_piped_to_head_ends_without_a_traceback(command):
-    reads, writes = os.pipe()
-    os.close(reads)  # as `| head -1` does after its line
-    done = subprocess.run(
-        [sys.executable, *command],
-        stdout=writes,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        env={"PYTHONPATH": str(Path(ntl.__file__).parents[1])},
-        timeout=120,
-    )
-    os.close(writes)
-    assert done.stderr.decode() == ""
-    assert done.returncode == 141
-
-
-def test_a_broken_pipe_during_training_is_raised(monkeypatch):
-    def run(arguments):
-        raise BrokenPipeError("a tracker's process is gone")
-
-    monkeypatch.setattr(cli, "_dispatch", run)
-    with pytest.raises(BrokenPipeError, match="tracker"):
-        cli.main(["train"])
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full")])
-def test_a_message_without_advice_ends_with_its_last_sentence(monkeypatch, capsys, error):
-    def run(arguments):
-        raise error
-
-    monkeypatch.setattr(cli, "_dispatch", run)
-    assert cli.main(["report"]) in (2, 130)
-    assert capsys.readouterr().err.endswith(".\n")
 
 
 @pytest.mark.parametrize(("command", "missing"), [("compare", "tqdm"), ("train", "hydra")])

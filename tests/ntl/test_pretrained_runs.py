@@ -62,7 +62,7 @@ def test_a_killed_run_continues_to_the_same_weights_which_transformers_loads(kin
 
     command = small(tmp_path, llama, *steps, f"training_args.output_dir={broken}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ntl.training.trainer.ApproachTrainer._record_progress", die)
+        patch.setattr("ntl.training.trainer.ApproachTrainer.record_progress", die)
         assert main(command) == 130
     assert main([*command, "training_args.resume_from_checkpoint=true"]) == 0, capsys.readouterr().err
     one, other = (load_file(folder / "model.safetensors") for folder in (whole, broken))

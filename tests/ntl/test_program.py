@@ -1,320 +1,59 @@
-import json
+"""How every program of the lab ends, whatever stops it."""
+
+from __future__ import annotations
+
+import errno
 import os
-import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from published_commands import PROGRAM, scaled_down
-from safetensors.torch import load_file
-from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
+from published_commands import PROGRAM
 
-from ntl.evaluation import evenly_spaced
-from ntl.run_language_modeling import main
-from ntl.training.folders import last_complete_checkpoint
-from ntl.training.run_folder import RunFolder
+import ntl
+from ntl.program import run_program
 
 ROOT = Path(__file__).parents[2]
-PADDED = "model_args.number_format=padded"
-MODELS = [
-    "vanilla_t5", "rt_ntl", "xval", "vanilla_t5_regression_head", "decoder_only", "decoder_only_ntl",
-]  # fmt: skip
-
-
-def small(tmp_path, *more, steps=2):
-    return [*scaled_down(tmp_path, steps), *more]
-
-
-def answer(tmp_path, checkpoint, *more):
-    """Evaluate a checkpoint whose folder holds its configuration."""
-    options = [option for option in small(tmp_path) if "config_name" not in option]
-    return [*options, "training_args=eval", f"model_args.model_name_or_path={checkpoint}", *more]
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_every_model_trains_saves_and_answers(model, tmp_path, capsys):
-    shape = ["model_args.config_name=llama-tiny"] if "decoder" in model else []
-    arguments = small(tmp_path, f"model_args={model}", *shape)
-    assert main(arguments) == 0, capsys.readouterr().err
-    folder = RunFolder(tmp_path / "run")
-    assert folder.record().status == "finished"
-    small_eval = [o for o in arguments if not o.startswith(("model_args.", "training_args.output_dir"))]
-    again = [*small_eval, "training_args=eval", f"model_args.model_name_or_path={folder}"]
-    again += [f"training_args.output_dir={tmp_path}/again"]
-    assert main(again) == 0, capsys.readouterr().err
-    assert_close(RunFolder(tmp_path / "again").metrics(), folder.metrics(), ONE_COMPUTATION)
-
-
-def test_training_from_cached_states_gives_the_weights_of_training_without_a_cache(tmp_path, capsys):
-    arguments = [
-        "model_args=decoder_only",
-        "model_args.config_name=llama-tiny",
-        "training_args.trained_layers=1",
-    ]
-    found = {}
-    for size in (1, 0):
-        folder = tmp_path / f"cache{size}"
-        cached = [f"training_args.state_cache_gb={size}", f"training_args.output_dir={folder}"]
-        assert main(small(tmp_path, *arguments, *cached)) == 0, capsys.readouterr().err
-        found[size] = load_file(folder / "model.safetensors")
-        assert ("caching the output of the frozen layers" in capsys.readouterr().out) == bool(size)
-    assert_close(found[1], found[0], TRAINED_BY_ADAM)
-
-
-@pytest.mark.parametrize("dataset", ["arithmetic", "gsm8k", "multiplication", "multirc", "rjokes"])
-def test_every_dataset_can_be_trained_on_and_evaluated(dataset, tmp_path, capsys):
-    assert main(small(tmp_path, f"dataset_args={dataset}")) == 0, capsys.readouterr().err
-    metrics = RunFolder(tmp_path / "run").metrics()
-    for test in metrics.values():
-        assert ("accuracy" in test) == (dataset != "multirc")
-        assert ("final_answer_accuracy" in test) == (dataset == "gsm8k")
-
-
-def test_a_sweep_over_losses_weights_and_seeds_writes_each_run_to_its_own_folder(tmp_path, capsys):
-    sweep = ["--multirun", "loss=ntl_was,smmd", "loss.weight=0.1,0.3", "training_args.seed=1,2"]
-    assert main([*sweep, *small(tmp_path, "evaluation.samples=2")]) == 0, capsys.readouterr().err
-    runs = sorted((tmp_path / "run").glob("*/run.json"))
-    records = [json.loads(path.read_text()) for path in runs]
-    found = {(r["objective"], r["config"]["loss"]["weight"], r["seed"]) for r in records}
-    expected = {(f"T5 + {n}", w, s) for n in ("NTL-WAS", "SMMD") for w in (0.1, 0.3) for s in (1, 2)}
-    assert found == expected
-
-
-def test_one_command_continues_a_killed_sweep(tmp_path, capsys):
-    sweep = ["--multirun", "training_args.seed=1,2", *small(tmp_path, "evaluation.samples=2")]
-    assert main(sweep) == 0, capsys.readouterr().err
-    finished, lost = (tmp_path / f"run/training_args.seed={seed}" for seed in (1, 2))
-    before = (finished / "run.json").read_bytes()
-    shutil.rmtree(lost)
-    assert main([*sweep, "training_args.resume_from_checkpoint=true"]) == 0
-    assert f"{lost} is new" in capsys.readouterr().err
-    assert RunFolder(lost).record().status == "finished"
-    assert (finished / "run.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    ("sweep", "expected"),
+    "command",
     [
-        ("loss=ntl_was,nope", "loss=nope is unknown; expected one of: ce"),
-        ("training_args.seed=1,2,-3", "seed is -3"),
-        ("training_args.seed=[1,2", "cannot be read; expected key=value"),
+        ["-c", "from ntl.cli import main; raise SystemExit(main(['--help']))"],
+        ["-m", "ntl.runs.sweep", "--help"],
+        [PROGRAM, "--help"],
     ],
+    ids=" ".join,
 )
-def test_every_value_of_a_sweep_is_checked_before_the_first_run(sweep, expected, tmp_path, capsys):
-    assert main(["--multirun", sweep, *small(tmp_path)]) == 2
-    assert expected in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("other", "expected"),
-    [
-        ("model_args=xval", "was trained with encoding=digits, not xval"),
-        ("model_args.config_overrides={d_ff: 32}", ", not [32, 64]; expected a checkpoint"),
-    ],
-)
-def test_a_checkpoint_of_another_model_is_not_continued(other, expected, tmp_path, capsys):
-    assert main(small(tmp_path)) == 0
-    checkpoint = f"training_args.resume_from_checkpoint={tmp_path}/run/checkpoint-2"
-    assert main(small(tmp_path, checkpoint, other, f"training_args.output_dir={tmp_path}/other")) == 2
-    assert expected in capsys.readouterr().err
-    assert not (tmp_path / "other").exists()
-
-
-def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path, capsys):
-    assert main(small(tmp_path)) == 0
-    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    assert main(small(tmp_path)) == 2
-    assert "holds a run already" in capsys.readouterr().err
-    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
-
-
-@pytest.mark.parametrize("overwrite", ["false", "true"])
-def test_a_folder_with_other_files_is_not_changed(overwrite, tmp_path, capsys):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/thesis.tex").write_text("years of work")
-    assert main(small(tmp_path, f"training_args.overwrite_output_dir={overwrite}")) == 2
-    assert "holds files but no run" in capsys.readouterr().err
-    assert (tmp_path / "run/thesis.tex").read_text() == "years of work"
-
-
-def test_a_run_is_not_continued_with_another_configuration(tmp_path, capsys):
-    assert main(small(tmp_path)) == 0
-    more = ["training_args.resume_from_checkpoint=true", "training_args.learning_rate=1"]
-    assert main(small(tmp_path, *more)) == 2
-    assert (
-        "holds a run with training_args.learning_rate=0.0001, but training_args.learning_rate=1"
-        in capsys.readouterr().err
+def test_help_piped_to_head_ends_without_a_traceback(command):
+    reads, writes = os.pipe()
+    os.close(reads)  # as `| head -1` does after its line
+    done = subprocess.run(
+        [sys.executable, *command],
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(Path(ntl.__file__).parents[1])},
+        timeout=120,
     )
+    os.close(writes)
+    assert done.stderr.decode() == ""
+    assert done.returncode == 141
 
 
-def test_overwriting_does_not_allow_a_run_to_be_continued_with_another_configuration(tmp_path, capsys):
-    assert main(small(tmp_path)) == 0
-    both = ["training_args.overwrite_output_dir=true", "training_args.resume_from_checkpoint=true"]
-    assert main(small(tmp_path, *both, "training_args.learning_rate=1")) == 2
-    assert "holds a run with training_args.learning_rate" in capsys.readouterr().err
+def test_a_broken_pipe_during_training_is_raised():
+    def run(arguments):
+        raise BrokenPipeError("a tracker's process is gone")
+
+    with pytest.raises(BrokenPipeError, match="tracker"):
+        run_program("ntl", run, ["train"])
 
 
-def test_a_run_that_counts_epochs_is_continued_to_its_last_epoch(tmp_path):
-    epochs = ["training_args.max_steps=-1", "training_args.per_device_train_batch_size=78"]
-    epochs += ["training_args.eval_steps=2", "training_args.save_steps=2"]
-    assert main(small(tmp_path, *epochs, "+training_args.num_train_epochs=1")) == 0
-    folder = RunFolder(tmp_path / "run")
-    before = load_file(folder.path / "model.safetensors")
-    assert folder.record().steps == 4  # of 312 examples
-    shutil.rmtree(folder.path / "checkpoint-4")
-    (folder.path / "model.safetensors").unlink()
-    epochs += ["+training_args.num_train_epochs=1", "training_args.resume_from_checkpoint=true"]
-    assert main(small(tmp_path, *epochs)) == 0
-    after = load_file(folder.path / "model.safetensors")
-    assert_close(after, before, TRAINED_BY_ADAM)
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full")])
+def test_a_message_without_advice_ends_with_its_last_sentence(capsys, error):
+    def run(arguments):
+        raise error
 
-
-def test_terms_logged_after_a_resumption_cover_only_later_updates(tmp_path):
-    def logged(*more):
-        arguments = small(
-            tmp_path, "training_args.save_steps=2", "training_args.eval_steps=2", *more, steps=6
-        )
-        assert main([*arguments, "training_args.logging_steps=3", "training_args.save_total_limit=9"]) == 0
-        state = json.loads((tmp_path / "run/checkpoint-6/trainer_state.json").read_text())
-        return next(entry for entry in state["log_history"] if entry["step"] == 3 and "loss" in entry)
-
-    logged()
-    for step in (4, 6):
-        shutil.rmtree(tmp_path / f"run/checkpoint-{step}")
-    entry = logged("training_args.resume_from_checkpoint=true")
-    assert 0.5 < entry["ce"] / entry["loss"] < 1.5
-
-
-def test_an_evaluation_on_another_dataset_is_not_mixed_with_a_run(tmp_path, capsys):
-    assert main(small(tmp_path)) == 0
-    model = f"model_args.model_name_or_path={tmp_path}/run"
-    other = [o for o in small(tmp_path, "training_args=eval", model) if "config_name" not in o]
-    assert main([*other, "dataset_args=arithmetic"]) == 2
-    assert "holds a run on mathematics_dataset" in capsys.readouterr().err
-    elsewhere = f"training_args.output_dir={tmp_path}/elsewhere"
-    assert main([*other, "dataset_args=arithmetic", elsewhere]) == 0
-    trained, record = RunFolder(tmp_path / "run").record(), RunFolder(tmp_path / "elsewhere").record()
-    assert (record.dataset, record.steps, record.parameters) == ("arithmetic", 2, trained.parameters)
-
-
-def test_an_evaluation_with_other_settings_does_not_replace_the_runs_own(tmp_path, capsys):
-    assert main(small(tmp_path)) == 0
-    own = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
-    before = {path: path.read_bytes() for path in own}
-    capsys.readouterr()
-    assert main(answer(tmp_path, f"{tmp_path}/run", "evaluation.samples=2", "evaluation.beams=1")) == 0
-    assert f"{tmp_path}/run/evaluations/beams=1,samples=2" in capsys.readouterr().out
-    # A finished run that is "resumed" with other settings is also evaluated again.
-    assert main(small(tmp_path, "training_args.resume_from_checkpoint=true", "evaluation.samples=3")) == 0
-    assert {path: path.read_bytes() for path in own} == before
-    folder = RunFolder(tmp_path / "run")
-    few, resumed = folder.evaluations()
-    assert {m["count"] for m in folder.metrics().values()} == {6}
-    assert {m["count"] for m in few.metrics().values()} == {2}
-    assert {m["count"] for m in resumed.metrics().values()} == {3}
-    assert len(few.predictions("interpolate")) == 2
-    assert (few.record().status, few.record().config["evaluation"]["samples"]) == ("finished", 2)
-
-
-def test_the_runs_own_evaluation_is_not_repeated(tmp_path):
-    assert main(small(tmp_path)) == 0
-    folder = RunFolder(tmp_path / "run")
-    before = folder.metrics_path.stat().st_mtime_ns
-    assert main(answer(tmp_path, folder)) == 0
-    assert folder.metrics_path.stat().st_mtime_ns == before
-    assert not folder.evaluations()
-
-
-def test_resuming_a_finished_run_changes_nothing(tmp_path):
-    assert main(small(tmp_path)) == 0
-    before = load_file(tmp_path / "run/model.safetensors")
-    metrics = RunFolder(tmp_path / "run").metrics()
-    assert main(small(tmp_path, "training_args.resume_from_checkpoint=true")) == 0
-    after = load_file(tmp_path / "run/model.safetensors")
-    assert_identical(after, before)
-    assert RunFolder(tmp_path / "run").metrics() == metrics
-
-
-INVALID = [
-    (["training_args.overwrite_output_dir=maybe"], "'maybe'; expected true or false"),
-    (["training_args.adam_beta1=2"], "Invalid beta parameter"),
-    (["training_args.dataloader_num_workers=-1"], "num_workers option should be non-negative"),
-    (["training_args.dataloader_persistent_workers=true"], "persistent_workers option needs"),
-    (["training_args.optim_args=three"], "training_args cannot be used (ValueError"),
-    (["training_args.log_level=loud"], "'loud'"),
-    (["training_args.report_to=wandbb"], "wandbb is not supported"),
-    (["training_args.lr_scheduler_kwargs={color: red}"], "color"),
-    (["training_args.lr_scheduler_type=cosin"], "cosin"),
-    (["dataset_args.cache_dir=/dev/null/cache"], "cache_dir=/dev/null/cache cannot be written"),
-    (["dataset_args.data_dir=nowhere"], "nowhere"),
-    (["model_args.tokenizer_name_or_path=/", "dataset_args.data_dir=nowhere"], "holds no tokenizer"),
-    (["loss=ntl_was", "loss.options={p: 2}", "dataset_args.data_dir=nowhere"], "has no option 'p'"),
-    (["model_args=vanilla_t5_regression_head", "dataset_args=multirc"], "number"),
-    ([PADDED, "dataset_args=gsm8k"], "is not a single number"),
-    ([PADDED, "dataset_args=multirc"], "is not a single number"),
-    ([PADDED, "model_args.number_width=1"], "digits before the point; expected at most 1"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "expected"), INVALID)
-def test_an_invalid_setting_is_a_one_line_error_and_nothing_is_written(arguments, expected, tmp_path, capsys):
-    assert main(small(tmp_path, *arguments)) == 2
-    message = capsys.readouterr().err
-    assert expected in message
-    assert len(message.strip().splitlines()) == 1
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("name", ["file", "file/below"])
-def test_an_output_folder_that_cannot_be_created_is_an_error(name, tmp_path, capsys):
-    (tmp_path / "file").write_text("kept")
-    assert main(small(tmp_path, f"training_args.output_dir={tmp_path}/{name}")) == 2
-    assert "is not a folder and cannot be created" in capsys.readouterr().err
-    assert (tmp_path / "file").read_text() == "kept"
-
-
-def test_diverging_training_is_an_error(tmp_path, capsys):
-    wild = ["training_args.learning_rate=1e30", "training_args.max_grad_norm=0"]
-    assert main(small(tmp_path, *wild, steps=3)) == 2
-    assert "eval_loss is not finite at step 3" in capsys.readouterr().err
-
-
-def test_a_killed_run_continues_to_the_same_result(tmp_path):
-    steps = ["training_args.save_steps=5", "training_args.eval_steps=5", "training_args.logging_steps=1"]
-    steps += ["model_args=vanilla_t5_ntl", "training_args.gradient_accumulation_steps=2"]
-
-    def overrides(folder, *more):
-        return small(tmp_path, *steps, f"training_args.output_dir={folder}", *more, steps=30)
-
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert main(overrides(whole)) == 0
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / PROGRAM), *overrides(broken)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while last_complete_checkpoint(broken) is None:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert RunFolder(broken).record().status == "running"
-    # What remains if the run is killed while saving.
-    (broken / "checkpoint-29").mkdir(exist_ok=True)
-    (broken / "checkpoint-29/model.safetensors").write_bytes(b"half")
-    assert main(overrides(broken, "training_args.resume_from_checkpoint=true")) == 0
-    one, other = (load_file(folder / "model.safetensors") for folder in (whole, broken))
-    assert_close(other, one, TRAINED_BY_ADAM)
-    assert_close(RunFolder(broken).metrics(), RunFolder(whole).metrics(), TRAINED_BY_ADAM)
-    assert_close(RunFolder(broken).curve(), RunFolder(whole).curve(), TRAINED_BY_ADAM)
-
-
-def test_evenly_spaced_examples_are_chosen():
-    assert list(evenly_spaced(list("abcdefghij"), 3)) == ["a", "d", "g"]
-    assert evenly_spaced([1, 2], 5) == [1, 2]
-    assert evenly_spaced([1, 2], None) == [1, 2]
+    assert run_program("ntl", run, ["report"]) in (2, 130)
+    assert capsys.readouterr().err.endswith(".\n")

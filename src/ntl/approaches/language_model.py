@@ -109,7 +109,7 @@ class LanguageModel:
             self.encoding = TextEncoding(self.tokenizer)
             self.model = build_model(self.model_class, source)
             digits = source.settings.encoding == "digits"
-            self.vocabulary = _number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
+            self.vocabulary = number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
         self.objective = _objective(self.vocabulary, loss)
         self._number_ids = torch.tensor(self.vocabulary.token_ids)
         self.answer_format = AnswerFormat(self.model, self.tokenizer, self.vocabulary)
@@ -232,7 +232,7 @@ class LanguageModel:
         return pad_questions(rows, self.tokenizer.pad_token_id, self.pads_left)
 
 
-def _number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:
+def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: int) -> NumberVocabulary:
     """Find the number tokens that a tokenizer writes: digits or, if it does not split them, all numbers."""
     try:
         with warnings.catch_warnings():

@@ -109,7 +109,7 @@ class ApproachTrainer(Seq2SeqTrainer):
             if self.args.should_save:
                 self._seconds_before = self.folder.record().train_seconds
             self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-            self._record_progress()
+            self.record_progress()
         elif checkpoint is not None:  # killed after its last step; transformers would train one step more
             best = state["best_global_step"] if self.args.load_best_model_at_end else None
             chosen = checkpoint if best is None else checkpoint.with_name(f"{CHECKPOINT}{best}")
@@ -144,9 +144,9 @@ class ApproachTrainer(Seq2SeqTrainer):
     def _save_checkpoint(self, model, trial):
         with _explain_write_errors(self.args.output_dir):
             super()._save_checkpoint(model, trial)
-        self._record_progress()
+        self.record_progress()
 
-    def _record_progress(self):
+    def record_progress(self):
         """Record the steps and the seconds, from which a resumed run continues to count."""
         if self.args.should_save:
             seconds = round(self._seconds_before + time.monotonic() - self._started, 1)

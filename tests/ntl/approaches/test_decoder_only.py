@@ -159,13 +159,6 @@ def test_pretrained_weights_are_loaded_unchanged(tmp_path):
     gradient(approach, rows_of(approach), 6)
 
 
-def test_a_row_that_is_too_long_for_the_model_is_an_error():
-    config = {**GPT2, "n_positions": 16}
-    approach = build_approach(ModelSettings(family="decoder_only", config=config), NTL)
-    with pytest.raises(UserError, match="take 22 tokens; this model takes at most 16"):
-        approach.encode(["1" * 18], ["42"])
-
-
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [

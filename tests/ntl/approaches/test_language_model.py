@@ -266,23 +266,6 @@ def test_invalid_settings_are_errors(settings, loss, complaint):
         build_approach(ModelSettings(**settings), LossSettings(**loss))
 
 
-def test_a_hub_name_fails_at_once_without_access_to_the_hub(monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match=r"or pass model_args\.model_name_or_path=null to train from scratch"):
-        build_approach(ModelSettings(checkpoint="someone/some-t5"), LossSettings())
-
-
-def test_shapes_are_found_by_name_and_in_folders(tmp_path):
-    assert get_shape("t5-base")["num_layers"] == 12
-    make().model.save_pretrained(tmp_path)
-    shape = get_shape(str(tmp_path))
-    assert get_shape("t5-tiny").items() <= shape.items()
-    assert "vocab_size" not in shape
-    build_approach(ModelSettings(config=shape), LossSettings())
-    with pytest.raises(UserError, match="expected one of t5-tiny, t5-small"):
-        get_shape("t5-huge")
-
-
 @pytest.mark.parametrize("encoding", ["digits", "auto", "rt", "xval"])
 def test_a_model_with_t5s_tokenizer_is_the_same_after_saving_and_loading(encoding, tmp_path):
     loss = LossSettings()

@@ -5,11 +5,8 @@ from pathlib import Path
 import pytest
 from approach_cases import make, rows_of, saved
 
-from ntl.config.settings import ModelSettings
-from ntl.data import Example
 from ntl.encodings.digits import character_tokenizer
 from ntl.errors import UserError
-from ntl.training.token_cache import tokenize
 
 TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 CHAT = TURNS + "{% if add_generation_prompt %}[bot]{% endif %}"
@@ -57,20 +54,6 @@ def test_a_model_is_not_used_with_another_prompt(tmp_path: Path) -> None:
     assert same.prompts(["a"]) == approach.prompts(["a"])
     with pytest.raises(UserError, match="was trained with separator= ; expected None"):
         saved(approach, tmp_path, {"family": "decoder_only"})
-
-
-def test_prompts_of_different_kinds_are_cached_separately(tmp_path: Path) -> None:
-    tokenizer = character_tokenizer()
-    tokenizer.chat_template = CHAT
-    tokenizer.save_pretrained(tmp_path)
-    kinds = ({}, {"separator": " is "}, {"chat_template": True, "separator": " is "})
-    lengths = []
-    for kind in kinds:
-        settings = {"family": "decoder_only", "tokenizer": str(tmp_path), **kind}
-        approach = make("llama-tiny", **settings)
-        rows = tokenize([Example("a", "1")], approach, ModelSettings(**settings), tmp_path / "cache")
-        lengths.append(len(rows[0]["input_ids"]))
-    assert lengths == [len("a|1|"), len("a is 1|"), len("[user]a[bot] is 1|")]
 
 
 @pytest.mark.pretrained

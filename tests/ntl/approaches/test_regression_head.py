@@ -9,7 +9,6 @@ from approach_cases import (
     QUESTIONS,
     assert_split_does_not_matter,
     assert_the_same,
-    gradient,
     make,
     overfit,
     rows_of,
@@ -57,20 +56,6 @@ def test_answers_are_standardized_by_the_training_answers():
     share = approach.loss(approach.model, batch, approach.count(batch))
     assert share.loss.item() == approx((1.5**2 + 0.5**2) / 2)
     assert share.terms["number"] == share.loss
-
-
-def test_equal_training_answers_do_not_cause_a_division_by_zero():
-    approach = regression(["7"] * 4)
-    grads, loss, _ = gradient(approach, rows_of(approach, ["a"], ["7"]), 1)
-    assert loss.isfinite()
-    assert grads.isfinite().all()
-
-
-def test_training_without_the_statistics_of_the_answers_is_an_error():
-    approach = make(head="regression", loss=CE)
-    batch = approach.collate(rows_of(approach))
-    with pytest.raises(UserError, match="is untrained"):
-        approach.loss(approach.model, batch, approach.count(batch))
 
 
 def test_the_seed_determines_encoder_and_decoder_regardless_of_the_head():

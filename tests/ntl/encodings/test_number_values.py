@@ -8,7 +8,6 @@ from tolerances import CANCELLATION, approx, assert_close
 
 from ntl.encodings.digits import character_tokenizer, load_tokenizer, split_digits
 from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_values
-from ntl.errors import UserError
 from tests.ntl.conftest import shared
 
 
@@ -67,11 +66,6 @@ def test_several_texts_keep_their_own_values(encoding):
 
 def test_adjacent_numbers_are_decoded_separately(encoding):
     assert encoding.decode([[encoding.number_id] * 2], [[1.0, -2.0]]) == ["1 -2"]
-
-
-def test_a_text_that_contains_the_number_token_is_an_error(encoding):
-    with pytest.raises(UserError, match="plain text"):
-        encoding.encode(["what is [NUM]?"])
 
 
 def test_the_embedding_scale_is_zero_at_the_documented_values():

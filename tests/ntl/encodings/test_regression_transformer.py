@@ -99,13 +99,6 @@ def test_a_text_that_contains_a_token_of_the_encoding_is_an_error(encoding):
         encoding.encode(["what is _4_2_?"])
 
 
-def test_a_text_with_a_special_token_that_has_a_digit_is_an_error():
-    tokenizer = character_tokenizer()
-    tokenizer.add_tokens(["<s7>"], special_tokens=True)
-    with pytest.raises(UserError, match="contains digits or words"):
-        RegressionTransformerEncoding(tokenizer).encode(["<s7>"])
-
-
 def test_the_numerical_encodings_equal_the_published_ones():
     def row(table, digit, place):
         return table[PLACED_DIGITS.index((digit, place))]

@@ -7,7 +7,6 @@ from tolerances import approx
 
 from ntl.report.figures import DatasetFigures, digit_counts, draw_dataset, error_by_digits
 from ntl.report.groups import load_datasets
-from ntl.report.style import OBJECTIVES, series_style, styles
 from ntl.training.run_folder import Prediction, RunFolder, RunRecord
 
 
@@ -34,18 +33,6 @@ def test_errors_are_grouped_by_the_true_numbers_digits():
         ]
     )
     assert found == approx({0: 2 * math.log10(1.5), 1: 1.0, 3: 6.0, 10: 0.0})
-
-
-def test_ten_series_are_distinguishable_without_color():
-    looks = [series_style(i) for i in range(10)]
-    assert len({(how.dashes, how.marker) for how in looks}) == 10
-    assert len({(how.color, how.dashes) for how in looks}) == 10
-
-
-def test_an_objective_has_the_same_style_in_every_report():
-    few, many = styles(["T5 + NTL-WAS"]), styles(["a", "T5", "b", "T5 + NTL-WAS"])
-    assert few["T5 + NTL-WAS"] == many["T5 + NTL-WAS"]
-    assert len(set(styles([*OBJECTIVES, "a", "b"]).values())) == len(OBJECTIVES) + 2
 
 
 def test_digit_confusion_shows_places_with_digits_and_few_models(tmp_path):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,7 +18,6 @@ from ntl.errors import UserError
 from ntl.run_language_modeling import main as train
 from ntl.runs.sweep import do_runs
 from ntl.runs.sweep import main as compare
-from ntl.runs.workers import run_all
 from ntl.training.folders import last_complete_checkpoint, new_record, remaining
 from ntl.training.run_folder import RunFolder
 
@@ -182,22 +180,6 @@ def test_a_failed_run_is_shown_and_the_exit_code_is_not_zero(tiny, capsys):
     assert "ce, seed 0 FAILED" in printed
     assert "eval_loss is not finite" in printed
     assert finished(tiny) == []
-
-
-def test_a_worker_that_dies_fails_one_run_and_the_others_continue(tiny):
-    overrides = ["training_args.max_steps=50", "training_args.eval_steps=50", "seeds=[0,1]"]
-    runs = load_comparison([*tiny[:-1], *overrides, "objectives=[ce]", tiny[-1]]).runs
-    ended, killed = {}, False
-    for run, kind, content in run_all(runs, jobs=1):
-        if kind != "progress":
-            ended[run] = kind, content
-        elif not killed:
-            multiprocessing.active_children()[0].kill()
-            killed = True
-    assert ended["ce, seed 0"][0] == "failed"
-    assert "killed by signal 9" in ended["ce, seed 0"][1]
-    assert ended["ce, seed 1"][0] == "done"
-    assert not multiprocessing.active_children()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")

@@ -1,44 +1,14 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 
 import pytest
+from data_cases import task
 
-from ntl.config.compose import compose_config
-from ntl.data import load_task
-from ntl.data.files import read_pairs
 from ntl.errors import UserError
 
 SMALL = ("dataset_args.train_size=300", "dataset_args.validation_size=20", "dataset_args.test_size=50")
-SMALL_ARITHMETIC = (
-    "dataset_args=arithmetic",
-    "dataset_args.data_dir=null",
-    "dataset_args.train_per_difficulty=200",
-    "dataset_args.validation_per_difficulty=10",
-    "dataset_args.test_size=50",
-)
-
-
-def task(*overrides):
-    settings = compose_config("compare", overrides, "ntl compare")["dataset_args"]
-    return load_task({**settings, "name": settings["dataset_name"]})
-
-
-@pytest.mark.parametrize("overrides", [SMALL, SMALL_ARITHMETIC])
-def test_the_same_settings_give_the_same_examples_and_another_seed_gives_others(overrides):
-    first, again, other = task(*overrides), task(*overrides), task(*overrides, "dataset_args.data_seed=1")
-    assert first == again
-    assert first != other
-
-
-@pytest.mark.parametrize("overrides", [SMALL, SMALL_ARITHMETIC])
-def test_no_held_out_question_is_in_the_training_set(overrides):
-    data = task(*overrides)
-    train = {example.question for example in data.train}
-    held_out = [*data.validation, *(e for examples in data.tests.values() for e in examples)]
-    assert not train & {example.question for example in held_out}
 
 
 def test_noisy_answers_scatter_around_the_weighted_sum_by_the_noise():
@@ -82,30 +52,6 @@ def test_without_noise_the_answers_are_exact():
     more = ("noise=0", "weights=[1,1]", "smallest=0", "largest=499")
     for example in task(*SMALL, *(f"dataset_args.{setting}" for setting in more)).tests["test"]:
         assert int(example.answer) == sum(map(int, example.question.split())) == example.expected
-
-
-def test_generated_answers_equal_pythons_evaluation_of_the_expression():
-    data = task(*SMALL_ARITHMETIC)
-    for example in (*data.train, *data.tests["interpolate"], *data.tests["extrapolate"]):
-        expression = re.search(r"[-(\d].*[\d)]", example.question).group()
-        assert eval(expression) == int(example.answer), example
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (b"What is 1 + 1?\n2\nWhat is 1 + 2?\n", "line 3: the file ends with a question"),
-        (b"", "line 0: the file ends"),
-        (b"What is 1 + 1?\n\n", "line 2: the line is empty; expected an answer"),
-        (b"\xff\xfe\n2\n", "cannot be read as UTF-8"),
-    ],
-)
-def test_a_malformed_file_is_an_error_with_line_and_reason(tmp_path, content, complaint):
-    path = tmp_path / "broken.txt"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=complaint) as caught:
-        list(read_pairs(path))
-    assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-import pandas as pd
 import pytest
+from data_cases import task
 
-from ntl.config.compose import compose_config
-from ntl.data import load_task
 from ntl.errors import UserError
 
 
-def task(*overrides):
-    overrides = ["dataset_args=tabular", *(f"dataset_args.{override}" for override in overrides)]
-    settings = compose_config("compare", overrides, "ntl compare")["dataset_args"]
-    return load_task({**settings, "name": settings["dataset_name"]})
+def tabular(*overrides):
+    return task("dataset_args=tabular", *(f"dataset_args.{override}" for override in overrides))
 
 
 @pytest.fixture
@@ -21,7 +17,7 @@ def table(tmp_path):
     def load(text, *overrides):
         path = tmp_path / "table.csv"
         path.write_text(text, encoding="utf-8")
-        return task(f"file={path}", "target=y", "validation_size=1", "test_size=1", *overrides)
+        return tabular(f"file={path}", "target=y", "validation_size=1", "test_size=1", *overrides)
 
     return load
 
@@ -31,7 +27,7 @@ def rows(data):
 
 
 def test_the_shipped_sample_splits_into_disjoint_questions_with_numeric_answers():
-    data = task()
+    data = tabular()
     assert len(data.tests["test"]) == 300
     assert len(data.validation) == 200
     assert 1490 <= len(data.train) <= 1500
@@ -42,8 +38,8 @@ def test_the_shipped_sample_splits_into_disjoint_questions_with_numeric_answers(
 
 
 def test_the_same_seed_gives_the_same_split_and_another_seed_a_different_one():
-    assert task() == task()
-    assert task().tests != task("data_seed=1").tests
+    assert tabular() == tabular()
+    assert tabular().tests != tabular("data_seed=1").tests
 
 
 def test_questions_are_short_text_with_missing_values_marked(table):
@@ -114,7 +110,7 @@ def test_training_rows_that_repeat_a_held_out_question_are_left_out(table):
 def test_the_name_of_a_column_may_be_a_number(tmp_path, split_by):
     (tmp_path / "table.csv").write_text("2019,2020\n1,2\n3,4\n5,6\n")
     sizes = ("validation_size=1", "test_size=1", "columns=null")
-    data = task(f"file={tmp_path}/table.csv", "target=2019", f"split_by={split_by}", *sizes)
+    data = tabular(f"file={tmp_path}/table.csv", "target=2019", f"split_by={split_by}", *sizes)
     assert {(e.question, e.answer) for e in rows(data)} == {("2", "1"), ("4", "3"), ("6", "5")}
 
 
@@ -152,11 +148,6 @@ def test_the_name_of_a_column_may_be_a_number(tmp_path, split_by):
 def test_a_table_that_cannot_be_used_is_an_error_with_the_reason(table, text, overrides, complaint):
     with pytest.raises(UserError, match=complaint):
         table(text, *overrides)
-
-
-def test_a_missing_file_is_an_error_that_names_it():
-    with pytest.raises(UserError, match=r"dataset_args.file=nowhere.csv cannot be read"):
-        task("file=nowhere.csv")
 
 
 REVIEWS = "id,film,text,y\n1,a,good,9\n2,a,bad,1\n3,b,fine,6\n4,b,poor,2\n5,c,great,10\n6,c,,5\n"
@@ -198,38 +189,6 @@ def test_training_rows_are_redrawn_by_their_own_seed(table):
     assert len({tuple(e.question for e in data.train) for data in draws}) == 3
     assert len({data.tests["test"][0] for data in draws}) == 1
     assert table(text, "train_size=5", "train_seed=1") == draws[1]
-
-
-@pytest.mark.filterwarnings("error::FutureWarning")
-@pytest.mark.parametrize("ending", [".tsv", ".jsonl", "_mark.jsonl", ".parquet"])
-def test_other_formats_are_read_like_csv(tmp_path, ending):
-    held = pd.DataFrame({"a": ["x", None, "é"], "b": [1, 2, None], "y": [1, 2, 3]}).convert_dtypes()
-    path = tmp_path / f"table{ending}"
-    write = {
-        ".tsv": lambda: held.to_csv(path, sep="\t", index=False),
-        ".jsonl": lambda: held.to_json(path, orient="records", lines=True),
-        ".parquet": lambda: held.to_parquet(path),
-    }
-    write[ending.removeprefix("_mark")]()
-    if "_mark" in ending:
-        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    data = task(f"file={path}", "target=y", "validation_size=1", "test_size=1")
-    assert {e.question: e.answer for e in rows(data)} == {"x,1": "1", "?,2": "2", "é,?": "3"}
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("empty.csv", "", "cannot be read|no rows"),
-        ("header.csv", "a,y\n", "has no rows"),
-        ("broken.jsonl", "{", "cannot be read .*CSV .with a header., TSV, Parquet"),
-        ("text.parquet", "no table", "cannot be read"),
-    ],
-)
-def test_a_file_without_a_table_is_an_error(tmp_path, name, content, message):
-    (tmp_path / name).write_text(content, encoding="utf-8")
-    with pytest.raises(UserError, match=message):
-        task(f"file={tmp_path / name}", "target=y")
 
 
 def test_several_targets_make_one_answer_of_several_numbers(table):

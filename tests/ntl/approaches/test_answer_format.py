@@ -18,13 +18,12 @@ from approach_cases import (
 
 from ntl.approaches import IGNORE, build_approach
 from ntl.approaches.answer_format import FormatProcessor
-from ntl.approaches.language_model import _number_tokens
+from ntl.approaches.language_model import number_tokens
 from ntl.config.settings import ModelSettings
 from ntl.data import Example, TaskData
 from ntl.encodings.digits import TextEncoding, load_tokenizer, split_digits
 from ntl.errors import UserError
 from ntl.evaluation import evaluate
-from ntl.training.token_cache import tokenize
 from ntloss.numbers import NumberFormat
 from tests.ntl.conftest import shared
 
@@ -45,7 +44,7 @@ def tokenizer_of(name, digits):
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_the_mask_allows_numbers_in_the_format_and_nothing_else(name, digits, number_format):
     tokenizer = tokenizer_of(name, digits)
-    vocabulary = _number_tokens(tokenizer, digits, len(tokenizer) + 3)
+    vocabulary = number_tokens(tokenizer, digits, len(tokenizer) + 3)
     mask = FormatProcessor(number_format, tokenizer, vocabulary)
     random = torch.Generator().manual_seed(0)
     ids = torch.zeros(40, 0, dtype=torch.long)
@@ -65,7 +64,7 @@ def test_the_mask_allows_numbers_in_the_format_and_nothing_else(name, digits, nu
 
 def test_with_digits_as_tokens_no_token_of_several_digits_is_allowed():
     tokenizer = tokenizer_of("t5", True)
-    mask = FormatProcessor(NumberFormat(3), tokenizer, _number_tokens(tokenizer, True, len(tokenizer)))
+    mask = FormatProcessor(NumberFormat(3), tokenizer, number_tokens(tokenizer, True, len(tokenizer)))
     (digit,) = tokenizer.convert_tokens_to_ids(["4"])
     allowed = torch.cat([mask.rows(torch.tensor([[digit] * i], dtype=torch.long)) for i in range(4)])
     tokens = tokenizer.convert_ids_to_tokens(allowed.any(0).nonzero().flatten().tolist())
@@ -79,7 +78,7 @@ def test_a_tokenizer_that_cannot_write_the_format_is_an_error():
     tokenizer._tokenizer = type(tokenizer.backend_tokenizer).from_str(json.dumps(vocabulary))
     with pytest.raises(UserError, match=r"the tokenizer encodes '\+00' as"):
         FormatProcessor(
-            NumberFormat(2, signed=True), tokenizer, _number_tokens(tokenizer, True, len(tokenizer))
+            NumberFormat(2, signed=True), tokenizer, number_tokens(tokenizer, True, len(tokenizer))
         )
 
 
@@ -217,15 +216,3 @@ def test_a_model_saved_before_there_were_formats_writes_plain_numbers(tmp_path):
     assert approach.number_format is None
     with pytest.raises(UserError, match="was trained with number_format=plain; expected padded"):
         build_approach(ModelSettings(checkpoint=str(tmp_path), number_format="padded"), NTL)
-
-
-def test_plain_and_padded_labels_are_cached_separately(tmp_path):
-    examples = [Example(question, answer) for question, answer in zip(QUESTIONS, ANSWERS, strict=True)]
-    lengths = []
-    for number_format in ("plain", "padded"):
-        settings = ModelSettings(number_format=number_format)
-        approach = make(number_format=number_format)
-        approach.fit(ANSWERS)
-        rows = tokenize(examples, approach, settings, tmp_path)
-        lengths.append({len(row["labels"]) for row in rows})
-    assert lengths == [{2, 3, 4, 5}, {8}]

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from data_cases import write
+
+from ntl.data.tasks.gsm8k import normalize, parse_problem
+from ntl.errors import UserError
+from tests.ntl.conftest import shared
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1,080 and 2,520,000.50", "1080 and 2520000.50"),
+        ("$80 000 + $1 500 000", "$80000 + $1500000"),
+        ("12 200-kilobyte videos", "12 200-kilobyte videos"),
+        ("days 4,5,6 and rooms 13,15,17", "days 4,5,6 and rooms 13,15,17"),
+        ("1,2345 and 0,2", "1,2345 and 0,2"),
+        ("18*.5 = $.25, 00.10, -.5", "18*0.5 = $0.25, 00.10, -0.5"),
+        ("It is 5. Then 6.", "It is 5. Then 6."),
+        ("in 2019 100 cars", "in 2019 100 cars"),
+    ],
+)
+def test_numbers_in_problems_are_normalized(text, expected):
+    assert normalize(text) == expected
+    assert normalize(expected) == expected
+
+
+def test_annotations_are_removed_or_kept():
+    record = {"question": "How many?", "answer": "It is 48/2 = <<48/2=24>>24.\n#### 24"}
+    assert parse_problem(record)[0].answer == "It is 48/2 = 24.\n#### 24"
+    assert parse_problem(record, "keep")[0].answer == "It is 48/2 = <<48/2=24>>24.\n#### 24"
+
+
+GOOD = '{"question": "How many, 1 or 2?", "answer": "Two.\\n#### 2"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"question": "How many', "it is not JSON"),
+        ("", "it is not JSON"),
+        ("[1]", "found '\\[1\\]'; expected an object with the key 'question'"),
+        ('{"question": "How many?"}', "the key 'answer' is missing; the object has 'question'"),
+        ('{"question": " ", "answer": "#### 1"}', "'question' is ' '; expected non-empty text"),
+        ('{"question": 3, "answer": "#### 1"}', "'question' is '3'; expected non-empty text"),
+        (
+            '{"question": "How many?", "answer": "One."}',
+            "'answer' ends with 'One.'; expected the final number",
+        ),
+        ('{"question": "How many?", "answer": "One.\\n####"}', "expected the final number"),
+        ('{"question": "How many?", "answer": "It is <<1=1\\n#### 1"}', "an annotation that is not closed"),
+        ('{"question": "\\ud800", "answer": "#### 1"}', "half of a surrogate pair"),
+    ],
+)
+def test_a_malformed_problem_is_an_error_that_names_file_and_line(load, tmp_path, line, complaint):
+    folder = write(tmp_path / "data", {"train.jsonl": f"{GOOD}{line}\n", "test.jsonl": GOOD})
+    with pytest.raises(UserError, match=rf"train.jsonl, line 2: .*{complaint}") as caught:
+        load("gsm8k", data_dir=folder)
+    assert str(caught.value).endswith(
+        "Correct or remove the line, or restore the file, which may be truncated."
+    )
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_question(load, tmp_path):
+    folder = write(tmp_path / "data", {"train.jsonl": f"\ufeff{GOOD}", "test.jsonl": GOOD})
+    assert load("gsm8k", data_dir=folder).validation[0].question == "How many, 1 or 2?"
+
+
+def test_official_problems_are_split_by_seed_and_share(load, tmp_path):
+    lines = "".join(GOOD.replace("1 or 2", f"{i} or 2") for i in range(20))
+    folder = write(tmp_path / "data", {"train.jsonl": lines, "test.jsonl": GOOD})
+    data = load("gsm8k", data_dir=folder, validation_share=0.25)
+    assert (len(data.train), len(data.validation), len(data.tests["test"])) == (15, 5, 1)
+    assert not set(data.train) & set(data.validation)
+    other = load("gsm8k", data_dir=folder, validation_share=0.25, split_seed=1)
+    assert set(other.validation) != set(data.validation)
+    with pytest.raises(
+        UserError, match=r"dataset_args.validation_share is 1; expected a number that is above 0"
+    ):
+        load("gsm8k", data_dir=folder, validation_share=1)
+
+
+def test_the_official_problems_are_read(load):
+    folder = shared("data/gsm8k")
+    data = load("gsm8k", data_dir=str(folder))
+    assert (len(data.train), len(data.validation), len(data.tests["test"])) == (6352, 1121, 1319)
+    text = "".join(example.question + example.answer for example in data.tests["test"])
+    assert "<<" not in text
+    assert not re.search(r"\d,\d{3}", text)
+    assert not re.search(r"(?<!\d)\.\d", text)

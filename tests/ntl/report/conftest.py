@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def quick_figures(monkeypatch):
+    """Write figures without rendering them, which takes seconds; test_figures.py renders them."""
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda figure, path, dpi: path.write_text("drawn")
+    )

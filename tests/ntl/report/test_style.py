@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from ntl.report.style import OBJECTIVES, series_style, styles
+
+
+def test_ten_series_are_distinguishable_without_color():
+    looks = [series_style(i) for i in range(10)]
+    assert len({(how.dashes, how.marker) for how in looks}) == 10
+    assert len({(how.color, how.dashes) for how in looks}) == 10
+
+
+def test_an_objective_has_the_same_style_in_every_report():
+    few, many = styles(["T5 + NTL-WAS"]), styles(["a", "T5", "b", "T5 + NTL-WAS"])
+    assert few["T5 + NTL-WAS"] == many["T5 + NTL-WAS"]
+    assert len(set(styles([*OBJECTIVES, "a", "b"]).values())) == len(OBJECTIVES) + 2

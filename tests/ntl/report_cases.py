@@ -1,0 +1,54 @@
+"""Runs without models, and reports of them."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+from ntl.cli import main
+from ntl.training.run_folder import Prediction, RunFolder, RunRecord
+
+NUMBERS = {
+    "log_mae": 0.5,
+    "log_r2": 0.25,
+    "invalid_rate": 0.0,
+    "exact_match": 0.0,
+    "bleu": 0.0,
+    "rougeL": 0.0,
+}
+PREDICTIONS = [Prediction("q", str(i), str(i + 1), i + 1.0, float(i)) for i in range(20)]
+
+
+def make_run(path, objective, seed, accuracy=0.5, *, dataset="arithmetic", test="interpolate", **changes):
+    """Make a run, which is finished unless `changes` to its record say otherwise."""
+    folder = RunFolder(path)
+    config = changes.pop("config", {})
+    config = {"training_args": {"seed": seed, "output_dir": str(path)}, **config}
+    metrics = changes.pop("metrics", {"accuracy": accuracy, **NUMBERS})
+    record = RunRecord("model", objective, dataset, seed, config, status="finished", steps=10)
+    folder.write_record(replace(record, **changes))
+    folder.write_results(test, metrics, PREDICTIONS, {"questions": "the same"})
+    folder.add_to_curve({"step": 5, "eval_accuracy": accuracy})
+    return folder
+
+
+def report(tmp_path, *more):
+    return main(["report", str(tmp_path / "runs"), "--output", str(tmp_path / "out"), *more])
+
+
+def rows_of(tmp_path):
+    with (tmp_path / "out" / "table.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def make_readings(path, objective, seed, **errors):
+    """Make a run with readings: the MAE of each, and a model whose intervals cover 80 %."""
+    metrics = {"accuracy": 0.0, **NUMBERS, "noise_mae": 1.0, "mae": errors.pop("greedy")}
+    metrics |= {f"{reading}_mae": error for reading, error in errors.items()}
+    if errors:
+        metrics |= {"crps": 2.0, "interval_coverage": 0.8, "interval_width": 4.0 + seed}
+        metrics |= {f"coverage_{percent}": percent / 100 for percent in (95, 55, 5)}
+    folder = make_run(path, objective, seed, dataset="noisy_regression", test="test", metrics=metrics)
+    read = [p._replace(lower=p.true - 2, median=p.true, upper=p.true + 2) for p in PREDICTIONS]
+    folder.write_results("test", metrics, read if errors else PREDICTIONS, {"questions": "the same"})
+    return folder

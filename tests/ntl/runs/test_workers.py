@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import multiprocessing
+
+from ntl.config.comparison import load_comparison
+from ntl.runs.workers import run_all
+
+
+def test_a_worker_that_dies_fails_one_run_and_the_others_continue(tiny):
+    overrides = ["training_args.max_steps=50", "training_args.eval_steps=50", "seeds=[0,1]"]
+    runs = load_comparison([*tiny[:-1], *overrides, "objectives=[ce]", tiny[-1]]).runs
+    ended, killed = {}, False
+    for run, kind, content in run_all(runs, jobs=1):
+        if kind != "progress":
+            ended[run] = kind, content
+        elif not killed:
+            multiprocessing.active_children()[0].kill()
+            killed = True
+    assert ended["ce, seed 0"][0] == "failed"
+    assert "killed by signal 9" in ended["ce, seed 0"][1]
+    assert ended["ce, seed 1"][0] == "done"
+    assert not multiprocessing.active_children()
