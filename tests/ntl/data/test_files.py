@@ -28,6 +28,7 @@ GENERATED = {
     },
 }  # fmt: skip
 SMALL = {**GENERATED, "noisy_regression": {"train_size": 300, "validation_size": 20, "test_size": 50}}
+SMALL["arithmetic"] = {**GENERATED["arithmetic"], "train_per_difficulty": 2000}  # so that many repeat
 SAMPLES = resources.files("ntl.data") / "sample"
 
 

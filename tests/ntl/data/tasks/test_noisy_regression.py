@@ -11,6 +11,12 @@ from ntl.errors import UserError
 SMALL = ("dataset_args.train_size=300", "dataset_args.validation_size=20", "dataset_args.test_size=50")
 
 
+def test_no_held_out_question_is_in_the_training_set():
+    data = task(*SMALL, "dataset_args.largest=16")  # 343 questions
+    held_out = {example.question for example in (*data.validation, *data.tests["test"])}
+    assert not held_out & {example.question for example in data.train}
+
+
 def test_noisy_answers_scatter_around_the_weighted_sum_by_the_noise():
     more = ("test_size=4000", "noise=10.0", "largest_answer=100000")
     data = task(*SMALL, *(f"dataset_args.{setting}" for setting in more))
