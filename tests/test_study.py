@@ -139,7 +139,7 @@ def test_tables_show_paired_differences_and_the_steps_that_a_loss_needs(study):
     assert was["CE's result at"] == "50 %"
     claims = tables_of(folder).read_text()
     assert "Cross-entropy's median beats its greedy answer: yes in 1, no in 0, undecided in 0" in claims
-    assert tables_of(folder).with_name("overview.png").stat().st_size > 10_000
+    assert tables_of(folder).with_name("effects.svg").stat().st_size > 10_000
 
 
 def test_exact_tasks_are_compared_by_the_share_of_exact_answers(study):
