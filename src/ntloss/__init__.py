@@ -30,7 +30,7 @@ from ntloss.numbers.vocabulary import NumberTokensLeftOut, NumberVocabulary
 from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
 from ntloss.schedules import WeightScheduler
 
-__version__ = "1.0.0.dev0"
+__version__ = "1.0.0"
 
 __all__ = [
     # which tokens are numbers
