@@ -68,3 +68,33 @@ def test_formulas_become_mathml_and_nothing_is_loaded_from_a_network(
     build_site.finish(tmp_path)
     assert "<math" in page.read_text()
     assert build_site.check(tmp_path) == []
+
+
+def test_a_figure_has_both_color_schemes_and_links_to_its_full_size(
+    build_site: ModuleType, tmp_path: Path
+) -> None:
+    style = "<style>@media (prefers-color-scheme: dark){path{fill:#fff}}</style>"
+    (tmp_path / "themed.svg").write_text(f"<svg>{style}</svg>")
+    (tmp_path / "plain.svg").write_text("<svg/>")
+    page = tmp_path / "index.html"
+    page.write_text('<img alt="a" src="themed.svg"><img alt="b" src="plain.svg">')
+    build_site.finish(tmp_path)
+    assert build_site.check(tmp_path) == []
+    text = page.read_text()
+    assert 'href="themed.svg"><img alt="a" src="themed.light.svg" class="on-light">' in text
+    assert 'src="themed.dark.svg" class="on-dark"></a><img alt="b" src="plain.svg">' in text
+    assert "@media all{path" in (tmp_path / "themed.dark.svg").read_text()
+    assert "@media not all{path" in (tmp_path / "themed.light.svg").read_text()
+
+
+def test_the_search_has_no_formulas_and_the_reference_no_private_bases(
+    build_site: ModuleType, tmp_path: Path
+) -> None:
+    base = '<p class="doc">Bases: <code><span title="a._Base">_Base</span></code></p>'
+    public = '<p class="doc">Bases: <code><span title="a.Base">Base</span></code></p>'
+    (tmp_path / "index.html").write_text(base + public)
+    words = "<p> Bases: <code>_Base</code></p> one \\\\(x^2\\\\) two"
+    (tmp_path / "search.js").write_text('var __index = {"items":[{"text":"' + words + '"}]};')
+    build_site.finish(tmp_path)
+    assert (tmp_path / "index.html").read_text() == public
+    assert (tmp_path / "search.js").read_text() == 'var __index = {"items": [{"text": " one  two"}]};'

@@ -40,6 +40,10 @@ _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
 # The generator loads this script of its search from the network, for pages that are opened from a folder.
 _SHIM = re.compile(r'https://[^"]*/iframe-worker/shim')
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+_IMAGE = re.compile(r'<img ([^>]*?)src="([^":]+)\.svg"([^>]*)>')
+_DARK = "@media (prefers-color-scheme: dark)"  # of ntl.report.style
+_PRIVATE_BASE = re.compile(r"<p[^>]*>\s*Bases: <code>(?:<span[^>]*>)?_\w+(?:</span>)?</code></p>")
+_TEX = re.compile(r"\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)
 _LINKED = "//link[not(@rel='canonical')]/@href"
 
 
@@ -178,7 +182,9 @@ def sections(text: str) -> list[tuple[str, list[str]]]:
 
 
 def finish(site: Path) -> None:
-    """Convert formulas to MathML, and load the search's script from the site."""
+    """Convert formulas to MathML, give figures two color schemes, and mend the reference and the search."""
+    write_schemes(site)
+    clean_search(site)
 
     def mathml(match: re.Match[str]) -> str:
         formula = html.unescape(match[2]).strip()
@@ -188,7 +194,39 @@ def finish(site: Path) -> None:
     for page in site.rglob("*.html"):
         script = "../" * (len(page.relative_to(site).parts) - 1) + "assets/iframe-worker.js"
         text = _FORMULA.sub(mathml, page.read_text(encoding="utf-8"))
+        text = _PRIVATE_BASE.sub("", _IMAGE.sub(lambda match, page=page: figure(match, page), text))
         page.write_text(_SHIM.sub(script, text), encoding="utf-8")
+
+
+def write_schemes(site: Path) -> None:
+    """Write a light and a dark file of each SVG that follows the system."""
+    for picture in [*site.rglob("*.svg")]:
+        text = picture.read_text(encoding="utf-8")
+        if _DARK in text:
+            picture.with_suffix(".light.svg").write_text(
+                text.replace(_DARK, "@media not all"), encoding="utf-8"
+            )
+            picture.with_suffix(".dark.svg").write_text(text.replace(_DARK, "@media all"), encoding="utf-8")
+
+
+def figure(match: re.Match[str], page: Path) -> str:
+    """Return an SVG image in both color schemes, as a link to its full size; others stay as they are."""
+    before, name, after = match.groups()
+    if not (page.parent / unquote(f"{name}.dark.svg")).is_file():
+        return match[0]
+    images = (f'<img {before}src="{name}.{kind}.svg" class="on-{kind}"{after}>' for kind in ("light", "dark"))
+    return f'<a class="figure" title="Enlarge" href="{name}.svg">{"".join(images)}</a>'
+
+
+def clean_search(site: Path) -> None:
+    """Remove TeX and private bases from the search's index."""
+    for index in site.glob("search.js*"):
+        head, brace, data = index.read_text(encoding="utf-8").partition("{")
+        found, end = json.JSONDecoder().raw_decode(brace + data)
+        for item in found["items"]:
+            item["text"] = _TEX.sub("", _PRIVATE_BASE.sub("", item["text"]))
+        text = head + json.dumps(found, ensure_ascii=False) + (brace + data)[end:]
+        index.write_text(text, encoding="utf-8")
 
 
 def check(site: Path) -> list[str]:
