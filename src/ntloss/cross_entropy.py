@@ -252,7 +252,6 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         query = Query(targets.labels, tables.token_ids, self.transform, self.objective.label_smoothing > 0)
         readout = summarize_logits(logits, query, self.inplace_backward, shard)
         terms: LossTerms = self.objective(readout, targets, self.weight)
-        terms = terms.reduce(self.reduction, labels.shape)
         return terms if self.return_terms else terms.loss
 
 
@@ -389,6 +388,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         with without_autocast(hidden.device):
             readout = summarize_hidden(hidden, head, query, rows)
         terms: LossTerms = objective(readout, targets, self.weight)
-        if kept is not None:  # ignored positions get 0
-            terms = LossTerms(*(t.new_zeros(labels.numel()).index_copy(0, kept, t) for t in terms))
-        return terms.reduce(self.reduction, labels.shape)
+        if kept is None or self.reduction != "none":
+            return terms
+        nothing = terms.loss.new_zeros(labels.numel())  # ignored positions get 0
+        return LossTerms(*(nothing.index_copy(0, kept, t.flatten()).reshape(labels.shape) for t in terms))

@@ -45,7 +45,7 @@ class Watch(TorchDispatchMode):
         name = func.overloadpacket.__name__
         self.operators.append(name)
         if func.namespace == "ntloss" and self.inside:
-            body = {"summarize_logits": readout._summarize_logits, "write_gradient": readout._write_gradient}[
+            body = {"summarize_logits": readout._summarize_logits, "write_gradient": readout.write_gradient}[
                 name
             ]
             with self:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.autograd import refuse_double_backward
 from ntloss.criteria.criterion import CriterionInput, Tabulated, check_choice, check_positive
 from ntloss.criteria.transport import check_squash, squashed
 
@@ -111,11 +110,12 @@ class _QuadraticForm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, matrix: Tensor) -> Tensor:
         products = rows @ matrix
-        ctx.save_for_backward(products)
+        ctx.save_for_backward(rows, matrix, products)
         return (rows * products).sum(-1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        refuse_double_backward()
-        (products,) = ctx.saved_tensors
+        rows, matrix, products = ctx.saved_tensors
+        if torch.is_grad_enabled():  # with create_graph=True, the gradient needs a graph of its own
+            products = rows @ matrix
         return 2 * grad.unsqueeze(-1) * products, None

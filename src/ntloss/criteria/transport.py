@@ -58,7 +58,7 @@ class Wasserstein:
         cost = (x.values - x.values[x.target].unsqueeze(-1)).abs()
         if self.squash_factor is not None:
             cost = squashed(cost, x.values, self.squash_factor)
-        return (x.probs * cost).sum(-1)
+        return (x.log_probs.exp() * cost).sum(-1)
 
     def worst(self, values: Tensor) -> float:
         """Return the largest cost between two values of the vocabulary."""

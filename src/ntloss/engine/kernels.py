@@ -68,13 +68,12 @@ def write(
     Args:
         grad: `[positions, vocab]`, output buffer, which may be the logits.
         token_ids: `[number tokens]`; -1 for those that are not among the columns.
-        readout: `row_max`, `log_sum_exp` and `number_logits`.
         grads: gradients of log-sums, label logits, number logits and mean logits. Where those of a row's
             log-sum, label logit and mean logit are zero, its logits are not read.
 
-    The other arguments are those of `summarize`.
+    The other arguments are those of `summarize`, and what it returned.
     """
-    row_max, log_sum_exp, number_logits = readout
+    row_max, log_sum_exp, _, number_logits, _ = readout
     rows, vocab_size = logits.shape
     mean = len(grads[3]) > 0
     if rows:

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ntloss.autograd import refuse_double_backward
 from ntloss.engine.objective import LossTerms, Objective
 from ntloss.engine.readout import (
     KERNEL_DEVICES,
+    NOT_TWICE,
     Query,
     Readout,
     summarize_block,
@@ -62,6 +62,19 @@ class Head(NamedTuple):
         if logits.dtype == torch.float16:
             check_overflow(readout.row_max, query.labels >= 0)
         return readout
+
+    def write_gradient(
+        self,
+        logits: Tensor,
+        query: Query,
+        readout: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        is_softmax: bool = False,
+    ) -> None:
+        """Write the gradient of a block over its logits, or its softmax; see `readout.write_gradient`."""
+        if self.shard is not None:
+            query, grads = self.shard.localize(query, grads)
+        write_gradient(logits, logits, *query[:2], *query.transform, readout, list(grads), is_softmax)
 
 
 def local_head(
@@ -216,15 +229,14 @@ class _SumOfBlocks(torch.autograd.Function):
                 leaf.requires_grad_(gradients.wanted)
             with torch.set_grad_enabled(gradients.wanted):
                 terms = objective(readout, here, weight)
-                loss = terms.loss.sum()
-            for total, part in zip(sums, (loss, terms.ce.sum(), terms.ntl.sum()), strict=True):
+            for total, part in zip(sums, terms, strict=True):
                 total += part.detach()
             if gradients.wanted:
-                grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+                grads = torch.autograd.grad(terms.loss, leaves, allow_unused=True, materialize_grads=True)
                 scale = _largest(grads) if scaled else None
                 grads = grads if scale is None else tuple(grad / scale for grad in grads)
-                written = Readout(*(column.detach() for column in readout))
-                write_gradient(logits, logits, there, written, grads, overwrite, head.shard)
+                written = [column.detach() for column in readout]
+                head.write_gradient(logits, there, written, grads, overwrite)
                 gradients.add(block, logits, scale)
         ctx.dtype = hidden.dtype
         ctx.gradients = gradients.finish()
@@ -233,7 +245,8 @@ class _SumOfBlocks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_double_backward()
+        if torch.is_grad_enabled():
+            raise RuntimeError(NOT_TWICE)
         if ctx.gradients is None:
             raise RuntimeError(
                 "backward was called a second time through a linear loss, which has freed its gradients. "
@@ -265,16 +278,15 @@ class _SummarizeHidden(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_double_backward()
+        if torch.is_grad_enabled():
+            raise RuntimeError(NOT_TWICE)
         hidden, weight_of_head, bias, labels, token_ids, *readout = ctx.saved_tensors
         head = Head(weight_of_head, bias, ctx.shard)
         gradients = _Gradients(hidden, head, ctx.needs_input_grad, scaled=False)
         for block, logits in _blocks(hidden, head, ctx.rows):
             # The mean logit is empty if it was not read; so are its blocks.
-            of_block = Readout(*(column[block] for column in readout))
-            here = [grad[block] for grad in grads]
-            there = Query(labels[block], token_ids, ctx.transform)
-            write_gradient(logits, logits, there, of_block, here, shard=ctx.shard)
+            of_block, here = ([column[block] for column in columns] for columns in (readout, grads))
+            head.write_gradient(logits, Query(labels[block], token_ids, ctx.transform), of_block, here)
             gradients.add(block, logits)
         grads_of_inputs = (None if grad is None else grad.to(hidden.dtype) for grad in gradients.finish())
         return *grads_of_inputs, *[None] * 3

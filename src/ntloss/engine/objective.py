@@ -34,12 +34,6 @@ class LossTerms(NamedTuple):
     ce: Tensor
     ntl: Tensor
 
-    def reduce(self, reduction: str, shape: torch.Size) -> LossTerms:
-        """Sum the terms over positions, or reshape them to the labels' shape for "none"."""
-        if reduction == "none":
-            return LossTerms(*(term.reshape(shape) for term in self))
-        return LossTerms(*(term.sum() for term in self))
-
 
 class Objective(nn.Module):
     """Cross-entropy and number term of each position, with the arguments of `NTLCrossEntropyLoss`.
@@ -97,7 +91,7 @@ class Objective(nn.Module):
         self._bind()
 
     def forward(self, readout: Readout, targets: Targets, weight: float | Tensor) -> LossTerms:
-        """Compute the weighted terms of each position, `[positions]`; their sums are the batch's.
+        """Compute the weighted terms: their sums, or those of each position, in the shape of the targets.
 
         A tensor `weight` gets no gradient.
         """
@@ -113,7 +107,8 @@ class Objective(nn.Module):
             # Mask before squaring, because 0 times an infinite derivative is NaN.
             normalizer = torch.where(targets.item_weights != 0, readout.row_max + readout.log_sum_exp, 0)
             loss = loss + self.z_loss * normalizer.square() * targets.item_weights
-        return LossTerms(loss, ce.detach(), ntl.detach())
+        terms, shape = (loss, ce.detach(), ntl.detach()), targets.shape
+        return LossTerms(*(term.sum() if shape is None else term.reshape(shape) for term in terms))
 
     def number_term(self, readout: Readout, targets: Targets) -> Tensor:
         """Compute the weighted number term of each position: `[positions]`."""

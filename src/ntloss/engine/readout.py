@@ -21,11 +21,15 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ntloss.autograd import refuse_double_backward
-
 # Logits that are copied to float32 at a time (4 MiB): few enough to need little memory, and enough to make
 # the overhead of an operation negligible.
 CHUNK = 1 << 20
+# `once_differentiable` raises only if the second backward pass reaches it. `torch.autograd.grad` with respect
+# to some inputs may not reach it, and gradient penalties and Hessians would silently lack second derivatives.
+NOT_TWICE = (
+    "a number-aware loss cannot be differentiated twice: call backward without create_graph=True, or use "
+    "torch.func (grad, hessian) with NTLCrossEntropyLoss or NumberTokenLoss"
+)
 # The logarithm of a larger probability is exact to rounding.
 SAFE_PROBABILITY = 1e-20
 # Devices whose logits the Triton kernels (kernels.py) read and write, if Triton is installed. Its interpreter
@@ -215,7 +219,8 @@ class _SummarizeLogits(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_double_backward()
+        if torch.is_grad_enabled():
+            raise RuntimeError(NOT_TWICE)
         logits, softmax, labels, token_ids, *readout = ctx.saved_tensors
         if ctx.inplace and ctx.softmax_spent:
             raise RuntimeError(
@@ -230,7 +235,9 @@ class _SummarizeLogits(torch.autograd.Function):
             grad = softmax.data if is_softmax else logits.data if ctx.inplace else torch.empty_like(logits)
         ctx.softmax_spent = True
         query = Query(labels, token_ids, ctx.transform)
-        write_gradient(grad, logits, query, Readout(*readout), grads, is_softmax, ctx.shard)
+        if ctx.shard is not None:
+            query, grads = ctx.shard.localize(query, grads)
+        write_gradient(grad, logits, *query[:2], *query.transform, readout, list(grads), is_softmax)
         return grad, *[None] * 7
 
 
@@ -314,55 +321,39 @@ def _(logits: Tensor, labels: Tensor, token_ids: Tensor, *options: Any) -> tuple
     return (*readout, torch.empty_like(logits) if keep_softmax else logits.new_empty(0))
 
 
+@torch.library.custom_op(
+    "ntloss::write_gradient",
+    mutates_args=("grad",),
+    schema="(Tensor(a!) grad, Tensor logits, Tensor labels, Tensor token_ids, float scale, float? softcap, "
+    "Tensor[] readout, Tensor[] grads, bool is_softmax) -> ()",
+)
 def write_gradient(
     grad: Tensor,
     logits: Tensor,
-    query: Query,
-    readout: Readout,
+    labels: Tensor,
+    token_ids: Tensor,
+    scale: float,
+    softcap: float | None,
+    readout: Sequence[Tensor],
     grads: Sequence[Tensor],
-    is_softmax: bool = False,
-    shard: Columns | None = None,
+    is_softmax: bool,
 ) -> None:
     """Write the gradient of the logits.
 
     Args:
         grad: `[positions, vocab]`, output buffer, which may be the logits.
-        logits, query, shard: see `summarize_logits`.
+        logits: see `summarize_logits`.
+        labels, token_ids, scale, softcap: the query, for sharded logits restricted by `Columns.localize`.
         readout: what was read.
         grads: gradients of the readout but for `row_max`.
         is_softmax: `grad` holds the softmax of the logits.
     """
-    if shard is not None:
-        query, grads = shard.localize(query, grads)
-    written = [readout.row_max, readout.log_sum_exp, readout.number_logits]
-    _write_gradient(
-        grad, logits, query.labels, query.token_ids, written, *query.transform, list(grads), is_softmax
-    )
-
-
-@torch.library.custom_op(
-    "ntloss::write_gradient",
-    mutates_args=("grad",),
-    schema="(Tensor(a!) grad, Tensor logits, Tensor labels, Tensor token_ids, Tensor[] readout, float scale, "
-    "float? softcap, Tensor[] grads, bool is_softmax) -> ()",
-)
-def _write_gradient(
-    grad: Tensor,
-    logits: Tensor,
-    labels: Tensor,
-    token_ids: Tensor,
-    readout: Sequence[Tensor],
-    scale: float,
-    softcap: float | None,
-    grads: Sequence[Tensor],
-    is_softmax: bool,
-) -> None:
     if logits.device.type in KERNEL_DEVICES:
         from ntloss.engine import kernels  # Triton takes long to import
 
         kernels.write(grad, logits, labels, token_ids, readout, scale, softcap, grads)
         return
-    row_max, log_sum_exp, _ = readout
+    row_max, log_sum_exp = readout[:2]
     grad_log_sum_exp, grad_label_logit, grad_number_logits, grad_mean_logit = grads
     labels, token_ids = labels.clamp(min=0), token_ids.clamp(min=0)
     transform = Transform(scale, softcap)

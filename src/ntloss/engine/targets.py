@@ -42,7 +42,7 @@ class TargetOptions(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Targets and weights of each position; all `[positions]`.
+    """Targets and weights of each position; all `[positions]`, but for `shape`.
 
     For a mean, the weights are already divided by the total weight of the items or numbers.
 
@@ -57,6 +57,7 @@ class Targets(NamedTuple):
             of every position is computed: where shapes must be static (on accelerators, under `torch.compile`
             and `torch.func`), and for criteria that look at several positions.
         spans: the number that each position belongs to; None unless the criterion needs it.
+        shape: of the losses with reduction="none"; None if they are summed.
     """
 
     labels: Tensor
@@ -67,13 +68,15 @@ class Targets(NamedTuple):
     number_weights: Tensor
     number_rows: Tensor | None
     spans: NumberSpans | None
+    shape: torch.Size | None
 
     def select(self, rows: Tensor | slice) -> Targets:
         """Select some positions."""
-        labels, target, counted, item_weights, ce_weights, number_weights = (x[rows] for x in self[:6])
-        number_rows = None if self.number_rows is None else number_weights.nonzero().squeeze(-1)
+        columns = [column[rows] for column in self[:6]]
+        number_rows = None if self.number_rows is None else columns[-1].nonzero().squeeze(-1)
         spans = None if self.spans is None else self.spans.select(rows)
-        return Targets(labels, target, counted, item_weights, ce_weights, number_weights, number_rows, spans)
+        shape = None if self.shape is None else columns[0].shape
+        return Targets(*columns, number_rows, spans, shape)  # type: ignore[arg-type, call-arg]
 
 
 def prepare_targets(
@@ -109,6 +112,7 @@ def prepare_targets(
         _, number_weights = shift_left(labels, weights.number_weights, ignore_index)
         labels, loss_weights = shift_left(labels, weights.loss_weights, ignore_index)
         weights = Weights(loss_weights, number_weights, sequence_ids, *weights[3:])
+    shape = labels.shape if reduction == "none" else None
     spans = None
     if needs.spans and tables.kinds is not None:
         sequence_ids = weights.sequence_ids
@@ -146,7 +150,8 @@ def prepare_targets(
     static_shapes = labels.device.type != "cpu" or values_are_hidden()
     if not (needs.spans or needs.across_positions or static_shapes):
         number_rows = term_weights.nonzero().squeeze(-1)
-    return Targets(labels, target, counted, item_weights, ce_weights, term_weights, number_rows, spans)
+    columns = (labels, target, counted, item_weights, ce_weights, term_weights)
+    return Targets(*columns, number_rows, spans, shape)
 
 
 def _reciprocal(weights: Tensor | float, dtype: torch.dtype) -> Tensor | float:
