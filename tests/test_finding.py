@@ -1,36 +1,37 @@
-"""The figure of the home page: it says what the study's results say."""
+"""The figure of the home page, and its title."""
 
-from __future__ import annotations
-
+import matplotlib as mpl
 import pytest
 
+pytest.importorskip("transformers")
 from studies import finding
-from studies.small_models.effects import Effect
+from studies.pretrained.run import RUNS
+from studies.pretrained.tables import Difference
 
 
-def effects(*shares: float) -> list[Effect]:
-    return [Effect(0.0, 0.0, share, 0.05, 0.5, 0, 5) for share in shares]
+def found(median, was):
+    """Differences of both tasks, each with an interval of ± 0.1."""
+    means = {finding.MEDIAN: median, **dict.fromkeys(finding.LOSSES, was)}
+    return {
+        label: {task: Difference(mean, 10.0, 0.1, 0.08, 0.01, 3, 3) for task in finding.TASKS}
+        for label, mean in means.items()
+    }
 
 
-def test_only_intervals_without_zero_count() -> None:
-    found = effects(-0.1, -0.04, 0.06, 0.2)
-    assert finding.count(found, -1) == 1
-    assert finding.count(found, 1) == 2
-
-
-def test_a_title_that_the_results_do_not_carry_is_an_error() -> None:
-    median, was = finding.READING[0], finding.LOSSES[0][0]
-    assert "median" in finding.title_of({median: effects(-0.1, -0.1), was: effects(-0.1, 0.0)})
+def test_the_title_is_refused_where_the_results_do_not_carry_it():
+    assert "10 to 10 %" in finding.title_of(found(-1.0, -0.2))
     with pytest.raises(SystemExit, match="change the title"):
-        finding.title_of({median: effects(-0.1, 0.0), was: effects(-0.1, -0.1)})
+        finding.title_of(found(-1.0, -0.95))
 
 
-def test_the_drawn_figure_is_the_one_of_the_stored_runs(monkeypatch, tmp_path, capsys) -> None:
-    kept = finding.PATH.read_text(encoding="utf-8")
+def test_the_committed_figure_is_that_of_the_packed_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(RUNS, "folder", tmp_path)
     monkeypatch.setattr(finding, "ROOT", tmp_path)
+    kept = finding.PATH.read_text(encoding="utf-8")
     monkeypatch.setattr(finding, "PATH", tmp_path / "finding.svg")
-    finding.main()
-    words = [
-        line.split(": ")[1].split(",")[0].split()[2:] for line in capsys.readouterr().out.splitlines()[:6]
-    ]
-    assert all(f">{better} of {total} better" in kept for better, _, total in words)
+    with mpl.rc_context():
+        finding.main()
+    texts = [line for line in kept.splitlines() if "<text" in line]
+    new = [line for line in (tmp_path / "finding.svg").read_text("utf-8").splitlines() if "<text" in line]
+    assert len(texts) > 8
+    assert [line.partition(">")[2] for line in texts] == [line.partition(">")[2] for line in new]
