@@ -56,6 +56,7 @@ NAMELESS = """(named) => [...document.querySelectorAll(named)]
 
 TARGETS = "button, select, input[type=text], input[type=range], .pill, .bar, .loss-row"
 SMALL_TARGETS = """([targets, least]) => [...document.querySelectorAll(targets)]
+    .filter((e) => e.checkVisibility())
     .map((e) => [e.getBoundingClientRect(), e])
     .filter(([box]) => box.width < least || box.height < least)
     .map(([box, e]) => `${box.width} x ${box.height}: ${e.textContent}`)"""

@@ -1,0 +1,63 @@
+"""The address holds the state of the page: links, the back button, and links that are not valid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# A part with one number of its own, as each section has one with its settings.
+PART = """() => {
+    window.size = 1;
+    address.part({
+        write: () => ({ size: size === 1 ? "" : String(size) }),
+        read: ({ size: text = "1" }) => {
+            if (!/^\\d+$/.test(text)) throw new Error(`“${text}” is no size.`);
+            size = Number(text);
+        },
+    });
+}"""
+
+
+def set_size(page: Any, size: int, merge: str = "") -> None:
+    page.evaluate(f"size = {size}; address.changed('{merge}')")
+
+
+def go_back(page: Any) -> int:
+    page.evaluate("history.back()")
+    page.wait_for_function("before => location.href !== before", arg=page.url)
+    return page.evaluate("size")
+
+
+def test_the_back_button_restores_states_and_a_drag_is_one_of_them(page: Any) -> None:
+    page.evaluate(PART)
+    set_size(page, 2)
+    for size in (3, 4, 5):
+        set_size(page, size, "drag")
+    assert page.url.endswith("#size=5")
+    assert go_back(page) == 2
+    assert go_back(page) == 1
+    assert "size" not in page.url
+
+
+def test_a_link_to_a_section_keeps_the_state(page: Any) -> None:
+    page.evaluate(PART)
+    set_size(page, 7)
+    page.locator("nav a", has_text="Whole numbers").click()
+    page.wait_for_url("**#numbers&size=7")
+    assert page.evaluate("document.getElementById('numbers').getBoundingClientRect().top") < 50
+
+
+def test_an_invalid_link_changes_nothing_and_says_why(page: Any) -> None:
+    page.evaluate(PART)
+    set_size(page, 2)
+    for text, reason in (
+        ("size=big", "“big” is no size"),
+        ("width=2", "“width” is not a setting"),
+        ("nowhere", "no part “nowhere”"),
+        ("size=%E0%A4%A", "damaged"),
+    ):
+        page.evaluate("text => (location.hash = text)", text)
+        page.wait_for_url("**#size=2")
+        assert reason in page.locator("#address-note").inner_text()
+        assert page.evaluate("size") == 2
+    page.locator("#address-close").click()
+    assert page.locator("#address-note").is_hidden()
