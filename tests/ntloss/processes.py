@@ -1,7 +1,8 @@
-"""Jobs of a few local gloo processes."""
+"""Jobs of a few local gloo processes, forked from one that has imported what takes seconds."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+
+IMPORTED = ["torch.distributed.fsdp", "torch.distributed.tensor.parallel", "transformers.trainer_seq2seq"]
 
 
 def join(rank: int, folder: str | Path, world: int = 2, seconds: float = 60) -> None:
@@ -26,7 +29,9 @@ def join(rank: int, folder: str | Path, world: int = 2, seconds: float = 60) -> 
 
 def run_job(work: Callable[..., None], arguments: tuple[Any, ...], world: int = 2) -> None:
     """Run `work(rank, *arguments)` in each process, for at most five minutes."""
-    job = torch.multiprocessing.spawn(work, arguments, nprocs=world, join=False)
+    multiprocessing.set_forkserver_preload(IMPORTED)
+    given = dict(os.environ), work, arguments  # the server keeps the environment that it was started in
+    job = torch.multiprocessing.start_processes(_work, given, world, join=False, start_method="forkserver")
     deadline = time.monotonic() + 300
     try:
         while not job.join(timeout=1.0):
@@ -36,6 +41,13 @@ def run_job(work: Callable[..., None], arguments: tuple[Any, ...], world: int = 
         for process in job.processes:
             if process.is_alive():
                 process.kill()
+
+
+def _work(
+    rank: int, environment: dict[str, str], work: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
+    os.environ |= environment
+    work(rank, *arguments)
 
 
 def results_of(
