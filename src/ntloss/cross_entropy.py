@@ -15,9 +15,16 @@ from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imp
 
 from ntloss.criteria import Criterion
 from ntloss.criteria.criterion import check_choice
-from ntloss.engine.linear import local_head, rows_for, sum_of_blocks, summarize_hidden
+from ntloss.engine.linear import SummarizeHidden, SumOfBlocks, local_head, rows_for
 from ntloss.engine.objective import LossTerms, Objective
-from ntloss.engine.readout import Query, Transform, summarize_logits, values_are_hidden, without_autocast
+from ntloss.engine.readout import (
+    Query,
+    Readout,
+    Transform,
+    summarize_logits,
+    values_are_hidden,
+    without_autocast,
+)
 from ntloss.engine.shards import check_same_labels, local_columns
 from ntloss.engine.targets import (
     DIVISORS,
@@ -382,11 +389,12 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             hidden, targets = hidden.index_select(0, kept), targets.select(kept)
         rows = self.chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
         query = Query(targets.labels, tables.token_ids, self.transform, objective.label_smoothing > 0)
-        if self.reduction != "none" and not objective.needs.across_positions:
-            with without_autocast(hidden.device):
-                return sum_of_blocks(hidden, head, query, rows, targets, objective, self.weight)
+        inputs = hidden, head.weight, head.bias, head, query, rows
         with without_autocast(hidden.device):
-            readout = summarize_hidden(hidden, head, query, rows)
+            if self.reduction != "none" and not objective.needs.across_positions:
+                further = targets, objective, self.weight, torch.is_grad_enabled()
+                return LossTerms(*SumOfBlocks.apply(*inputs, *further))  # type: ignore[no-untyped-call]
+            readout = Readout(*SummarizeHidden.apply(*inputs))  # type: ignore[no-untyped-call]
         terms: LossTerms = objective(readout, targets, self.weight)
         if kept is None or self.reduction != "none":
             return terms

@@ -1,9 +1,9 @@
 """Losses from hidden states and the head's weight, without holding the logits of all tokens.
 
-The head is applied to blocks of tokens. If the loss is a sum over positions, `sum_of_blocks` computes the
+The head is applied to blocks of tokens. If the loss is a sum over positions, `SumOfBlocks` computes the
 gradients in the same pass, because each position's gradient is known up to one common factor: three matrix
 products, as with whole logits. Otherwise (one loss per position, or criteria that look at several of them),
-`summarize_hidden` returns the readout of all positions, and its backward pass recomputes the logits in a
+`SummarizeHidden` returns the readout of all positions, and its backward pass recomputes the logits in a
 fourth product.
 """
 
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ntloss.engine.objective import LossTerms, Objective
+from ntloss.engine.objective import Objective
 from ntloss.engine.readout import (
     KERNEL_DEVICES,
     NOT_TWICE,
@@ -62,19 +62,6 @@ class Head(NamedTuple):
         if logits.dtype == torch.float16:
             check_overflow(readout.row_max, query.labels >= 0)
         return readout
-
-    def write_gradient(
-        self,
-        logits: Tensor,
-        query: Query,
-        readout: Sequence[Tensor],
-        grads: Sequence[Tensor],
-        is_softmax: bool = False,
-    ) -> None:
-        """Write the gradient of a block over its logits, or its softmax; see `readout.write_gradient`."""
-        if self.shard is not None:
-            query, grads = self.shard.localize(query, grads)
-        write_gradient(logits, logits, *query[:2], *query.transform, readout, list(grads), is_softmax)
 
 
 def local_head(
@@ -142,20 +129,13 @@ def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | Non
             raise ValueError(f"{found}: move them to one device")
 
 
-def check_overflow(largest: Tensor, counted: Tensor | None = None) -> None:
-    """Raise a ValueError if logits that were computed in float16 have overflowed; on the CPU only.
-
-    Args:
-        largest: `[...]`, the logits, or the largest of each row.
-        counted: bool, `[...]`, rows to check. Default: all.
-    """
-    if largest.device.type == "cpu" and not values_are_hidden():
-        overflowed = largest.isposinf() if counted is None else largest.isposinf() & counted
-        if overflowed.any():
-            raise ValueError(
-                "logits in float16 exceed its largest number, 65,504: expected hidden states and a head in "
-                "bfloat16 or float32, or smaller ones"
-            )
+def check_overflow(largest: Tensor, counted: Tensor) -> None:
+    """Raise a ValueError if the largest logit of a `counted` row has overflowed float16; on the CPU only."""
+    if largest.device.type == "cpu" and not values_are_hidden() and (largest.isposinf() & counted).any():
+        raise ValueError(
+            "logits in float16 exceed its largest number, 65,504: expected hidden states and a head in "
+            "bfloat16 or float32, or smaller ones"
+        )
 
 
 def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
@@ -170,29 +150,9 @@ def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
     return max(rows, _ROWS_ON_ACCELERATORS)
 
 
-def sum_of_blocks(
-    hidden: Tensor,
-    head: Head,
-    query: Query,
-    rows: int,
-    targets: Targets,
-    objective: Objective,
-    weight: float | Tensor,
-) -> LossTerms:
-    """Sum a combined loss over the positions of `hidden`, `[positions, hidden]`, `rows` of them at a time."""
-    grad_enabled = torch.is_grad_enabled()  # always False inside a Function's forward
-    terms = _SumOfBlocks.apply(  # type: ignore[no-untyped-call]
-        hidden, head.weight, head.bias, head, query, rows, targets, objective, weight, grad_enabled
-    )
-    return LossTerms(*terms)
+class SumOfBlocks(torch.autograd.Function):
+    """The terms of a combined loss, summed over the positions of `hidden`, `rows` of them at a time."""
 
-
-def summarize_hidden(hidden: Tensor, head: Head, query: Query, rows: int) -> Readout:
-    """Summarize the logits of hidden states `[positions, hidden]`, differentiably, `rows` at a time."""
-    return Readout(*_SummarizeHidden.apply(hidden, head.weight, head.bias, head, query, rows))  # type: ignore[no-untyped-call]
-
-
-class _SumOfBlocks(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -205,23 +165,23 @@ class _SumOfBlocks(torch.autograd.Function):
         targets: Targets,
         objective: Objective,
         weight: float | Tensor,
-        grad_enabled: bool,
+        grad_enabled: bool,  # always False inside of a Function's forward
     ) -> tuple[Tensor, ...]:
+        """Sum the terms, and compute the gradients of the loss."""
         # In float16 the gradients of a mean over many positions underflow, those of large values overflow,
         # and the factor of a GradScaler is not known yet. So each block is scaled to a largest gradient of 1.
-        scaled = hidden.dtype == torch.float16
-        gradients = _Gradients(hidden, head, [grad_enabled and each for each in ctx.needs_input_grad], scaled)
+        needed = ctx.needs_input_grad if grad_enabled else (False,) * 3
+        gradients = _Gradients(hidden, head, needed, scaled=hidden.dtype == torch.float16)
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
         # Once the softmax is known, logits are needed only for the slope of a soft cap.
         overwrite = (
             gradients.wanted
-            and hidden.dtype == torch.promote_types(hidden.dtype, torch.float32)
+            and hidden.dtype == dtype
             and query.transform.softcap is None
             and head.shard is None
             and hidden.device.type not in KERNEL_DEVICES
         )
-        sums = LossTerms(
-            *(hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32)) for _ in range(3))
-        )
+        loss = ce = ntl = hidden.new_zeros((), dtype=dtype)
         for block, logits in _blocks(hidden, head, rows):
             here, there = targets.select(block), query._replace(labels=query.labels[block])
             readout = head.summarize(logits, there, logits if overwrite else None)
@@ -229,22 +189,18 @@ class _SumOfBlocks(torch.autograd.Function):
                 leaf.requires_grad_(gradients.wanted)
             with torch.set_grad_enabled(gradients.wanted):
                 terms = objective(readout, here, weight)
-            for total, part in zip(sums, terms, strict=True):
-                total += part.detach()
+            loss, ce, ntl = loss + terms.loss, ce + terms.ce, ntl + terms.ntl
             if gradients.wanted:
                 grads = torch.autograd.grad(terms.loss, leaves, allow_unused=True, materialize_grads=True)
-                scale = _largest(grads) if scaled else None
-                grads = grads if scale is None else tuple(grad / scale for grad in grads)
-                written = [column.detach() for column in readout]
-                head.write_gradient(logits, there, written, grads, overwrite)
-                gradients.add(block, logits, scale)
+                gradients.add(block, logits, there, readout, grads, overwrite)
         ctx.dtype = hidden.dtype
         ctx.gradients = gradients.finish()
-        ctx.mark_non_differentiable(sums.ce, sums.ntl)
-        return tuple(sums)
+        ctx.mark_non_differentiable(ce, ntl)
+        return loss, ce, ntl
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        """Multiply the gradients by that of the loss."""
         if torch.is_grad_enabled():
             raise RuntimeError(NOT_TWICE)
         if ctx.gradients is None:
@@ -257,7 +213,9 @@ class _SumOfBlocks(torch.autograd.Function):
         return *grads, *[None] * 7
 
 
-class _SummarizeHidden(torch.autograd.Function):
+class SummarizeHidden(torch.autograd.Function):
+    """The `Readout` of the logits of `hidden`, `rows` positions at a time."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -268,6 +226,7 @@ class _SummarizeHidden(torch.autograd.Function):
         query: Query,
         rows: int,
     ) -> tuple[Tensor, ...]:
+        """Keep the readout alone."""
         blocks = _blocks(hidden, head, rows)
         parts = [head.summarize(z, query._replace(labels=query.labels[block])) for block, z in blocks]
         readout = Readout(*map(torch.cat, zip(*parts, strict=True)))
@@ -278,6 +237,7 @@ class _SummarizeHidden(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, _: Tensor, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Compute the logits again, and overwrite them with their gradient."""
         if torch.is_grad_enabled():
             raise RuntimeError(NOT_TWICE)
         hidden, weight_of_head, bias, labels, token_ids, *readout = ctx.saved_tensors
@@ -286,8 +246,8 @@ class _SummarizeHidden(torch.autograd.Function):
         for block, logits in _blocks(hidden, head, ctx.rows):
             # The mean logit is empty if it was not read; so are its blocks.
             of_block, here = ([column[block] for column in columns] for columns in (readout, grads))
-            head.write_gradient(logits, Query(labels[block], token_ids, ctx.transform), of_block, here)
-            gradients.add(block, logits)
+            query = Query(labels[block], token_ids, ctx.transform)
+            gradients.add(block, logits, query, of_block, here)
         grads_of_inputs = (None if grad is None else grad.to(hidden.dtype) for grad in gradients.finish())
         return *grads_of_inputs, *[None] * 3
 
@@ -307,18 +267,13 @@ def _blocks(hidden: Tensor, head: Head, rows: int) -> Iterator[tuple[slice, Tens
         yield block, logits
 
 
-def _largest(grads: tuple[Tensor, ...]) -> Tensor:
-    """Largest magnitude; 1 if all gradients are zero."""
-    largest = torch.cat([grad.flatten() for grad in grads] + [grads[0].new_zeros(1)]).abs().amax()
-    return torch.where(largest == 0, 1.0, largest)
-
-
 class _Gradients:
     """The needed gradients of hidden states, head and bias, accumulated block by block."""
 
     def __init__(self, hidden: Tensor, head: Head, needed: Sequence[bool], scaled: bool) -> None:
         self.head = head
         self.inputs = hidden
+        self.scaled = scaled
         self.wanted = any(needed[:3])
         # float32 or float64 for the head's gradients, which are sums over blocks, and for scaled blocks.
         dtype = torch.promote_types(hidden.dtype, torch.float32)
@@ -327,20 +282,36 @@ class _Gradients:
         bias = head.bias if needed[2] else None
         self.bias = None if bias is None else torch.zeros_like(bias, dtype=dtype)
 
-    def add(self, block: slice, grad_logits: Tensor, scale: Tensor | None = None) -> None:
-        """Accumulate a block, whose gradients of logits are divided by `scale`."""
+    def add(
+        self,
+        block: slice,
+        logits: Tensor,
+        query: Query,
+        readout: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        is_softmax: bool = False,
+    ) -> None:
+        """Accumulate a block; its logits, or their softmax, are overwritten by their gradient."""
+        scale = None
+        if self.scaled:
+            scale = torch.cat([grad.flatten() for grad in grads] + [grads[0].new_zeros(1)]).abs().amax()
+            scale = torch.where(scale == 0, 1.0, scale)
+            grads = [grad / scale for grad in grads]
+        if self.head.shard is not None:
+            query, grads = self.head.shard.localize(query, grads)
+        write_gradient(logits, logits, *query[:2], *query.transform, list(readout), list(grads), is_softmax)
         if self.hidden is not None:
             if scale is None:
-                torch.mm(grad_logits, self.head.weight, out=self.hidden[block])
+                torch.mm(logits, self.head.weight, out=self.hidden[block])
             else:
-                self.hidden[block] = _scaled(grad_logits @ self.head.weight, scale)
+                self.hidden[block] = _scaled(logits @ self.head.weight, scale)
         if self.weight is not None:
-            if self.weight.dtype == grad_logits.dtype:
-                self.weight.addmm_(grad_logits.t(), self.inputs[block])
+            if self.weight.dtype == logits.dtype:
+                self.weight.addmm_(logits.t(), self.inputs[block])
             else:
-                self.weight.add_(_scaled(grad_logits.t() @ self.inputs[block], scale))
+                self.weight.add_(_scaled(logits.t() @ self.inputs[block], scale))
         if self.bias is not None:
-            self.bias.add_(_scaled(grad_logits.sum(0, dtype=self.bias.dtype), scale))
+            self.bias.add_(_scaled(logits.sum(0, dtype=self.bias.dtype), scale))
 
     def finish(self) -> list[Tensor | None]:
         """Return the gradients in their accumulation dtypes, summed over ranks."""
