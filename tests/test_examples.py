@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import printed_by
 from torch.torch_version import TorchVersion
 
 ROOT = Path(__file__).parents[1]
@@ -30,27 +28,6 @@ EXAMPLES = {
 LINE = re.compile(r"^ *(before|after): loss ([\d.]+), CE ([\d.]+), NTL ([\d.]+)$", re.MULTILINE)
 
 
-def run(name: str, processes: int, arguments: list[str], folder: Path) -> str:
-    """Run the example and return its output."""
-    command = [sys.executable]
-    if processes > 1:
-        command += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    source = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment |= {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*command, str(FOLDER / name), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        cwd=folder,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_both_loss_terms_decrease_in_every_example(name: str, tmp_path: Path) -> None:
     needed, processes, arguments = EXAMPLES[name]
@@ -60,7 +37,7 @@ def test_both_loss_terms_decrease_in_every_example(name: str, tmp_path: Path) ->
         pytest.skip(
             "gloo may deadlock in destroy_process_group here: https://github.com/pytorch/pytorch/pull/154976"
         )
-    printed = run(name, processes, ["--steps", "20", *arguments], tmp_path)
+    printed = printed_by(FOLDER / name, ["--steps", "20", *arguments], tmp_path, processes)
     lines = {when: [float(number) for number in numbers] for when, *numbers in LINE.findall(printed)}
     assert set(lines) == {"before", "after"}, printed
     assert all(after < before for before, after in zip(lines["before"], lines["after"], strict=True)), printed

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 import math
-import os
 
 import numpy as np
 import pytest
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from accelerate import PartialState
 from fake_approach import FakeApproach
+from processes import results_of
 from tolerances import approx, assert_close
 
 from ntl.config.settings import GenerationSettings
@@ -185,20 +182,16 @@ def metrics_of(results):
 
 
 def evaluate_on_rank(rank, folder):
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     PartialState(cpu=True)  # as transformers' arguments make it
     approach = approach_to()
-    run = RunFolder(f"{folder}/run")
+    run = RunFolder(folder / "run")
     results = metrics_of(evaluate_tests(approach, two_tests(), DECODING, run, {"steps": 7}))
     alone = evaluate(approach, EXAMPLES[:1], NUMBERS, DECODING).metrics
-    torch.save((approach.asked, approach.losses, results, alone), f"{folder}/rank{rank}.pt")
-    dist.destroy_process_group()
+    return approach.asked, approach.losses, results, alone
 
 
 def test_two_processes_give_the_same_results_as_one(tmp_path):
-    mp.spawn(evaluate_on_rank, args=(str(tmp_path),), nprocs=2)
-    ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2)]
+    ranks = results_of(evaluate_on_rank, (tmp_path,), tmp_path)
     (asked, losses, results, alone), (other_asked, other_losses, other_results, other_alone) = ranks
     # Five questions in three batches of two: the second rank repeats one to keep in step, and does not count
     # it.

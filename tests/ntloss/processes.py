@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import runpy
+import socket
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -68,3 +72,26 @@ def _save_result(
         torch.save(work(rank, *arguments), folder / f"rank{rank}.pt")
     finally:
         dist.destroy_process_group()
+
+
+def printed_by(script: Path, arguments: Sequence[str], folder: Path, world: int = 1) -> str:
+    """Run a script in `folder`, as Python or torchrun does, and return what its first process prints."""
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    run_job(_run_script, (script, arguments, folder, world, port), world)
+    return (folder / "printed-0.txt").read_text()
+
+
+def _run_script(
+    rank: int, script: Path, arguments: Sequence[str], folder: Path, world: int, port: int
+) -> None:
+    torch.set_num_threads(1)
+    if world > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+        os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+        os.environ |= {"LOCAL_WORLD_SIZE": str(world)}
+    os.chdir(folder)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.parent))
+    with (folder / f"printed-{rank}.txt").open("w") as file, redirect_stdout(file):
+        runpy.run_path(str(script), run_name="__main__")
