@@ -10,6 +10,7 @@ import json
 import math
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,10 @@ LOSSES: dict[str, tuple[str, dict[str, Any]] | None] = {
 LEFT_OUT = {"per_number", "place_weighted", "weighted_sum"}
 TEXT = 10
 DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=11)
+# Typed numbers: one token per character, and one that ends the answer.
+CHARACTERS = (*"0123456789.-+", "end")
+CHARACTER_TOKENS = NumberVocabulary.from_mapping(dict(enumerate(CHARACTERS[:-1])), vocab_size=len(CHARACTERS))
+WHOLE_NUMBERS = ("ntil", "number_level", "relative_error", "magnitude")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 QUESTIONS = (
     "12 70 45",
@@ -102,6 +107,55 @@ def loss_cases() -> list[dict[str, Any]]:
         for logits, labels in loss_inputs()
         for name in LOSSES
     ]
+
+
+def typed_inputs() -> list[tuple[str, str, bool, float]]:
+    """Truth, what the model says, whether both have one width, and how sure it is."""
+    pairs = [("405", "398"), ("405", "505"), ("3.14", "3.2"), ("-5", "5"), ("405", "4057"), ("1000", "7")]
+    pairs += [("0", "0"), ("12.5", "-0.25"), ("999999", "100000"), ("0.07", "0.0712")]
+    return [(*pair, padded, sure) for pair in pairs for padded, sure in ((True, 0.9), (False, 0.6))]
+
+
+def write_tokens(truth: str, said: str, padded: bool) -> tuple[list[str], list[str]]:
+    """The truth's tokens, and what the model says at each: one character per token."""
+    if padded:
+        numbers = [truth, said]
+        width = NumberFormat.of(numbers)
+        labels, spoken = (list(width.write(number)) for number in numbers)
+    else:
+        labels, spoken = [*truth, "end"], [*said, "end"]
+    return labels, [*spoken, *["end"] * len(labels)][: len(labels)]
+
+
+def of_typed(labels: Sequence[str], said: Sequence[str], sure: float) -> dict[str, dict[str, Any]]:
+    """Every loss of a number: of each of its tokens, None where it does not look, and of all."""
+    tokens = list(CHARACTERS)
+    probs = torch.full((1, len(labels), len(tokens)), (1 - sure) / (len(tokens) - 1), dtype=torch.float64)
+    ids = torch.tensor([[tokens.index(label) for label in labels]])
+    probs[0, torch.arange(len(labels)), [tokens.index(token) for token in said]] = sure
+    logits = probs.log()
+    each = F.cross_entropy(logits[0], ids[0], reduction="none")
+    found = {"cross_entropy": {"tokens": each.tolist(), "whole": each.mean().item()}}
+    for name, given in {**LOSSES, "place_weighted": ("place_weighted", {"criterion": "wasserstein"})}.items():
+        if given is None:
+            continue
+        whole = name in WHOLE_NUMBERS
+        options = {**given[1], "decimals": True} if whole or name == "place_weighted" else given[1]
+        loss = NumberTokenLoss(CHARACTER_TOKENS, get_criterion(given[0], **options))
+        row = loss(logits, ids, reduction="none")[0].tolist()
+        seen = [None if whole or not label.isdigit() else x for label, x in zip(labels, row, strict=True)]
+        found[name] = {"tokens": seen, "whole": loss(logits, ids).item()}
+    return found
+
+
+def typed_cases() -> list[dict[str, Any]]:
+    """Numbers as a visitor types them."""
+    cases = []
+    for truth, said, padded, sure in typed_inputs():
+        labels, spoken = write_tokens(truth, said, padded)
+        given = {"truth": truth, "said": said, "padded": padded, "sure": sure}
+        cases.append({**given, "labels": labels, "spoken": spoken, "losses": of_typed(labels, spoken, sure)})
+    return cases
 
 
 def distribution_of(bumps: list[list[float]]) -> Tensor:
@@ -180,7 +234,12 @@ def model_cases() -> list[dict[str, Any]]:
 
 def make_cases() -> dict[str, list[dict[str, Any]]]:
     """All cases by kind."""
-    return {"losses": loss_cases(), "readings": reading_cases(), "models": model_cases()}
+    return {
+        "losses": loss_cases(),
+        "typed": typed_cases(),
+        "readings": reading_cases(),
+        "models": model_cases(),
+    }
 
 
 if __name__ == "__main__":

@@ -21,6 +21,10 @@ MODELS = make_data.read_constant("models")["models"]
 LOSSES = "cases => cases.map(({ name, logits, labels }) => losses.evaluate(name, logits, labels))"
 READINGS = """({ probs, quantiles }) => probs.map((row) => ({
     ...readings.readAll(row), quantiles: quantiles.map((q) => readings.quantile(row, q)) }))"""
+TYPED = """cases => cases.map(({ truth, said, padded, sure }) => {
+    const aligned = numberLosses.align(numberLosses.parse(truth), numberLosses.parse(said), padded);
+    return { ...aligned, losses: numberLosses.evaluate(aligned.labels, aligned.said, sure) };
+})"""
 DISTRIBUTIONS = """({ model, questions }) => {
     const loaded = t5.load(MODELS.models[model]);
     return questions.map((question) => Array.from(t5.distribution(loaded, question)));
@@ -49,6 +53,17 @@ def test_losses_of_the_cases_are_those_of_the_library(name: str) -> None:
         found = page_cases.of_loss(name, case["logits"], case["labels"])
         assert_close(tensor(found["gradient"]), tensor(case["gradient"]), PAGE, name)
         assert_close(found["loss"], case["loss"], PAGE, name)
+
+
+def test_losses_of_typed_numbers_are_those_of_the_library() -> None:
+    for case in CASES["typed"]:
+        assert page_cases.write_tokens(case["truth"], case["said"], case["padded"]) == (
+            case["labels"],
+            case["spoken"],
+        )
+        found = page_cases.of_typed(case["labels"], case["spoken"], case["sure"])
+        for name, expected in case["losses"].items():
+            assert_close(filled(found[name]), filled(expected), PAGE, name)
 
 
 def test_readings_of_the_cases_are_those_of_the_library() -> None:
@@ -103,6 +118,24 @@ def test_the_page_computes_the_losses_and_gradients_of_the_library(open_page: Ca
     for case, found in zip(cases, open_page().evaluate(LOSSES, cases), strict=True):
         assert_close(found["loss"], case["loss"], PAGE, case["name"])
         assert_close(tensor(found["gradient"]), tensor(case["gradient"]), PAGE, case["name"])
+
+
+def test_the_page_computes_the_losses_of_whole_numbers_as_the_library_does(
+    open_page: Callable[..., Any],
+) -> None:
+    cases = CASES["typed"]
+    for case, found in zip(cases, open_page().evaluate(TYPED, cases), strict=True):
+        assert (found["labels"], found["said"]) == (case["labels"], case["spoken"])
+        assert set(found["losses"]) == set(case["losses"])
+        for name, expected in case["losses"].items():
+            shown = found["losses"][name]
+            assert [x is None for x in shown["tokens"]] == [x is None for x in expected["tokens"]], name
+            assert_close(filled(shown), filled(expected), PAGE, f"{case['truth']}, {case['said']}: {name}")
+
+
+def filled(losses: dict[str, Any]) -> torch.Tensor:
+    """The losses of the tokens, 0 where there is none, then that of the number."""
+    return tensor([x or 0.0 for x in (*losses["tokens"], losses["whole"])])
 
 
 def test_the_page_reads_numbers_as_the_library_does(open_page: Callable[..., Any]) -> None:

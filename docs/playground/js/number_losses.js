@@ -1,0 +1,146 @@
+/**
+ * Losses of a number of several tokens: each digit, and the whole number.
+ *
+ * One token per character, and one that ends the answer. The tests compare every loss with the Python library.
+ */
+"use strict";
+
+const numberLosses = (() => {
+  const END = "end";
+  const TOKENS = [..."0123456789.-+", END];
+  const MOST_DIGITS = 6;
+  const MOST_DECIMALS = 4;
+  const PLACE_BASE = 1.2; // of NTIL
+  const EPSILON = 2 ** -24; // half of the library's, in units of the last digit
+
+  const isDigit = (token) => /^\d$/.test(token);
+
+  /**
+   * Read a number that a visitor typed.
+   *
+   * @param {string} text
+   * @returns {{sign: string, whole: string, decimals: string}}
+   * @throws {Error} with a sentence that says what is wrong.
+   */
+  function parse(text) {
+    const plain = text.trim().replace(/^[−–]/, "-");
+    const found = plain.match(/^([-+]?)(\d+)(?:\.(\d+))?$/);
+    if (plain === "") throw new Error("Type a number.");
+    if (plain.includes(",")) throw new Error("Write a point for decimals, and no separator of thousands.");
+    if (!found) throw new Error(`“${plain}” is not a number such as 405, 3.14 or −7.`);
+    const [, sign, whole, decimals = ""] = found;
+    if (whole.length > MOST_DIGITS) throw new Error(`At most ${MOST_DIGITS} digits before the point.`);
+    if (decimals.length > MOST_DECIMALS) throw new Error(`At most ${MOST_DECIMALS} decimals.`);
+    return { sign: sign === "-" ? "-" : "", whole, decimals };
+  }
+
+  /** A number as tokens; with a width, as the library's `NumberFormat` writes it. */
+  function tokensOf({ sign, whole, decimals }, width) {
+    if (!width) return [...sign, ...whole, ...(decimals ? `.${decimals}` : "")];
+    const fraction = width.decimals ? `.${decimals.padEnd(width.decimals, "0")}` : "";
+    return [...(width.signed ? sign || "+" : ""), ...whole.padStart(width.digits, "0"), ...fraction];
+  }
+
+  /** The smallest width that fits two numbers. */
+  const widthOf = (one, other) => ({
+    signed: Boolean(one.sign || other.sign),
+    digits: Math.max(one.whole.length, other.whole.length),
+    decimals: Math.max(one.decimals.length, other.decimals.length),
+  });
+
+  /**
+   * The tokens of the truth, and what the model says at the place of each.
+   *
+   * @param {Object} truth - from `parse`.
+   * @param {Object} said - from `parse`.
+   * @param {boolean} padded - whether both are written with one width; otherwise as typed, with the token that ends.
+   * @returns {{labels: string[], said: string[], rest: string[]}} `rest`: what is said after the truth's end, which
+   *   no loss sees.
+   */
+  function align(truth, said, padded) {
+    const width = padded && widthOf(truth, said);
+    const end = padded ? [] : [END];
+    const labels = [...tokensOf(truth, width), ...end];
+    const spoken = [...tokensOf(said, width), ...end];
+    return {
+      labels,
+      said: labels.map((_, i) => (i < spoken.length ? spoken[i] : END)),
+      rest: spoken.slice(labels.length),
+    };
+  }
+
+  /** Probability of a token, where the model is sure of another or of this. */
+  const chanceOf = (token, said, sure) => (token === said ? sure : (1 - sure) / (TOKENS.length - 1));
+
+  /** Logits of the digits and of all text together, as `losses` takes them. */
+  function logitsOf(said, sure) {
+    const chances = TOKENS.map((token) => chanceOf(token, said, sure));
+    const text = chances.slice(10).reduce((a, b) => a + b, 0);
+    return [...chances.slice(0, 10), text].map(Math.log);
+  }
+
+  /** Digits of the truth with their places and what the model predicts: the mean digit and the likeliest. */
+  function readDigits(labels, said, sure) {
+    const point = labels.indexOf(".");
+    const inside = labels.map((label, i) => [label, i]).filter(([label]) => isDigit(label));
+    const whole = point < 0 ? inside.length : inside.filter(([, i]) => i < point).length;
+    return inside.map(([label, i], k) => {
+      const digits = losses.softmax(logitsOf(said[i], sure).slice(0, 10));
+      return {
+        index: i,
+        label: Number(label),
+        place: whole - 1 - k,
+        behind: inside.length - 1 - k,
+        mean: digits.reduce((total, p, digit) => total + p * digit, 0),
+        likeliest: digits.indexOf(Math.max(...digits)),
+      };
+    });
+  }
+
+  /** log(predicted + addend) - log(true + addend) of the number made of digits. */
+  function logRatio(digits, predicted, power, addend) {
+    const total = (digitOf) => digits.reduce((sum, digit) => sum + digitOf(digit) * 10 ** power(digit), addend);
+    return Math.log(total(predicted)) - Math.log(total((digit) => digit.label));
+  }
+
+  const mean = (row) => row.reduce((a, b) => a + b, 0) / row.length;
+
+  /**
+   * Every loss of a number.
+   *
+   * @param {string[]} labels - tokens of the truth, from `align`.
+   * @param {string[]} said - what the model says at each.
+   * @param {number} sure - the probability of what it says; other tokens share the rest.
+   * @returns {Object<string, {tokens: Array<?number>, whole: number}>} by name; null where a loss does not look.
+   */
+  function evaluate(labels, said, sure) {
+    const digits = readDigits(labels, said, sure);
+    const none = labels.map(() => null);
+    const atDigits = (valueOf) => {
+      const tokens = [...none];
+      digits.forEach((digit) => (tokens[digit.index] = valueOf(digit)));
+      return { tokens, whole: mean(digits.map(valueOf)) };
+    };
+    const found = {};
+    for (const name of losses.names) {
+      found[name] = atDigits(({ index, label }) => {
+        const target = losses.VALUES.map((v) => (v === label ? 1 : 0));
+        return losses.evaluate(name, logitsOf(said[index], sure), target).loss;
+      });
+    }
+    const entropies = labels.map((label, i) => -Math.log(chanceOf(label, said[i], sure)));
+    found.cross_entropy = { tokens: entropies, whole: mean(entropies) };
+    const distances = found.wasserstein.tokens;
+    found.place_weighted = atDigits(({ index, behind }) => PLACE_BASE ** behind * distances[index]);
+    const level = logRatio(digits, (digit) => digit.mean, (digit) => digit.behind, EPSILON);
+    const size = Math.abs(logRatio(digits, (digit) => digit.likeliest, (digit) => digit.place, 1));
+    const ofNumber = (whole) => ({ tokens: none, whole });
+    found.number_level = ofNumber(Math.tanh(Math.abs(level) / 2));
+    found.magnitude = ofNumber(size);
+    found.relative_error = ofNumber(-Math.expm1(-size));
+    found.ntil = ofNumber(found.place_weighted.whole + 0.2 * found.relative_error.whole + 0.2 * size);
+    return found;
+  }
+
+  return { TOKENS, END, isDigit, parse, align, evaluate };
+})();

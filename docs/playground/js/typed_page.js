@@ -1,0 +1,221 @@
+/** Numbers that a visitor types: what each loss charges for each digit, and for the whole number. */
+"use strict";
+
+(() => {
+  const { html, byId, short, percent } = drawing;
+  const { isDigit, END } = numberLosses;
+  const LOSSES = [
+    ["cross_entropy", "Cross-entropy"],
+    ["wasserstein", "NTL-WAS"],
+    ["place_weighted", "… weighted by place"],
+    ["ntil", "NTIL"],
+    ["number_level", "NumberLevel"],
+    ["relative_error", "Relative error"],
+    ["magnitude", "Magnitude"],
+    ["crps", "CRPS"],
+    ["expected_value", "NTL-MSE"],
+    ["expected_value_absolute", "NTL-MAE"],
+    ["expected_value_vocabulary", "RAFT"],
+    ["gaussian_cross_entropy", "Gaussian CE"],
+    ["smoothed_wasserstein", "Smoothed NTL-WAS"],
+    ["dist2", "Dist2"],
+    ["smmd", "SMMD"],
+    ["digit_entropy", "DEL"],
+  ];
+  const FEW = 5;
+  const EXAMPLES = [
+    ["398 for 405", "405", "398", true],
+    ["505 for 405", "405", "505", true],
+    ["3.2 for 3.14", "3.14", "3.2", true],
+    ["5 for −5", "-5", "5", true],
+    ["4057 for 405", "405", "4057", false],
+  ];
+  const DEFAULTS = { truth: "405", said: "398", sure: 0.9, padded: true };
+  const state = { ...DEFAULTS, all: false };
+
+  const ofText = (text) => Number(text.replace(/^[−–]/, "-"));
+  /** The difference of two decimals, without the noise of binary fractions. */
+  const apart = (one, other) => Number(Math.abs(ofText(one) - ofText(other)).toFixed(4));
+  const minus = (text) => String(text).replace("-", "−");
+  const list = (words) => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words[words.length - 1]}`);
+
+  /** Losses of saying a number, beside its tokens. */
+  function judge(said, padded = state.padded) {
+    const aligned = numberLosses.align(numberLosses.parse(state.truth), numberLosses.parse(said), padded);
+    return { ...aligned, losses: numberLosses.evaluate(aligned.labels, aligned.said, state.sure) };
+  }
+
+  /** The truth with its first digit changed by one: far away, but wrong in one digit. */
+  function farNumber() {
+    const first = state.truth.search(/[1-9]/);
+    if (first < 0) return null;
+    const digit = Number(state.truth[first]);
+    return state.truth.slice(0, first) + (digit < 9 ? digit + 1 : 8) + state.truth.slice(first + 1);
+  }
+
+  const chip = (token) => html("span", { class: `token${isDigit(token) ? " digit" : ""}` }, minus(token));
+
+  const distanceOf = (label, said) => (isDigit(label) && isDigit(said) ? Math.abs(label - said) : null);
+
+  function makeRow(name, cells, last, style = "") {
+    const tds = cells.map((cell) => html("td", {}, cell));
+    return html("tr", style ? { class: style } : {}, html("th", { scope: "row" }, name), ...tds, html("td", { class: "whole" }, last));
+  }
+
+  function drawTable({ labels, said, rest, losses }) {
+    const shown = LOSSES.slice(0, state.all ? LOSSES.length : FEW);
+    const head = ["Token", ...labels.map((_, i) => String(i + 1)), "whole number"];
+    const off = labels.map((label, i) => distanceOf(label, said[i]));
+    const cell = (value) => (value === null ? "–" : value.toFixed(2));
+    const beyond = rest.filter((token) => token !== END);
+    const spoken = minus(state.said) + (beyond.length ? ` (and then ${beyond.join("")})` : "");
+    byId("typed-table").replaceChildren(
+      html("thead", {}, html("tr", {}, ...head.map((words) => html("th", { scope: "col" }, words)))),
+      html(
+        "tbody",
+        {},
+        makeRow("Truth", labels.map(chip), minus(state.truth)),
+        makeRow("Model says", said.map(chip), spoken),
+        makeRow("Off by", off.map((value) => (value === null ? "–" : String(value))), String(apart(state.truth, state.said)), "under"),
+        ...shown.map(([name, title]) => makeRow(title, losses[name].tokens.map(cell), short(losses[name].whole), "cost")),
+      ),
+    );
+  }
+
+  /** What a number that is farther away, but differs in one digit, shows about place value; or nothing. */
+  function compareWithFar({ losses }) {
+    const far = farNumber();
+    if (far === null || apart(far, state.truth) <= apart(state.said, state.truth)) return [];
+    const other = judge(far).losses;
+    if (other.wasserstein.whole >= losses.wasserstein.whole) return [];
+    const charges = (name) => `${short(other[name].whole)} for ${minus(far)} and ${short(losses[name].whole)} for ${minus(state.said)}`;
+    const weights = other.ntil.whole < losses.ntil.whole ? " NTIL's weights, 1.2 per place, are too small to change the order." : "";
+    const found = [
+      `${minus(far)} is ${apart(far, state.truth)} off, but has only one wrong digit, by one. NTL-WAS charges ` +
+        `${charges("wasserstein")}: a loss on digits does not know place value.${weights}`,
+    ];
+    if (other.number_level.whole > losses.number_level.whole)
+      found.push(`NumberLevel looks at the whole number and charges the farther one more: ${charges("number_level")}.`);
+    return found;
+  }
+
+  /** Sentences on what the table shows. */
+  function explain(judged) {
+    const { labels, said, rest } = judged;
+    const doubt = percent(1 - state.sure);
+    const digits = labels.map((label, i) => [label, said[i]]).filter(([label]) => isDigit(label));
+    const off = digits.map(([label, spoken]) => distanceOf(label, spoken));
+    const together = off.reduce((a, b) => a + b, 0);
+    const distance = apart(state.truth, state.said);
+    const sentences = [];
+    if (labels.every((label, i) => label === said[i]) && !rest.length) {
+      sentences.push(`The model says the truth. What the losses charge is its doubt, ${doubt} on other tokens.`);
+    } else {
+      const each = off.length > 1 && !off.includes(null) ? `; its digits are ${list(off)} off, ${together} together` : "";
+      sentences.push(`As a number, ${minus(state.said)} is ${distance} off${each}.`);
+    }
+    sentences.push(...compareWithFar(judged));
+    if (labels.some((label, i) => "+-".includes(label) && label !== said[i]))
+      sentences.push("The sign is a text token: number losses ignore it, and only cross-entropy charges for it.");
+    if (!state.padded && labels.some((label, i) => isDigit(label) !== isDigit(said[i])))
+      sentences.push("Digits are compared from the left, whatever their place: write numbers with one width.");
+    if (rest.length)
+      sentences.push("The model goes on after the end: cross-entropy charges for that, and number losses do not see it.");
+    return sentences.filter(Boolean);
+  }
+
+  function complain(error, field) {
+    byId("typed-note").replaceChildren(html("li", {}, error.message));
+    byId(field).setAttribute("aria-invalid", "true");
+    byId("typed-result").classList.add("stale");
+  }
+
+  /** The first field that holds no number, with the error; or null. */
+  function findProblem() {
+    for (const key of ["truth", "said"]) {
+      byId(`typed-${key}`).setAttribute("aria-invalid", "false");
+      try {
+        numberLosses.parse(state[key]);
+      } catch (error) {
+        return [error, `typed-${key}`];
+      }
+    }
+    return null;
+  }
+
+  /** Draw everything from the state; returns whether both texts are numbers. */
+  function update() {
+    byId("typed-sure-value").textContent = percent(state.sure);
+    byId("typed-all").textContent = state.all ? "Fewer losses" : `All ${LOSSES.length} losses`;
+    byId("typed-all").setAttribute("aria-expanded", String(state.all));
+    const problem = findProblem();
+    if (problem) {
+      complain(...problem);
+      return false;
+    }
+    byId("typed-result").classList.remove("stale");
+    const judged = judge(state.said);
+    drawTable(judged);
+    byId("typed-note").replaceChildren(...explain(judged).map((sentence) => html("li", {}, sentence)));
+    const cost = `NTL-WAS ${short(judged.losses.wasserstein.whole)}`;
+    byId("typed-sure").setAttribute("aria-valuetext", `${percent(state.sure)}, ${cost}`);
+    document.querySelectorAll("#typed-examples button").forEach((button, i) => {
+      const [, truth, said, padded] = EXAMPLES[i];
+      const chosen = truth === state.truth && said === state.said && padded === state.padded;
+      button.setAttribute("aria-pressed", String(chosen));
+    });
+    return true;
+  }
+
+  function fillFields() {
+    byId("typed-truth").value = state.truth;
+    byId("typed-said").value = state.said;
+    byId("typed-sure").value = String(Math.round(100 * state.sure));
+    byId("typed-padded").checked = state.padded;
+  }
+
+  function onChange(id, read, merge = "") {
+    byId(id).addEventListener("input", (event) => {
+      Object.assign(state, read(event.target));
+      if (update()) address.changed(merge);
+    });
+  }
+
+  EXAMPLES.forEach(([title, truth, said, padded]) => {
+    const button = html("button", { type: "button", class: "pill" }, title);
+    button.addEventListener("click", () => {
+      Object.assign(state, { truth, said, padded });
+      fillFields();
+      update();
+      address.changed();
+    });
+    byId("typed-examples").append(button);
+  });
+  onChange("typed-truth", ({ value }) => ({ truth: value.trim() }), "truth");
+  onChange("typed-said", ({ value }) => ({ said: value.trim() }), "said");
+  onChange("typed-sure", ({ value }) => ({ sure: Number(value) / 100 }), "sure");
+  onChange("typed-padded", ({ checked }) => ({ padded: checked }));
+  byId("typed-all").addEventListener("click", () => {
+    state.all = !state.all;
+    update();
+  });
+
+  address.part({
+    write: () => ({
+      truth: state.truth === DEFAULTS.truth ? "" : state.truth,
+      said: state.said === DEFAULTS.said ? "" : state.said,
+      sure: state.sure === DEFAULTS.sure ? "" : String(Math.round(100 * state.sure)),
+      written: state.padded ? "" : "as-typed",
+    }),
+    read: ({ truth = DEFAULTS.truth, said = DEFAULTS.said, sure = "90", written = "" }) => {
+      [truth, said].forEach(numberLosses.parse);
+      if (!(Number(sure) >= 50 && Number(sure) <= 99)) throw new Error(`“sure=${sure}” is not 50 to 99.`);
+      if (!["", "as-typed"].includes(written)) throw new Error(`“written=${written}” is not “as-typed”.`);
+      Object.assign(state, { truth, said, sure: Number(sure) / 100, padded: written === "" });
+      fillFields();
+      update();
+    },
+  });
+  fillFields();
+  update();
+})();
