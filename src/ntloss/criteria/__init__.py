@@ -15,11 +15,9 @@ from ntloss.criteria.criterion import (
     spans_of,
     worst_of,
 )
-from ntloss.criteria.entropies import DigitEntropy, Dist2, GaussianCrossEntropy
+from ntloss.criteria.distances import CRPS, SMMD, ExpectedValue, Wasserstein
+from ntloss.criteria.entropies import DigitEntropy, Dist2, GaussianCrossEntropy, SmoothedWasserstein
 from ntloss.criteria.registry import criterion_names, get_criterion, register_criterion
-from ntloss.criteria.regression import ExpectedValue
-from ntloss.criteria.smmd import SMMD
-from ntloss.criteria.transport import CRPS, SmoothedWasserstein, Wasserstein
 from ntloss.criteria.whole_numbers import Magnitude, NumberLevel, RelativeError
 
 __all__ = [

@@ -22,7 +22,7 @@ from ntloss.criteria.criterion import (
     spans_of,
     worst_of,
 )
-from ntloss.criteria.transport import Wasserstein
+from ntloss.criteria.distances import Wasserstein
 from ntloss.criteria.whole_numbers import Magnitude, RelativeError, at_starts
 
 

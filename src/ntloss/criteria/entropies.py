@@ -1,4 +1,4 @@
-"""Cross-entropies: with targets that are spread over values near the label's, and of each digit alone."""
+"""Losses with targets that are spread over values near the label's, and the entropy of each digit alone."""
 
 from __future__ import annotations
 
@@ -105,6 +105,54 @@ class Dist2(Tabulated):
     def _loss(self, x: CriterionInput, targets: Tensor, entropies: Tensor) -> Tensor:
         # Rounding may give slightly less than zero, the minimum.
         return -(targets[x.target] * x.log_probs).sum(-1) - entropies[x.target]
+
+
+@dataclass(frozen=True)
+class SmoothedWasserstein(Tabulated):
+    r"""Wasserstein-1 distance between the predicted distribution and a Gaussian around the label's value.
+
+    $\sum_i |P_i - Q_i| (v_{i+1} - v_i)$ with $P$ and $Q$ the cumulative probabilities of $p$ and of
+    $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$ over the sorted values. It ranges from 0 to about the range
+    of the values and is 0 exactly if $p = q$. The model is asked to spread its probability: its most likely
+    value is the label's, but its mean and median move inwards for labels near the ends. If the label is
+    uncertain, it is smallest where $P$ is the median of the cumulative targets.
+
+    Use it with `GaussianCrossEntropy`, which has the same targets; `Wasserstein` is its limit for small
+    `sigma`.
+
+    Args:
+        sigma: standard deviation of the target, in the units of the values. Default: 1, as published.
+
+    Raises:
+        ValueError: `sigma` is not above 0.
+
+    Source: "Regress, Don't Guess", ICML 2025, baseline.
+
+    Example:
+        >>> from ntloss import CriterionInput, SmoothedWasserstein
+        >>> log_probs, values = torch.tensor([[-1e3, 0.0, -1e3]]), torch.tensor([0.0, 1.0, 2.0])
+        >>> x = CriterionInput(log_probs, values, target=torch.tensor([1]))
+        >>> round(SmoothedWasserstein(sigma=1.0)(x).item(), 4)  # 1 - 1 / (1 + 2 exp(-1/2))
+        0.5481
+    """
+
+    sigma: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive("sigma", self.sigma)
+
+    def _tables(self, values: Tensor) -> dict[str, Tensor]:
+        return {"cumulative": gaussian_targets(values, self.sigma).cumsum(-1)}
+
+    def _loss(self, x: CriterionInput, cumulative: Tensor) -> Tensor:
+        apart = x.probs.cumsum(-1) - cumulative[x.target]
+        return (apart[:, :-1].abs() * x.values.diff()).sum(-1)
+
+    def worst(self, values: Tensor) -> float:
+        """Compute the largest distance from a single value to a target."""
+        # The distance is convex in the value, so it is largest for the first or the last one.
+        cumulative = gaussian_targets(values, self.sigma).cumsum(-1)[:, :-1]
+        return float(max(((end - cumulative).abs() @ values.diff()).max() for end in (0, 1)))
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ntloss.criteria import combine, entropies, regression, smmd, transport, whole_numbers
+from ntloss.criteria import combine, distances, entropies, whole_numbers
 from ntloss.criteria.criterion import Criterion
 
 # A new criterion of the library needs a line here, and nothing else.
 _CRITERIA: dict[str, Callable[..., Any]] = {
-    "wasserstein": transport.Wasserstein,
-    "crps": transport.CRPS,
-    "expected_value": regression.ExpectedValue,
+    "wasserstein": distances.Wasserstein,
+    "crps": distances.CRPS,
+    "expected_value": distances.ExpectedValue,
     "gaussian_cross_entropy": entropies.GaussianCrossEntropy,
-    "smoothed_wasserstein": transport.SmoothedWasserstein,
+    "smoothed_wasserstein": entropies.SmoothedWasserstein,
     "dist2": entropies.Dist2,
     "digit_entropy": entropies.DigitEntropy,
-    "smmd": smmd.SMMD,
+    "smmd": distances.SMMD,
     "ntil": combine.ntil,
     "number_level": whole_numbers.NumberLevel,
     "relative_error": whole_numbers.RelativeError,

@@ -11,9 +11,8 @@ Related work: Lukasik et al., "Regression-aware inference with LLMs", 2024 (samp
 Bahri, "Decoding-based regression", 2025.
 """
 
-from ntloss.decoding.conformal import interval_margin
 from ntloss.decoding.processor import QuantileLogitsProcessor
-from ntloss.decoding.quantiles import NumberQuantiles, UnlikelyNumber, number_quantiles
+from ntloss.decoding.quantiles import NumberQuantiles, UnlikelyNumber, interval_margin, number_quantiles
 
 __all__ = [
     # quantiles of the number that a model is about to write

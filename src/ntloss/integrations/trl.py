@@ -17,7 +17,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from ntloss import NumberVocabulary
 from ntloss.engine.linear import rows_for
-from ntloss.integrations.transformers.head import HeadTensors
+from ntloss.integrations.transformers.architecture import HeadTensors
 from ntloss.integrations.transformers.model import NumberAwareModel, make_number_aware
 from ntloss.integrations.transformers.trainer import check_uses_model_loss, extend, tokenizer_of
 

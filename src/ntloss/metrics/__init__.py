@@ -11,9 +11,8 @@
 from ntloss.metrics.accumulator import gather
 from ntloss.metrics.boxes import box_iou, parse_box
 from ntloss.metrics.numeric import METRICS, NumericMetrics
-from ntloss.metrics.scores import ScoreMetrics
+from ntloss.metrics.scores import QuantileMetrics, ScoreMetrics
 from ntloss.metrics.tokens import TokenMetrics
-from ntloss.metrics.uncertainty import QuantileMetrics
 
 __all__ = [
     "NumericMetrics",

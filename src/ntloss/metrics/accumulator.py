@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,13 @@ def gather(tensor: Tensor, group: dist.ProcessGroup | None) -> list[Tensor]:
     gathered: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(gathered, tensor.cpu(), group=group)
     return gathered
+
+
+def count_rows(count: float, skipped: float, invalid: float) -> dict[str, float]:
+    """Return the counts with which metrics begin, and `invalid_rate`."""
+    asked = count - skipped
+    rate = invalid / asked if asked else math.nan
+    return {"count": int(count), "skipped": int(skipped), "invalid": int(invalid), "invalid_rate": rate}
 
 
 def read_numbers(given: Any, name: str) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.metrics.accumulator import Accumulator, read_answers
+from ntloss.metrics.accumulator import Accumulator, count_rows, read_answers
 from ntloss.numbers.parsing import Which, as_float, exact_number
 
 
@@ -140,10 +140,7 @@ def _compute(pairs: Tensor, clip: float) -> dict[str, float]:
     has_target, has_prediction = (x.isfinite() | (x.isinf() & math.isfinite(clip)) for x in (true, predicted))
     valid = has_target & has_prediction
     results: dict[str, float] = {
-        "count": len(true),
-        "skipped": int((~has_target).sum()),
-        "invalid": int((has_target & ~valid).sum()),
-        "invalid_rate": _mean((~valid)[has_target].double()),
+        **count_rows(len(true), int((~has_target).sum()), int((has_target & ~valid).sum())),
         "exact_match": _mean(exact),
         "accuracy": _mean((close * valid)[has_target]),
         "accuracy_of_valid": _mean(close[valid]),

@@ -15,18 +15,16 @@ from ntloss.criteria import Criterion
 from ntloss.engine.targets import shift_left
 from ntloss.integrations.collator import NUMBER_WEIGHTS
 from ntloss.integrations.outputs import Loss
-from ntloss.integrations.transformers.head import (
+from ntloss.integrations.transformers.architecture import (
     HeadTensors,
+    calls_loss_function,
+    check_inline_loss,
     check_transform,
     find_head,
     logit_transform,
     loss_in_head,
-    vocabulary_for,
-)
-from ntloss.integrations.transformers.introspection import (
-    calls_loss_function,
-    check_inline_loss,
     shifts_labels,
+    vocabulary_for,
     without_labels,
     without_wrappers,
 )

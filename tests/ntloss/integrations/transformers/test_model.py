@@ -21,7 +21,7 @@ from tolerances import HALF_PRECISION, ONE_COMPUTATION, approx, assert_close
 
 from ntloss import NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, NumberVocabulary, WeightScheduler
 from ntloss.integrations.transformers import handle_of, make_number_aware
-from ntloss.integrations.transformers.introspection import calls_loss_function
+from ntloss.integrations.transformers.architecture import calls_loss_function
 from ntloss.integrations.transformers.model import on_device
 from ntloss.numbers.spans import sequence_ids_of
 

@@ -1,4 +1,4 @@
-"""ExpectedValue: regression losses of the expected number."""
+"""Criteria that measure the distance from the label's value."""
 
 from __future__ import annotations
 
@@ -6,13 +6,43 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from criterion_cases import DIGITS, SPACED, make_input
-from tolerances import TWO_PATHS, assert_close
+from hypothesis import given
+from hypothesis import strategies as st
+from tolerances import TWO_PATHS, approx, assert_close
 
-from ntloss import SMMD, ExpectedValue, NTLCrossEntropyLoss, NumberLevel, NumberTokenLoss, Wasserstein, ntil
+from ntloss import (
+    CRPS,
+    SMMD,
+    ExpectedValue,
+    NTLCrossEntropyLoss,
+    NumberLevel,
+    NumberTokenLoss,
+    NumberVocabulary,
+    Wasserstein,
+    ntil,
+)
+
+
+@given(
+    truth=st.lists(st.floats(0.01, 1), min_size=5, max_size=5),
+    predicted=st.lists(st.floats(0.01, 1), min_size=5, max_size=5),
+)
+def test_expected_crps_exceeds_its_minimum_by_the_distance_of_the_cumulative_probabilities(
+    truth: list[float], predicted: list[float]
+) -> None:
+    # So it is strictly proper: the distance is 0 for equal distributions alone.
+    q, p = (np.array(weights) / sum(weights) for weights in (truth, predicted))
+
+    def expected(distribution: np.ndarray) -> float:
+        return sum(q[k] * float(CRPS()(make_input(distribution, SPACED, k))) for k in range(len(SPACED)))
+
+    distance = ((p.cumsum() - q.cumsum())[:-1] ** 2 * np.diff(SPACED)).sum()
+    assert expected(p) - expected(q) == approx(distance, dtype=torch.float64, scale=7.0)
 
 
 def test_expected_value_over_the_vocabulary_in_place_of_cross_entropy_is_the_loss_of_raft() -> None:
@@ -60,3 +90,7 @@ def test_expected_value_and_number_level_are_zero_if_the_mean_is_right() -> None
 def test_expected_value_takes_callables(given_loss: Any, named: str) -> None:
     made = make_input([0.1, 0.2, 0.3, 0.2, 0.2], [0.0, 1.0, 2.5, 4.0, 100.0], 3)
     assert_close(ExpectedValue(given_loss)(made), ExpectedValue(named)(made))
+
+
+def test_smmd_without_squashing_accepts_equally_spaced_values() -> None:
+    NumberTokenLoss(NumberVocabulary.from_mapping({0: 0, 1: 5}, vocab_size=3), SMMD(squash_factor=None))
