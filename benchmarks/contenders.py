@@ -189,7 +189,7 @@ def _destroying(run: Callable[..., object], inputs: Inputs) -> Contender:
 
 def _cross_entropy_alone(_: object, readout: Any, targets: Any, weight: object) -> ntloss.LossTerms:
     row_max, log_sum_exp, label_logit, *_ = readout
-    ce = (log_sum_exp + (row_max - label_logit)) * targets.ce_weights
+    ce = ((log_sum_exp + (row_max - label_logit)) * targets.ce_weights).sum()
     return ntloss.LossTerms(ce, ce.detach(), ce.detach())
 
 

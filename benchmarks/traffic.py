@@ -20,6 +20,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
 import torch
 from torch import Tensor
+from torch.library import CustomOpDef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -59,8 +60,9 @@ class Counter(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
         if func.namespace == "ntloss":
+            operators = (made for made in vars(readout).values() if isinstance(made, CustomOpDef))
             with self:
-                return getattr(readout, f"_{name}")._init_fn(*args, **kwargs)
+                return next(made for made in operators if made._name == name)._init_fn(*args, **kwargs)
         result = func(*args, **kwargs)
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
