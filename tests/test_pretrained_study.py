@@ -1,10 +1,12 @@
 """The programs of studies/pretrained: readings of the tree of answers, the arms, and the committed tables."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
-from tolerances import DISTRIBUTION, TWO_PATHS, assert_close
+import torch.nn.functional as F
+from tolerances import DISTRIBUTION, ONE_COMPUTATION, TWO_PATHS, assert_close
 
 pytest.importorskip("transformers")
 from ntl.approaches import build_approach
@@ -13,6 +15,7 @@ from studies.pretrained import tables
 from studies.pretrained.answers import AnswerTree
 from studies.pretrained.model import Rows, UpperLayers
 from studies.pretrained.run import RUNS
+from studies.pretrained.solutions import IGNORED, Solutions
 from studies.pretrained.training import Settings, Trainer
 
 ROOT = Path(__file__).parents[1]
@@ -119,6 +122,49 @@ def test_a_run_starts_from_the_pretrained_weights(model, rows):
     assert (all_logits(model, rows) - before).abs().max() > 0.01
     trainer.fit([0, 1, 2], Settings("zero_shot", 0, 0.0, 0))
     assert_close(all_logits(model, rows), before, TWO_PATHS)
+
+
+@pytest.fixture
+def solutions(model, tmp_path):
+    rows = [
+        {"question": f"Add {k} and 2.", "answer": f"It is {k + 2}, not {k}.\n#### {k + 2}"} for k in range(7)
+    ]
+    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"file": str(tmp_path / "problems.jsonl"), "prompt": "{question} ", "longest": 60, "batch": 2}
+    return Solutions(model, options | {"test": 2, "validation": 1, "pool": 4}, TRAINING, tmp_path / "states")
+
+
+def test_the_losses_of_solutions_are_those_of_the_model_on_their_tokens_alone(model, solutions):
+    model.reset()
+    text, numbers, errors = [], [], []
+    for place in solutions.test:
+        ids, labels = solutions.rows[place]
+        with torch.no_grad():
+            logits = model.model(ids[None]).logits[0, :-1]
+        costs = F.cross_entropy(logits, labels[1:], reduction="none", ignore_index=IGNORED)
+        for row, cost, label in zip(logits, costs, labels[1:].tolist(), strict=True):
+            if label == IGNORED:
+                continue
+            written = model.tokenizer.decode([label])
+            (numbers if written.isdigit() else text).append(cost)
+            if written.isdigit():
+                digits = model.tokenizer.convert_tokens_to_ids(list("0123456789"))
+                errors.append(row[digits].softmax(-1) @ (torch.arange(10) - int(written)).abs().float())
+    found = solutions.measure(solutions.test)
+    assert_close(found["text_loss"], torch.stack(text).mean().item(), TWO_PATHS)
+    assert_close(found["number_loss"], torch.stack(numbers).mean().item(), TWO_PATHS)
+    assert_close(found["digit_error"], torch.stack(errors).mean().item(), TWO_PATHS)
+    assert_close(found["loss"], torch.stack(text + numbers).mean().item(), TWO_PATHS)
+
+
+@pytest.mark.parametrize("normalize_by", ["items", "numbers"])
+def test_solutions_are_learned_and_a_weight_that_decays_ends_as_cross_entropy(solutions, normalize_by):
+    settings = Settings("ntl_was", 40, 0.02, 0, "wasserstein", 0.3, normalize_by)
+    losses = solutions.fit([*solutions.pool], settings)
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+    decaying = solutions.fit([*solutions.pool], settings._replace(decays=True))
+    assert_close(decaying[0], losses[0], ONE_COMPUTATION)
+    assert decaying[-1] < losses[-1]
 
 
 def test_a_digit_that_is_no_token_is_an_error(model):

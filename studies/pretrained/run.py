@@ -36,6 +36,7 @@ from ntl.errors import UserError
 from studies.packing import ROOT, Runs, StoredRun, part_lines, print_lines, provenance
 from studies.pretrained.answers import AnswerTree
 from studies.pretrained.model import Rows, UpperLayers
+from studies.pretrained.solutions import Solutions
 from studies.pretrained.training import Settings, Trainer, ridge
 
 HERE = Path(__file__).parent
@@ -50,7 +51,7 @@ class Run(NamedTuple):
     """One run of the study.
 
     Args:
-        task: A task of `study.yaml`.
+        task: A task or text of `study.yaml`.
         rows: Number of training rows.
         arm: An arm of `study.yaml`.
         seed: Draws the rows, and their order.
@@ -90,8 +91,9 @@ class Run(NamedTuple):
         if self.arm in UNTRAINED:
             return self._replace(layers=layers)
         rate = self.rate or selected(self.task, self.arm if rates(self.arm) else "ce", layers).rate
-        weight = self.weight
-        if weight is None and STUDY["arms"][self.arm].get("criterion"):
+        arm = STUDY["arms"][self.arm]
+        weight = arm.get("weight", self.weight)
+        if weight is None and arm.get("criterion"):
             weight = selected(self.task, self.arm, layers, rate).weight
         return self._replace(layers=layers, rate=rate, weight=weight)
 
@@ -103,7 +105,8 @@ def rates(arm: str) -> list[float]:
 
 def selection(task: str, arm: str, layers: int, rate: float | None = None) -> list[list[Run]]:
     """Return the runs of each candidate of an arm: learning rates, or weights at a learning rate."""
-    seeds, common = STUDY["selection"]["seeds"], STUDY["common"]
+    seeds = STUDY["selection"]["seeds"]
+    common = STUDY["texts"][task]["rows"] if task in STUDY["texts"] else STUDY["common"]
     if rates(arm):
         tried = [Run(task, common, arm, 0, layers, candidate) for candidate in rates(arm)]
     else:
@@ -134,7 +137,9 @@ def validation_error(runs: Sequence[Run], arm: str) -> float:
     if None in found:
         missing = next(run.name for run, stored in zip(runs, found, strict=True) if stored is None)
         raise UserError(f"the selection lacks the run {missing}. Run `python -m studies.pretrained.run`.")
-    return mean(stored["metrics"][f"{STUDY['arms'][arm]['reading']}_mae"] for stored in found if stored)
+    is_text = runs[0].task in STUDY["texts"]
+    metric = "loss" if is_text else f"{STUDY['arms'][arm]['reading']}_mae"
+    return mean(stored["metrics"][metric] for stored in found if stored)
 
 
 def parts() -> Iterator[list[Run]]:
@@ -218,52 +223,99 @@ def trainer_of(name: str, layers: int) -> tuple[Trainer, dict[int, int]]:
     return trainer, {row: place for place, row in enumerate(task.used)}
 
 
+@functools.cache
+def solutions_of(name: str, layers: int) -> Solutions:
+    """Load the model for worked solutions once."""
+    torch.set_num_threads(1)
+    model = UpperLayers(str(ROOT / STUDY["model"]), layers)
+    cache = OUTPUT / "states" / f"{name}-{layers}"
+    return Solutions(model, STUDY["texts"][name], STUDY["training"], cache)
+
+
+class Made(NamedTuple):
+    """What a run found: losses of its steps, seconds of training, metrics, and what was read for each row."""
+
+    losses: list[float]
+    train_seconds: float
+    metrics: dict[str, float]
+    rows: dict[str, torch.Tensor]
+
+
 def make(run: Run) -> str:
     """Make a run, write its folder, and return its name."""
     start = time.perf_counter()
-    full, task = run.complete(), task_of(run.task)
-    drawn = task.draw(run.seed, run.rows)
-    asked = task.validation if run.selects else task.test
-    answers = task.answers[asked].double()
-    record: dict[str, Any] = {**full._asdict(), "steps": STUDY["rows"][run.rows]}
-    if run.arm in WITHOUT_MODEL:
-        read = {"mean": baseline(task, run.arm, drawn, asked)}
-    else:
-        trainer, places = trainer_of(run.task, full.layers or 0)
-        arm = STUDY["arms"][run.arm]
-        if run.arm in UNTRAINED:
-            record["steps"] = 0
-        settings = Settings(
-            run.arm, record["steps"], full.rate or 0.0, run.seed, arm.get("criterion"), full.weight or 0.0
-        )
-        losses = trainer.fit([places[k] for k in drawn], settings)
-        record |= {"last_losses": losses[-5:], "train_seconds": round(time.perf_counter() - start, 2)}
-        if run.arm == "few_shot":
-            found = few_shot(task, trainer, drawn[: arm["examples"]], asked)
-        else:
-            found = trainer.predict([places[k] for k in asked], run.arm)
-        if run.arm == "head":
-            read = {"mean": found.double()}
-            held = trainer.predict([places[k] for k in task.validation], run.arm).double()
-            # Split conformal prediction (Lei et al. 2018) with the validation data.
-            errors = (held - task.answers[task.validation]).abs().sort().values
-            margin = float(errors[min(len(errors), int(np.ceil(0.9 * (len(errors) + 1)))) - 1])
-            read |= {"lower": found.double() - margin, "upper": found.double() + margin}
-        else:
-            read = dict(trainer.tree.read(found)._asdict())
-            probs = trainer.tree.log_probs(found).double().exp()
-            read["crps"] = trainer.tree.crps(probs, answers)
-            if task.ratings is not None:
-                read["rater_crps"] = trainer.tree.rater_crps(probs, task.raters(asked, trainer.tree.values))
-    metrics = measure(read, answers)
+    full, arm = run.complete(), STUDY["arms"][run.arm]
+    is_text = run.task in STUDY["texts"]
+    steps = STUDY["texts"][run.task]["steps"] if is_text else STUDY["rows"][run.rows]
+    settings = Settings(
+        run.arm,
+        0 if run.arm in UNTRAINED else steps,
+        full.rate or 0.0,
+        run.seed,
+        arm.get("criterion"),
+        full.weight or 0.0,
+        arm.get("normalize_by", "items"),
+        arm.get("decays", False),
+    )
+    made = make_text(full, settings) if is_text else make_answers(full, settings)
+    record: dict[str, Any] = {
+        **full._asdict(),
+        "steps": steps if run.arm in WITHOUT_MODEL else settings.steps,
+    }
+    if run.arm not in WITHOUT_MODEL:
+        record |= {"last_losses": made.losses[-5:], "train_seconds": round(made.train_seconds, 2)}
     record |= {"versions": {"torch": torch.__version__, "ntloss": ntloss.__version__}}
     record |= {"seconds": round(time.perf_counter() - start, 2)}
-    rows = {} if run.selects else {key: [round(float(x), 2) for x in values] for key, values in read.items()}
+    kept = {} if run.selects else made.rows
+    rows = {key: [round(float(x), 2) for x in values] for key, values in kept.items()}
     folder = RUNS.folder / run.name
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "made.json", ORIGIN)
-    write_json(folder / "run.json", {"record": record, "metrics": metrics, "rows": rows})
+    write_json(folder / "run.json", {"record": record, "metrics": made.metrics, "rows": rows})
     return run.name
+
+
+def make_text(full: Run, settings: Settings) -> Made:
+    """Train on worked solutions, and measure the losses of others."""
+    solutions = solutions_of(full.task, full.layers or 0)
+    start = time.perf_counter()
+    losses = solutions.fit(solutions.draw(full.seed, full.rows), settings)
+    seconds = time.perf_counter() - start
+    return Made(
+        losses, seconds, solutions.measure(solutions.validation if full.selects else solutions.test), {}
+    )
+
+
+def make_answers(full: Run, settings: Settings) -> Made:
+    """Train on rows of a table, and read the answers to others."""
+    start, task = time.perf_counter(), task_of(full.task)
+    drawn = task.draw(full.seed, full.rows)
+    asked = task.validation if full.selects else task.test
+    answers = task.answers[asked].double()
+    if full.arm in WITHOUT_MODEL:
+        read = {"mean": baseline(task, full.arm, drawn, asked)}
+        return Made([], 0.0, measure(read, answers), read)
+    trainer, places = trainer_of(full.task, full.layers or 0)
+    losses = trainer.fit([places[k] for k in drawn], settings)
+    seconds = time.perf_counter() - start
+    if full.arm == "few_shot":
+        found = few_shot(task, trainer, drawn[: STUDY["arms"][full.arm]["examples"]], asked)
+    else:
+        found = trainer.predict([places[k] for k in asked], full.arm)
+    if full.arm == "head":
+        read = {"mean": found.double()}
+        held = trainer.predict([places[k] for k in task.validation], full.arm).double()
+        # Split conformal prediction (Lei et al. 2018) with the validation data.
+        errors = (held - task.answers[task.validation]).abs().sort().values
+        margin = float(errors[min(len(errors), int(np.ceil(0.9 * (len(errors) + 1)))) - 1])
+        read |= {"lower": found.double() - margin, "upper": found.double() + margin}
+    else:
+        read = dict(trainer.tree.read(found)._asdict())
+        probs = trainer.tree.log_probs(found).double().exp()
+        read["crps"] = trainer.tree.crps(probs, answers)
+        if task.ratings is not None:
+            read["rater_crps"] = trainer.tree.rater_crps(probs, task.raters(asked, trainer.tree.values))
+    return Made(losses, seconds, measure(read, answers), read)
 
 
 def few_shot(task: Task, trainer: Trainer, drawn: Sequence[int], asked: Sequence[int]) -> torch.Tensor:

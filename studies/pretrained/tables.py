@@ -200,7 +200,7 @@ def selection_lines() -> Iterator[str]:
         others = [
             arm
             for arm, its in STUDY["arms"].items()
-            if arm != "ce" and ("rates" in its or "criterion" in its)
+            if arm != "ce" and "weight" not in its and ("rates" in its or "criterion" in its)
         ]
         tried += [runs for arm in others for runs in selection(task, arm, chosen, rate)]
         for runs in tried:

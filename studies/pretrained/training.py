@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +28,8 @@ class Settings(NamedTuple):
         seed: Seed of the order of the rows.
         criterion: Criterion of a number loss, by its name.
         weight: Its λ.
+        normalize_by: What its term is divided by.
+        decays: Whether λ falls to 0, linearly.
     """
 
     arm: str
@@ -36,6 +38,61 @@ class Settings(NamedTuple):
     seed: int
     criterion: str | None = None
     weight: float = 0.0
+    normalize_by: str = "items"
+    decays: bool = False
+
+
+def fit(
+    model: UpperLayers,
+    heads: Sequence[nn.Parameter],
+    lengths: Mapping[int, int],
+    loss: Callable[[int, list[int]], Tensor],
+    settings: Settings,
+    training: Mapping[str, Any],
+) -> list[float]:
+    """Train the upper layers, and further weights, from the pretrained weights.
+
+    Args:
+        model: The model.
+        heads: Further weights.
+        lengths: Length of each row that is trained on; rows of similar length share a batch.
+        loss: Returns the loss of a step, from its place and the rows of its batch.
+        settings: Number of steps, learning rate and seed.
+        training: As in `study.yaml`.
+
+    Returns:
+        The losses of the steps.
+    """
+    torch.manual_seed(settings.seed)
+    model.reset()
+    weights = [*model.trained, *heads]
+    betas, decay = tuple(training["betas"]), training["weight_decay"]
+    optimizer = torch.optim.AdamW(weights, settings.rate, betas=betas, weight_decay=decay)
+    warmup = round(training["warmup"] * settings.steps)
+    schedule = get_linear_schedule_with_warmup(optimizer, warmup, settings.steps)
+    batches: list[list[int]] = []
+    losses = []
+    for step in range(settings.steps):
+        batches = batches or _batches(lengths, training["batch"])
+        value = loss(step, batches.pop())
+        optimizer.zero_grad()
+        value.backward()
+        nn.utils.clip_grad_norm_(weights, training["clip"])
+        optimizer.step()
+        schedule.step()
+        losses.append(float(value.detach()))
+    return losses
+
+
+def _batches(lengths: Mapping[int, int], size: int) -> list[list[int]]:
+    """Shuffle rows into batches; rows of similar length share one, which leaves little padding."""
+    places = list(lengths)
+    order = [places[k] for k in torch.randperm(len(places))]
+    order = order[: max(1, len(order) // size) * size]
+    groups = [order[k : k + 4 * size] for k in range(0, len(order), 4 * size)]
+    sorted_rows = [sorted(group, key=lengths.__getitem__) for group in groups]
+    batches = [group[k : k + size] for group in sorted_rows for k in range(0, len(group), size)]
+    return [batches[k] for k in torch.randperm(len(batches))]
 
 
 class Trainer:
@@ -60,42 +117,14 @@ class Trainer:
 
     def fit(self, places: Sequence[int], settings: Settings) -> list[float]:
         """Train from the pretrained weights; return the losses of the steps."""
-        torch.manual_seed(settings.seed)
-        self.model.reset()
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         answers = self.answers[list(places)].double()
         self.center, self.scale = float(answers.mean()), float(answers.std())
-        weights = [*self.model.trained, *self.head.parameters()]
-        options = self.training
-        optimizer = torch.optim.AdamW(
-            weights, settings.rate, betas=tuple(options["betas"]), weight_decay=options["weight_decay"]
-        )
-        warmup = round(options["warmup"] * settings.steps)
-        schedule = get_linear_schedule_with_warmup(optimizer, warmup, settings.steps)
         loss = self._loss(settings)
-        batches: list[list[int]] = []
-        losses = []
-        for _ in range(settings.steps):
-            batches = batches or self._batches(places)
-            value = loss(batches.pop())
-            optimizer.zero_grad()
-            value.backward()
-            nn.utils.clip_grad_norm_(weights, options["clip"])
-            optimizer.step()
-            schedule.step()
-            losses.append(float(value.detach()))
-        return losses
-
-    def _batches(self, places: Sequence[int]) -> list[list[int]]:
-        """Shuffle rows into batches; prompts of similar length share one, which leaves little padding."""
-        size = self.training["batch"]
-        order = [places[k] for k in torch.randperm(len(places))]
-        order = order[: max(1, len(order) // size) * size]
-        groups = [order[k : k + 4 * size] for k in range(0, len(order), 4 * size)]
-        sorted_rows = [sorted(group, key=lambda place: len(self.rows.prompts[place])) for group in groups]
-        batches = [group[k : k + size] for group in sorted_rows for k in range(0, len(group), size)]
-        return [batches[k] for k in torch.randperm(len(batches))]
+        lengths = {place: len(self.rows.prompts[place]) for place in places}
+        heads = [*self.head.parameters()]
+        return fit(self.model, heads, lengths, lambda _, chosen: loss(chosen), settings, self.training)
 
     def _loss(self, settings: Settings) -> Any:
         if settings.arm == "head":
