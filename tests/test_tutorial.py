@@ -54,8 +54,22 @@ def strip(notebook: Any) -> None:
         cell.metadata = {}
 
 
-def test_a_run_reproduces_the_saved_outputs() -> None:
-    saved, run = code_cells(read()), code_cells(execute(read()))
+SHORT = (
+    ("STEPS, LEARNING_RATE, BATCH = 320, 3e-3, 64", "STEPS, LEARNING_RATE, BATCH = 8, 1e-5, 4"),
+    ("SEEDS = (0, 1, 2)", "SEEDS = (0,)"),
+)
+
+
+def changed(*changes: tuple[str, str]) -> Any:
+    notebook = read()
+    for line, instead in changes:
+        (cell,) = [cell for cell in code_cells(notebook) if line in cell.source]
+        cell.source = cell.source.replace(line, instead)
+    return notebook
+
+
+def test_a_short_run_has_the_kinds_of_outputs_that_are_saved() -> None:
+    saved, run = code_cells(read()), code_cells(execute(changed(*SHORT)))
     for before, after in zip(saved, run, strict=True):
         kinds = [[output.output_type for output in cell.outputs] for cell in (before, after)]
         assert kinds[0] == kinds[1], (
@@ -86,16 +100,12 @@ def save_pretrained(folder: Path) -> None:
 
 def test_the_commented_lines_load_a_pretrained_model(tmp_path: Path) -> None:
     save_pretrained(tmp_path)
-    notebook = read()
-    for line, instead in (
+    notebook = changed(
         ("# pretrained = ", f"pretrained = {str(tmp_path)!r}  # "),
         ("# tokenizer = ", "tokenizer = "),
         ("# make_model = ", "make_model = "),
-        ("STEPS, LEARNING_RATE, BATCH = 320, 3e-3, 64", "STEPS, LEARNING_RATE, BATCH = 8, 1e-5, 4"),
-        ("SEEDS = (0, 1, 2)", "SEEDS = (0,)"),
-    ):
-        (cell,) = [cell for cell in code_cells(notebook) if line in cell.source]
-        cell.source = cell.source.replace(line, instead)
+        *SHORT,
+    )
     learnt = nbformat.v4.new_code_cell('print(collate([("42=", "31")])["labels"].ne(-100).tolist())')
     notebook.cells.append(learnt)
     execute(notebook)
