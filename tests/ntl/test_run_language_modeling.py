@@ -1,14 +1,10 @@
 import json
-import os
+import multiprocessing
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
-from published_commands import PROGRAM, scaled_down
+from published_commands import scaled_down
 from safetensors.torch import load_file
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
 
@@ -17,7 +13,6 @@ from ntl.run_language_modeling import main
 from ntl.training.folders import last_complete_checkpoint
 from ntl.training.run_folder import RunFolder
 
-ROOT = Path(__file__).parents[2]
 PADDED = "model_args.number_format=padded"
 MODELS = [
     "vanilla_t5", "rt_ntl", "xval", "vanilla_t5_regression_head", "decoder_only", "decoder_only_ntl",
@@ -247,17 +242,15 @@ def test_a_killed_run_continues_to_the_same_result(tmp_path):
 
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main(overrides(whole)) == 0
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / PROGRAM), *overrides(broken)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    process = multiprocessing.get_context("forkserver").Process(target=main, args=[overrides(broken)])
+    process.start()
     deadline = time.monotonic() + 120
     while last_complete_checkpoint(broken) is None:
-        assert process.poll() is None
+        assert process.is_alive()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     assert RunFolder(broken).record().status == "running"
     # What remains if the run is killed while saving.
     (broken / "checkpoint-29").mkdir(exist_ok=True)
