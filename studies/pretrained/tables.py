@@ -19,10 +19,14 @@ from studies.small_models.effects import holm
 
 NAMES = {
     "ce": "CE", "crps": "CE + CRPS", "ntl_was": "CE + NTL-WAS", "raft": "RAFT", "head": "regression head",
+    "ntl_was_items": "NTL-WAS, by items", "ntl_was_numbers": "NTL-WAS, by numbers",
+    "ntl_was_decay": "NTL-WAS, by items, λ falls to 0", "crps_items": "CRPS, by items",
+    "crps_numbers": "CRPS, by numbers",
     "zero_shot": "untouched", "few_shot": "untouched, 8 examples in the prompt", "ridge": "TF-IDF + ridge",
     "constant": "training median",
 }  # fmt: skip
 Reader = tuple[str, str]  # arm and reading
+MEASURES = {"loss on text": "text_loss", "loss on numbers": "number_loss", "error of a digit": "digit_error"}
 
 
 class Difference(NamedTuple):
@@ -73,13 +77,22 @@ def difference(
     runs: Mapping[str, Mapping[int, StoredRun]], of: Reader, minus: Reader, seeds: int | None = None
 ) -> Difference | None:
     """Compare two readings of the mean absolute error, by seed; None for fewer than two pairs."""
-    (arm, reading), (base_arm, base_reading) = of, minus
-    mine, theirs = runs.get(arm, {}), runs.get(base_arm, {})
+    mine, theirs = (
+        {seed: run["metrics"][f"{reading}_mae"] for seed, run in runs.get(arm, {}).items()}
+        for arm, reading in (of, minus)
+    )
+    return paired(mine, theirs, seeds)
+
+
+def paired(
+    mine: Mapping[int, float], theirs: Mapping[int, float], seeds: int | None = None
+) -> Difference | None:
+    """Compare two measures, by seed; None for fewer than two pairs."""
     shared = sorted({*mine} & {*theirs})[:seeds]
     if len(shared) < 2:
         return None
-    base = [theirs[seed]["metrics"][f"{base_reading}_mae"] for seed in shared]
-    values = np.array([mine[seed]["metrics"][f"{reading}_mae"] for seed in shared]) - base
+    base = [theirs[seed] for seed in shared]
+    values = np.array([mine[seed] for seed in shared]) - base
     error = float(values.std(ddof=1)) / sqrt(len(shared))
     half_95, half_90 = (float(t.ppf(level, len(shared) - 1)) * error for level in (0.975, 0.95))
     with warnings.catch_warnings():
@@ -135,6 +148,49 @@ def setting_lines(task: str, rows: int) -> Iterator[str]:
             line["CRPS, raters"] = spread([m["rater_crps"] for m in metrics if "rater_crps" in m])
         cells.append(line)
     yield from table(cells)
+
+
+def text_lines(name: str) -> Iterator[str]:
+    """Yield the tables of a text: the measures of each arm, and their differences to cross-entropy's."""
+    runs = load(name, STUDY["texts"][name]["rows"])
+    if not runs:
+        return
+    measures = {arm: {seed: run["metrics"] for seed, run in found.items()} for arm, found in runs.items()}
+    cells, compared = [], []
+    for arm, by_seed in measures.items():
+        line = {"": NAMES[arm], "seeds": str(len(by_seed))}
+        cells.append(
+            line
+            | {title: spread([m[key] for m in by_seed.values()], digits=4) for title, key in MEASURES.items()}
+        )
+    for title, key in MEASURES.items():
+        columns = {arm: {seed: m[key] for seed, m in by_seed.items()} for arm, by_seed in measures.items()}
+        arms = [arm for arm in columns if "weight" in STUDY["arms"][arm]]
+        found = {arm: one for arm in arms if (one := paired(columns[arm], columns["ce"]))}
+        corrected = holm({arm: one.p for arm, one in found.items()})
+        for arm, one in found.items():
+            compared.append(
+                {
+                    "measure": title,
+                    "arm": NAMES[arm],
+                    "difference": f"{one.mean:+.4f} ± {one.half_95:.4f}",
+                    "per cent": one.percents(),
+                    "seeds lower": f"{one.won} of {one.seeds}",
+                    "p, Holm": f"{corrected[arm]:.2g}",
+                    "visible": f"{smallest_visible(one, one.seeds):.4f}",
+                }
+            )
+    yield from ("", f"## {name.capitalize()}", "")
+    yield "Losses in nats per token on 100 test solutions; *error of a digit* is its expected absolute error."
+    yield "λ is 0.3."
+    yield ""
+    yield from table(cells)
+    yield from (
+        "",
+        "Minus cross-entropy, by seed. *Visible*: the difference that as many seeds find with a power",
+    )
+    yield from ("of 80 %.", "")
+    yield from table(compared)
 
 
 def contrast_lines() -> Iterator[str]:
@@ -239,6 +295,8 @@ def lines() -> Iterator[str]:
     for task in STUDY["tasks"]:
         for rows in STUDY["rows"]:
             yield from setting_lines(task, rows)
+    for name in STUDY["texts"]:
+        yield from text_lines(name)
     yield from ("", "## Exploratory: each reading minus cross-entropy's median", "", "Not corrected.", "")
     yield from exploratory_lines()
     yield from ("", "## The selection, on validation data", "")
