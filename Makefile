@@ -12,7 +12,7 @@ ARGS ?=
 	clean
 
 demo: $(MODELS)/smollm2 data/sentiment.csv  ## fine-tune a small language model with several losses, and read its answers
-	$(BIN)/python studies/demo.py $(ARGS)
+	$(BIN)/python -m studies.demo $(ARGS)
 
 # One thread per process: two processes of two threads each take three times as long on two cores.
 test: $(INSTALLED) published model  ## all tests

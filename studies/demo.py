@@ -26,10 +26,11 @@ from ntl.data.table_files import read_table
 from ntl.errors import UserError
 from ntl.predict import Predictor, load
 from ntl.program import run_program
-from ntl.report.style import STYLE, styles
+from ntl.report.style import BLUE, styles
 from ntl.runs.sweep import compare
 from ntl.scores import reading_metric
 from ntl.training.run_folder import Metrics, RunFolder
+from studies.svg import STYLE, save_svg
 
 SENTENCES = (
     "I love it, the best present ever!",
@@ -85,9 +86,9 @@ def show(comparison: Comparison) -> None:
     lines = describe_rows(rows, {"TF-IDF + ridge regression": ridge, "always the training median": constant})
     lines += ["", *describe_contrasts(rows, ridge)]
     print("\n" + "\n".join(lines) + "\n")
-    picture = comparison.output_dir / "demo.png"
+    picture = comparison.output_dir / "demo.svg"
     with mpl.rc_context(STYLE):
-        draw(rows, ridge, spreads(settings, data, RunFolder(runs[0].output_dir))).savefig(picture, dpi=150)
+        save_svg(draw(rows, ridge, spreads(settings, data, RunFolder(runs[0].output_dir))), picture)
     (comparison.output_dir / "demo.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("Five sentences; the model's distribution from 0 (bad) to 80 (good), | its median:\n")
     for line in draw_sentences(load(settings.output_dir), SENTENCES):
@@ -202,9 +203,9 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray) -> Figure:
     left.legend()
     if len(widths):
         order = widths[widths[:, 0].argsort()]
-        middle.plot(*widths.T, ".", color="#BBBBBB", label="texts")
+        middle.plot(*widths.T, ".", color="#999999", label="texts")
         fifths = np.array([part.mean(0) for part in np.array_split(order, min(5, len(order)))])
-        middle.plot(*fifths.T, "o-", color="#0072B2", label="means of fifths")
+        middle.plot(*fifths.T, "o-", color=BLUE, label="means of fifths")
         middle.legend()
     middle.set_title("where people disagree")
     middle.set_xlabel("central 90 % of the people's ratings")

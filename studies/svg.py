@@ -24,7 +24,7 @@ TEXT_COLORS = {
 }  # fmt: skip
 # What each color of an SVG becomes on a dark background.
 DARK = {
-    "#ffffff": "#1e2029", "#333333": "#d9dbe3", "#555555": "#b9bcc8", "#999999": "#777b8a",
+    "#ffffff": "#0b0c0f", "#333333": "#d9dbe3", "#555555": "#b9bcc8", "#999999": "#777b8a",
     "#e6e6e6": "#343743",
     GRAY: "#a3a3a3", BLUE: "#4da6e0", ORANGE: "#e8a93a", GREEN: "#2dbd90", PINK: "#db93bc", SKY: "#7cc4ee",
     VERMILION: "#f08336", "#5F5F5F": "#bdbdbd", "#00629B": "#7cbdea", "#8A5E00": "#efbf68",
