@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -73,38 +74,33 @@ def stage() -> None:
         # The generator knows a docstring's section "Example:" as "Examples:".
         copy.write_text(re.sub(r"^( *)Example:$", r"\1Examples:", module.read_text(), flags=re.MULTILINE))
     write_reference(PAGES / "reference")
-    waiting = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in FILES)]
-    done: set[Path] = set()
-    while waiting:
-        source = waiting.pop()
-        if source not in done:
-            done.add(source)
-            waiting += stage_file(source)
+    for source in [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in FILES)]:
+        stage_file(source)
 
 
-def stage_file(source: Path) -> list[Path]:
-    """Write a file of the repository as a page, or copy it; return the linked files outside of docs/."""
-    target, linked = page_of(source), []
+@cache
+def stage_file(source: Path) -> None:
+    """Write a file of the repository as a page, or copy it, and the files beside docs/ that it links to."""
+    target = page_of(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.suffix in COPIED:
         shutil.copyfile(source, target)
-        return []
+        return
     text = source.read_text(encoding="utf-8")
     if source.suffix == ".ipynb":
         text = notebook_page(source, target)
     elif source.suffix != ".md":
         text = f"# {source.relative_to(ROOT).as_posix()}\n\n````{source.suffix[1:]}\n{text}````\n"
     else:
-        text = rewrite_links(text, source, linked)
+        text = rewrite_links(text, source)
         if source == ROOT / "README.md":  # its first paragraph precedes the figure of the home page
             head, first, rest = text.split("\n\n", 2)
             text = "\n\n".join([head, first, HERO.read_text(encoding="utf-8"), rest])
     target.write_text(text, encoding="utf-8")
-    return linked
 
 
-def rewrite_links(text: str, source: Path, linked: list[Path]) -> str:
-    """Let a page's relative links lead to pages of the site; append the files that they need to `linked`."""
+def rewrite_links(text: str, source: Path) -> str:
+    """Let a page's relative links lead to pages of the site, which are written if necessary."""
 
     def rewrite(match: re.Match[str]) -> str:
         opening, path, anchor = match[1], match[2], match[3] or ""
@@ -114,7 +110,7 @@ def rewrite_links(text: str, source: Path, linked: list[Path]) -> str:
         if not file.is_file() and not page_of(file).is_file():
             sys.exit(f"{source.relative_to(ROOT)} links to {path}, which is no file of the repository")
         if not file.is_relative_to(ROOT / "docs"):
-            linked.append(file)
+            stage_file(file)
         return f"{opening}{os.path.relpath(page_of(file), page_of(source).parent)}{anchor})"
 
     pieces = _CODE.split(text)  # every second one is code
@@ -207,10 +203,9 @@ def write_schemes(site: Path) -> None:
     for picture in [*site.rglob("*.svg")]:
         text = picture.read_text(encoding="utf-8")
         if _DARK in text:
-            picture.with_suffix(".light.svg").write_text(
-                text.replace(_DARK, "@media not all"), encoding="utf-8"
-            )
-            picture.with_suffix(".dark.svg").write_text(text.replace(_DARK, "@media all"), encoding="utf-8")
+            for kind, media in (("light", "not all"), ("dark", "all")):
+                themed = text.replace(_DARK, f"@media {media}")
+                picture.with_suffix(f".{kind}.svg").write_text(themed, encoding="utf-8")
 
 
 def figure(match: re.Match[str], page: Path) -> str:

@@ -90,6 +90,22 @@ def test_all_lists_every_public_name_once() -> None:
     assert ours == set(ntloss.__all__)
 
 
+def test_every_file_that_names_the_version_names_the_same_one() -> None:
+    release = re.sub(r"\.dev\d+$", "", ntloss.__version__)
+    for name, line in (
+        ("pyproject.toml", f'version = "{ntloss.__version__}"'),
+        ("CHANGELOG.md", f"## {release} "),
+        ("CITATION.cff", f"version: {release}\n"),
+    ):
+        assert line in (Path(__file__).parents[2] / name).read_text(encoding="utf-8"), name
+
+
+IN_WHEEL = re.compile(
+    r"(ntloss|ntl)/([\w/]+\.py|py\.typed)|ntl/config/[\w/]+\.yaml|ntl/data/sample/.*"
+    r"|ntloss-[^/]+\.dist-info/.*"
+)
+
+
 def test_a_wheel_contains_both_packages_and_the_configuration(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(root)]
@@ -97,13 +113,13 @@ def test_a_wheel_contains_both_packages_and_the_configuration(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob(f"ntloss-{ntloss.__version__}-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
+    assert [name for name in names if not IN_WHEEL.fullmatch(name)] == []
     assert {
         "ntloss/py.typed",
         "ntloss/engine/readout.py",
         "ntl/py.typed",
         "ntl/config/compare.yaml",
     } <= names
-    assert not [name for name in names if name.startswith(("tests", "docs", "benchmarks"))]
     (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
     assert "ntloss = ntloss.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
 
