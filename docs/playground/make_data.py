@@ -4,8 +4,10 @@
         output_dir=outputs/playground
     python docs/playground/make_data.py models outputs/playground/ce/seed0 outputs/playground/ntl_was/seed0
     python docs/playground/make_data.py tokenizers t5=<folder of T5's tokenizer> gpt2=<folder of GPT-2's>
+    python docs/playground/make_data.py test-set    # let the models of models.js answer the test set again
+    python docs/playground/make_data.py answers     # after `make model data`; see stored_answers.py
 
-Both write JavaScript files that assign one constant, because pages that are opened from disk cannot load
+They write JavaScript files that assign one constant, because pages that are opened from disk cannot load
 JSON.
 """
 
@@ -34,12 +36,19 @@ from ntl.encodings.digits import character_tokenizer, split_digits
 from ntloss import NumberVocabulary
 from ntloss.cli import main as ntloss_command
 
+ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
 PAGE_BUDGET = 1_000_000
 """Bytes that the page may have with its data."""
 
 LABELS = ("cross-entropy", "cross-entropy + NTL-WAS")
 QUANTILES = (0.05, 0.5, 0.95)
+SHOWN = 500
+"""Questions of the test set that the page draws."""
+
+RARE, RARE_SIZE = 0.01, 200
+"""A question is rare if this share of the training questions has a smaller true mean, or a larger one."""
+
 # T5's names of weights, and the page's.
 _NAMES = (
     (r"^shared\.weight$", "embedding"),
@@ -204,20 +213,67 @@ def score(probs: Tensor, answers: Tensor) -> dict[str, float]:
 
 def make_models(folders: Sequence[Path]) -> Path:
     """Write `models.js` from the run folders of the models."""
-    task = compose_config("compare", [], "ntl compare")["dataset_args"]
-    test = noisy_regression.load(task).tests["test"]
-    answers = torch.tensor([float(example.answer) for example in test], dtype=torch.float64)
     models = []
     for label, folder in zip(LABELS, folders, strict=True):
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        packed = pack(T5ForConditionalGeneration.from_pretrained(folder), tokenizer)
-        probs = distributions(unpack(packed), packed, [example.question for example in test])
-        models.append({"label": label, **packed, "test": score(probs, answers)})
-        print(f"{label}: {models[-1]['test']}")
-    about = {key: task[key] for key in ("weights", "noise", "smallest", "largest", "test_size")}
-    medians = torch.tensor([example.expected for example in test], dtype=torch.float64)
-    about["floor"] = round((answers - medians).abs().mean().item(), 3)
-    return write_constant("models", {"task": about, "models": models})
+        model = T5ForConditionalGeneration.from_pretrained(folder)
+        models.append({"label": label, **pack(model, tokenizer)})
+    return write_answers(models)
+
+
+def write_answers(models: Sequence[dict[str, Any]]) -> Path:
+    """Write `models.js` with what packed models answer to the test set, and to rare questions."""
+    settings = compose_config("compare", [], "ntl compare")["dataset_args"]
+    data = noisy_regression.load(settings)
+    test = data.tests["test"]
+    answers, means = (
+        torch.tensor([float(getattr(example, name)) for example in test], dtype=torch.float64)
+        for name in ("answer", "expected")
+    )
+    usual = torch.tensor([example.expected for example in data.train], dtype=torch.float64)
+    limits = usual.quantile(torch.tensor([RARE, 1 - RARE], dtype=torch.float64))
+    rare = draw_rare(settings, *limits.tolist())
+    rare_means = torch.tensor([mean for _, mean in rare], dtype=torch.float64)
+    off = []
+    for model in models:
+        probs = distributions(unpack(model), model, [example.question for example in test])
+        read = read_distributions(probs)
+        of_rare = read_distributions(distributions(unpack(model), model, [question for question, _ in rare]))
+        off.append([(read[name] - means).abs() for name in ("greedy", "median")])
+        model["test"] = score(probs, answers)
+        model["off"] = {"greedy": mean_of(off[-1][0]), "median": mean_of(off[-1][1])}
+        model["off_rare"] = {
+            name: mean_of((of_rare[name] - rare_means).abs()) for name in ("greedy", "median")
+        }
+        columns = [read[name] for name in ("greedy", "median")]
+        model["answers"] = [[int(x) for x in row] for row in torch.stack(columns, 1)[:SHOWN].tolist()]
+        print(f"{model['label']}: {model['test']}, {model['off']}, rare {model['off_rare']}")
+    # The question whose errors are most like the means.
+    errors = torch.stack([column for of_model in off for column in of_model])
+    typical = (errors - errors.mean(-1, keepdim=True)).abs().sum(0).argmin()
+    task = {key: settings[key] for key in ("weights", "noise", "smallest", "largest", "test_size")} | {
+        "floor": mean_of((answers - means).abs()),
+        "rare": {"below": int(limits[0]), "above": int(limits[1]), "share": RARE, "size": len(rare)},
+        "example": test[int(typical)].question,
+        "questions": [example.question for example in test[:SHOWN]],
+    }
+    return write_constant("models", {"task": task, "models": models})
+
+
+def draw_rare(settings: Mapping[str, Any], low: float, high: float) -> list[tuple[str, float]]:
+    """Draw questions whose true means are below or above two limits, with these means."""
+    rng, found = np.random.default_rng(0), []
+    while len(found) < RARE_SIZE:
+        integers = rng.integers(settings["smallest"], settings["largest"], 3, endpoint=True)
+        mean = float(integers @ np.asarray(settings["weights"]))
+        if not low <= mean <= high:
+            found.append((" ".join(map(str, integers)), mean))
+    return found
+
+
+def mean_of(errors: Tensor) -> float:
+    """The mean, rounded for the page."""
+    return round(errors.mean().item(), 3)
 
 
 # Tokenizers
@@ -284,6 +340,17 @@ def run_inspect(file: Path, sentence: str) -> dict[str, Any]:
     return json.loads(output.getvalue())
 
 
+# Stored answers
+
+
+def make_answers() -> Path:
+    """Write `answers.js`: answers of the study's pretrained model, which is trained for it."""
+    sys.path.insert(0, str(ROOT))
+    from stored_answers import answer
+
+    return write_constant("answers", answer())
+
+
 def page_files() -> Iterator[Path]:
     """The files that make up the page."""
     folder = Path(__file__).parent
@@ -302,9 +369,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     tokenizers = commands.add_parser("tokenizers", help="write tokenizers.js")
     tokenizers.add_argument("folders", nargs=2, metavar="NAME=FOLDER", help="t5=<folder> gpt2=<folder>")
+    commands.add_parser("test-set", help="write the answers in models.js again")
+    commands.add_parser("answers", help="write answers.js")
     given = parser.parse_args(arguments)
     if given.command == "models":
         written = make_models(given.runs)
+    elif given.command == "test-set":
+        written = write_answers(read_constant("models")["models"])
+    elif given.command == "answers":
+        written = make_answers()
     else:
         folders = {name: Path(folder) for name, _, folder in (each.partition("=") for each in given.folders)}
         if set(folders) != {"t5", "gpt2"}:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from page_cases import PLAYGROUND
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SERVER = "http://playground.test/"  # answered from the disk
 PAGE = (PLAYGROUND / "index.html").as_uri()
 
 
@@ -35,7 +37,10 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Open the page with options of a browser context; afterwards, nothing may have gone wrong in it."""
+    """Open the page with options of a browser context; afterwards, nothing may have gone wrong in it.
+
+    `script` runs before the page's own; `served` pretends that the page comes from a server.
+    """
     problems: list[str] = []
     contexts = []
 
@@ -43,7 +48,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
         if message.type in ("error", "warning"):
             problems.append(message.text)
 
-    def open_it(**options: Any) -> Any:
+    def open_it(script: str = "", served: bool = False, **options: Any) -> Any:
         contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}))
         page = contexts[-1].new_page()
         page.set_default_timeout(20_000)
@@ -51,7 +56,11 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("requestfailed", lambda request: problems.append(f"{request.url} failed"))
         page.on("request", lambda request: _check_local(request.url, problems))
-        page.goto(PAGE)
+        if script:
+            page.add_init_script(script)
+        if served:
+            page.route(f"{SERVER}**", lambda route: route.fulfill(path=_file_of(route.request.url)))
+        page.goto(f"{SERVER}index.html" if served else PAGE)
         return page
 
     yield open_it
@@ -60,8 +69,12 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
     assert not problems
 
 
+def _file_of(url: str) -> Path:
+    return PLAYGROUND / url.removeprefix(SERVER).partition("#")[0]
+
+
 def _check_local(url: str, problems: list[str]) -> None:
-    if not url.startswith(("file:", "data:")):
+    if not url.startswith(("file:", "data:", "blob:", SERVER)):
         problems.append(f"{url} is not a local file")
 
 

@@ -6,11 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import make_data
-import page_cases
-import torch
-from tolerances import LEARNED, approx
-
 DRAGGED = 3.0  # percent; a pixel of a bar is half of one
 LEARNED_SHARE = 2.0  # percent
 
@@ -203,39 +198,6 @@ def test_an_extra_digit_moves_the_mean_and_not_the_median(page: Any) -> None:
     assert error > 100
     slide(page, "#extra", 0)
     assert moved.all_inner_texts() == ["0", "0", "0"]
-
-
-def test_a_typed_question_gets_the_answers_of_python(page: Any) -> None:
-    page.locator("#question").fill("41 59 30")
-    assert "5·41 + 3·59 + 2·30 = 442" in page.locator("#question-note").inner_text()
-    assert page.locator("#question-sliders output").all_inner_texts() == ["41", "59", "30"]
-    for i, packed in enumerate(make_data.read_constant("models")["models"]):
-        expected = page_cases.of_model(packed, "41 59 30")
-        card = page.locator("#model-cards .card").nth(i)
-        greedy, median, mean, interval = card.locator("dd:not(.hint)").all_inner_texts()
-        low, _, middle, _, high = expected["quantiles"]
-        assert (float(greedy), float(median)) == (expected["greedy"], middle)
-        assert interval == f"{low:.0f} to {high:.0f}"
-        assert float(mean) == approx(expected["mean"], dtype=torch.float32, tolerance=LEARNED)
-
-
-def test_sliders_ask_the_models_too(page: Any) -> None:
-    slide(page, "#question-sliders input >> nth=1", 20)
-    page.wait_for_function("document.getElementById('question').value === '12 20 45'")
-    assert "= 210." in page.locator("#question-note").inner_text()
-    page.locator("#question-sliders input").nth(1).focus()
-    page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.getElementById('question').value === '12 21 45'")
-
-
-def test_an_invalid_question_is_refused_with_an_explanation(page: Any) -> None:
-    field = page.locator("#question")
-    field.fill("twelve 70")
-    assert field.get_attribute("aria-invalid") == "true"
-    assert "three whole numbers" in page.locator("#question-note").inner_text()
-    field.fill("7 5 120")
-    assert field.get_attribute("aria-invalid") == "false"
-    assert "new to them" in page.locator("#question-note").inner_text()
 
 
 def test_each_tokenizer_shows_the_digits_that_the_loss_sees(page: Any) -> None:

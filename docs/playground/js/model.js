@@ -2,12 +2,22 @@
  * The forward pass of the lab's small T5, for questions of a few tokens.
  *
  * Weights come as int8 with one scale per row (make_data.py writes them). Everything is computed in float64, so that
- * the tests can compare it with PyTorch on the same rounded weights.
+ * the tests can compare it with PyTorch on the same rounded weights. The function that makes it uses nothing outside
+ * of itself, so that its text is also the program of a worker (answering.js).
  */
 "use strict";
 
-const t5 = (() => {
+function makeT5() {
   const EPSILON = 1e-6;
+  const DIGITS = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+
+  /** Probabilities of a row of logits. */
+  function softmax(row) {
+    const largest = Math.max(...row);
+    const weights = row.map((z) => Math.exp(z - largest));
+    const total = weights.reduce((a, b) => a + b, 0);
+    return weights.map((w) => w / total);
+  }
 
   const bytesOf = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
 
@@ -88,7 +98,7 @@ const t5 = (() => {
         for (let d = start; d < start + width; d++) score += query[d] * key[d];
         return score;
       });
-      losses.softmax(scores).forEach((share, i) => {
+      softmax(scores).forEach((share, i) => {
         for (let d = start; d < start + width; d++) mixed[d] += share * values[i][d];
       });
     }
@@ -173,7 +183,7 @@ const t5 = (() => {
     const empty = Array.from({ length: config.layers }, () => ({ keys: [], values: [] }));
     const descend = (past, id, prefix, level, mass) => {
       const read = decode(model, cross, past, id);
-      const digits = losses.softmax(losses.VALUES.map((d) => read.logits[tokens[d]]));
+      const digits = softmax(DIGITS.map((d) => read.logits[tokens[d]]));
       digits.forEach((share, d) => {
         if (level === 2) probs[10 * prefix + d] = mass * share;
         else descend(read.past, tokens[d], 10 * prefix + d, level + 1, mass * share);
@@ -184,4 +194,6 @@ const t5 = (() => {
   }
 
   return { load, distribution };
-})();
+}
+
+const t5 = makeT5();

@@ -19,10 +19,10 @@ const numberChart = (() => {
   }
 
   /**
-   * Draw a distribution over 0 to 999.
+   * Draw a distribution over whole numbers from 0.
    *
    * @param {HTMLElement} container
-   * @param {ArrayLike<number>} probs - `[1000]`.
+   * @param {ArrayLike<number>} probs - of each number, such as `[1000]`.
    * @param {Object} options - `label`; `lines`: name, value, class of each mark; `band`: interval; `range`: numbers to
    *   highlight; `beside`: another distribution, as a line; `span`: numbers of the axis.
    */
@@ -37,7 +37,7 @@ const numberChart = (() => {
       const inside = Array.from({ length: to - from + 1 }, (_, i) => from + i);
       const outline = inside.map((i) => [toX(i), toY(probs[i])]);
       const area = linePath([[toX(from), base], ...outline, [toX(to), base]]);
-      const step = to - from > 400 ? (width < 500 ? 200 : 100) : 50;
+      const step = to - from > 400 ? (width < 500 ? 200 : 100) : to - from > 100 ? 50 : 20;
       const ticks = inside.filter((i) => i % step === 0);
       const parts = [];
       if (band) parts.push(svg("rect", { ...box(band, toX), y: top, height: base - top, class: "band" }));

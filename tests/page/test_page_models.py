@@ -1,0 +1,185 @@
+"""The models of the page: they answer in a worker, as in Python, and do not block the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import make_data
+import page_cases
+import pytest
+import torch
+from tolerances import LEARNED, approx
+
+MODELS = make_data.read_constant("models")
+BUSY = "document.getElementById('model-cards').ariaBusy !== 'false'"
+LONGEST_TASK = 0.05  # seconds
+STEPS = 20
+NO_WORKERS = "delete window.Worker"
+# The browser refuses the program only after the page has asked.
+FAILING_WORKERS = "window.Blob = class extends Blob { constructor() { super(['throw new Error(1)']) } }"
+# Steps of a slider, one per frame, as a drag makes them.
+DRAG = """async ([selector, count]) => {
+    const slider = document.querySelector(selector);
+    const middle = Number(slider.value);
+    for (let i = 1; i <= count; i++) {
+        slider.value = middle + (i % 2 ? 1 : -1) * i * Number(slider.step || 1);
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+        await new Promise(requestAnimationFrame);
+    }
+}"""
+
+
+def show_models(page: Any) -> None:
+    """Scroll to the models and wait until they have answered."""
+    page.locator("#models").scroll_into_view_if_needed()
+    wait_for_answer(page)
+
+
+def wait_for_answer(page: Any) -> None:
+    page.wait_for_function(f"!({BUSY})")
+
+
+def slide(page: Any, selector: str, value: float) -> None:
+    """Move a native slider, as a drag does."""
+    page.locator(selector).fill(str(value))
+
+
+def check_answers(page: Any, question: str) -> None:
+    """The cards show what the library reads out of the models."""
+    for i, packed in enumerate(MODELS["models"]):
+        expected = page_cases.of_model(packed, question)
+        card = page.locator("#model-cards .card").nth(i)
+        greedy, median, mean, interval = card.locator("dd:not(.hint)").all_inner_texts()
+        low, _, middle, _, high = expected["quantiles"]
+        assert (float(greedy), float(median)) == (expected["greedy"], middle)
+        assert interval == f"{low:.0f} to {high:.0f}"
+        assert float(mean) == approx(expected["mean"], dtype=torch.float32, tolerance=LEARNED)
+
+
+def test_a_typed_question_gets_the_answers_of_python(page: Any) -> None:
+    show_models(page)
+    page.locator("#question").fill("41, 59, 30")
+    assert "5·41 + 3·59 + 2·30 = 442" in page.locator("#question-note").inner_text()
+    assert page.locator("#question-sliders output").all_inner_texts() == ["41", "59", "30"]
+    wait_for_answer(page)
+    check_answers(page, "41 59 30")
+
+
+@pytest.mark.parametrize("script", ["", NO_WORKERS, FAILING_WORKERS], ids=["worker", "none", "failing"])
+def test_models_answer_with_and_without_a_worker(open_page: Callable[..., Any], script: str) -> None:
+    page = open_page(script=script)
+    assert page.locator("#models").get_attribute("data-computed-in") is None  # they start when they are near
+    show_models(page)
+    assert page.locator("#models").get_attribute("data-computed-in") == ("page" if script else "worker")
+    check_answers(page, MODELS["task"]["example"])
+
+
+def test_models_answer_in_a_worker_on_a_server_too(open_page: Callable[..., Any]) -> None:
+    page = open_page(served=True)
+    show_models(page)
+    assert page.locator("#models").get_attribute("data-computed-in") == "worker"
+
+
+def test_sliders_ask_the_models_and_say_how_far_off_they_are(page: Any) -> None:
+    show_models(page)
+    slide(page, "#question-sliders input >> nth=1", 20)
+    assert page.locator("#question").input_value() == "48 20 74"
+    wait_for_answer(page)
+    slider = page.locator("#question-sliders input").nth(1)
+    assert slider.get_attribute("aria-valuetext").startswith("20; true mean 448, medians ")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#question").input_value() == "48 21 74"
+
+
+@pytest.mark.parametrize("selector", ["#integer-0", "#centre", "#spread", "#typed-sure"])
+def busy_seconds(session: Any) -> float:
+    """CPU time of the page's tasks so far; unlike their duration, other processes do not add to it."""
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+
+def test_no_step_of_a_slider_blocks_the_page(page: Any) -> None:
+    show_models(page)
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    for selector in ("#integer-0", "#centre", "#spread", "#typed-sure"):
+        before = busy_seconds(session)
+        page.evaluate(DRAG, [selector, STEPS])
+        assert (busy_seconds(session) - before) / STEPS < LONGEST_TASK, selector
+
+
+def test_an_invalid_question_says_what_is_wrong_and_dims_the_old_answer(page: Any) -> None:
+    show_models(page)
+    field, note = page.locator("#question"), page.locator("#question-note")
+    for text, reason in (
+        ("twelve 70", "“twelve” is not a whole number"),
+        ("1000 1 1", "1000 has more than three digits"),
+        ("12 70", "there are 2"),
+    ):
+        field.fill(text)
+        assert reason in note.inner_text()
+        assert field.get_attribute("aria-invalid") == "true"
+        assert "stale" in page.locator("#model-cards").get_attribute("class")
+    field.fill("7 5 120")
+    assert field.get_attribute("aria-invalid") == "false"
+    assert "new to them" in note.inner_text()
+    wait_for_answer(page)
+    assert "stale" not in page.locator("#model-cards").get_attribute("class")
+
+
+def test_a_rare_question_is_marked_as_such(page: Any) -> None:
+    note = page.locator("#question-note")
+    assert "rare" not in note.inner_text().lower()
+    page.locator("#question").fill("10 10 10")
+    assert "A rare corner: 1 % of the training questions" in note.inner_text()
+
+
+def test_the_test_set_is_drawn_with_the_question_among_it(page: Any) -> None:
+    show_models(page)
+    plots = page.locator("#test-plots svg")
+    dots = plots.first.locator(".dots").get_attribute("d")
+    assert dots.count("M") == len(MODELS["task"]["questions"]) == make_data.SHOWN
+    greedy = plots.first.locator(".ring").get_attribute("cy")
+    page.locator("#test-reading .pill", has_text="median").click()
+    assert plots.first.locator(".ring").get_attribute("cy") != greedy
+    assert page.locator("#test-plots strong").all_inner_texts() == [
+        f"{model['off']['median']:.1f}" for model in MODELS["models"]
+    ]
+    page.locator("#another").click()
+    assert page.locator("#question").input_value() in MODELS["task"]["questions"]
+
+
+def test_the_default_question_is_as_far_off_as_the_average(page: Any) -> None:
+    task = MODELS["task"]
+    mean = sum(weight * int(x) for weight, x in zip(task["weights"], task["example"].split(), strict=True))
+    answers = [model["answers"][task["questions"].index(task["example"])] for model in MODELS["models"]]
+    for model, (greedy, median) in zip(MODELS["models"], answers, strict=True):
+        assert abs(abs(greedy - mean) - model["off"]["greedy"]) < 2
+        assert abs(abs(median - mean) - model["off"]["median"]) < 2
+
+
+def test_stored_answers_agree_with_their_distributions(page: Any) -> None:
+    answers = make_data.read_constant("answers")
+    texts = (page_cases.PLAYGROUND / "sentences.txt").read_text(encoding="utf-8").splitlines()
+    assert [each["text"] for each in answers["sentences"]] == texts
+    for each in answers["sentences"]:
+        below = torch.tensor(each["probs"]).cumsum(0) / sum(each["probs"])
+        found = [int((below < level).sum()) for level in (0.05, 0.5, 0.95)]
+        assert all(
+            abs(a - b) <= 1 for a, b in zip(found, (each["low"], each["median"], each["high"]), strict=True)
+        )
+    page.locator("#answer-text").select_option(index=3)
+    shown = page.locator("#answer-readings dd:not(.hint)").all_inner_texts()
+    assert shown[:2] == [str(answers["sentences"][3][name]) for name in ("greedy", "median")]
+    assert "stored" in page.locator("#answer-about").inner_text()
+
+
+def test_the_question_and_the_sentence_are_in_the_address(page: Any) -> None:
+    page.locator("#question").fill("20 30 40")
+    page.locator("#answer-text").select_option(index=2)
+    page.goto("about:blank")
+    page.go_back()
+    assert page.locator("#question").input_value() == "20 30 40"
+    assert page.locator("#answer-text").input_value() == "2"
