@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tolerances import DISTRIBUTION, ONE_COMPUTATION, TWO_PATHS, assert_close
+from tolerances import DISTRIBUTION, ONE_COMPUTATION, TRAINED, TWO_PATHS, assert_close
 
 pytest.importorskip("transformers")
 from ntl.approaches import build_approach
@@ -112,6 +112,17 @@ def test_each_arm_learns_its_rows_and_leaves_the_lower_layers(model, rows, arm, 
     answers = found if arm == "head" else trainer.tree.read(found).mean
     assert (answers - trainer.answers).abs().mean() < 4.0  # always the mean: 5.3
     assert all(torch.equal(lower[name], weight) for name, weight in model.frozen.frozen_weights())
+
+
+def test_adapters_learn_in_all_layers_and_start_anew(model, rows, tmp_path):
+    adapted = UpperLayers(model.tokenizer.name_or_path, 1, lora=4)
+    uncached = Rows(rows.prompts, rows.tree)
+    trainer = Trainer(adapted, rows.tree, uncached, torch.tensor([-7, 2, 8]), TRAINING)
+    assert len(adapted.trained) == 2 * 7 * LLAMA["num_hidden_layers"]  # two matrices for each linear layer
+    first = trainer.fit([0, 1, 2], Settings("ce", 120, 0.03, 0))
+    assert sum(first[-5:]) < 0.95 * sum(first[:5])
+    again = trainer.fit([0, 1, 2], Settings("ce", 3, 0.02, 0))
+    assert_close(again[0], first[0], TRAINED)
 
 
 def test_a_run_starts_from_the_pretrained_weights(model, rows):

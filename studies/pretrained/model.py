@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -23,18 +24,23 @@ BATCH = 16
 
 
 class UpperLayers(nn.Module):
-    """The model, of which the upper layers and the last norm are trained.
+    """The model, of which the upper layers and the last norm are trained, or adapters of all layers.
 
     Args:
         folder: A causal language model of transformers.
         layers: Number of layers that are trained.
+        lora: Rank of adapters of all linear layers but the head, which are trained in their place.
     """
 
-    def __init__(self, folder: str, layers: int):
+    def __init__(self, folder: str, layers: int, lora: int | None = None):
         super().__init__()
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self.frozen = FrozenLayers(self.model, layers)
+        if lora is not None:  # freezes all other weights; the adapters' start is drawn
+            torch.manual_seed(0)
+            options = LoraConfig(r=lora, lora_alpha=2 * lora, target_modules="all-linear")
+            self.model = inject_adapter_in_model(options, self.model)
         trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
         self.trained = list(trained.values())
         self._start = [weight.detach().clone() for weight in self.trained]

@@ -87,11 +87,11 @@ class Run(NamedTuple):
         """
         if self.arm in WITHOUT_MODEL:
             return self
-        layers = self.layers or selected_layers()
+        layers, arm = self.layers or selected_layers(), STUDY["arms"][self.arm]
         if self.arm in UNTRAINED:
             return self._replace(layers=layers)
-        rate = self.rate or selected(self.task, self.arm if rates(self.arm) else "ce", layers).rate
-        arm = STUDY["arms"][self.arm]
+        rate = self.rate or arm.get("rate")
+        rate = rate or selected(self.task, self.arm if rates(self.arm) else "ce", layers).rate
         weight = arm.get("weight", self.weight)
         if weight is None and arm.get("criterion"):
             weight = selected(self.task, self.arm, layers, rate).weight
@@ -211,14 +211,15 @@ def task_of(name: str) -> Task:
 
 
 @functools.cache
-def trainer_of(name: str, layers: int) -> tuple[Trainer, dict[int, int]]:
+def trainer_of(name: str, layers: int, lora: int | None = None) -> tuple[Trainer, dict[int, int]]:
     """Load the model for a task once; with the places of the task's rows among the trainer's."""
     torch.set_num_threads(1)
     task, options = task_of(name), STUDY["tasks"][name]
-    model = UpperLayers(str(ROOT / STUDY["model"]), layers)
+    model = UpperLayers(str(ROOT / STUDY["model"]), layers, lora)
     tree = AnswerTree(model.tokenizer, options["digits"], options["signed"])
     prompts = model.tokenizer([task.prompts[k] for k in task.used]).input_ids
-    rows = Rows(prompts, tree, OUTPUT / "states" / f"{name}-{layers}", model.frozen.width)
+    cache = OUTPUT / "states" / f"{name}-{layers}" if lora is None else None
+    rows = Rows(prompts, tree, cache, model.frozen.width)
     trainer = Trainer(model, tree, rows, task.answers[task.used], STUDY["training"])
     return trainer, {row: place for place, row in enumerate(task.used)}
 
@@ -295,7 +296,7 @@ def make_answers(full: Run, settings: Settings) -> Made:
     if full.arm in WITHOUT_MODEL:
         read = {"mean": baseline(task, full.arm, drawn, asked)}
         return Made([], 0.0, measure(read, answers), read)
-    trainer, places = trainer_of(full.task, full.layers or 0)
+    trainer, places = trainer_of(full.task, full.layers or 0, STUDY["arms"][full.arm].get("lora"))
     losses = trainer.fit([places[k] for k in drawn], settings)
     seconds = time.perf_counter() - start
     if full.arm == "few_shot":

@@ -22,6 +22,7 @@ NAMES = {
     "ntl_was_items": "NTL-WAS, by items", "ntl_was_numbers": "NTL-WAS, by numbers",
     "ntl_was_decay": "NTL-WAS, by items, λ falls to 0", "crps_items": "CRPS, by items",
     "crps_numbers": "CRPS, by numbers",
+    "ce_lora": "CE, LoRA", "ntl_was_lora": "CE + NTL-WAS, LoRA",
     "zero_shot": "untouched", "few_shot": "untouched, 8 examples in the prompt", "ridge": "TF-IDF + ridge",
     "constant": "training median",
 }  # fmt: skip
