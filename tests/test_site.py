@@ -60,6 +60,20 @@ def test_a_defect_of_a_built_page_is_found(
     assert build_site.check(tmp_path) == [f"index.html {defect}"]
 
 
+def test_the_interactive_page_links_to_pages_of_the_site(
+    build_site: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_site, "PAGES", tmp_path)
+    (tmp_path / "playground").mkdir()
+    build_site.stage_file.cache_clear()
+    build_site.stage_playground(ROOT / "docs" / "playground" / "index.html")
+    page = (tmp_path / "playground" / "index.html").read_text(encoding="utf-8")
+    assert 'href="../quickstart.html#install"' in page
+    assert 'href="../index.html"' in page
+    assert ".md" not in page
+    assert (tmp_path / "repository" / "src" / "ntloss" / "__init__.py.md").is_file()
+
+
 def test_formulas_become_mathml_and_nothing_is_loaded_from_a_network(
     build_site: ModuleType, tmp_path: Path
 ) -> None:

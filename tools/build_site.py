@@ -46,6 +46,7 @@ _IMAGE = re.compile(r'<img ([^>]*?)src="([^":]+)\.svg"([^>]*)>')
 _DARK = "@media (prefers-color-scheme: dark)"  # of studies.svg
 _PRIVATE_BASE = re.compile(r"<p[^>]*>\s*Bases: <code>(?:<span[^>]*>)?_\w+(?:</span>)?</code></p>")
 _TEX = re.compile(r"\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)
+_HREF = re.compile(r'href="(\.\.?/[^"#:]+)(#[^"]*)?"')
 _LINKED = "//link[not(@rel='canonical')]/@href"
 
 
@@ -76,6 +77,7 @@ def stage() -> None:
     write_reference(PAGES / "reference")
     for source in [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in FILES)]:
         stage_file(source)
+    stage_playground(ROOT / "docs" / "playground" / "index.html")
 
 
 @cache
@@ -97,6 +99,21 @@ def stage_file(source: Path) -> None:
             head, first, rest = text.split("\n\n", 2)
             text = "\n\n".join([head, first, HERO.read_text(encoding="utf-8"), rest])
     target.write_text(text, encoding="utf-8")
+
+
+def stage_playground(source: Path) -> None:
+    """Let the interactive page link to pages of the site, not to files of the repository."""
+
+    def rewrite(match: re.Match[str]) -> str:
+        file = Path(os.path.normpath(source.parent / match[1]))
+        if not file.is_file():
+            sys.exit(f"{source.relative_to(ROOT)} links to {match[1]}, which is no file of the repository")
+        if not file.is_relative_to(ROOT / "docs"):
+            stage_file(file)
+        page = os.path.relpath(page_of(file).with_suffix(".html"), page_of(source).parent)
+        return f'href="{page}{match[2] or ""}"'
+
+    page_of(source).write_text(_HREF.sub(rewrite, source.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def rewrite_links(text: str, source: Path) -> str:

@@ -24,7 +24,8 @@ STOPPED_TRAINING = """async () => {
     train.click();
     const stopped = share();
     await frames(10);
-    return { start, during, stopped, later: share(), after: train.textContent };
+    const note = document.getElementById("train-note").textContent;
+    return { start, during, stopped, later: share(), after: train.textContent, note };
 }"""
 
 
@@ -42,16 +43,17 @@ def bar(page: Any, token: str) -> Any:
     return page.locator(f'.bar[data-token="{token}"]')
 
 
-def drag(page: Any, token: str, share: float) -> None:
-    """Drag a bar with the mouse, from its foot to a share of its height."""
+def drag(page: Any, token: str, share: float, button: Any = "left") -> None:
+    """Drag the handle of a bar with the mouse, by a share of the bar's height."""
     bar(page, token).scroll_into_view_if_needed()
-    track = bar(page, token).locator(".track").bounding_box()
-    x, bottom = track["x"] + track["width"] / 2, track["y"] + track["height"]
-    page.mouse.move(x, bottom - 2)
-    page.mouse.down()
-    page.mouse.move(x, bottom - 0.5 * share * track["height"])
-    page.mouse.move(x, bottom - share * track["height"])
-    page.mouse.up()
+    handle = bar(page, token).locator(".handle").bounding_box()
+    height = bar(page, token).locator(".track").bounding_box()["height"]
+    x, y = handle["x"] + handle["width"] / 2, handle["y"] + handle["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down(button=button)
+    page.mouse.move(x, y - 0.5 * share * height)
+    page.mouse.move(x, y - share * height)
+    page.mouse.up(button=button)
 
 
 def pick(page: Any, group: str, label: str) -> None:
@@ -84,25 +86,77 @@ def test_ntl_mse_is_blind_between_3_and_5(page: Any) -> None:
     assert page.locator("#bars path.down").count() >= 2
 
 
-def test_dragging_a_bar_takes_probability_from_the_others(page: Any) -> None:
+def test_dragging_a_handle_takes_probability_from_the_others(page: Any) -> None:
     drag(page, "9", 0.5)
     now = shares(page)
-    assert abs(now[9] - 50) < DRAGGED
+    assert abs(now[9] - 51) < DRAGGED
     assert abs(sum(now) - 100) < 1
-    assert page.locator("#preset-note").inner_text().startswith("Your own")
     drag(page, "text", 0.8)
     now = shares(page)
     assert abs(now[10] - 80) < DRAGGED
     assert now[9] < 15
 
 
-def test_bars_respond_to_touch(open_page: Callable[..., Any]) -> None:
+def test_other_buttons_clicks_and_sideways_drags_change_no_bar(page: Any) -> None:
+    before = shares(page)
+    drag(page, "9", 0.5, button="right")
+    bar(page, "7").locator(".track").click(position={"x": 5, "y": 40})
+    handle = bar(page, "3").locator(".handle").bounding_box()
+    page.mouse.move(handle["x"] + 5, handle["y"] + 16)
+    page.mouse.down()
+    page.mouse.move(handle["x"] + 60, handle["y"] + 12)
+    page.mouse.move(handle["x"] + 60, handle["y"] + 90)
+    page.mouse.up()
+    assert shares(page) == before
+
+
+def test_a_swipe_over_the_bars_scrolls_and_a_finger_on_a_handle_drags(open_page: Callable[..., Any]) -> None:
     page = open_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    track = bar(page, "7").locator(".track")
-    track.scroll_into_view_if_needed()
-    box = track.bounding_box()
-    page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + 0.4 * box["height"])
-    assert abs(shares(page)[7] - 60) < DRAGGED
+    client = page.context.new_cdp_session(page)
+
+    def touch(kind: str, *points: dict[str, float]) -> None:
+        client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": [*points]})
+
+    def swipe_up(x: float, y: float, distance: float) -> int:
+        """Swipe, and say how far that scrolled."""
+        start = page.evaluate("scrollY")
+        touch("touchStart", {"x": x, "y": y})
+        for step in range(1, 11):
+            touch("touchMove", {"x": x, "y": y - distance * step / 10})
+        page.wait_for_timeout(100)  # held, so that it does not roll on
+        touch("touchMove", {"x": x, "y": y - distance})
+        touch("touchEnd")
+        page.wait_for_timeout(300)
+        return page.evaluate("scrollY") - start
+
+    bar(page, "7").scroll_into_view_if_needed()
+    before = shares(page)
+    track = bar(page, "7").locator(".track").bounding_box()
+    assert swipe_up(track["x"] + 10, track["y"] + 40, 120) > 80
+    assert shares(page) == before
+    handle = bar(page, "7").locator(".handle").bounding_box()
+    assert swipe_up(handle["x"] + 10, handle["y"] + 16, 0.4 * track["height"]) == 0
+    assert abs(shares(page)[7] - 41) < DRAGGED
+
+
+def test_undo_and_reset_lead_back(page: Any) -> None:
+    undo = page.locator("#undo")
+    assert undo.is_disabled()
+    start = shares(page)
+    page.get_by_role("button", name="Far: 9 for 4").click()
+    far = shares(page)
+    drag(page, "1", 0.3)
+    undo.click()
+    assert shares(page) == far
+    page.locator("#reset").click()
+    assert shares(page) == start
+    undo.click()
+    assert shares(page) == far
+    page.locator("#train").click()
+    page.wait_for_function("document.getElementById('train-note').textContent.startsWith('After')")
+    undo.click()
+    assert shares(page) == far
+    assert "After" not in page.locator("#train-note").inner_text()
 
 
 def test_bars_respond_to_the_keyboard(page: Any) -> None:
@@ -128,8 +182,8 @@ def test_the_keyboard_chooses_the_correct_digit_and_the_loss(page: Any) -> None:
     assert page.locator("#schematic-note").inner_text().startswith("Carry every bar to 5")
     page.locator('#loss-table input[value="wasserstein"]').focus()
     page.keyboard.press("ArrowDown")
-    assert page.locator("#loss-about").inner_text().startswith("CRPS")
-    assert page.locator("#now strong").inner_text() == page.locator('[data-loss="crps"]').inner_text()
+    assert page.locator(".loss.chosen .loss-name").inner_text() == "CRPS"
+    assert page.locator("#costs dd").nth(1).inner_text() == page.locator('[data-loss="crps"]').inner_text()
 
 
 def test_training_on_uncertain_labels_ends_at_the_median_with_ntl_was_and_at_the_distribution_with_crps(
@@ -153,6 +207,9 @@ def test_training_is_animated_and_can_be_stopped(open_page: Callable[..., Any]) 
     found = page.evaluate(STOPPED_TRAINING)
     assert (found["during"], found["after"]) == ("Stop", "Train")
     assert found["start"] < found["stopped"] == found["later"] < 90
+    assert found["note"].startswith("Stopped after")
+    page.locator('#target input[value="8"]').check()
+    assert "Stopped" not in page.locator("#train-note").inner_text()
 
 
 def test_the_curves_show_that_only_ntl_mse_is_flat_for_halves_on_either_side(page: Any) -> None:

@@ -69,7 +69,7 @@ def test_what_is_not_a_number_is_refused_and_the_old_answer_dimmed(page: Any) ->
 
 def test_typed_numbers_are_in_the_address(page: Any) -> None:
     type_numbers(page, "3.14", "3.2")
-    link = page.url
+    link = page.evaluate("location.href")
     type_numbers(page, "7", "8")
     page.goto("about:blank")
     page.goto(link)

@@ -102,18 +102,22 @@ const address = (() => {
     merged = merge;
   }
 
-  /** A button that copies the link to a section, with the state. */
-  function copyButton(name) {
+  /** A button that copies what `text` returns, and says so. */
+  function copier(name, text) {
     const button = document.createElement("button");
-    Object.assign(button, { type: "button", className: "quiet", textContent: "Copy link" });
+    Object.assign(button, { type: "button", className: "quiet", textContent: name });
     button.addEventListener("click", async () => {
-      const link = `${location.href.split("#")[0]}#${format(name, write())}`;
-      const copied = await copy(link);
-      button.textContent = copied ? "Copied" : "Copy it from the address bar";
-      setTimeout(() => (button.textContent = "Copy link"), 2000);
+      button.textContent = (await copy(text())) ? "Copied" : "Not allowed: select and copy it";
+      setTimeout(() => (button.textContent = name), 2000);
     });
     return button;
   }
+
+  /** A button that copies the link to a section, with the state. */
+  const copyButton = (name) => copier("Copy link", () => `${location.href.split("#")[0]}#${format(name, write())}`);
+
+  /** A button that copies a text. */
+  const copyText = (text) => copier("Copy", () => text);
 
   /** Copy a text; returns whether the browser did. */
   async function copy(text) {
@@ -131,5 +135,5 @@ const address = (() => {
     window.addEventListener("popstate", follow);
   });
 
-  return { part: (part) => parts.push(part), changed, copy, copyButton };
+  return { part: (part) => parts.push(part), changed, copyButton, copyText };
 })();

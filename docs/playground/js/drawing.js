@@ -30,7 +30,7 @@ const drawing = (() => {
    * @param {function(number): Element[]} draw - makes the parts for a width.
    */
   function show(container, height, label, draw) {
-    const width = Math.max(container.clientWidth, 240);
+    const width = Math.max(container.clientWidth, 100);
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
     picture.append(...draw(width));
     container.replaceChildren(picture);
@@ -60,7 +60,7 @@ const drawing = (() => {
    */
   function radios(container, options, chosen, onChange) {
     const inputs = options.map(([value, label]) => {
-      const input = html("input", { type: "radio", name: container.id, value });
+      const input = html("input", { type: "radio", name: container.id, value, autocomplete: "off" });
       input.checked = value === chosen;
       input.addEventListener("change", () => onChange(value));
       container.append(html("label", { class: "pill" }, input, html("span", {}, label)));

@@ -15,8 +15,8 @@
   }
 
   function drawSchematic(width) {
-    const shares = losses.softmax(lossPage.probs().slice(0, 10).map(Math.log));
-    const target = lossPage.target();
+    const shares = losses.softmax(lossState.probs().slice(0, 10).map(Math.log));
+    const target = lossState.get().target;
     const slot = width / 10;
     const centre = (digit) => slot * (digit + 0.5);
     const base = 200;
@@ -38,8 +38,8 @@
   }
 
   function describeSchematic() {
-    const shares = losses.softmax(lossPage.probs().slice(0, 10).map(Math.log));
-    const target = lossPage.target();
+    const shares = losses.softmax(lossState.probs().slice(0, 10).map(Math.log));
+    const target = lossState.get().target;
     if (target === null) return "With labels in doubt there is no single digit to move to: choose a right digit above.";
     const parts = shares
       .map((share, digit) => ({ share, distance: Math.abs(digit - target) }))
@@ -84,14 +84,14 @@
     return CURVES.map(([name, title, style]) => {
       const points = places(target).map(({ x, digits }) => {
         const logits = [...concentrated(digits), 1e-4].map(Math.log);
-        return { x, loss: losses.evaluate(name, logits, label).loss };
+        return { x, digits, loss: losses.evaluate(name, logits, label).loss };
       });
       return { title, style, points };
     });
   }
 
   function drawSweep(width) {
-    const target = lossPage.target() ?? 4;
+    const target = lossState.get().target ?? 4;
     const lines = curves(target);
     const xs = lines[0].points.map(({ x }) => x);
     const [left, right, top, base] = [12, width - 12, 56, 206];
@@ -118,30 +118,59 @@
     return Math.max(...all);
   }
 
-  const NOTES = {
-    one: (target) =>
-      `Nearly all probability on one digit, the answer is ${target}. Cross-entropy is flat: every wrong digit costs the same. ` +
-      "CRPS and NTL-WAS agree on a sure guess. Each curve is divided by its largest value.",
-    both: (target) =>
-      `Half below and half above ${target}, at a distance. NTL-MSE stays at zero, however far apart they are; the others do not.`,
-  };
+  /** What the curves show, from their points. */
+  function describeSweep() {
+    const { target: right } = lossState.get();
+    const target = right ?? 4;
+    const found = Object.fromEntries(curves(target).map(({ title, points }) => [title, points]));
+    const range = (title, wrong) => {
+      const costs = found[title].filter(({ digits }) => !wrong || !digits.includes(target)).map(({ loss }) => loss);
+      return [Math.min(...costs), Math.max(...costs)].map((cost) => cost.toFixed(2));
+    };
+    const start = right === null ? `With the right digit in doubt, this figure takes ${target}. ` : "";
+    if (kind === "one") {
+      const [entropy, most] = range("Cross-entropy", true);
+      const [near, far] = range("NTL-WAS", true);
+      return (
+        `${start}Nearly all probability on one digit; the answer is ${target}. A wrong digit costs ` +
+        `${entropy === most ? `always ${most}` : `${entropy} to ${most}`} by cross-entropy, and ${near} to ${far} by NTL-WAS. ` +
+        "Each curve is divided by its largest value."
+      );
+    }
+    if (target === 0 || target === 9) return `No digit lies on the other side of ${target}: choose a right digit from 1 to 8.`;
+    return (
+      `${start}Half below and half above ${target}, equally far. NTL-MSE charges ${range("NTL-MSE")[1]} at most, however far; ` +
+      `NTL-WAS up to ${range("NTL-WAS")[1]}.`
+    );
+  }
 
   function updateSweep() {
-    const target = lossPage.target() ?? 4;
     show(byId("sweep"), 236, "Four losses against the digit that the probability is on", drawSweep);
-    byId("sweep-note").textContent = NOTES[kind](target);
+    byId("sweep-note").textContent = describeSweep();
   }
 
   const kinds = [
     ["one", "on one digit"],
     ["both", "half on either side"],
   ];
-  radios(byId("sweep-kind"), kinds, kind, (value) => {
+  function setKind(value) {
     kind = value;
     updateSweep();
+  }
+  const chooseKind = radios(byId("sweep-kind"), kinds, kind, (value) => {
+    setKind(value);
+    address.changed();
   });
-  lossPage.onUpdate(updateSchematic);
-  lossPage.onUpdate(updateSweep);
+  address.part({
+    write: () => ({ place: kind === "one" ? "" : kind }),
+    read: ({ place = "one" }) => {
+      if (!kinds.some(([value]) => value === place)) throw new Error(`no probability lies “${place}”.`);
+      chooseKind(place);
+      if (place !== kind) setKind(place);
+    },
+  });
+  lossState.onChange(updateSchematic);
+  lossState.onChange(updateSweep);
   onResize(() => {
     updateSchematic();
     updateSweep();

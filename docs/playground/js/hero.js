@@ -1,0 +1,117 @@
+/** The first screen: two guesses for a true 4, and what a loss charges for each. */
+"use strict";
+
+(() => {
+  const { html, svg, text, byId, show, radios, onResize } = drawing;
+  const TARGET = 4;
+  const LABELS = losses.VALUES.map((v) => (v === TARGET ? 1 : 0));
+  const OPTIONS = [["cross_entropy", "Cross-entropy"], ["wasserstein", "NTL-WAS"]];
+  const PAUSE = 1600; // milliseconds in which the first screen shows cross-entropy
+
+  /** The two guesses are the page's first two examples. */
+  const guesses = [...document.querySelectorAll(".said")].map((panel, i) => {
+    const { logits } = lossState.PRESETS[i].state;
+    const costs = Object.fromEntries(OPTIONS.map(([name]) => [name, losses.evaluate(name, logits, LABELS).loss]));
+    return { panel, said: Number(panel.dataset.said), probs: losses.softmax(logits), costs };
+  });
+  const largest = Math.max(...guesses.flatMap(({ costs }) => Object.values(costs)));
+  let chosen = "wasserstein";
+  let timer = 0;
+
+  const heightOf = (width) => (width > 200 ? 168 : 124);
+
+  /** Bars of a guess; what cross-entropy looks at, and what NTL-WAS does. */
+  function draw({ said, probs }, width) {
+    const [base, tall] = [heightOf(width) - 20, heightOf(width) - 62];
+    const slot = width / 10;
+    const centre = (digit) => slot * (digit + 0.5);
+    const top = (digit) => base - Math.max((tall * probs[digit]) / 0.9, 2);
+    const parts = losses.VALUES.flatMap((digit) => {
+      const kind = digit === TARGET ? "right" : "";
+      const box = { x: centre(digit) - slot * 0.34, y: top(digit), width: slot * 0.68, height: base - top(digit), rx: 1.5 };
+      const name = { "text-anchor": "middle", class: digit === TARGET ? "answer strong" : "muted" };
+      return [svg("rect", { ...box, class: `block ${kind}` }), text(centre(digit), base + 17, String(digit), name)];
+    });
+    const [from, to] = [centre(said), centre(TARGET)];
+    const distance = Math.abs(said - TARGET);
+    const share = `${(100 * probs[TARGET]).toFixed(1)} % on ${TARGET}`;
+    const seen = said < TARGET ? { x: to - slot * 0.3, "text-anchor": "start" } : { x: to + slot * 0.4, "text-anchor": "end" };
+    const peak = 8;
+    const arc = `M${from} ${top(said) - 3} C${from} ${peak}, ${to} ${peak}, ${to} ${top(TARGET) - 5}`;
+    const away = said < TARGET ? { x: to + 5, y: 34, "text-anchor": "start" } : { x: (from + to) / 2, y: 13, "text-anchor": "middle" };
+    parts.push(
+      svg("g", { class: "of-entropy" }, svg("text", { y: top(TARGET) - 8, ...seen, class: "answer strong" }, share)),
+      svg(
+        "g",
+        { class: "of-distance" },
+        svg("path", { d: arc, class: "way" }),
+        svg("path", { d: `M${to - 4} ${top(TARGET) - 10} L${to} ${top(TARGET) - 5} L${to + 4} ${top(TARGET) - 10}`, class: "way" }),
+        svg("text", { ...away, class: "answer strong" }, `${distance} away`),
+      ),
+    );
+    return parts;
+  }
+
+  /** The parts of a guess's panel that stay. */
+  function build(guess) {
+    guess.chart = html("div", { class: "chart" });
+    guess.fill = html("span", { class: "cost-fill" });
+    guess.value = html("strong", {});
+    guess.panel.append(
+      html("p", { class: "said-title" }, "The model says ", html("b", {}, String(guess.said))),
+      guess.chart,
+      html("div", { class: "cost" }, html("span", { class: "cost-track" }, guess.fill), guess.value),
+    );
+  }
+
+  /** What the shown loss charges, and what the other does. */
+  function describe(name) {
+    const [near, far] = guesses.map(({ costs }) => costs);
+    const words = (each) => `${near[each].toFixed(1)} and ${far[each].toFixed(1)}`;
+    if (name === "cross_entropy")
+      return `Cross-entropy sees only the probability on ${TARGET}: ${words(name)}. NTL-WAS charges ${words("wasserstein")}.`;
+    const times = (far[name] / near[name]).toFixed(0);
+    return `NTL-WAS sees the distance: ${words(name)}, ${times} times as much. Cross-entropy charges ${words("cross_entropy")}.`;
+  }
+
+  function update(name) {
+    byId("hero").dataset.shown = name;
+    byId("hero-note").textContent = describe(name);
+    guesses.forEach(({ fill, value, costs }) => {
+      fill.style.width = `${((100 * costs[name]) / largest).toFixed(1)}%`;
+      value.textContent = costs[name].toFixed(1);
+    });
+    choose(name);
+  }
+
+  function set(name) {
+    clearTimeout(timer);
+    chosen = name;
+    update(name);
+  }
+
+  const choose = radios(byId("hero-loss"), OPTIONS, chosen, (name) => {
+    set(name);
+    address.changed();
+  });
+  guesses.forEach(build);
+  onResize(() =>
+    guesses.forEach((guess) => {
+      const label = `${(100 * guess.probs[guess.said]).toFixed(0)} % on ${guess.said}; the right digit is ${TARGET}`;
+      show(guess.chart, heightOf(guess.chart.clientWidth), label, (width) => draw(guess, width));
+    }),
+  );
+  address.part({
+    write: () => ({ first: chosen === "wasserstein" ? "" : chosen }),
+    read: ({ first = "wasserstein" }) => {
+      if (!OPTIONS.some(([name]) => name === first)) throw new Error(`the first figure has no loss “${first}”.`);
+      if (first !== chosen) set(first);
+    },
+  });
+  set(chosen);
+  // The figure begins with cross-entropy, so that the visitor sees what changes.
+  if (!window.matchMedia("(prefers-reduced-motion: reduce)").matches) {
+    update("cross_entropy");
+    timer = setTimeout(() => set(chosen), PAUSE);
+  }
+})();

@@ -1,0 +1,29 @@
+/** The losses of the page: their titles, what they do, and how the library calls them. */
+"use strict";
+
+const LOSS_NAMES = (() => {
+  /** Name in losses.js, title, what it does, and the library's `criterion=`; the first four are shown first. */
+  const rows = [
+    ["cross_entropy", "Cross-entropy", "Minus the log of the right digit's probability. All wrong digits are equally wrong.", ""],
+    ["wasserstein", "NTL-WAS", "The expected distance from the right digit: each probability times how far off it is.", '"wasserstein"'],
+    ["crps", "CRPS", "NTL-WAS minus half the expected distance between two guesses, so being honest about doubt pays off.", '"crps"'],
+    ["expected_value", "NTL-MSE", "Squared error of the expected digit. It is zero whenever the mean is right, by whatever digits.", '"expected_value"'],
+    ["expected_value_absolute", "NTL-MAE", "Absolute error of the expected digit. Like NTL-MSE it only sees the mean.", '"expected_value", loss="absolute"'],
+    ["expected_value_vocabulary", "RAFT", "Squared error of the expectation over all tokens. Text counts as 0.", '"expected_value", over="vocabulary"'],
+    ["gaussian_cross_entropy", "Gaussian CE", "Cross-entropy with a bell around the right digit as the label.", '"gaussian_cross_entropy"'],
+    ["smoothed_wasserstein", "Smoothed NTL-WAS", "The work of moving the prediction to a bell around the right digit.", '"smoothed_wasserstein"'],
+    ["dist2", "Dist2", "Divergence from a target that decays with the squared distance.", '"dist2"'],
+    ["smmd", "SMMD", "A smooth distance between distributions; errors on neighbours count nearly as one.", '"smmd"'],
+    ["digit_entropy", "DEL", "Binary cross-entropy of each digit's own logit, weighted with its probability.", '"digit_entropy"'],
+    ["number_level", "NumberLevel", "Relative error of the expected number, from 0 to 1.", '"number_level"'],
+    ["relative_error", "Relative error", "Relative error of the likeliest number (part of NTIL), zero once the likeliest digit is right.", '"relative_error"'],
+    ["magnitude", "Magnitude", "Difference in order of magnitude of the likeliest number (part of NTIL).", '"magnitude"'],
+    ["ntil", "NTIL", "NTL-WAS, plus the relative error and the magnitude of the likeliest number.", '"ntil"'],
+  ];
+  const all = rows.map(([name, title, about, given]) => ({
+    name, title, about, criterion: given && `criterion=get_criterion(${given})`,
+  }));
+  const titleOf = (name) => all.find((loss) => loss.name === name).title;
+
+  return { all, first: all.slice(0, 4), folded: all.slice(4), titleOf };
+})();

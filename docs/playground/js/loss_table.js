@@ -1,0 +1,75 @@
+/** The table of losses: four, and eleven folded; the chosen row explains itself. */
+"use strict";
+
+(() => {
+  const { html, svg, byId, short } = drawing;
+  const NO_IDEA = new Array(11).fill(0);
+  const [SLOT, HEIGHT] = [9, 22];
+
+  /** A row: a native radio button with its small gradient and its cost, and what unfolds when it is chosen. */
+  function makeRow({ name, title, about, criterion }) {
+    const input = html("input", { type: "radio", name: "loss", value: name, autocomplete: "off" });
+    const value = html("span", { class: "loss-value", "data-loss": name });
+    const gradient = html("span", { class: "gradient" });
+    const label = html("label", { class: "loss-row" }, input, html("span", { class: "loss-name" }, title), gradient, value);
+    const more = html("div", { class: "loss-more" }, html("p", {}, about));
+    if (criterion) more.append(html("p", { class: "code-line" }, html("code", {}, criterion), address.copyText(criterion)));
+    const row = html("div", { class: "loss" }, label, more);
+    input.addEventListener("change", () => lossState.change({ loss: name }));
+    return { row, input, value, gradient, more, name, title };
+  }
+
+  /** Eleven small bars, up for tokens that a step pushes up. */
+  function drawGradient(pushes, title) {
+    const width = 11 * SLOT;
+    const label = `${title} alone: ${captions.arrows(pushes)}`;
+    const picture = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": label });
+    picture.append(svg("line", { x1: 0, x2: width, y1: HEIGHT / 2, y2: HEIGHT / 2, class: "zero" }));
+    pushes.forEach((push, i) => {
+      const height = (HEIGHT / 2 - 1) * Math.sqrt(Math.abs(push));
+      const y = push > 0 ? HEIGHT / 2 - height : HEIGHT / 2;
+      picture.append(svg("rect", { x: SLOT * i + 1.5, y, width: SLOT - 3, height, class: push > 0 ? "up" : "down" }));
+    });
+    return picture;
+  }
+
+  /** The tokens above the small gradients. */
+  function drawHead() {
+    const width = 11 * SLOT;
+    const names = [...losses.VALUES.map(String), "T"].map((name, i) =>
+      svg("text", { x: SLOT * (i + 0.5), y: 10, "text-anchor": "middle" }, name),
+    );
+    return svg("svg", { viewBox: `0 0 ${width} 14`, width, height: 14 }, ...names);
+  }
+
+  const first = LOSS_NAMES.first.map(makeRow);
+  const folded = LOSS_NAMES.folded.map(makeRow);
+  const rows = [...first, ...folded];
+
+  function unfold(open) {
+    byId("folded").hidden = !open;
+    byId("unfold").setAttribute("aria-expanded", String(open));
+    byId("unfold").textContent = open ? "Fewer losses" : `${folded.length} more losses`;
+  }
+
+  function update() {
+    const { loss } = lossState.get();
+    rows.forEach(({ input, value, gradient, more, row, name, title }) => {
+      const result = lossState.evaluate(name);
+      value.textContent = short(result.loss);
+      const pushes = lossState.pushes(result.gradient, lossState.evaluate(name, NO_IDEA).gradient);
+      gradient.replaceChildren(drawGradient(pushes, title));
+      input.checked = name === loss;
+      more.hidden = !input.checked;
+      row.classList.toggle("chosen", input.checked);
+    });
+    if (folded.some(({ name }) => name === loss)) unfold(true);
+  }
+
+  byId("loss-head").append(drawHead());
+  byId("loss-table").prepend(...first.map(({ row }) => row));
+  byId("folded").append(...folded.map(({ row }) => row));
+  byId("unfold").addEventListener("click", () => unfold(byId("folded").hidden));
+  unfold(false);
+  lossState.onChange(update);
+})();

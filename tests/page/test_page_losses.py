@@ -1,0 +1,271 @@
+"""The first screen and the section on losses say what their figures show."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import page_cases
+import pytest
+
+import ntloss
+
+ROOT = Path(__file__).parents[2]
+SCREENS = ((390, 844), (1280, 900))
+
+
+def numbers(text: str) -> list[str]:
+    return re.findall(r"\d+\.\d+", text)
+
+
+def costs(page: Any) -> dict[str, str]:
+    """What stays in view: names and values."""
+    return dict(zip(*(page.locator(f"#costs {tag}").all_inner_texts() for tag in ("dt", "dd")), strict=True))
+
+
+def cost(page: Any, name: str) -> str:
+    return page.locator(f'[data-loss="{name}"]').text_content()
+
+
+def caption(page: Any) -> str:
+    return page.locator("#caption").inner_text()
+
+
+def preset(page: Any, name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+# The first screen
+
+
+@pytest.mark.parametrize("size", SCREENS, ids=str)
+def test_the_first_screen_has_figure_result_and_next_steps(
+    open_page: Callable[..., Any], size: tuple[int, int]
+) -> None:
+    page = open_page(viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce")
+    for part in ("#hero", "#result", ".actions", ".links"):
+        box = page.locator(part).bounding_box()
+        assert box["y"] + box["height"] <= size[1]
+    assert page.locator(".actions a").all_inner_texts() == ["Install", "Evidence", "Paper"]
+
+
+def test_the_first_figure_shows_what_the_library_charges(page: Any) -> None:
+    shown = {}
+    for name, title in (("cross_entropy", "Cross-entropy"), ("wasserstein", "NTL-WAS")):
+        page.locator("#hero-loss .pill", has_text=title).click()
+        shown[name] = page.locator(".said .cost strong").all_inner_texts()
+    assert shown == {"cross_entropy": ["4.5", "4.5"], "wasserstein": ["1.2", "4.7"]}
+    labels = [float(digit == 4) for digit in range(10)]
+    for i, said in enumerate((3, 9)):
+        logits = page.evaluate(f"lossState.PRESETS[{i}].state.logits")
+        assert round(math.exp(logits[said]), 2) == 0.9
+        for name, values in shown.items():
+            assert f"{page_cases.of_loss(name, logits, labels)['loss']:.1f}" == values[i]
+
+
+def test_the_first_figure_begins_with_cross_entropy_and_moves_to_ntl_was(
+    open_page: Callable[..., Any],
+) -> None:
+    page = open_page(reduced_motion="no-preference")
+    shown = page.evaluate("document.getElementById('hero').dataset.shown")
+    note = page.locator("#hero-note")
+    assert shown == "wasserstein" or note.inner_text().startswith("Cross-entropy")
+    page.wait_for_selector("#hero[data-shown=wasserstein]")
+    assert note.inner_text().startswith("NTL-WAS")
+
+
+def test_the_result_is_that_of_the_evidence(page: Any) -> None:
+    evidence = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
+    result = page.locator("#result").inner_text()
+    gains = re.findall(r"\d\.\d ± \d\.\d %", result)
+    assert len(gains) == 2
+    assert f"{gains[0]} less error than greedy answers on sentiment, {gains[1]} on latitudes" in evidence
+    assert "no effect beyond ± 5 %" in result
+    assert "no effect beyond ± 5 %" in evidence
+
+
+def test_the_first_screen_links_to_files_of_the_repository(page: Any) -> None:
+    for link in page.locator("header a").all():
+        href = link.get_attribute("href")
+        if ":" not in href:
+            file, _, anchor = href.partition("#")
+            text = (page_cases.PLAYGROUND / file).read_text(encoding="utf-8")
+            headings = [
+                re.sub(r"\W+", "-", line.strip("# ?").lower()) for line in re.findall(r"^#.*", text, re.M)
+            ]
+            assert not anchor or anchor in headings
+
+
+# Captions
+
+
+def test_captions_follow_the_state_and_not_the_example(page: Any) -> None:
+    near = caption(page)
+    assert {cost(page, "cross_entropy"), cost(page, "wasserstein"), "4.722"} <= {*numbers(near)}
+    page.locator('#target input[value="8"]').check()
+    assert "the right digit is 8" in caption(page)
+    assert cost(page, "wasserstein") in numbers(caption(page))
+    assert page.locator("#presets [aria-pressed=true]").count() == 0
+    preset(page, "Half on 3, half on 5")
+    assert {cost(page, "expected_value"), cost(page, "wasserstein"), "4.00"} <= {*numbers(caption(page))}
+    preset(page, "In doubt, honest")
+    assert cost(page, "wasserstein") in numbers(caption(page))
+    assert "rewards being too sure" in caption(page)
+    page.locator(".loss-row", has_text="CRPS").click()
+    assert "rewards honesty" in caption(page)
+
+
+def test_probability_on_text_gives_ntl_was_no_gradient(page: Any) -> None:
+    preset(page, "Mostly text")
+    assert caption(page).startswith("60 % is on text. NTL-WAS looks at digits only and charges 0.000")
+    assert caption(page).endswith("No arrows: a step of training would change nothing.")
+    page.locator("#train").click()
+    assert "nothing moves" in page.locator("#train-note").inner_text()
+    page.locator(".loss-row", has_text="Cross-entropy").click()
+    assert "Cross-entropy sees it" in caption(page)
+
+
+def test_the_trained_loss_is_the_one_of_the_arrows(page: Any) -> None:
+    shown = costs(page)
+    parts = float(shown["Cross-entropy"]) + 0.3 * float(shown["NTL-WAS"])
+    assert abs(float(shown["Trained: CE + 0.3 × NTL-WAS"]) - parts) < 0.001
+    page.locator("#objective .pill", has_text="alone").click()
+    assert costs(page)["Trained: NTL-WAS"] == cost(page, "wasserstein")
+
+
+def test_the_costs_stay_in_view_beside_the_bars(open_page: Callable[..., Any]) -> None:
+    page = open_page(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+    page.locator("#train").scroll_into_view_if_needed()
+    page.evaluate("scrollBy(0, 100)")
+    assert 0 <= page.locator("#costs").bounding_box()["y"] < 10
+
+
+def test_the_second_figure_says_what_its_curves_show(page: Any) -> None:
+    note = page.locator("#sweep-note")
+    wrong = page.evaluate("""() => {
+        const logits = losses.VALUES.map((v) => Math.log(v === 9 ? 0.99 : 0.01 / 9));
+        const labels = losses.VALUES.map((v) => Number(v === 4));
+        return losses.evaluate("cross_entropy", [...logits, Math.log(1e-4)], labels).loss;
+    }""")
+    assert f"always {wrong:.2f} by cross-entropy" in note.inner_text()
+    page.locator("#sweep-kind .pill", has_text="either side").click()
+    assert "NTL-MSE charges 0.00 at most" in note.inner_text()
+    page.locator('#target input[value="9"]').check()
+    assert note.inner_text() == "No digit lies on the other side of 9: choose a right digit from 1 to 8."
+
+
+# The table
+
+
+def test_four_losses_come_first_and_eleven_are_folded(page: Any) -> None:
+    unfold = page.locator("#unfold")
+    assert page.locator(".loss-row:visible").count() == 4
+    assert (unfold.get_attribute("aria-expanded"), unfold.inner_text()) == ("false", "11 more losses")
+    unfold.click()
+    assert page.locator(".loss-row:visible").count() == 15
+    assert unfold.get_attribute("aria-expanded") == "true"
+
+
+def test_a_row_explains_itself_and_its_criterion_can_be_copied(open_page: Callable[..., Any]) -> None:
+    page = open_page(reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"])
+    page.locator("#unfold").click()
+    for name, given in page_cases.LOSSES.items():
+        page.locator(f'#loss-table input[value="{name}"]').check()
+        chosen = page.locator(".loss.chosen")
+        assert len(chosen.locator(".loss-more p").first.inner_text()) > 20
+        if given is None:
+            continue
+        chosen.get_by_role("button", name="Copy").click()
+        page.wait_for_function("document.querySelector('.chosen .code-line button').textContent === 'Copied'")
+        line = page.evaluate("navigator.clipboard.readText()")
+        made = eval(f"dict({line})", {"get_criterion": ntloss.get_criterion})["criterion"]
+        assert repr(made) == repr(ntloss.get_criterion(given[0], **given[1]))
+
+
+def test_small_gradients_have_names_and_the_chosen_example_is_marked(page: Any) -> None:
+    assert page.locator("#loss-head text").all_text_contents() == [*"0123456789T"]
+    label = page.locator(".loss.chosen .gradient svg").get_attribute("aria-label")
+    assert label.startswith("NTL-WAS alone: A step of training pushes")
+    preset(page, "No idea")
+    marked = page.locator("#presets [aria-pressed=true]")
+    assert marked.all_inner_texts() == ["No idea"]
+    assert page.evaluate(
+        "getComputedStyle(document.querySelector('[aria-pressed=true]')).backgroundColor"
+    ) != (page.evaluate("getComputedStyle(document.querySelector('[aria-pressed=false]')).backgroundColor"))
+
+
+# The address
+
+
+def state(page: Any) -> dict[str, Any]:
+    """Figures and controls."""
+    return {
+        "bars": [bar.get_attribute("aria-valuenow") for bar in page.locator(".bar").all()],
+        "costs": costs(page),
+        "caption": caption(page),
+        "checked": page.evaluate(
+            "[...document.querySelectorAll('#losses input:checked')].map((e) => e.value)"
+        ),
+        "hero": page.locator("#hero-note").inner_text(),
+    }
+
+
+def change_everything(page: Any) -> None:
+    page.locator("#hero-loss .pill", has_text="Cross-entropy").click()
+    page.locator('#target input[value="7"]').check()
+    page.locator("#unfold").click()
+    page.locator('#loss-table input[value="smmd"]').check()
+    page.locator("#objective .pill", has_text="alone").click()
+    page.locator('.bar[data-token="6"]').press("PageUp")
+
+
+def test_a_copied_link_shows_the_same_page(open_page: Callable[..., Any]) -> None:
+    page = open_page(reduced_motion="reduce", permissions=["clipboard-read", "clipboard-write"])
+    change_everything(page)
+    page.locator("#losses-tools button", has_text="Copy link").click()
+    page.wait_for_function("document.querySelector('#losses-tools').textContent.includes('Copied')")
+    link = page.evaluate("navigator.clipboard.readText()")
+    other = open_page(reduced_motion="reduce")
+    other.goto("about:blank")
+    other.goto(link)
+    assert state(other) == state(page)
+    assert other.evaluate("scrollY") > 100
+
+
+def test_the_back_button_restores_figures_and_controls_alike(page: Any) -> None:
+    states = [state(page)]
+    for action in (
+        lambda: preset(page, "Far: 9 for 4"),
+        lambda: page.locator('#target input[value="2"]').check(),
+        lambda: page.locator(".loss-row", has_text="CRPS").click(),
+    ):
+        action()
+        states.append(state(page))
+    after = page.evaluate("location.href")
+    page.goto("about:blank")
+    page.go_back()
+    assert (page.evaluate("location.href"), state(page)) == (after, states[-1])
+    for before in states[-2::-1]:
+        url = page.evaluate("location.href")
+        page.evaluate("history.back()")
+        page.wait_for_function("before => location.href !== before", arg=url)
+        assert state(page) == before
+
+
+def test_an_invalid_link_shows_the_usual_page_and_says_why(page: Any) -> None:
+    usual = state(page)
+    for text, reason in (
+        ("bars=1,2", "not eleven percentages"),
+        ("digit=12", "not one of 0 to 9"),
+        ("loss=none", "no loss is called"),
+        ("train=twice", "neither"),
+        ("first=none", "has no loss"),
+    ):
+        page.goto("about:blank")
+        page.goto(f"{(page_cases.PLAYGROUND / 'index.html').as_uri()}#{text}")
+        assert reason in page.locator("#address-note").inner_text()
+        assert state(page) == usual
+        assert "#" not in page.evaluate("location.href")
