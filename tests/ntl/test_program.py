@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
     "command",
     [
         ["-c", "from ntl.cli import main; raise SystemExit(main(['--help']))"],
-        ["-m", "ntl.runs.sweep", "--help"],
         [PROGRAM, "--help"],
     ],
     ids=" ".join,
