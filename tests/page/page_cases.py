@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
 from torch import Tensor
 
 FOLDER = Path(__file__).parent
@@ -54,6 +56,17 @@ DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=11)
 CHARACTERS = (*"0123456789.-+", "end")
 CHARACTER_TOKENS = NumberVocabulary.from_mapping(dict(enumerate(CHARACTERS[:-1])), vocab_size=len(CHARACTERS))
 WHOLE_NUMBERS = ("ntil", "number_level", "relative_error", "magnitude")
+# Published with cl100k_base and Llama 3 (one to three digits), and with Qwen 2 and later (one digit).
+SPLITTING = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}"
+    r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+TEXTS = (
+    *make_data.SENTENCES,
+    "1234567 is 1,234,567; it's 12345 and 007.",
+    "  Two  spaces, naïve café: -5 °C, 1e-10, I'LL pay €3.50!\nLine 2:\t10²",
+    "",
+)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 QUESTIONS = (
     "12 70 45",
@@ -158,6 +171,18 @@ def typed_cases() -> list[dict[str, Any]]:
     return cases
 
 
+def split_cases() -> list[dict[str, Any]]:
+    """Texts as the published patterns of GPT-4, Llama 3 and Qwen split them."""
+    cases = []
+    for rule, digits in enumerate((r"\p{N}{1,3}", r"\p{N}")):
+        split = Split(Regex(SPLITTING.format(digits=digits)), "isolated")
+        for text in TEXTS:
+            cases.append(
+                {"rule": rule, "text": text, "pieces": [piece for piece, _ in split.pre_tokenize_str(text)]}
+            )
+    return cases
+
+
 def distribution_of(bumps: list[list[float]]) -> Tensor:
     """A distribution over 0 to 999 `[1000]`: bells, each of a weight, a centre and a spread."""
     x = torch.arange(1000, dtype=torch.float64)
@@ -237,6 +262,7 @@ def make_cases() -> dict[str, list[dict[str, Any]]]:
     return {
         "losses": loss_cases(),
         "typed": typed_cases(),
+        "splits": split_cases(),
         "readings": reading_cases(),
         "models": model_cases(),
     }

@@ -25,6 +25,7 @@ TYPED = """cases => cases.map(({ truth, said, padded, sure }) => {
     const aligned = numberLosses.align(numberLosses.parse(truth), numberLosses.parse(said), padded);
     return { ...aligned, losses: numberLosses.evaluate(aligned.labels, aligned.said, sure) };
 })"""
+SPLITS = "cases => cases.map(({ rule, text }) => digitRules.split(digitRules.RULES[rule], text))"
 DISTRIBUTIONS = """({ model, questions }) => {
     const loaded = t5.load(MODELS.models[model]);
     return questions.map((question) => Array.from(t5.distribution(loaded, question)));
@@ -131,6 +132,12 @@ def test_the_page_computes_the_losses_of_whole_numbers_as_the_library_does(
             shown = found["losses"][name]
             assert [x is None for x in shown["tokens"]] == [x is None for x in expected["tokens"]], name
             assert_close(filled(shown), filled(expected), PAGE, f"{case['truth']}, {case['said']}: {name}")
+
+
+def test_the_page_splits_texts_as_the_tokenizers_do(open_page: Callable[..., Any]) -> None:
+    cases = CASES["splits"]
+    assert cases == page_cases.split_cases()
+    assert open_page().evaluate(SPLITS, cases) == [case["pieces"] for case in cases]
 
 
 def filled(losses: dict[str, Any]) -> torch.Tensor:

@@ -261,6 +261,7 @@ def test_each_tokenizer_shows_the_digits_that_the_loss_sees(page: Any) -> None:
     def recommended() -> str:
         return page.locator("#coverage tr", has_text="recommended").inner_text()
 
+    pick(page, "tokenizer", "T5")
     assert "0 of 9" in page.locator("#coverage tbody tr").first.inner_text()
     assert "9 of 9" in recommended()
     assert page.locator("#tokens .number").count() == 4
@@ -271,3 +272,23 @@ def test_each_tokenizer_shows_the_digits_that_the_loss_sees(page: Any) -> None:
     assert (
         page.locator("#tokens").inner_text().replace("·", " ").strip() == "Version 2.10 of 3 May needs 16GB."
     )
+
+
+def test_tokenizers_of_today_split_a_text_of_ones_own(page: Any) -> None:
+    pick(page, "tokenizer", "T5")
+    page.locator("#own-text").fill("1234567 or 42")  # a stored tokenizer cannot split it
+    assert page.locator("#tokenizer input:checked").input_value() == "0"
+    assert page.locator("#tokens .number").all_inner_texts() == ["123", "456", "42"]
+    assert page.locator("#tokens .digit").all_inner_texts() == ["7"]
+    notes = page.locator("#tokenizer-notes").inner_text()
+    assert "Only the rule on digits is shown" in notes
+    assert "1234567 becomes 123 and 456 and 7" in notes
+    assert "digit_level=False" in page.locator("#recommendation").inner_text()
+    pick(page, "tokenizer", "Qwen")
+    assert page.locator("#tokens .digit").count() == 9
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    assert page.locator("#own-text").input_value() == "1234567 or 42"
+    pick(page, "tokenizer", "GPT-2")
+    assert page.locator("#own-text").input_value() == ""

@@ -12,7 +12,8 @@
       0.55 * Math.exp(-0.5 * ((x - centre - 60) / (1.4 * spread)) ** 2) / 1.4,
   };
   const WALKS = { low: ["the 5 % quantile", 0.05], median: ["the median", 0.5], high: ["the 95 % quantile", 0.95] };
-  const state = { shape: "camps", centre: 405, spread: 40, kind: "median", steps: 1, extra: 0.02, probs: [] };
+  const DEFAULTS = { shape: "camps", centre: 405, spread: 40, kind: "median", steps: 1, extra: 0.02 };
+  const state = { ...DEFAULTS, probs: [] };
 
   function makeProbs() {
     const weight = SHAPES[state.shape];
@@ -146,6 +147,15 @@
           "answers with one width (007), and let the model write no other.";
   }
 
+  /** What the sliders say besides their values: what comes out. */
+  function describeSliders() {
+    const { median, low, high } = readings.readAll(state.probs);
+    for (const key of ["centre", "spread"])
+      byId(key).setAttribute("aria-valuetext", `${state[key]}; median ${median}, 90 % interval ${low} to ${high}`);
+    const mean = Math.round(readings.mean(readings.withExtraDigit(state.probs, state.extra)));
+    byId("extra").setAttribute("aria-valuetext", `${percent(state.extra, 1)}; mean ${mean}`);
+  }
+
   function updateAll() {
     byId("centre-value").textContent = String(state.centre);
     byId("spread-value").textContent = String(state.spread);
@@ -153,32 +163,68 @@
     updateChart();
     updateWalk();
     updateExtra();
+    describeSliders();
+  }
+
+  /** Change the state, show it and store it. */
+  function change(changes, merge = "") {
+    Object.assign(state, changes);
+    updateAll();
+    address.changed(merge);
   }
 
   function onSlider(id, key, factor = 1) {
-    byId(id).addEventListener("input", (event) => {
-      state[key] = Number(event.target.value) * factor;
-      updateAll();
-    });
+    byId(id).addEventListener("input", (event) => change({ [key]: Number(event.target.value) * factor }, key));
   }
 
   const shapes = [["bell", "one bell"], ["skewed", "skewed"], ["camps", "two camps"]];
-  radios(byId("shape"), shapes, state.shape, (value) => {
-    state.shape = value;
-    state.steps = 1;
-    updateAll();
-  });
+  const chooseShape = radios(byId("shape"), shapes, state.shape, (value) => change({ shape: value, steps: 1 }));
   const walks = [["greedy", "greedy"], ...Object.entries(WALKS).map(([key, [name]]) => [key, name])];
-  radios(byId("walk-kind"), walks, state.kind, (value) => {
-    Object.assign(state, { kind: value, steps: 1 });
-    updateAll();
-  });
-  byId("walk-next").addEventListener("click", () => {
-    state.steps = state.steps < 3 ? state.steps + 1 : 1;
-    updateAll();
-  });
+  const chooseWalk = radios(byId("walk-kind"), walks, state.kind, (value) => change({ kind: value, steps: 1 }));
+  byId("walk-next").addEventListener("click", () => change({ steps: state.steps < 3 ? state.steps + 1 : 1 }));
   onSlider("centre", "centre");
   onSlider("spread", "spread");
   onSlider("extra", "extra", 0.01);
+
+  /** A number of the address, which must be a value of a slider. */
+  function numberOf(text, id) {
+    const { min, max } = byId(id);
+    if (!(Number(text) >= Number(min) && Number(text) <= Number(max))) throw new Error(`“${id}=${text}” is not ${min} to ${max}.`);
+    return Number(text);
+  }
+
+  function oneOf(text, key, options) {
+    const values = options.map(([value]) => value);
+    if (!values.includes(text)) throw new Error(`“${key}=${text}” is not one of ${values.join(", ")}.`);
+    return text;
+  }
+
+  const fields = () => ({
+    shape: state.shape,
+    centre: String(state.centre),
+    spread: String(state.spread),
+    walk: state.kind,
+    steps: String(state.steps),
+    extra: String(Number((100 * state.extra).toFixed(1))),
+  });
+  const defaults = fields();
+  address.part({
+    write: () => Object.fromEntries(Object.entries(fields()).map(([key, value]) => [key, value === defaults[key] ? "" : value])),
+    read: (given) => {
+      const { shape, centre, spread, walk, steps, extra } = { ...defaults, ...given };
+      Object.assign(state, {
+        shape: oneOf(shape, "shape", shapes),
+        centre: numberOf(centre, "centre"),
+        spread: numberOf(spread, "spread"),
+        kind: oneOf(walk, "walk", walks),
+        steps: Number(oneOf(steps, "steps", [["1"], ["2"], ["3"]])),
+        extra: numberOf(extra, "extra") / 100,
+      });
+      chooseShape(shape);
+      chooseWalk(walk);
+      for (const [id, value] of Object.entries({ centre, spread, extra })) byId(id).value = value;
+      updateAll();
+    },
+  });
   onResize(updateAll);
 })();

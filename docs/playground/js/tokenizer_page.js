@@ -1,9 +1,13 @@
-/** What tokenizers do to numbers, from `ntloss inspect`. */
+/** What tokenizers do to numbers: from `ntloss inspect`, or by a rule on the visitor's own text. */
 "use strict";
 
 (() => {
   const { html, byId, radios, fillTable, percent } = drawing;
-  let chosen = 0;
+  const { RULES, inspect } = digitRules;
+  const SENTENCES = TOKENIZERS[0].sentences.map(({ text }) => text);
+  const NAMES = [...RULES, ...TOKENIZERS].map(({ name }) => name);
+  const LONGEST = 200; // characters of a text of one's own
+  const state = { chosen: 0, sentence: 0, own: "" };
 
   /** A token as a chip; spaces are shown as dots. */
   function chip([piece, kind]) {
@@ -20,9 +24,24 @@
     "false,true": "… and after spaces",
   };
 
+  const isRule = () => state.chosen < RULES.length;
+
+  /** The tokenizer's description and its inspection of the text; stored ones are there for four sentences only. */
+  function look() {
+    if (isRule()) {
+      const rule = RULES[state.chosen];
+      return [`${rule.name}: ${rule.about}`, inspect(rule, state.own || SENTENCES[state.sentence])];
+    }
+    const tokenizer = TOKENIZERS[state.chosen - RULES.length];
+    const count = (n) => n.toLocaleString("en");
+    const about =
+      `${tokenizer.name} (${tokenizer.about}): ${count(tokenizer.number_tokens)} of its ` +
+      `${count(tokenizer.vocab_size)} tokens are numbers.`;
+    return [about, tokenizer.sentences[state.sentence]];
+  }
+
   function update() {
-    const tokenizer = TOKENIZERS[chosen];
-    const { tokens, rows, digits, recommendation, notes } = tokenizer.sentences[Number(byId("sentence").value)];
+    const [about, { tokens, rows, digits, recommendation, notes }] = look();
     byId("tokens").replaceChildren(...tokens.map(chip));
     const isBest = (row) =>
       recommendation && row.digit_level === recommendation.digit_level && row.space_prefixed === recommendation.space_prefixed;
@@ -32,25 +51,52 @@
       rows.map((row) => [
         SETTINGS[`${row.digit_level},${row.space_prefixed}`],
         `${row.seen} of ${digits}`,
-        percent(row.seen / digits),
+        digits ? percent(row.seen / digits) : "–",
         isBest(row) ? "recommended" : "",
       ]),
     );
-    const count = (n) => n.toLocaleString("en");
-    const about =
-      `${tokenizer.name} (${tokenizer.about}): ${count(tokenizer.number_tokens)} of its ` +
-      `${count(tokenizer.vocab_size)} tokens are numbers.`;
     const advice = recommendation ? [" Use ", html("code", {}, recommendation.code)] : [];
     byId("recommendation").replaceChildren(about, ...advice);
     const remarks = recommendation ? [recommendation.reason, ...notes] : notes;
     byId("tokenizer-notes").replaceChildren(...remarks.map((remark) => html("li", {}, remark)));
   }
 
-  radios(byId("tokenizer"), TOKENIZERS.map(({ name }, i) => [String(i), name]), "0", (value) => {
-    chosen = Number(value);
+  function fillFields() {
+    choose(String(state.chosen));
+    byId("sentence").value = String(state.sentence);
+    byId("own-text").value = state.own;
+  }
+
+  /** Change the state, show it and store it. Stored tokenizers cannot split a text of one's own. */
+  function change(changes, merge = "") {
+    Object.assign(state, changes);
+    if (state.own && !isRule()) Object.assign(state, "chosen" in changes ? { own: "" } : { chosen: 0 });
+    fillFields();
     update();
+    address.changed(merge);
+  }
+
+  const choose = radios(byId("tokenizer"), NAMES.map((name, i) => [String(i), name]), "0", (value) =>
+    change({ chosen: Number(value) }),
+  );
+  SENTENCES.forEach((text, i) => byId("sentence").append(html("option", { value: i }, text)));
+  byId("sentence").addEventListener("change", (event) => change({ sentence: Number(event.target.value), own: "" }));
+  byId("own-text").addEventListener("input", (event) => change({ own: event.target.value.slice(0, LONGEST) }, "own"));
+  address.part({
+    write: () => ({
+      tokenizer: state.chosen === 0 ? "" : String(state.chosen + 1),
+      sentence: state.sentence === 0 ? "" : String(state.sentence + 1),
+      own: state.own,
+    }),
+    read: ({ tokenizer = "1", sentence = "1", own = "" }) => {
+      const [chosen, place] = [Number(tokenizer) - 1, Number(sentence) - 1];
+      if (!(chosen in NAMES)) throw new Error(`“tokenizer=${tokenizer}” is not 1 to ${NAMES.length}.`);
+      if (!(place in SENTENCES)) throw new Error(`“sentence=${sentence}” is not 1 to ${SENTENCES.length}.`);
+      if (own && chosen >= RULES.length) throw new Error(`${NAMES[chosen]} cannot split a text of your own here.`);
+      Object.assign(state, { chosen, sentence: place, own: own.slice(0, LONGEST) });
+      fillFields();
+      update();
+    },
   });
-  TOKENIZERS[0].sentences.forEach(({ text }, i) => byId("sentence").append(html("option", { value: i }, text)));
-  byId("sentence").addEventListener("change", update);
   update();
 })();
