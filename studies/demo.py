@@ -26,11 +26,11 @@ from ntl.data.table_files import read_table
 from ntl.errors import UserError
 from ntl.predict import Predictor, load
 from ntl.program import run_program
-from ntl.report.style import BLUE, styles
+from ntl.report.style import BLUE, STYLE, styles
+from ntl.report.svg import save_svg
 from ntl.runs.sweep import compare
 from ntl.scores import reading_metric
 from ntl.training.run_folder import Metrics, RunFolder
-from studies.svg import STYLE, save_svg
 
 SENTENCES = (
     "I love it, the best present ever!",

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from ntl.report.style import BLUE, FLOOR, GRAY, ORANGE
+from ntl.report.style import BLUE, FLOOR, GRAY, ORANGE, STYLE
+from ntl.report.svg import TEXT_COLORS, save_svg
 from studies.packing import ROOT
 from studies.pretrained.run import STUDY
 from studies.pretrained.tables import Difference, difference, load
-from studies.svg import STYLE, TEXT_COLORS, save_svg
 
 PATH = ROOT / "docs" / "images" / "finding.svg"
 BASE = ("ce", "greedy")

@@ -43,7 +43,7 @@ _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
 _SHIM = re.compile(r'https://[^"]*/iframe-worker/shim')
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 _IMAGE = re.compile(r'<img ([^>]*?)src="([^":]+)\.svg"([^>]*)>')
-_DARK = "@media (prefers-color-scheme: dark)"  # of studies.svg
+_DARK = "@media (prefers-color-scheme: dark)"  # of ntl.report.svg
 _PRIVATE_BASE = re.compile(r"<p[^>]*>\s*Bases: <code>(?:<span[^>]*>)?_\w+(?:</span>)?</code></p>")
 _TEX = re.compile(r"\\\(.*?\\\)|\\\[.*?\\\]", re.DOTALL)
 _HREF = re.compile(r'href="(\.\.?/[^"#:]+)(#[^"]*)?"')

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
-from ntl.report.style import FLOOR, SeriesStyle, new_figure, plot_seeds, styles
+from ntl.report.style import FLOOR, STYLE, SeriesStyle, new_figure, plot_seeds, styles
+from ntl.report.svg import TEXT_COLORS, label_ends, save_svg
 from studies.small_models.effects import ACCURACY, NAMES, READINGS, Effect, Setting, effect, family, task_of
 from studies.small_models.run import BASELINE, RESULTS, STUDY
-from studies.svg import STYLE, TEXT_COLORS, label_ends, save_svg
 
 # As the lab's figures name the main objectives, so that they have the same colors here.
 LOOKS = styles(["T5", "T5 + NTL-WAS", "T5 + NTL-MSE", "T5 + CRPS", "T5 regression head"])

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from ntl.report.groups import Dataset, Group, mean_and_interval, split_readings
 from ntl.report.style import FLOOR, LINES_NOTE, STYLE, add_legend, margins, new_figure, plot_seeds, styles
+from ntl.report.svg import save_svg
 from ntl.report.uncertainty import (
     MOST_MODELS,
     draw_calibration,
@@ -67,8 +68,8 @@ def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
     with mpl.rc_context(STYLE):
         figures = DatasetFigures(dataset).draw().items()
         for kind, figure in tqdm(figures, f"figures of {dataset.name}", disable=None, leave=False):
-            name = f"{quote(dataset.name, safe='')}_{quote(kind, safe='')}.png"
-            figure.savefig(folder / name, dpi=150)
+            name = f"{quote(dataset.name, safe='')}_{quote(kind, safe='')}.svg"
+            save_svg(figure, folder / name)
             written.append(name)
     return written
 
@@ -315,5 +316,5 @@ def _scatter(ax: Axes, predictions: Sequence[Prediction], color: str) -> None:
     limits = margins(true, 0.06)
     ax.plot(limits, limits, **FLOOR)
     # Numbers far outside are drawn at the edge, so that they neither vanish nor compress the rest.
-    ax.scatter(true, predicted.clip(*limits), s=7, color=color, alpha=0.4, lw=0)
+    ax.scatter(true, predicted.clip(*limits), s=7, color=color, alpha=0.4, lw=0, rasterized=True)
     ax.set(xlim=limits, ylim=limits, xlabel="true", aspect="equal")

@@ -31,6 +31,8 @@ STYLE = {
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "legend.frameon": False,
+    "svg.fonttype": "none",  # text remains text
+    "svg.hashsalt": "ntloss",  # the same figure gives the same file
 }
 FLOOR: dict[str, Any] = {"color": "#333333", "lw": 0.9, "ls": (0, (4, 3))}
 LINES_NOTE = "lines: median over seeds, bands: all seeds"

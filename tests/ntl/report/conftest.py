@@ -7,5 +7,5 @@ import pytest
 def quick_figures(monkeypatch):
     """Write figures without rendering them, which takes seconds; test_figures.py renders them."""
     monkeypatch.setattr(
-        "matplotlib.figure.Figure.savefig", lambda figure, path, dpi: path.write_text("drawn")
+        "matplotlib.figure.Figure.savefig", lambda figure, path, **_: path.write_text("drawn")
     )

@@ -79,9 +79,9 @@ def test_all_figures_are_drawn_for_few_and_for_many_objectives(tmp_path, objecti
     (tmp_path / "out").mkdir()
     names = draw_dataset(dataset, tmp_path / "out")
     kinds = ("accuracy", "learning_curves", "error_by_magnitude", "digit_confusion_test", "overview")
-    assert names == [f"arith%2Fx_{kind}.png" for kind in kinds]
+    assert names == [f"arith%2Fx_{kind}.svg" for kind in kinds]
     for name in names:
-        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "out" / name).read_text("utf-8").rstrip().endswith("</svg>")
 
 
 def test_titles_name_the_first_seed_that_was_evaluated_on_the_test_set(tmp_path):
@@ -115,4 +115,4 @@ def test_runs_without_learning_curves_have_no_learning_curve_figure(tmp_path):
     folder.write_record(RunRecord("m", "T5", "rjokes", 0, {}, status="finished"))
     folder.write_results("test", {"exact_match": 0.5}, [], {})
     (dataset,), _ = load_datasets([tmp_path])
-    assert draw_dataset(dataset, tmp_path) == ["rjokes_accuracy.png"]
+    assert draw_dataset(dataset, tmp_path) == ["rjokes_accuracy.svg"]

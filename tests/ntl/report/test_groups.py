@@ -63,7 +63,7 @@ def test_runs_with_different_test_sets_share_a_table(tmp_path):
     assert (one["interpolate accuracy"], one["arithmetic__mul accuracy"]) == ("", "0.75")
     assert (other["interpolate accuracy"], other["arithmetic__mul accuracy"]) == ("0.5", "")
     for test in ("interpolate", "arithmetic__mul"):
-        assert (tmp_path / f"out/arithmetic_digit_confusion_{test}.png").exists()
+        assert (tmp_path / f"out/arithmetic_digit_confusion_{test}.svg").exists()
 
 
 def test_unfinished_runs_are_omitted_and_listed(tmp_path):

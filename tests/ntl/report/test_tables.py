@@ -65,7 +65,7 @@ def test_the_report_names_what_errors_are_compared_with(tmp_path):
     text = (tmp_path / "out/table.md").read_text()
     assert "MAE on interpolate: 130 for always answering the median of the training answers" in text
     assert "; 20.2 for answering without the noise." in text
-    assert (tmp_path / "out/arithmetic_overview.png").exists()
+    assert (tmp_path / "out/arithmetic_overview.svg").exists()
 
 
 def test_a_metric_that_one_seed_lacks_has_no_mean(tmp_path):
@@ -86,8 +86,8 @@ def test_each_dataset_has_its_own_tables_and_figures(tmp_path):
     assert "## multirc\n\n| objective | seeds | val exact match | val BLEU | val ROUGE-L |" in text
     assert "| T5 | 1 | 0.250 | 12.3 | 0.500 |" in text
     assert "| objective | seeds | test final answer | test accuracy |" in text
-    assert (tmp_path / "out/arithmetic_digit_confusion_interpolate.png").exists()
-    assert not (tmp_path / "out/multirc_error_by_magnitude.png").exists()
+    assert (tmp_path / "out/arithmetic_digit_confusion_interpolate.svg").exists()
+    assert not (tmp_path / "out/multirc_error_by_magnitude.svg").exists()
     for row in rows_of(tmp_path):
         assert (row["val bleu"] != "") == (row["dataset"] == "multirc")
 
@@ -132,8 +132,8 @@ def test_runs_without_predictions_are_reported_with_fewer_figures(tmp_path):
     text = (tmp_path / "out/table.md").read_text()
     assert "because predictions are missing: validation." in text
     assert "| T5 | 0.500 |" in text
-    figures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
-    assert figures == ["arithmetic_accuracy.png", "arithmetic_learning_curves.png"]
+    figures = sorted(path.name for path in (tmp_path / "out").glob("*.svg"))
+    assert figures == ["arithmetic_accuracy.svg", "arithmetic_learning_curves.svg"]
 
 
 def test_the_report_names_test_sets_that_differ_between_runs(tmp_path):

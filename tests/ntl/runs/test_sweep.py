@@ -41,7 +41,7 @@ def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny,
     folder = output(tiny)
     assert finished(tiny) == ["ce/seed0", "ntl_was/seed0"]
     for figure in ("overview", "learning_curves", "accuracy"):
-        assert (folder / f"report/noisy_regression_{figure}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (folder / f"report/noisy_regression_{figure}.svg").read_text("utf-8")
     assert (folder / "report/table.md").read_text() in printed
     for name in finished(tiny):
         run = RunFolder(folder / name)

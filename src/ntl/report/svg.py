@@ -10,13 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ntl.report.style import BLUE, GRAY, GREEN, ORANGE, PINK, SKY, VERMILION
-from ntl.report.style import STYLE as SHARED
 
-STYLE = {
-    **SHARED,
-    "svg.fonttype": "none",  # text remains text
-    "svg.hashsalt": "ntloss",  # the same figure gives the same file
-}
 # Texts in a series' color, with enough contrast on white.
 TEXT_COLORS = {
     GRAY: "#5F5F5F", BLUE: "#00629B", ORANGE: "#8A5E00", GREEN: "#00714F", PINK: "#9C3F73", SKY: "#1B6C9E",
