@@ -29,33 +29,19 @@ _DIGIT = re.compile("[0-9]")
 
 
 class Sample(NamedTuple):
-    """The numbers of some walks; all `[walks]`.
+    """The numbers of some walks; all `[walks]`."""
 
-    Args:
-        numbers: float64; NaN where the number has too many digits, or the model rules out every number.
-        weights: float64, the probability that the walk's number starts.
-        cut_off: bool, whether thousands follow that the format does not read.
-    """
-
-    numbers: Tensor
-    weights: Tensor
-    cut_off: Tensor
+    numbers: Tensor  # float64, NaN if it has too many digits, or the model rules out every number
+    weights: Tensor  # float64, the probability that the walk's number starts
+    cut_off: Tensor  # bool, whether thousands follow that the format does not read
 
 
 def walk(
     root: Branch, vocabulary: NumberVocabulary, numbers: NumberFormat, questions: Tensor, points: Tensor
 ) -> Sample:
-    """Walk from each point until the number that it writes has ended.
+    """Walk from each of the `points`, `[walks]`, until the number that it writes has ended.
 
-    Args:
-        root: the prompts.
-        vocabulary: its `pieces` are the tokens of numbers.
-        numbers: a format of any length.
-        questions: `[walks]`, the prompt that each walk continues.
-        points: `[walks]`, float64, from 0 to 1.
-
-    Returns:
-        The sample.
+    `questions`, `[walks]`, are the rows of `root` that the walks continue.
     """
     device = root.logits.device
     # Without separators, walks go on after a comma to see whether thousands follow that are not read.

@@ -28,52 +28,32 @@ _LOOK_AHEAD = 0.02
 
 
 class _Spellings(NamedTuple):
-    """Token sequences that spell what the rows have written up to one slot.
+    """Token sequences that spell what the rows have written up to one slot; all `[spellings]`."""
 
-    Args:
-        rows: `[spellings]`, the row that each belongs to.
-        tokens: `[spellings, written]`, -1 where there is none.
-        log_weights: `[spellings]`, float64, log-probability given the row's digits so far.
-        log_masses: `[spellings]`, float64, log of the allowed probability along it.
-        nodes: `[spellings]`, row of the model's pass over all but the last token.
-    """
-
-    rows: Tensor
-    tokens: Tensor
-    log_weights: Tensor
-    log_masses: Tensor
-    nodes: Tensor
+    rows: Tensor  # the row that each belongs to
+    tokens: Tensor  # `[spellings, written]`, -1 where there is none
+    log_weights: Tensor  # float64, log-probability given the row's digits so far
+    log_masses: Tensor  # float64, log of the allowed probability along it
+    nodes: Tensor  # row of the model's pass over all but the last token
 
 
 class _Level(NamedTuple):
-    """The spellings that end before a slot, and the tokens that may follow.
-
-    Args:
-        slot: the slot.
-        entries: the tokens that may begin at the slot.
-        spellings: the spellings.
-        log_joint: `[spellings, allowed]`, float64, log-probability of each spelling and token, given the
-            row's digits so far; -inf for tokens that have ended or do not match what was written.
-    """
+    """The spellings that end before a slot, and the tokens that may follow."""
 
     slot: int
-    entries: SlotTokens
+    entries: SlotTokens  # the tokens that may begin at the slot
     spellings: _Spellings
+    # `[spellings, allowed]`, float64, log-probability of each spelling and token, given the row's digits so
+    # far; -inf for tokens that have ended or do not match what was written.
     log_joint: Tensor
 
 
 class Walked(NamedTuple):
-    """The numbers of some walks; all `[walks]`, float64.
+    """The numbers of some walks, and probabilities around those that are medians; all `[walks]`, float64."""
 
-    Args:
-        numbers: NaN if the model rules out every number.
-        starts: of medians, the probability that the format keeps along the digits; else NaN.
-        ends: of medians, the probability that the number ends after them; else NaN.
-    """
-
-    numbers: Tensor
-    starts: Tensor
-    ends: Tensor
+    numbers: Tensor  # NaN if the model rules out every number
+    starts: Tensor  # the probability that the format keeps along the digits; NaN if no median
+    ends: Tensor  # the probability that the number ends after them; NaN if no median
 
 
 @functools.lru_cache(maxsize=8)
@@ -86,17 +66,9 @@ def _tables(
 def walk(
     root: Branch, vocabulary: NumberVocabulary, numbers: NumberFormat, questions: Tensor, points: Tensor
 ) -> Walked:
-    """Walk to one quantile in each row.
+    """Walk to each of the quantiles `points`, `[walks]`.
 
-    Args:
-        root: the prompts.
-        vocabulary: the number tokens.
-        numbers: a format of fixed width.
-        questions: `[walks]`, the prompt that each walk continues.
-        points: `[walks]`, float64, the quantiles.
-
-    Returns:
-        The numbers and the probabilities around the medians.
+    `questions`, `[walks]`, are the rows of `root` that the walks continue.
     """
     slots, tables = _tables(numbers, vocabulary, root.logits.device)
     rated, zeros = points == 0.5, torch.zeros_like(points)
@@ -228,11 +200,9 @@ def _continuing(
 
 
 def mask_logits(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Restrict logits `[rows, vocab]` to some tokens `[allowed]`.
+    """Return log-probabilities of some tokens among themselves, `[rows, allowed]`, and their `logsumexp`.
 
-    Returns:
-        Log-probabilities of these tokens among themselves, `[rows, allowed]`, and their `logsumexp`,
-        `[rows]`; float64, -inf if a row rules all of them out.
+    Both are float64, and -inf if a row of the logits rules all of these tokens out.
     """
     allowed = logits[:, token_ids].double()
     normalizer = allowed.logsumexp(-1, keepdim=True)
@@ -248,16 +218,11 @@ def log_total(logits: Tensor) -> Tensor:
 def choose(
     weights: Tensor, remaining: Tensor, descending: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose the code at which the cumulative probability crosses the remaining quantile.
+    """Choose the code at which the cumulative probability of `weights` crosses the remaining quantile.
 
-    Args:
-        weights: `[rows, codes]`, up to a factor for each row.
-        remaining: `[rows]`, the quantile among these.
-        descending: `[rows]`, whether the largest code means the smallest number. Default: no row.
-
-    Returns:
-        The codes, the quantile that remains within each, and its weight, 0 if all weights of the row are 0;
-        each `[rows]`.
+    `weights`, `[rows, codes]`, need not add up to 1; in `descending` rows the largest code means the smallest
+    number. Return the codes, the quantile that remains within each, and its weight, 0 if all of the row are
+    0; each `[rows]`.
     """
     last = weights.shape[-1] - 1
     if descending is not None:

@@ -29,26 +29,18 @@ _WORTH_SHARING = 0.5
 
 
 class CachedModel:
-    """A model that is called with its cache.
-
-    Attributes:
-        inner: the model of transformers, without wrappers.
-        encoded: output of the encoder; None for causal models.
-        padded: whether a prompt is padded, so that positions have to be given.
-        passes: number of calls.
-        rows: number of rows in all calls.
-    """
+    """A model that is called with its cache."""
 
     def __init__(self, model: Any) -> None:
-        self.inner = _innermost(model)
+        self.inner = _innermost(model)  # the model of transformers, without wrappers
         # Replicas on several devices would have to merge their caches.
         self.model = model.module if isinstance(model, nn.DataParallel) else model
         self.accepted = inspect.signature(type(self.inner).forward).parameters
         self.cache_name = "cache_params" if "cache_params" in self.accepted else "past_key_values"
-        self.encoded: Any = None
-        self.padded = False
+        self.encoded: Any = None  # output of the encoder
+        self.padded = False  # whether a prompt is, so that positions have to be given
         self.first_position = 0
-        self.passes = self.rows = 0
+        self.passes = self.rows = 0  # number of calls, and of rows in all of them
 
     def __call__(self, tokens: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Write `[rows, n]` tokens behind those in the cache; a TypeError if the model returns none.
@@ -99,19 +91,12 @@ class CachedModel:
 
 @dataclass
 class Branch:
-    """Continuations of prompts; the cache holds the tokens of each row.
-
-    Args:
-        model: the model.
-        mask: `[rows, seen]`, attention mask of the encoder's inputs, or of all tokens so far.
-        cache: the model's cache.
-        logits: `[rows, vocab]`, of the token after each row.
-    """
+    """Continuations of prompts; the cache holds the tokens of each row."""
 
     model: CachedModel
-    mask: Tensor
+    mask: Tensor  # `[rows, seen]`, attention mask of the encoder's inputs, or of all tokens so far
     cache: Any
-    logits: Tensor
+    logits: Tensor  # `[rows, vocab]`, of the token after each row
 
     def select(self, rows: Tensor | slice) -> Branch:
         """Copy some rows, in any order and number; a slice shares this one's memory and ends its use."""
@@ -141,15 +126,7 @@ class Branch:
 def run_prompts(
     model: Any, inputs: Mapping[str, Tensor], prefix_ids: Sequence[int] = (), past: Any = None
 ) -> Branch:
-    """Run a batch of prompts, behind the `past` tokens of each; see `number_quantiles`.
-
-    Raises:
-        TypeError: inputs of another kind, a model without a cache, one with learned prompts of PEFT, or a
-            `past` of a model that has not only attention layers.
-        ValueError: a `past` of other prompts, a model in training mode, padding on the right of a causal
-            model's prompt, on the left of a model that does not support it, logits that are NaN, or no start
-            token for a decoder.
-    """
+    """Run a batch of prompts, behind the `past` tokens of each; see `number_quantiles` for the errors."""
     cached = CachedModel(model)
     tokens, mask = _check_inputs(model, inputs)
     prefix = tokens.new_tensor(list(prefix_ids)).expand(len(tokens), -1)
@@ -193,14 +170,8 @@ def run_prompts(
 def advance(branch: Branch, root: Branch, parents: Tensor, tokens: Tensor) -> tuple[Branch, Tensor]:
     """Extend texts by one token each; equal ones share a row if that saves many.
 
-    Args:
-        branch: the last pass, or `root`; do not use it afterwards, unless it is `root`.
-        root: the prompts.
-        parents: `[texts]`, row of the last pass that each text continues.
-        tokens: `[texts]`, its next token.
-
-    Returns:
-        The next pass, and the row of each text.
+    Text i continues row `parents[i]` of `branch`, the last pass, which must not be used afterwards unless it
+    is `root`. Return the next pass, and the row of each text.
     """
     width = int(tokens.max()) + 1
     keys, nodes = share(parents * width + tokens)

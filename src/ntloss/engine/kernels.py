@@ -35,14 +35,9 @@ _LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 def summarize(
     logits: Tensor, labels: Tensor, token_ids: Tensor, scale: float, softcap: float | None, mean: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Summarize logits in one pass; see `readout.Readout` for what is returned.
+    """Compute the `readout.Readout` of a `Query` in one pass; logits may have any strides.
 
-    Args:
-        logits: `[positions, vocab]`, with any strides.
-        labels: `[positions]`, token ids, -1 for positions that are not read: their readout is zero.
-        token_ids: `[number tokens]`.
-        scale, softcap: transform of the logits, see `readout.Transform`.
-        mean: also read the mean logit.
+    Positions with label -1 are not read: their readout is zero.
     """
     rows, vocab_size = logits.shape
     row_max = torch.empty(rows, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device)
@@ -63,15 +58,10 @@ def write(
     grad: Tensor, logits: Tensor, labels: Tensor, token_ids: Tensor, readout: Sequence[Tensor],
     scale: float, softcap: float | None, grads: Sequence[Tensor],
 ) -> None:  # fmt: skip
-    """Write the gradient of the logits in one pass, to a buffer or over the logits.
+    """Write the gradient of the logits in one pass; see `readout.write_gradient`.
 
-    Args:
-        grad: `[positions, vocab]`, output buffer, which may be the logits.
-        token_ids: `[number tokens]`; -1 for those that are not among the columns.
-        grads: gradients of log-sums, label logits, number logits and mean logits. Where those of a row's
-            log-sum, label logit and mean logit are zero, its logits are not read.
-
-    The other arguments are those of `summarize`, and what it returned.
+    Token ids are -1 where they are not among the columns. Where the gradients of a row's log-sum, label logit
+    and mean logit are zero, its logits are not read.
     """
     row_max, log_sum_exp, _, number_logits, _ = readout
     rows, vocab_size = logits.shape

@@ -41,17 +41,11 @@ _LOGITS_ON_ACCELERATORS = 1 << 29
 
 
 class Head(NamedTuple):
-    """A language model's head, which maps hidden states to logits.
+    """A language model's head, which maps hidden states to logits."""
 
-    Args:
-        weight: `[vocab, hidden]`, or this rank's rows of it.
-        bias: `[vocab]`, likewise, or None.
-        shard: this rank's part of the vocabulary, or None if it holds all of it.
-    """
-
-    weight: Tensor
-    bias: Tensor | None
-    shard: Shard | None
+    weight: Tensor  # `[vocab, hidden]`, or this rank's rows of it
+    bias: Tensor | None  # `[vocab]`, likewise
+    shard: Shard | None  # this rank's part of the vocabulary, or None if it holds all of it
 
     def summarize(self, logits: Tensor, query: Query, softmax: Tensor | None = None) -> Readout:
         """Summarize a block of logits without a graph; see `readout.summarize_block`."""
@@ -94,9 +88,7 @@ def local_head(
 def check_head(hidden_states: Tensor, lm_head_weight: Tensor, bias: Tensor | None, vocab_size: int) -> None:
     """Check that hidden states, head and bias fit each other and the vocabulary.
 
-    Raises:
-        TypeError: a tensor is not floating-point, or dtypes differ without autocast.
-        ValueError: shapes or devices do not fit.
+    Raise a TypeError for dtypes, a ValueError for shapes and devices.
     """
     parameters = {"lm_head_weight": lm_head_weight} | ({} if bias is None else {"bias": bias})
     for name, tensor in {"hidden_states": hidden_states, **parameters}.items():

@@ -44,22 +44,14 @@ class Readout(NamedTuple):
 
     The logsumexp is kept as two terms, `row_max + log_sum_exp`: for large logits it is large, and a single
     float32 would lose the digits that determine a probability. For a logit z,
-    `-log p = log_sum_exp + (row_max - z)`.
-
-    Args:
-        row_max: `[positions]`, the row's maximum, or its label's logit, which serves as well unless the label
-            is vanishingly unlikely; it has no gradient.
-        log_sum_exp: `[positions]`, log of the sum of `exp(logits - row_max)` over the vocabulary.
-        label_logit: `[positions]`, logit of the label.
-        number_logits: `[positions, number tokens]`, in the order of the token ids.
-        mean_logit: `[positions]`, mean over the vocabulary; empty unless requested.
+    `-log p = log_sum_exp + (row_max - z)`. A label's logit serves as the maximum unless it is very unlikely.
     """
 
-    row_max: Tensor
-    log_sum_exp: Tensor
-    label_logit: Tensor
-    number_logits: Tensor
-    mean_logit: Tensor
+    row_max: Tensor  # `[positions]`
+    log_sum_exp: Tensor  # `[positions]`, log of the sum of exp(logits - row_max) over the vocabulary
+    label_logit: Tensor  # `[positions]`
+    number_logits: Tensor  # `[positions, number tokens]`, in the order of the token ids
+    mean_logit: Tensor  # `[positions]`, mean over the vocabulary; empty unless requested
 
     @classmethod
     def from_number_logits(cls, number_logits: Tensor, log_normalizer: Tensor | None = None) -> Readout:
@@ -72,15 +64,10 @@ class Readout(NamedTuple):
 
 
 class Transform(NamedTuple):
-    """The transform that some heads apply to their logits: `softcap * tanh(scale * z / softcap)`.
-
-    Args:
-        scale: factor, above 0. Default: 1.
-        softcap: bound of the absolute value, above 0. Default: None.
-    """
+    """The transform that some heads apply to their logits: `softcap * tanh(scale * z / softcap)`."""
 
     scale: float = 1.0
-    softcap: float | None = None
+    softcap: float | None = None  # no cap
 
     def check(self) -> Transform:
         """Return the transform; raise a ValueError unless both values are in range."""
@@ -109,20 +96,12 @@ IDENTITY = Transform()
 
 
 class Query(NamedTuple):
-    """What to read of logits.
+    """What to read of logits."""
 
-    Args:
-        labels: `[positions]`, token ids, all inside the vocabulary; -1 where ignored, so that the kernels
-            skip the row.
-        token_ids: `[number tokens]`.
-        transform: transform of the logits.
-        mean: also read the mean logit, for label smoothing.
-    """
-
-    labels: Tensor
-    token_ids: Tensor
+    labels: Tensor  # `[positions]`, token ids in the vocabulary, or -1 where ignored: kernels skip the row
+    token_ids: Tensor  # `[number tokens]`
     transform: Transform = IDENTITY
-    mean: bool = False
+    mean: bool = False  # also read the mean logit, for label smoothing
 
 
 class Columns(Protocol):
@@ -151,17 +130,10 @@ def values_are_hidden() -> bool:
 def summarize_logits(
     logits: Tensor, query: Query, inplace: bool = False, shard: Columns | None = None
 ) -> Readout:
-    """Summarize logits, differentiably.
+    """Summarize logits `[..., vocab]`, or with a shard this rank's columns of them, differentiably.
 
-    Args:
-        logits: `[..., vocab]`, any float dtype; with a shard, `[..., columns of this rank]`.
-        query: what to read.
-        inplace: write the gradient over the logits; in eager mode only.
-        shard: this rank's part of the vocabulary. Default: None, the whole vocabulary.
-
-    Returns:
-        The readout. It needs one buffer of the logits' size, which becomes their gradient; none with
-        `inplace` or without a gradient.
+    This needs one buffer of the logits' size, which becomes their gradient; none without a gradient or with
+    `inplace`, which writes the gradient over the logits (in eager mode only).
     """
     logits = logits.reshape(-1, logits.shape[-1])
     by_operators = logits.device.type != "cpu" and logits.device.type not in KERNEL_DEVICES
@@ -244,13 +216,10 @@ class _SummarizeLogits(torch.autograd.Function):
 def summarize_block(
     logits: Tensor, query: Query, softmax: Tensor | None = None, positions: Tensor | None = None
 ) -> Readout:
-    """Summarize logits without a graph.
+    """Summarize logits without a graph, or only those at some `positions`.
 
-    Args:
-        logits, query: see `summarize_logits`.
-        softmax: `[positions, vocab]`, float32 or float64, output buffer of the softmax, which may be the
-            logits themselves; not for kernels. Default: none.
-        positions: indices of the positions to read; only without `softmax`. Default: all.
+    `softmax` is a buffer for it in float32 or float64, which may be the logits themselves; not for kernels,
+    and not with `positions`.
     """
     if logits.device.type in KERNEL_DEVICES and positions is None:
         from ntloss.engine import kernels  # Triton takes long to import
@@ -338,15 +307,10 @@ def write_gradient(
     grads: Sequence[Tensor],
     is_softmax: bool,
 ) -> None:
-    """Write the gradient of the logits.
+    """Write the gradient of the logits to a buffer `[positions, vocab]`, which may be the logits.
 
-    Args:
-        grad: `[positions, vocab]`, output buffer, which may be the logits.
-        logits: see `summarize_logits`.
-        labels, token_ids, scale, softcap: the query, for sharded logits restricted by `Columns.localize`.
-        readout: what was read.
-        grads: gradients of the readout but for `row_max`.
-        is_softmax: `grad` holds the softmax of the logits.
+    Query and `grads`, the gradients of the readout but for `row_max`, are those of this rank's columns.
+    `is_softmax` says that the buffer holds the softmax of the logits.
     """
     if logits.device.type in KERNEL_DEVICES:
         from ntloss.engine import kernels  # Triton takes long to import

@@ -22,19 +22,12 @@ if TYPE_CHECKING:
 
 
 class Shard(NamedTuple):
-    """This rank's part of a sharded vocabulary.
+    """This rank's part of a sharded vocabulary."""
 
-    Args:
-        start: first token id.
-        size: number of tokens on this rank.
-        vocab_size: number of tokens on all ranks.
-        group: process group over which the vocabulary is sharded.
-    """
-
-    start: int
-    size: int
-    vocab_size: int
-    group: dist.ProcessGroup
+    start: int  # first token id
+    size: int  # number of tokens on this rank
+    vocab_size: int  # number of tokens on all ranks
+    group: dist.ProcessGroup  # over which the vocabulary is sharded
 
     @classmethod
     def of(cls, size: int, vocab_size: int, group: dist.ProcessGroup) -> Shard:
@@ -107,14 +100,8 @@ def local_columns(
 ) -> tuple[Tensor, Shard | None]:
     """Return this rank's part of logits or of a head, and its shard (None for the whole vocabulary).
 
-    Args:
-        tensor: a DTensor or a plain tensor.
-        dim: dimension of the vocabulary: -1 for logits, 0 for a head.
-        vocab_size: number of tokens on all ranks.
-        group: process group of a plain sharded tensor; None for a whole one.
-
-    Raises:
-        ValueError: a DTensor that is sharded otherwise than along the vocabulary; see `Shard.of`.
+    The vocabulary is dimension `dim`, and `group` that of a plain sharded tensor. Raise a ValueError for a
+    DTensor that is sharded otherwise than along the vocabulary, and the errors of `Shard.of`.
     """
     if _is_dtensor(tensor):
         sharded = [i for i, placement in enumerate(tensor.placements) if not placement.is_replicate()]

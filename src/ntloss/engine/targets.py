@@ -42,33 +42,20 @@ class TargetOptions(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Targets and weights of each position; all `[positions]`, but for `shape`.
+    """Targets and weights of each position, `[positions]`; for a mean, weights are divided by their total."""
 
-    For a mean, the weights are already divided by the total weight of the items or numbers.
-
-    Args:
-        labels: token ids, -1 where ignored.
-        target: index of the label's value, 0 where the label is not a number.
-        counted: bool, False where the label is ignored.
-        item_weights: weight of the position.
-        ce_weights: weight of its cross-entropy.
-        number_weights: weight of its number term, 0 where it has none.
-        number_rows: `[number terms]`, indices of the positions whose number term has weight. None if the term
-            of every position is computed: where shapes must be static (on accelerators, under `torch.compile`
-            and `torch.func`), and for criteria that look at several positions.
-        spans: the number that each position belongs to; None unless the criterion needs it.
-        shape: of the losses with reduction="none"; None if they are summed.
-    """
-
-    labels: Tensor
-    target: Tensor
-    counted: Tensor
-    item_weights: Tensor
-    ce_weights: Tensor
-    number_weights: Tensor
+    labels: Tensor  # token ids, -1 where ignored
+    target: Tensor  # index of the label's value, 0 where the label is not a number
+    counted: Tensor  # bool, False where the label is ignored
+    item_weights: Tensor  # weight of the position
+    ce_weights: Tensor  # weight of its cross-entropy
+    number_weights: Tensor  # weight of its number term, 0 where it has none
+    # `[number terms]`, indices of the positions whose number term has weight. None if the term of every
+    # position is computed: where shapes must be static (on accelerators, under `torch.compile` and
+    # `torch.func`), and for criteria that look at several positions.
     number_rows: Tensor | None
-    spans: NumberSpans | None
-    shape: torch.Size | None
+    spans: NumberSpans | None  # the number that each position belongs to, if the criterion needs it
+    shape: torch.Size | None  # of the losses with reduction="none"; None if they are summed
 
     def select(self, rows: Tensor | slice) -> Targets:
         """Select some positions."""
@@ -90,8 +77,7 @@ def prepare_targets(
     """Check labels `[...]`, shift them, find their numbers, and compute the weight of each position.
 
     `inputs`, logits or hidden states `[..., width]`, are asked for their shape, device and dtype only. Raise
-    a ValueError for an unknown reduction, or for labels without sequences if the criterion is on whole
-    numbers; see `check_labels` and `_check_weights` for other errors.
+    a TypeError or ValueError that names what does not fit.
     """
     ignore_index, reduction, mode, _, shift, validate = options
     check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index, validate)
@@ -205,13 +191,9 @@ def check_logits(logits: Tensor, vocab_size: int) -> None:
 def check_labels(
     labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: int, validate: bool | None
 ) -> None:
-    """Check that labels fit inputs `[..., width]` and lie inside the vocabulary.
+    """Check that labels fit inputs `[..., width]` and, if their values are read, lie in the vocabulary.
 
-    Raises:
-        TypeError: labels that are not integers.
-        ValueError: a shape or a device other than the inputs'; labels outside the vocabulary, unless their
-            values are not read: on accelerators unless `validate`, and under `torch.compile` and
-            `torch.func`.
+    Raise a TypeError for labels that are not integers, and a ValueError for all else.
     """
     leading = inputs.shape[:-1]
     if not isinstance(labels, Tensor) or labels.dtype not in (torch.int64, torch.int32):
@@ -237,13 +219,7 @@ def check_labels(
 
 
 def _check_weights(weights: Weights, labels: Tensor, options: TargetOptions) -> None:
-    """Check what a call gives beside the labels, which have been checked.
-
-    Raises:
-        TypeError: sequence ids that are not integers, or weights that are not real tensors.
-        ValueError: another shape or device than the labels'; weights that are negative or not finite, or
-            number weights above 1 with mode='replace'; counts that the loss does not divide by.
-    """
+    """Check what a call gives beside the labels, which have been checked."""
     _check_counts(weights, options)
     for name, tensor in zip(weights._fields[:3], weights[:3], strict=True):
         if tensor is None:

@@ -27,19 +27,12 @@ _MAX_DIGITS = 12
 
 
 class SlotTokens(NamedTuple):
-    """The tokens that may begin at a slot, all of which lead to a complete number.
+    """The tokens that may begin at a slot, all of which lead to a complete number."""
 
-    Args:
-        token_ids: `[allowed]`.
-        lengths: `[allowed]`, number of slots that each token fills.
-        codes: `[allowed, longest]`, code of each slot that it fills, then -1.
-        one_hot: `[longest, allowed, CODES]`, float64, the same codes, one-hot; zeros after the last.
-    """
-
-    token_ids: Tensor
-    lengths: Tensor
-    codes: Tensor
-    one_hot: Tensor
+    token_ids: Tensor  # `[allowed]`
+    lengths: Tensor  # `[allowed]`, number of slots that each token fills
+    codes: Tensor  # `[allowed, longest]`, code of each slot that it fills, then -1
+    one_hot: Tensor  # `[longest, allowed, CODES]`, float64, the same codes, one-hot; zeros after the last
 
 
 @dataclass(frozen=True)

@@ -41,22 +41,15 @@ def encode_each(encode: Callable[[str], Sequence[int]], texts: list[str]) -> Seq
 
 @dataclass(frozen=True)
 class TokenTexts:
-    """The texts of the tokens that may be numbers, signs or decimal points.
+    """The texts of the tokens that may be numbers, signs or decimal points."""
 
-    Args:
-        decoded: token id to its text in the middle of a text. A leading space is included only if it stands
-            for a space in the text, not if the decoder adds it.
-        bare: token id to whether the token's own string is that text, without a marker of the tokenizer.
-        vocab_size: the largest id plus 1.
-        encode: encodes a list of texts to rows of token ids.
-        normalize: applies the tokenizer's normalization to a text (T5 turns `４²` into `42`).
-    """
-
+    # Token id to its text in the middle of a text. A leading space is included only if it stands for a space
+    # in the text, not if the decoder adds it.
     decoded: Mapping[int, str]
-    bare: Mapping[int, bool]
-    vocab_size: int
-    encode: Encode = cannot_encode
-    normalize: Callable[[str], str] = str
+    bare: Mapping[int, bool]  # whether the token's own string is that text, without a tokenizer's marker
+    vocab_size: int  # the largest id plus 1
+    encode: Encode = cannot_encode  # encodes a list of texts to rows of token ids
+    normalize: Callable[[str], str] = str  # the tokenizer's own normalization (T5 turns `４²` into `42`)
 
     def count(self, texts: str | Iterable[str]) -> tuple[Counter[int], list[str]]:
         """Count how often each token occurs in texts; return the counts and the normalized texts."""
@@ -80,15 +73,8 @@ def as_texts(texts: str | Iterable[str]) -> list[str]:
 def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts:
     """Decode every token that may be part of a number, without changing the tokenizer.
 
-    Args:
-        tokenizer: see `NumberVocabulary.from_tokenizer`.
-        every_script: include all tokens that are not ASCII, which are never number tokens.
-
-    Returns:
-        The texts.
-
-    Raises:
-        TypeError: `tokenizer` is not a tokenizer.
+    With `every_script`, include all tokens that are not ASCII, which are never number tokens. Raise a
+    TypeError if it is not a tokenizer; see `NumberVocabulary.from_tokenizer`.
     """
     tokenizer = _inner(tokenizer)
     if _has(tokenizer, "get_vocab", "convert_tokens_to_string"):

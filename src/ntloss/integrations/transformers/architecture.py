@@ -106,17 +106,11 @@ def shifts_labels(model: Any) -> bool:
 
 
 class HeadTensors(NamedTuple):
-    """The tensors of a head, whose logits are `hidden_states @ lm_head_weight.T + bias`.
+    """The tensors of a head, whose logits are `hidden_states @ lm_head_weight.T + bias`."""
 
-    Args:
-        hidden_states: `[..., hidden]`, with the low-rank activations of adapters appended.
-        lm_head_weight: `[vocab, hidden]`, with their second matrices appended.
-        bias: `[vocab]`, or None.
-    """
-
-    hidden_states: Tensor
-    lm_head_weight: Tensor
-    bias: Tensor | None
+    hidden_states: Tensor  # `[..., hidden]`, with the low-rank activations of adapters appended
+    lm_head_weight: Tensor  # `[vocab, hidden]`, with their second matrices appended
+    bias: Tensor | None  # `[vocab]`
 
 
 def find_head(model: Any) -> nn.Module:
