@@ -51,13 +51,9 @@ class _InputError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
+    """Run the command with arguments, by default those of the command line, and return its exit code.
 
-    Args:
-        arguments: command-line arguments without the program's name. Default: `sys.argv[1:]`.
-
-    Returns:
-        The exit code: 0 for success, 2 for an error, 130 if interrupted, 141 if the output pipe was closed.
+    It is 0 for success, 2 for an error, 130 if interrupted, and 141 if the output pipe was closed.
     """
     try:
         try:

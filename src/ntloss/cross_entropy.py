@@ -121,10 +121,9 @@ class _CombinedLoss(BaseLoss):
 class NTLCrossEntropyLoss(_CombinedLoss):
     r"""Cross-entropy plus $\lambda$ times a number token loss, from logits.
 
-    Both terms share one pass over the logits. On the CPU they cost less together than
-    `torch.nn.functional.cross_entropy` alone (docs/benchmarks.md has the figures); on GPUs, two Triton
-    kernels read the logits twice and write their gradient once (docs/fused_kernels.md). Beyond the logits,
-    the loss needs one buffer of their size, which becomes their gradient.
+    Both terms share one pass over the logits, and cost less together than
+    `torch.nn.functional.cross_entropy` alone on the CPU (docs/benchmarks.md); GPUs use Triton kernels
+    (docs/fused_kernels.md). Beyond the logits, the loss needs one buffer of their size for their gradient.
 
     Args:
         vocabulary: the number tokens, or a tokenizer, which is passed to `NumberVocabulary.from_tokenizer`.
@@ -156,9 +155,8 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             ranks. A `DTensor` with placement `Shard(-1)` needs none.
         validate: check the values of labels and weights at each call. Default: on the CPU only, where it
             does not synchronize, and not under `torch.compile`.
-        inplace_backward: write the gradient over the logits, to save their buffer. Nothing may read the
-            logits after the backward pass. On the CPU this can take up to 50 % longer, because the
-            exponentials are computed in both passes; it saves memory, not time. Default: False.
+        inplace_backward: write the gradient over the logits, to save their buffer; nothing may read the
+            logits after the backward pass. On the CPU it can take up to 50 % longer. Default: False.
 
     Raises:
         ValueError: an option is out of range, or `reweigh=True` for a criterion without a worst cost.
@@ -217,8 +215,8 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         Args:
             logits: `[..., vocab]`, any float dtype. Softmax and sums are computed in float32 or float64.
             labels: `[...]`, token ids.
-            loss_weights: `[...]`, weight of each position in both terms, 0 or more. For criteria on whole
-                numbers, the number term has the weight of a number's first token. Default: 1.
+            loss_weights: `[...]`, weight of each position in both terms, 0 or more. Default: 1. For criteria
+                on whole numbers, a number has the weight of its first token, also in `number_weights`.
             num_items_in_batch: divisor of "mean": the total weight of the positions that are not ignored,
                 over all accumulated micro-batches and ranks. It makes the sum of their losses that of one
                 large batch, however it is split. Default: the total weight of this call.
@@ -233,8 +231,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
                 that are names, such as multiple-choice answers, identifiers or dates. They do not change the
                 count of items; `normalize_by="numbers"` divides by the total of `loss_weights *
                 number_weights` over number labels. With `mode="replace"`, a number label of weight w, from 0
-                to 1, gets w times the number term and 1 - w times cross-entropy. For criteria on whole
-                numbers, the weight of a number is that of its first token. Default: 1.
+                to 1, gets w times the number term and 1 - w times cross-entropy. Default: 1.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 or float64. With `return_terms`, a `LossTerms`.
@@ -272,9 +269,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
     Under `torch.compile` the loss causes one graph break.
 
     Args:
-        vocabulary, criterion, weight, reweigh, mode, ignore_index: see `NTLCrossEntropyLoss`.
-        label_smoothing, z_loss, softcap, logit_scale: see `NTLCrossEntropyLoss`.
-        reduction, normalize_by, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
+        vocabulary, ..., validate: see `NTLCrossEntropyLoss`.
         group: process group over which the rows of a plain head are sharded, in the order of its ranks;
             every rank holds the whole hidden states. A `DTensor` with placement `Shard(0)` needs none.
         chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at

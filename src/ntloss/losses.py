@@ -170,7 +170,7 @@ class NumberTokenLoss(BaseLoss):
             See `forward`.
 
         Raises:
-            ValueError: `log_normalizer` is needed and missing; see `forward` for the others.
+            ValueError: `log_normalizer` is needed and missing; see `forward` for others.
         """
         transform = Transform(logit_scale, softcap).check()
         check_head(hidden_states, lm_head_weight, bias, self.vocabulary.vocab_size)

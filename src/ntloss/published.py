@@ -189,11 +189,9 @@ class NTLossDotProduct(_PublishedLoss):
 class NumberLevelLoss(NTLossDotProduct):
     r"""Symmetric relative error of the expected number, one loss for each whole number (`NumberLevel`).
 
-    A drop-in for the class of `ntloss` 0.3.2 that is also right for numbers of more than 20 digits.
-
-    Under teacher forcing the loss reads as many digits as the *label* has. It does not penalize a model that
-    would stop after `12` or continue to `12345` where `1234` is right; cross-entropy beside it does. Since
-    each digit contributes only its mean, errors that cancel cost nothing.
+    A drop-in for the class of `ntloss` 0.3.2 that is also right for numbers of more than 20 digits. It reads
+    as many digits as the *label* has: cross-entropy beside it has to penalize a model that would stop after
+    `12` or continue to `12345` where `1234` is right.
 
     Args:
         tokenizer, vocab_size, space_prefixed, validate: see `NTLoss`.

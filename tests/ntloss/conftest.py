@@ -16,7 +16,7 @@ from torch.torch_version import TorchVersion
 
 from ntloss import NumberVocabulary
 from ntloss.cli import main
-from ntloss.numbers.vocabulary import _warn_once
+from ntloss.numbers.vocabulary import warn_once
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +29,7 @@ settings.load_profile("ntloss")
 @pytest.fixture(autouse=True)
 def _forget_warnings() -> None:
     """What is said once in a process is said once in a test."""
-    _warn_once.cache_clear()
+    warn_once.cache_clear()
 
 
 @pytest.fixture(autouse=True)

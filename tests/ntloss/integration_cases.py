@@ -207,8 +207,7 @@ ALONE = [Setting(way, accumulate) for way in WAYS for accumulate in (1, 4)]
 TOGETHER = [Setting(way, accumulate, 2) for way in WAYS for accumulate in (1, 2)]
 TOGETHER += [
     Setting(way, accumulate, 2, sharded)
-    for way in WAYS
-    for accumulate in (1, 2)
+    for way, accumulate in zip(WAYS, (1, 2), strict=True)
     for sharded in ("model", "head", "tensor")
 ]
 

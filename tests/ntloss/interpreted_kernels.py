@@ -89,7 +89,7 @@ def test_every_path_equals_the_oracle(
     drawn = dict(drawn)
     dtype, chunk_size, piece = (drawn.pop(name) for name in ("dtype", "chunk_size", "piece"))
     drawn["softcap"], drawn["logit_scale"] = drawn.pop("transform")
-    monkeypatch.setattr(kernels, "_blocks", lambda *_: (piece, piece))
+    monkeypatch.setattr(kernels, "block_sizes", lambda *_: (piece, piece))
     if drawn["softcap"] is None and drawn["label_smoothing"]:
         drawn["gone"] = False  # cross-entropy would be infinite, which another test covers
     case = make_case(7, seed=1, **drawn)

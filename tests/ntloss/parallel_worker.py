@@ -71,28 +71,30 @@ def trials() -> list[Trial]:
         chunk = {"chunk_size": 4} if kind.startswith("head") else None
         case = make_case(9, seed=len(made), vocabulary=LAYOUTS[layout], **drawn)
         made.append(Trial(name, case, kind, dtype, chunk))
-    for kind in KINDS:
-        made.append(Trial(f"2-D, shifted: {kind}", make_case(2, 5), kind, arguments={"shift": True}))
-        made.append(Trial(f"no tokens: {kind}", make_case(0), kind))
-        made.append(Trial(f"no numbers: {kind}", make_case(5, share_of_text=1.0), kind))
-        ignored = replace(make_case(5), labels=torch.full((5,), -100))
-        made.append(Trial(f"all ignored: {kind}", ignored, kind))
-        for mode in ("add", "replace"):
-            weighted = replace(make_case(8, mode=mode), number_weights=torch.arange(8) % 5 / 4)
-            made.append(Trial(f"number weights, {mode}: {kind}", weighted, kind))
-            for criterion in ("number_level", "ntil"):
-                of_numbers = numbers_case(criterion, mode=mode, reduction="none")
-                shares = torch.arange(of_numbers.labels.numel()).view_as(of_numbers.labels) % 5 / 4
-                of_numbers = replace(of_numbers, number_weights=shares)
-                made.append(Trial(f"number weights, {criterion}, {mode}: {kind}", of_numbers, kind))
-        made.append(Trial(f"count of items: {kind}", make_case(7, num_items=20.0), kind))
-        by_numbers = make_case(7, num_items=20.0, num_numbers=7.0, normalize_by="numbers")
-        made.append(Trial(f"both counts: {kind}", by_numbers, kind))
-        for criterion in ("gaussian", "smmd", "entropy places", "number_level", "ntil"):
-            # Criteria on whole numbers keep the graph of all positions, as "none" does.
-            reduction = "none" if criterion in ("number_level", "ntil") else "mean"
-            of_numbers = numbers_case(criterion, reduction=reduction, softcap=4.0)
-            made.append(Trial(f"{criterion}: {kind}", of_numbers, kind))
+    special = {
+        "2-D, shifted": make_case(2, 5),
+        "no tokens": make_case(0),
+        "no numbers": make_case(5, share_of_text=1.0),
+        "all ignored": replace(make_case(5), labels=torch.full((5,), -100)),
+        "count of items": make_case(7, num_items=20.0),
+        "both counts": make_case(7, num_items=20.0, num_numbers=7.0, normalize_by="numbers"),
+    }
+    for mode in ("add", "replace"):
+        weights = torch.arange(24) % 5 / 4
+        weighted = replace(make_case(8, mode=mode), number_weights=weights[:8])
+        special[f"number weights, {mode}"] = weighted
+        for criterion in ("number_level", "ntil"):
+            of_numbers = numbers_case(criterion, mode=mode, reduction="none")
+            of_numbers = replace(of_numbers, number_weights=weights.view_as(of_numbers.labels))
+            special[f"number weights, {criterion}, {mode}"] = of_numbers
+    for criterion in ("gaussian", "smmd", "entropy places", "number_level", "ntil"):
+        # Criteria on whole numbers keep the graph of all positions, as "none" does.
+        reduction = "none" if criterion in ("number_level", "ntil") else "mean"
+        special[criterion] = numbers_case(criterion, reduction=reduction, softcap=4.0)
+    for i, (name, case) in enumerate(special.items()):
+        for kind in (KINDS[i % 2], KINDS[2 + i % 3]):  # of logits, and of a head
+            arguments = {"shift": True} if "shifted" in name else None
+            made.append(Trial(f"{name}: {kind}", case, kind, arguments=arguments))
     return made
 
 

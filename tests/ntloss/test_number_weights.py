@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from combined_cases import LINEAR_PATHS, NUMBERS, PATHS, VALUES, Case, assert_matches, numbers_case, run
+from criterion_cases import DIGITS
 from tolerances import approx, assert_close, assert_identical
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary, Wasserstein
 
-DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
 EITHER_MODE = pytest.mark.parametrize("mode", ["add", "replace"])
 
 

@@ -152,14 +152,7 @@ def reweigh_by_mass(loss: Tensor, log_mass: Tensor, worst: float) -> Tensor:
 
     $m \cdot loss + 1.01 \cdot worst \cdot (1 - m)$ with $m$ the total probability of the number tokens.
     Without it, a criterion sees only the distribution *within* the number tokens, however small $m$ is.
-
-    Args:
-        loss: `[positions]`, the criterion's loss.
-        log_mass: `[positions]`, log of $m$.
-        worst: the criterion's worst cost.
-
-    Returns:
-        `[positions]`, the reweighed loss.
+    `loss`, `log_mass` and the result are `[positions]`; `worst` is the criterion's worst cost.
 
     Source: the package ntloss since 0.1 (not in the paper).
     """

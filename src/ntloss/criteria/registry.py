@@ -11,7 +11,7 @@ from ntloss.criteria import combine, distances, entropies, whole_numbers
 from ntloss.criteria.criterion import Criterion
 
 # A new criterion of the library needs a line here, and nothing else.
-_CRITERIA: dict[str, Callable[..., Any]] = {
+CRITERIA: dict[str, Callable[..., Any]] = {
     "wasserstein": distances.Wasserstein,
     "crps": distances.CRPS,
     "expected_value": distances.ExpectedValue,
@@ -51,12 +51,12 @@ def get_criterion(name: str, **options: Any) -> Criterion:
         >>> get_criterion("place_weighted", criterion="wasserstein").criterion
         Wasserstein(squash_factor=None)
     """
-    if name not in _CRITERIA:
+    if name not in CRITERIA:
         raise ValueError(
             f"no criterion is called {name!r}. Expected one of {', '.join(criterion_names())}. "
             "Add your own with register_criterion."
         )
-    make = _CRITERIA[name]
+    make = CRITERIA[name]
     known = list(inspect.signature(make).parameters)
     if known[:1] == ["x"]:  # a function of the input is a criterion itself
         make, known = partial(partial, make), known[1:]
@@ -64,14 +64,15 @@ def get_criterion(name: str, **options: Any) -> Criterion:
         choices = ", ".join(known) or "none"
         raise ValueError(f"{name!r} has no option {', '.join(map(repr, unknown))}. Its options: {choices}.")
     if "criterion" in options:
-        options["criterion"] = _as_criterion(options["criterion"])
+        options["criterion"] = as_criterion(options["criterion"])
     if "criteria" in options:
-        options["criteria"] = tuple(map(_as_criterion, options["criteria"]))
+        options["criteria"] = tuple(map(as_criterion, options["criteria"]))
     criterion: Criterion = make(**options)
     return criterion
 
 
-def _as_criterion(given: Any) -> Criterion:
+def as_criterion(given: Any) -> Criterion:
+    """Return a criterion as it is, or make it from its name, or a mapping of `name` and options."""
     given = {"name": given} if isinstance(given, str) else given
     if isinstance(given, Mapping):
         return get_criterion(**given)
@@ -97,11 +98,11 @@ def register_criterion(name: str, criterion: Callable[..., Any]) -> None:
         >>> get_criterion("ntl_mae").loss
         'absolute'
     """
-    if _CRITERIA.get(name, criterion) is not criterion:
-        raise ValueError(f"the name {name!r} is taken by {_CRITERIA[name]!r}: choose another name")
-    _CRITERIA[name] = criterion
+    if CRITERIA.get(name, criterion) is not criterion:
+        raise ValueError(f"the name {name!r} is taken by {CRITERIA[name]!r}: choose another name")
+    CRITERIA[name] = criterion
 
 
 def criterion_names() -> list[str]:
     """Return the valid names for `get_criterion`, sorted."""
-    return sorted(_CRITERIA)
+    return sorted(CRITERIA)

@@ -1,7 +1,7 @@
 """Decode the number with the least expected error, and intervals around it.
 
-Greedy decoding picks the most likely token at each step. If errors are measured by distance, the median is a
-better answer, and two further quantiles form an interval.
+If errors are measured by distance, the median is a better answer than that of greedy decoding, and two
+further quantiles form an interval.
 
     inputs = tokenizer(questions, return_tensors="pt")
     read = number_quantiles(model, inputs, vocabulary, format=NumberFormat(digits=3))

@@ -22,7 +22,7 @@ from torch import Tensor
 # Bytes of a row that a program loads at a time, and its warps: enough loads in flight to use the bandwidth,
 # in few enough registers that several programs share a multiprocessor.
 _PIECE = 1 << 14
-_WARPS = 8
+WARPS = 8
 # With fewer elements in a block than threads in a program, elements would be loaded more than once, which is
 # wrong when writing in place.
 _SMALLEST_PIECE = 1024
@@ -46,10 +46,10 @@ def summarize(
     number_logits = row_max.new_empty(rows, len(token_ids))
     if rows:
         with _on(logits.device):
-            _summarize_rows[(rows,)](
+            summarize_rows[(rows,)](
                 logits, labels.contiguous(), token_ids, row_max, log_sum_exp, label_logit, number_logits,
                 mean_logit, *logits.stride(), vocab_size, len(token_ids), scale, softcap, mean,
-                *_blocks(logits, token_ids), num_warps=_WARPS,
+                *block_sizes(logits, token_ids), num_warps=WARPS,
             )  # fmt: skip
     return row_max, log_sum_exp, label_logit, number_logits, mean_logit
 
@@ -68,11 +68,11 @@ def write(
     mean = len(grads[3]) > 0
     if rows:
         with _on(logits.device):
-            _write_rows[(rows,)](
+            write_rows[(rows,)](
                 grad, logits, labels.contiguous(), token_ids, row_max, log_sum_exp,
                 number_logits.contiguous(), *(each.contiguous() for each in grads), *grad.stride(),
                 *logits.stride(), vocab_size, len(token_ids), scale, softcap, mean,
-                *_blocks(logits, token_ids), num_warps=_WARPS,
+                *block_sizes(logits, token_ids), num_warps=WARPS,
             )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def _on(device: torch.device) -> AbstractContextManager[Any]:
     return context
 
 
-def _blocks(logits: Tensor, token_ids: Tensor) -> tuple[int, int]:
+def block_sizes(logits: Tensor, token_ids: Tensor) -> tuple[int, int]:
     """Columns and number tokens that a program handles at a time: powers of two."""
     columns = min(_PIECE // logits.element_size(), triton.next_power_of_2(logits.shape[1]))
     numbers = min(_MOST_NUMBERS, triton.next_power_of_2(max(len(token_ids), 1)))
@@ -99,12 +99,13 @@ def _cap(z, softcap: tl.constexpr):
 
 
 @triton.jit
-def _summarize_rows(
+def summarize_rows(
     logits, labels, token_ids, row_max, log_sum_exp, label_logit, number_logits, mean_logit,
     row_stride, column_stride, vocab_size, numbers,
     scale: tl.constexpr, softcap: tl.constexpr, mean: tl.constexpr,
     block: tl.constexpr, number_block: tl.constexpr,
 ):  # fmt: skip
+    """Summarize a row."""
     row = tl.program_id(0).to(tl.int64)  # products with strides exceed 2^31
     logits += row * row_stride
     dtype = row_max.dtype.element_ty
@@ -148,13 +149,14 @@ def _summarize_rows(
 
 
 @triton.jit
-def _write_rows(
+def write_rows(
     grad, logits, labels, token_ids, row_max, log_sum_exp, number_logits,
     grad_log_sum_exp, grad_label_logit, grad_number_logits, grad_mean_logit,
     grad_row_stride, grad_column_stride, row_stride, column_stride, vocab_size, numbers,
     scale: tl.constexpr, softcap: tl.constexpr, mean: tl.constexpr,
     block: tl.constexpr, number_block: tl.constexpr,
 ):  # fmt: skip
+    """Write the gradient of a row."""
     row = tl.program_id(0).to(tl.int64)  # products with strides exceed 2^31
     logits += row * row_stride
     grad += row * grad_row_stride

@@ -33,7 +33,7 @@ from ntloss.engine.targets import FLOATS, Targets, given_type
 _ROWS_ON_CPU = 512
 # Logits that a block on the CPU may always hold, even if that is more than an eighth of all: 64 MiB of
 # float32.
-_LOGITS_ON_CPU = 1 << 24
+LOGITS_ON_CPU = 1 << 24
 # On accelerators, the fewest positions of a block, and the most logits: 1 GiB of bfloat16. More positions
 # mean fewer passes over the head's gradient.
 _ROWS_ON_ACCELERATORS = 256
@@ -137,7 +137,7 @@ def rows_for(positions: int, vocab_size: int, device: torch.device) -> int:
     accelerators: an eighth of the positions, at most 2^29 logits, but at least 256 positions.
     """
     if device.type == "cpu":
-        return min(_ROWS_ON_CPU, max(positions // 8, _LOGITS_ON_CPU // vocab_size, 1))
+        return min(_ROWS_ON_CPU, max(positions // 8, LOGITS_ON_CPU // vocab_size, 1))
     rows = min(positions // 8, _LOGITS_ON_ACCELERATORS // vocab_size)
     return max(rows, _ROWS_ON_ACCELERATORS)
 

@@ -182,7 +182,9 @@ class _SummarizeLogits(torch.autograd.Function):
         else:
             wide = logits.dtype == torch.promote_types(logits.dtype, torch.float32)
             keep_softmax = keep and not inplace and wide and logits.device.type not in KERNEL_DEVICES
-            *columns, softmax = _summarize_logits(logits, labels, token_ids, *transform, mean, keep_softmax)
+            *columns, softmax = summarize_with_softmax(
+                logits, labels, token_ids, *transform, mean, keep_softmax
+            )
             readout = Readout(*columns)
         ctx.save_for_backward(logits, softmax, labels, token_ids, *readout)
         ctx.mark_non_differentiable(readout.row_max)
@@ -269,7 +271,7 @@ def _log_normalizer(
 # Custom operators, so that torch.compile calls them unchanged: on the CPU they are faster than the code that
 # it generates from the same formulas (benchmarks/losses.py). Their arguments have to be flat.
 @torch.library.custom_op("ntloss::summarize_logits", mutates_args=())
-def _summarize_logits(
+def summarize_with_softmax(
     logits: Tensor,
     labels: Tensor,
     token_ids: Tensor,
@@ -278,12 +280,13 @@ def _summarize_logits(
     mean: bool,
     keep_softmax: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Summarize logits, and return their softmax too if it is kept."""
     softmax = torch.empty_like(logits) if keep_softmax else None
     readout = summarize_block(logits, Query(labels, token_ids, Transform(scale, softcap), mean), softmax)
     return (*readout, logits.new_empty(0) if softmax is None else softmax)
 
 
-@_summarize_logits.register_fake
+@summarize_with_softmax.register_fake
 def _(logits: Tensor, labels: Tensor, token_ids: Tensor, *options: Any) -> tuple[Tensor, ...]:
     *transform, mean, keep_softmax = options
     readout = summarize_plainly(logits, Query(labels, token_ids, Transform(*transform), mean))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from ntloss.numbers.spans import NumberSpans, find_numbers
 MODES = ("add", "replace")
 REDUCTIONS = ("mean", "sum", "none")
 DIVISORS = ("items", "numbers")
+_Given = TypeVar("_Given", Tensor, Tensor | None)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -91,13 +92,11 @@ def prepare_targets(
             "know where sequences end: expected labels of shape [batch, seq], or sequence_ids of the labels' "
             "shape (all zeros for a single sequence)"
         )
-    if shift:
-        sequence_ids = weights.sequence_ids
-        if sequence_ids is not None:  # a position belongs to the sequence of its shifted label
-            sequence_ids, _ = shift_left(sequence_ids, None, ignore_index=-1)
-        _, number_weights = shift_left(labels, weights.number_weights, ignore_index)
-        labels, loss_weights = shift_left(labels, weights.loss_weights, ignore_index)
-        weights = Weights(loss_weights, number_weights, sequence_ids, *weights[3:])
+    if shift:  # a position belongs to the sequence of its shifted label
+        labels, ids = shift_left(labels, ignore_index), shift_left(weights.sequence_ids, -1)
+        weights = Weights(
+            shift_left(weights.loss_weights), shift_left(weights.number_weights), ids, *weights[3:]
+        )
     shape = labels.shape if reduction == "none" else None
     spans = None
     if needs.spans and tables.kinds is not None:
@@ -148,19 +147,17 @@ def _reciprocal(weights: Tensor | float, dtype: torch.dtype) -> Tensor | float:
     return 1 / weights if weights > 0 else 0.0
 
 
-def shift_left(
-    labels: Tensor, loss_weights: Tensor | None, ignore_index: int
-) -> tuple[Tensor, Tensor | None]:
-    """Shift labels and weights `[..., seq]` by one position to the left, for causal models.
+def shift_left(given: _Given, fill: float = 0) -> _Given:
+    """Shift a tensor `[..., seq]` by one position to the left, for causal models; None stays None.
 
-    The last position gets `ignore_index`, so the length stays that of the logits. Raise a ValueError for
-    labels without a dimension.
+    The last position gets `fill`, so the length stays that of the logits. Raise a ValueError for a tensor
+    without a dimension.
     """
-    if labels.dim() == 0:
+    if given is None:
+        return None
+    if given.dim() == 0:
         raise ValueError("shift=True with labels of shape []: expected [..., seq], to shift along seq")
-    # Pad before slicing, so that empty sequences stay empty.
-    labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-    return labels, None if loss_weights is None else F.pad(loss_weights, (0, 1))[..., 1:]
+    return F.pad(given, (0, 1), value=fill)[..., 1:]  # in this order, so that empty sequences stay empty
 
 
 def given_type(given: object) -> object:

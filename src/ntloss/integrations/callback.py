@@ -39,9 +39,9 @@ _ROWS = 1024  # of logits that are measured at a time
 class NumberMetricsCallback(TrainerCallback):
     r"""Logs cross-entropy, number term and the accuracy of number tokens, in training and in evaluation.
 
-    Call `NumberMetricsCallback().attach(trainer)`. The metrics become part of the Trainer's log entries, so
-    that all trackers, `state.log_history` and `metric_for_best_model` see them; those of an evaluation have
-    its prefix (`eval_ntl`). For a baseline, train with a number-aware loss of weight 0.
+    Call `NumberMetricsCallback().attach(trainer)`. The metrics become part of the Trainer's log entries, for
+    all trackers, `state.log_history` and `metric_for_best_model`; those of an evaluation have its prefix
+    (`eval_ntl`). For a baseline, train with a number-aware loss of weight 0.
 
     ======================== ====================================================================
     `ce`, `ntl`              means of both terms of the loss, before $\lambda$
@@ -55,11 +55,10 @@ class NumberMetricsCallback(TrainerCallback):
     `number_ce`, `text_ce`   mean cross-entropy where the label is a number, and where it is text
     ======================== ====================================================================
 
-    In training, the two terms cover every step at almost no cost; the other metrics are computed from the
-    loss's logits at every `train_every`-th step. A loss from hidden states (`chunked=True`) has no logits in
-    training: the other metrics are then computed in evaluations only. The callback synchronizes with the
-    device only when a log entry is written. An entry has the means over all processes and accumulated batches
-    since the last one. Examples that a distributed sampler repeats to fill up an evaluation count once.
+    An entry has the means over all processes and batches since the last one, and only writing it synchronizes
+    with the device. In training, the two terms cover every step; the other metrics are computed from the
+    loss's logits at every `train_every`-th step, or in evaluations alone if the loss has no logits
+    (`chunked=True`). Examples that a distributed sampler repeats to fill up an evaluation count once.
 
     Args:
         loss: the combined loss that your own trainer calls. Default: the loss of the trainer's number-aware
@@ -199,8 +198,9 @@ class _Window:
         labels, ignored = inputs["labels"], loss.ignore_index
         self.kinds = self.kinds.to(labels.device)
         places = find_numbers(labels, self.kinds, inputs["sequence_ids"], True, ignored).place
-        labels, shifted = shift_left(labels, places, ignored) if loss.shift else (labels, places)
-        columns: list[Any] = [labels, shifted] if self.tokens.places else [labels]
+        if loss.shift:
+            labels, places = shift_left(labels, ignored), shift_left(places)
+        columns = [labels, places] if self.tokens.places else [labels]
         states = states.reshape(-1, states.shape[-1])
         for start in range(0, len(states), _ROWS):
             rows = slice(start, start + _ROWS)

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary, get_criterion
+from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
+from ntloss.criteria.registry import as_criterion
 
 Loss = NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss
 
@@ -87,11 +88,8 @@ def options_from_config(config: Mapping[str, Any]) -> dict[str, Any]:
             f"{', '.join(_OPTIONS)}"
         )
     options = {name: config[name] for name in _OPTIONS if config.get(name) is not None}
-    criterion = options.get("criterion")
-    if isinstance(criterion, str):
-        options["criterion"] = get_criterion(criterion)
-    elif isinstance(criterion, Mapping):
-        options["criterion"] = get_criterion(**criterion)
+    if "criterion" in options:
+        options["criterion"] = as_criterion(options["criterion"])
     numbers = NumberVocabulary.from_mapping({digit: digit for digit in range(10)}, vocab_size=10)
     NTLCrossEntropyLoss(numbers, **options)  # raises for invalid options, long before training starts
     return options

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ntloss.criteria.criterion import check_positive
+from ntloss.criteria.criterion import check_choice, check_positive
 from ntloss.metrics.boxes import box_iou, parse_box
 from ntloss.numbers.parsing import Which, as_float, exact_number, parse_number
 
@@ -57,8 +57,7 @@ def number_reward(
         >>> reward(completions=["It is 42.", "No idea.", "7"], answer=["42", 42, None])
         [1.0, -1.0, None]
     """
-    if error not in _ERRORS:
-        raise ValueError(f"error={error!r}: expected one of {', '.join(map(repr, _ERRORS))}")
+    check_choice("error", error, tuple(_ERRORS))
     check_positive("scale", scale)
     if not math.isfinite(invalid):
         raise ValueError(f"invalid={invalid!r}: expected a finite reward")
@@ -91,9 +90,8 @@ def crps_reward(
 ) -> Callable[..., list[float | None]]:
     r"""Make a reward function for a `GRPOTrainer`: how much a completion improves its group's distribution.
 
-    The numbers of the completions of one prompt are a sample of the predicted distribution. A completion's
-    reward is the group's CRPS without it, minus that with it: above 0 if it makes the distribution better. A
-    single answer for all completions is not the best policy, unlike with `number_reward`.
+    The numbers of a prompt's completions are a sample of the predicted distribution. A completion's reward is
+    the group's CRPS without it, minus that with it: above 0 if it makes the distribution better.
 
     Args:
         column, which, invalid: see `number_reward`.
@@ -116,8 +114,7 @@ def crps_reward(
         [1.14, 0.64, -0.61]
     """
     scales: dict[str, Callable[[float], float]] = {"log": _log_scaled, "absolute": float}
-    if error not in scales:
-        raise ValueError(f"error={error!r}: expected one of {', '.join(map(repr, scales))}")
+    check_choice("error", error, tuple(scales))
     pointwise = number_reward(column, which=which, invalid=invalid)
 
     def reward(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:

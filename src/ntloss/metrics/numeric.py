@@ -1,8 +1,6 @@
 """Metrics of predicted numbers, from texts or floats.
 
-The median error and rank correlation need every pair of numbers, so all pairs are kept, 32 bytes each, and no
-result depends on their order. torchmetrics computes in float32 by default, and sets the R² of constant
-targets to 0 or 1.
+The median error and rank correlation need every pair of numbers, so all pairs are kept, 32 bytes each.
 """
 
 from __future__ import annotations

@@ -116,7 +116,8 @@ def find_numbers(
     open_to_left = is_number & (kind & _STARTS == 0)
     point = torch.zeros_like(is_number)
     if decimals:
-        between = (kind == _POINT) & going_on & _next(open_to_left & with_previous)
+        next_is_open = F.pad((open_to_left & with_previous)[..., 1:], (0, 1), value=False)
+        between = (kind == _POINT) & going_on & next_is_open
         point = _every_other(between, is_number & ~(open_to_left & (going_on | _previous(between))))
     continues = open_to_left & (going_on | _previous(point))
     starts = is_number & ~continues
@@ -156,10 +157,6 @@ def _previous(flags: Tensor) -> Tensor:
     return F.pad(flags[..., :-1], (1, 0), value=False)
 
 
-def _next(flags: Tensor) -> Tensor:
-    return F.pad(flags[..., 1:], (0, 1), value=False)
-
-
 def sequence_ids_of(position_ids: Tensor) -> Tensor:
     """Number the packed sequences of each row; position ids restart at each sequence.
 
@@ -182,8 +179,8 @@ def log_ratio(predicted: Tensor, true: Tensor, place: Tensor, spans: NumberSpans
     r"""Compute $\log(\hat x + a) - \log(x + a)$ of numbers of any length, $x = \sum_t d_t \, 10^{place_t}$.
 
     Each number is scaled by its own power of ten, so that none overflows. To keep gradients finite, a number
-    is underestimated if its leading digit is predicted below 1e-18 and all others as exactly 0.
-    All are `[positions]`; the ratio of number i is at index i, and 0 after the last number.
+    is underestimated if its leading digit is predicted below 1e-18 and all others as exactly 0. All
+    are `[positions]`; the ratio of number i is at index i, and 0 after the last number.
     """
     mantissa, exponent = _log_sum(predicted, place, spans, addend)
     true_mantissa, true_exponent = _log_sum(true, place, spans, addend)

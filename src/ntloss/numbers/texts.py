@@ -145,7 +145,7 @@ def _texts_of_hugging_face(tokenizer: Any, every_script: bool) -> TokenTexts:
             bare[token_id] = raw == text.removeprefix(" ")
     decoded = _without_spaces_of_decoder(tokenizer, decoded, bare)
     size = max(len(tokenizer), 1 + max(vocab.values(), default=-1))
-    encode = functools.partial(_encode_with, tokenizer)
+    encode = functools.partial(encode_with, tokenizer)
     return TokenTexts(decoded, bare, size, encode, functools.partial(_normalize_with, tokenizer))
 
 
@@ -167,7 +167,7 @@ def _without_spaces_of_decoder(
     texts = sorted({text.removeprefix(" ") for text in numbers}, key=lambda text: (len(text), text))
     ids: Sequence[int] = ()
     with suppress(ValueError):  # the text is unknown, and the tokenizer has no unknown token
-        (ids,) = _encode_with(tokenizer, ["".join(texts[:10]) * 2])
+        (ids,) = encode_with(tokenizer, ["".join(texts[:10]) * 2])
     continuing = [i for i in ids if i in decoded][1:]
     # Only some have a space where an added token splits a word: BERT's "2" then begins a new one.
     if not all(decoded[i].startswith(" ") for i in continuing):
@@ -176,8 +176,8 @@ def _without_spaces_of_decoder(
     return {i: text.removeprefix(" ") if bare[i] in kinds else text for i, text in decoded.items()}
 
 
-def _encode_with(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
-    # The tokenizer is not called: some require a table or boxes in addition to a text.
+def encode_with(tokenizer: Any, texts: list[str]) -> Sequence[Sequence[int]]:
+    """Encode texts without calling the tokenizer: some require a table or boxes in addition to a text."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     try:
         if backend is None:

@@ -13,7 +13,7 @@ from typing import Any
 _TIKTOKEN = "tiktoken:"
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _PROBE_TIMEOUT = 10.0  # seconds
-_DOWNLOAD_TIMEOUT = 60.0
+DOWNLOAD_TIMEOUT = 60.0
 _OTHER_KINDS = (
     "Load any other tokenizer (Tekken, tiktoken ranks, custom code) with its own library, and "
     "pass the object to ntloss.numbers.inspection.inspect_tokenizer or NumberVocabulary.from_tokenizer."
@@ -25,19 +25,12 @@ class TokenizerLoadingError(Exception):
 
 
 def load_tokenizer(source: str) -> Any:
-    """Load a tokenizer without running code that comes with it.
+    """Load a tokenizer for `NumberVocabulary.from_tokenizer`, without running code that comes with it.
 
-    Args:
-        source: a folder or a name on the Hugging Face hub, loaded by transformers' `AutoTokenizer`; a
-            `tokenizer.json` file; a `.model` file of SentencePiece; or `tiktoken:<encoding>`. A hub name is
-            looked up in the cache first, and in the cache alone if HF_HUB_OFFLINE is set. tiktoken downloads
-            an encoding that it has not cached.
-
-    Returns:
-        A tokenizer for `NumberVocabulary.from_tokenizer`.
-
-    Raises:
-        TokenizerLoadingError: there is no such tokenizer, it cannot be loaded, or its library is missing.
+    `source` is a folder or a name on the Hugging Face hub, loaded by transformers' `AutoTokenizer`; a
+    `tokenizer.json` file; a `.model` file of SentencePiece; or `tiktoken:<encoding>`. A hub name is looked up
+    in the cache first, and in the cache alone if HF_HUB_OFFLINE is set. tiktoken downloads an encoding that
+    it has not cached. If any of it fails, a `TokenizerLoadingError` says why.
     """
     path = Path(source).expanduser()
     if source.startswith(_TIKTOKEN):
@@ -93,10 +86,10 @@ def _load_encoding(name: str) -> Any:
     # tiktoken downloads an encoding that is not in its cache, without a timeout.
     pool = ThreadPool(1)
     try:
-        return pool.apply_async(tiktoken.get_encoding, [name]).get(_DOWNLOAD_TIMEOUT)
+        return pool.apply_async(tiktoken.get_encoding, [name]).get(DOWNLOAD_TIMEOUT)
     except Exception as error:
         hangs = isinstance(error, TimeoutError)
-        why = f"no answer within {_DOWNLOAD_TIMEOUT:.0f} s" if hangs else type(error).__name__
+        why = f"no answer within {DOWNLOAD_TIMEOUT:.0f} s" if hangs else type(error).__name__
         raise TokenizerLoadingError(
             f"the encoding {name!r} is not in tiktoken's cache and cannot be downloaded ({why}). Set "
             "TIKTOKEN_CACHE_DIR to a folder, load the encoding on a machine with network access, and copy "

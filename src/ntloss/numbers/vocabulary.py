@@ -200,7 +200,7 @@ class NumberVocabulary:
         if digit_level and (missing := describe_missing_digits(kept, left_out)):
             raise ValueError(missing)
         if left_out:
-            _warn_once(_describe_left_out(left_out, len(kept), digit_level))
+            warn_once(_describe_left_out(left_out, len(kept), digit_level))
         marks = sorted(texts.decoded.items())
         return cls(
             vocab_size=vocab_size,
@@ -281,5 +281,6 @@ def _describe_left_out(left_out: Sequence[NumberToken], kept: int, digit_level: 
 
 
 @functools.cache
-def _warn_once(message: str) -> None:
+def warn_once(message: str) -> None:
+    """Warn of number tokens that are left out, once in a process."""
     warnings.warn(message, NumberTokensLeftOut, stacklevel=4)

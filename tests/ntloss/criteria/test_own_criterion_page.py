@@ -17,7 +17,7 @@ SNIPPETS = snippets("docs/own_criterion.md")
 
 @pytest.fixture
 def names(digits: NumberVocabulary, batch: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    monkeypatch.setattr(registry, "_CRITERIA", dict(registry._CRITERIA))
+    monkeypatch.setattr(registry, "CRITERIA", dict(registry.CRITERIA))
     logits, labels = batch(12, 2, 5)
     labels[0, :2] = torch.tensor([3, 7])
     names: dict[str, Any] = {"vocabulary": digits, "logits": logits, "labels": labels}

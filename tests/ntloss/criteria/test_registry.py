@@ -61,7 +61,7 @@ def test_a_function_is_a_criterion() -> None:
 
 
 def test_unknown_names_and_options_list_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_CRITERIA", dict(registry._CRITERIA))
+    monkeypatch.setattr(registry, "CRITERIA", dict(registry.CRITERIA))
     with pytest.raises(ValueError, match=r"'wassersten'.*dist2.*wasserstein"):
         get_criterion("wassersten")
     with pytest.raises(ValueError, match=r"no option 'temperature'.*tau, distance"):

@@ -219,35 +219,22 @@ def test_a_batch_takes_fewer_calls_than_a_loop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("tokens", "options", "message"),
     [
-        ({"quantiles": (0.5, 1.0)}, "above 0 and below 1"),
-        ({"quantiles": ()}, "one or more numbers"),
-        ({"format": NumberFormat(12, 9)}, "at most 18 in total"),
-        ({"rows_per_pass": 0}, "expected rows_per_pass of 1 or more"),
-        ({"walks": 32}, r"walks=32: 1.6 of them .* pass walks=80"),
+        ({2: "1"}, {"quantiles": (0.5, 1.0)}, "above 0 and below 1"),
+        ({2: "1"}, {"quantiles": ()}, "one or more numbers"),
+        ({2: "1"}, {"format": NumberFormat(12, 9)}, "at most 18 in total"),
+        ({2: "1"}, {"rows_per_pass": 0}, "expected rows_per_pass of 1 or more"),
+        ({2: "1"}, {"walks": 32}, r"walks=32: 1.6 of them .* pass walks=80"),
+        ({2: "12", 3: "34"}, {"format": NumberFormat(3)}, "cannot write numbers of 3 digits"),
+        ({2: "1", 3: "2"}, {"format": NumberFormat(1, 1)}, "a point and 1 decimals"),
+        ({2: "1", 3: "2", 4: "+"}, {"format": NumberFormat(1, signed=True)}, "no minus sign"),
     ],
 )
-def test_impossible_options_are_errors(options: dict[str, Any], message: str) -> None:
-    model = make_model("t5", DIGITS.vocab_size)
-    with pytest.raises(ValueError, match=message):
-        number_quantiles(model, batch_of(QUESTIONS), DIGITS, **options)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "width", "message"),
-    [
-        ({2: "12", 3: "34"}, NumberFormat(3), "cannot write numbers of 3 digits"),
-        ({2: "1", 3: "2"}, NumberFormat(1, 1), "a point and 1 decimals"),
-        ({2: "1", 3: "2", 4: "+"}, NumberFormat(1, signed=True), "no minus sign"),
-    ],
-)
-def test_a_width_that_the_vocabulary_cannot_write_is_an_error(
-    tokens: dict[int, str], width: NumberFormat, message: str
-) -> None:
+def test_impossible_options_are_errors(tokens: Any, options: dict[str, Any], message: str) -> None:
     vocabulary = NumberVocabulary.from_mapping(tokens, vocab_size=12)
     with pytest.raises(ValueError, match=message):
-        number_quantiles(make_model("t5", 12), batch_of(QUESTIONS), vocabulary, format=width)
+        number_quantiles(make_model("t5", 12), batch_of(QUESTIONS), vocabulary, **options)
 
 
 def test_tokens_that_lead_to_a_dead_end_are_masked() -> None:

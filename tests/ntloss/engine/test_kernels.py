@@ -44,7 +44,7 @@ def test_the_kernels_are_right_in_tritons_interpreter(part: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["_summarize_rows", "_write_rows"])
+@pytest.mark.parametrize("name", ["summarize_rows", "write_rows"])
 @pytest.mark.parametrize(
     ("dtype", "softcap", "mean", "target"),
     [("bf16", None, False, ("cuda", 90, 32)), ("fp32", 30.0, True, ("cuda", 80, 32)),
@@ -72,7 +72,7 @@ def test_the_kernels_compile_for_gpus_without_one(
     places = {(kernel.arg_names.index(argument),): value for argument, value in constants.items()}
     source = ASTSource(kernel, signature, places)
     try:
-        compiled = compile_kernel(source, target=GPUTarget(*target), options={"num_warps": kernels._WARPS})
+        compiled = compile_kernel(source, target=GPUTarget(*target), options={"num_warps": kernels.WARPS})
     except Exception as missing:
         if "linker" not in str(missing):
             raise

@@ -26,7 +26,7 @@ VOCAB, POSITIONS, LARGEST = 400, 256, 299
 HUNDREDS = NumberVocabulary.from_mapping(
     {**{v: str(v) for v in range(LARGEST + 1)}, **{LARGEST + 1 + v: f" {v}" for v in range(50)}}, VOCAB
 )
-SCALES = [1.0, 30.0, 300.0, 3000.0]
+SCALES = [30.0, 3000.0]
 LOGITS = {
     "logits": {},
     "inplace": {"inplace_backward": True},

@@ -131,7 +131,7 @@ def test_a_nearer_number_gets_a_larger_reward(error: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"error": "squared"}, "error='squared': expected one of 'log', 'absolute', 'relative'"),
+        ({"error": "squared"}, "error='squared': expected 'log', 'absolute' or 'relative'"),
         ({"scale": 0.0}, "scale"),
         ({"invalid": math.nan}, "invalid=nan: expected a finite reward"),
         ({"which": "second"}, "which='second': expected"),
@@ -214,7 +214,7 @@ def test_a_completion_that_improves_its_groups_crps_is_rewarded() -> None:
     assert found[2] == -1.0  # has no number
     assert found[5] is None  # has no true number
     assert crps_reward()(prompts=["a"], completions=["4"], answer=[4]) == [None]  # is alone
-    with pytest.raises(ValueError, match="error='squared': expected one of 'log', 'absolute'"):
+    with pytest.raises(ValueError, match="error='squared': expected 'log' or 'absolute'"):
         crps_reward(error="squared")
 
 

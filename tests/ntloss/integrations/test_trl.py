@@ -211,9 +211,15 @@ def test_a_second_trainer_of_the_same_model_is_number_aware(undone: str, tmp_pat
     assert_close(found, expected, HALF_PRECISION)
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize("adapter", ["none", "attention alone"])
-@pytest.mark.parametrize("when", ["before the trainer", "after it"])
+@pytest.mark.parametrize(
+    ("when", "adapter", "bf16"),
+    [
+        ("before the trainer", "none", True),
+        ("before the trainer", "attention alone", False),
+        ("after it", "none", False),
+        ("after it", "attention alone", True),
+    ],
+)
 def test_make_number_aware_is_an_error_for_an_sft_trainer(
     when: str, adapter: str, bf16: bool, tmp_path: Path
 ) -> None:

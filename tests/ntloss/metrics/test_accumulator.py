@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from criterion_cases import DIGITS
 from processes import results_of
 from tolerances import approx
 
-from ntloss import NumberVocabulary
 from ntloss.metrics import NumericMetrics, QuantileMetrics, TokenMetrics
 
-DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
 ROWS = [(float(i) if i % 4 else None, float(i % 7)) for i in range(11)]
 
 

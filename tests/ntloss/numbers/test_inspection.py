@@ -267,11 +267,11 @@ class TestRecommendation:
 def test_long_texts_are_encoded_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
-    def counted(tokenizer: Any, batch: list[str], encode: Any = texts._encode_with) -> Any:
+    def counted(tokenizer: Any, batch: list[str], encode: Any = texts.encode_with) -> Any:
         sizes.append(len(batch))
         return encode(tokenizer, batch)
 
-    monkeypatch.setattr(texts, "_encode_with", counted)
+    monkeypatch.setattr(texts, "encode_with", counted)
     tokenizer = tiny_tokenizers.llama_like()
     inspection = inspect_tokenizer(tokenizer, ["is 42", "7"] * 1250)
     assert inspection.coverage.digits == inspection.coverage.row(True, False).seen == 3 * 1250

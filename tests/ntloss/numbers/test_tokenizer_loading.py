@@ -131,7 +131,7 @@ class TestLoadingFails:
         tiktoken = pytest.importorskip("tiktoken")
         answer = threading.Event()
         monkeypatch.setattr(tiktoken, "get_encoding", lambda name: answer.wait(60))
-        monkeypatch.setattr(tokenizer_loading, "_DOWNLOAD_TIMEOUT", 0.1)
+        monkeypatch.setattr(tokenizer_loading, "DOWNLOAD_TIMEOUT", 0.1)
         with pytest.raises(TokenizerLoadingError, match="no answer within"):
             load_tokenizer("tiktoken:cl100k_base")
         answer.set()

@@ -45,11 +45,10 @@ class NumberAwareModel:
 
     Attributes:
         model: the model, without wrappers.
-        losses: `loss`, and if that takes hidden states, the same loss from logits, for evaluation.
+        losses: `loss`, and with `chunked` the same loss from logits, for evaluation.
         loss: the loss of training batches; `WeightScheduler(handle.loss, schedule)` sets its weight, also for
             evaluation.
-        shift: whether the model is causal: position i predicts label i + 1.
-        chunked: whether the loss of training batches is computed from hidden states.
+        shift, chunked: see `make_number_aware`.
         terms: `LossTerms` of the last batch, detached; None before the first. Under gradient accumulation,
             this micro-batch's share.
         num_items: the count that the last batch was called with, or None.
@@ -155,13 +154,8 @@ class NumberAwareModel:
     def compute(self, kwargs: dict[str, Any], from_hidden: bool) -> tuple[Any, Tensor]:
         """Call the model with labels; a ValueError if it does not ask for a loss, or call its head.
 
-        Args:
-            kwargs: arguments of the call.
-            from_hidden: compute the loss from hidden states, in place of the logits.
-
-        Returns:
-            outputs: of the model, with the loss; their logits are None with `from_hidden`.
-            loss: this loss alone; that of the outputs may include a router's.
+        Return its outputs, without logits if the loss is computed `from_hidden` states, and this loss alone;
+        that of the outputs may include a router's.
         """
         kwargs = {**kwargs, "return_dict": True}
         self._computed, self._inputs = None, self._inputs_of(kwargs)
@@ -203,9 +197,8 @@ class NumberAwareModel:
         if needs_spans and position_ids is not None and position_ids.shape == labels.shape:
             sequence_ids = sequence_ids_of(position_ids)
         if self.shift:
-            labels, number_weights = shift_left(labels, number_weights, self.loss.ignore_index)
-            if sequence_ids is not None:
-                sequence_ids, _ = shift_left(sequence_ids, None, -1)
+            labels = shift_left(labels, self.loss.ignore_index)
+            number_weights, sequence_ids = shift_left(number_weights), shift_left(sequence_ids, -1)
         counts = ("num_items_in_batch", "num_numbers_in_batch")
         return {
             "labels": labels if shift_labels is None else shift_labels,

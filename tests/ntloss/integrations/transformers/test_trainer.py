@@ -353,11 +353,8 @@ def test_a_step_without_labels_changes_no_weights(name: str, way: str, tmp_path:
     assert all(torch.equal(weight, before[key]) for key, weight in model.state_dict().items())
 
 
-def test_a_model_in_place_of_a_trainer_is_an_error() -> None:
+def test_a_model_or_a_trainer_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="expected a Trainer, given LlamaForCausalLM"):
         make_trainer_number_aware(cases.llama())
-
-
-def test_a_trainer_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pass the model's tokenizer"):
         make_trainer_number_aware(trainer_for(cases.llama(), tmp_path))
