@@ -107,8 +107,10 @@ class Objective(nn.Module):
             # Mask before squaring, because 0 times an infinite derivative is NaN.
             normalizer = torch.where(targets.item_weights != 0, readout.row_max + readout.log_sum_exp, 0)
             loss = loss + self.z_loss * normalizer.square() * targets.item_weights
-        terms, shape = (loss, ce.detach(), ntl.detach()), targets.shape
-        return LossTerms(*(term.sum() if shape is None else term.reshape(shape) for term in terms))
+        ce, ntl = ce.detach(), ntl.detach()
+        if targets.shape is None:
+            return LossTerms(loss.sum(), ce.sum(), ntl.sum())
+        return LossTerms(*(term.reshape(targets.shape) for term in (loss, ce, ntl)))
 
     def number_term(self, readout: Readout, targets: Targets) -> Tensor:
         """Compute the weighted number term of each position: `[positions]`."""
