@@ -121,3 +121,12 @@ def batch() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
         return logits.to(dtype).requires_grad_(), labels
 
     return make
+
+
+@pytest.fixture(scope="session")
+def published() -> Path:
+    """The folder of the published package, which only other processes import."""
+    folder = Path(os.environ.get("NTLOSS_PUBLISHED") or ROOT / ".published")
+    if not (folder / "ntloss").is_dir():
+        pytest.skip(f"ntloss 0.3.2 is not in {folder}: run `make published`, or set NTLOSS_PUBLISHED")
+    return folder

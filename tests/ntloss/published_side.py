@@ -1,4 +1,4 @@
-"""The differential test's requests and batches, and a program that answers them with the published package.
+"""The differential tests' requests and batches, and a program that answers them with the published package.
 
     python published_side.py <requests> <answers>
 
@@ -8,10 +8,14 @@ requests and answers them with the library: both sides draw the same tensors, so
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import tiny_tokenizers
 import torch
 import torch.nn.functional as F
 
@@ -97,6 +101,35 @@ def answer(request: dict[str, Any], loss_fn: Any) -> dict[str, Any]:
     return found
 
 
+class Characters:
+    """All that the published NumberLevelLoss asks of a tokenizer."""
+
+    def __init__(self, size: int) -> None:
+        self.vocab = {text: i for i, text in enumerate("0123456789.ab")}
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def get_vocab(self) -> dict[str, int]:
+        return self.vocab
+
+    def add_tokens(self, tokens: list[str]) -> int:
+        return 0
+
+    def convert_tokens_to_ids(self, token: str) -> int:
+        return self.vocab[token]
+
+
+def answer_number_level(request: dict[str, Any], module: Any, characters: Any) -> Any:
+    """Compute value and gradient of a NumberLevelLoss; `characters` makes a tokenizer of a size."""
+    logits = request["logits"].clone().requires_grad_()
+    make = tiny_tokenizers.HOME_MADE.get(request.get("make"), lambda: characters(logits.shape[-1]))
+    loss = module.NumberLevelLoss(make(), **request["options"])(logits, request["labels"], **request["call"])
+    loss.sum().backward()
+    return loss.detach(), logits.grad
+
+
 def main(requests_file: str, answers_file: str) -> None:
     """Answer every request and save the answers."""
     from transformers import AutoTokenizer
@@ -105,9 +138,35 @@ def main(requests_file: str, answers_file: str) -> None:
 
     torch.set_num_threads(1)
     asked = torch.load(requests_file)
-    loaded = {folder: AutoTokenizer.from_pretrained(folder) for folder in {r["tokenizer"] for r in asked}}
-    answers = [answer(request, make_loss(request, loaded[request["tokenizer"]], ntloss)) for request in asked]
+    if "logits" in asked[0]:
+        answers = [answer_number_level(request, ntloss, Characters) for request in asked]
+    else:
+        loaded = {folder: AutoTokenizer.from_pretrained(folder) for folder in {r["tokenizer"] for r in asked}}
+        answers = [answer(r, make_loss(r, loaded[r["tokenizer"]], ntloss)) for r in asked]
     torch.save({"version": ntloss.__version__, "answers": answers}, answers_file)
+
+
+def run_published(published: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a program that imports the published package."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(published), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def answers_of_published(published: Path, requests: list[Any], folder: Path) -> list[Any]:
+    """Answer requests with the published package."""
+    torch.save(requests, folder / "requests.pt")
+    done = run_published(published, __file__, folder / "requests.pt", folder / "answers.pt")
+    assert done.returncode == 0, done.stderr
+    found = torch.load(folder / "answers.pt")
+    (folder / "answers.pt").unlink()
+    assert found["version"] == "0.3.2"
+    answers: list[Any] = found["answers"]
+    return answers
 
 
 if __name__ == "__main__":

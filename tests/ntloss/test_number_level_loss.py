@@ -1,58 +1,23 @@
 """NumberLevelLoss: equal to the published class where that is right, and right where it is not."""
 
 import inspect
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import oracle
+import published_side
 import pytest
 import tiny_tokenizers
 import torch
 from tolerances import approx, assert_close
 
+import ntloss
 from ntloss import NTLossDotProduct, NumberLevelLoss, NumberVocabulary
 
 TEXTS = [*"0123456789", ".", "a", "b", None]
 VOCABULARY = NumberVocabulary.from_mapping(
     dict(enumerate(TEXTS[:11])), vocab_size=len(TEXTS), digit_level=True
 )
-PUBLISHED = Path(os.environ.get("NTLOSS_PUBLISHED") or Path(__file__).parents[2] / ".published")
-
-# Imports the published `ntloss`, so it runs in its own process.
-PUBLISHED_SCRIPT = """
-import sys, torch
-sys.path[:0] = [sys.argv[1], sys.argv[4]]
-import ntloss, tiny_tokenizers
-assert ntloss.__file__.startswith(sys.argv[1]), ntloss.__file__
-from ntloss import NumberLevelLoss
-
-class Tokenizer:
-    def __init__(self, size):
-        self.vocab = {text: i for i, text in enumerate("0123456789.ab")}
-        self.size = size
-    def __len__(self):
-        return self.size
-    def get_vocab(self):
-        return self.vocab
-    def add_tokens(self, tokens):
-        return 0
-    def convert_tokens_to_ids(self, token):
-        return self.vocab[token]
-
-results = []
-for case in torch.load(sys.argv[2]):
-    logits = case["logits"].requires_grad_()
-    make = tiny_tokenizers.HOME_MADE.get(case.get("make"), lambda: Tokenizer(logits.shape[-1]))
-    loss_fn = NumberLevelLoss(make(), **case["options"])
-    loss = loss_fn(logits, case["labels"], **case["call"])
-    loss.sum().backward()
-    results.append((loss.detach(), logits.grad))
-torch.save(results, sys.argv[3])
-"""
 
 
 def texts_to_labels(*rows):
@@ -113,31 +78,12 @@ def home_made_cases():
     return cases
 
 
-@pytest.mark.skipif(
-    not (PUBLISHED / "ntloss").is_dir(),
-    reason=f"the published package is not in {PUBLISHED}: `make published` puts it there",
-)
-def test_equals_the_published_loss_in_value_and_gradient(tmp_path):
-    pytest.importorskip("transformers", reason="the published package imports transformers")
-    if not (PUBLISHED / "loguru").is_dir():
-        pytest.importorskip("loguru", reason="the published package imports loguru")
-    cases = [*published_cases(), *home_made_cases()]
-    torch.save(cases, tmp_path / "cases")
-    here = Path(__file__).parent
-    arguments = [str(PUBLISHED), str(tmp_path / "cases"), str(tmp_path / "results"), str(here)]
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    subprocess.run([sys.executable, "-c", PUBLISHED_SCRIPT, *arguments], check=True, env=environment)
-    largest = 0.0
-    for case, (value, grad) in zip(cases, torch.load(tmp_path / "results"), strict=True):
-        logits = case["logits"].detach().clone().requires_grad_()
-        tokenizer = tiny_tokenizers.HOME_MADE[case["make"]]() if "make" in case else VOCABULARY
-        loss = NumberLevelLoss(tokenizer, **case["options"])(logits, case["labels"], **case["call"])
-        loss.sum().backward()
-        assert_close(loss, value)
-        assert_close(logits.grad, grad)
-        differences = ((loss.detach() - value).abs().max(), (logits.grad - grad).abs().max())
-        largest = max(largest, *map(float, differences))
-    print(f"largest difference to the published loss: {largest:.1e}")
+def test_equals_the_published_loss_in_value_and_gradient(published, tmp_path):
+    requests = [*published_cases(), *home_made_cases()]
+    theirs = published_side.answers_of_published(published, requests, tmp_path)
+    for request, expected in zip(requests, theirs, strict=True):
+        found = published_side.answer_number_level(request, ntloss, lambda _: VOCABULARY)
+        assert_close(found, expected)
 
 
 def test_accepts_the_published_arguments():

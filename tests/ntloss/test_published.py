@@ -10,9 +10,6 @@ NTLOSS_PUBLISHED.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,35 +18,17 @@ import published_side
 import pytest
 import tiny_tokenizers
 import torch
+from published_side import answers_of_published, run_published
 from tolerances import DIFFERENCE_IN_GRADIENT, TWO_PATHS, assert_close, assert_identical
 
 import ntloss
 from ntloss import NTLoss, NTLossDotProduct
 
-ROOT = Path(__file__).resolve().parents[2]
 TOKENIZERS = ["tiny", "words", "t5", "gpt2"]
 ORDINARY_LOGITS = 3.0  # standard deviation
 COUNT = {"tiny": 120, "words": 20, "t5": 24, "gpt2": 16}
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
-
-
-@pytest.fixture(scope="session")
-def published() -> Path:
-    folder = Path(os.environ.get("NTLOSS_PUBLISHED", ROOT / ".published"))
-    if not (folder / "ntloss").is_dir():
-        pytest.skip(f"ntloss 0.3.2 is not in {folder}: run `make published`, or set NTLOSS_PUBLISHED")
-    return folder
-
-
-def run_published(published: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(published), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
 
 
 @pytest.fixture(scope="session", params=TOKENIZERS)
@@ -72,18 +51,12 @@ def both(
     name = folder_of_tokenizer.name
     size = len(AutoTokenizer.from_pretrained(folder_of_tokenizer))
     requests = published_side.make_requests(str(folder_of_tokenizer), size, COUNT[name])
-    work = tmp_path_factory.mktemp(f"published_{name}")
-    torch.save(requests, work / "requests.pt")
-    done = run_published(published, published_side.__file__, work / "requests.pt", work / "answers.pt")
-    assert done.returncode == 0, done.stderr
-    theirs = torch.load(work / "answers.pt")
-    (work / "answers.pt").unlink()
-    assert theirs["version"] == "0.3.2"
+    theirs = answers_of_published(published, requests, tmp_path_factory.mktemp(f"published_{name}"))
     tokenizer = AutoTokenizer.from_pretrained(folder_of_tokenizer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ours = [published_side.answer(r, published_side.make_loss(r, tokenizer, ntloss)) for r in requests]
-    return list(zip(requests, theirs["answers"], ours, strict=True))
+    return list(zip(requests, theirs, ours, strict=True))
 
 
 def test_value_and_gradient_equal_the_published_ones(both: list[Any]) -> None:
