@@ -23,7 +23,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from ntl.approaches import IGNORE, build_approach
 from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.errors import UserError
-from ntloss import NTLoss, criterion_names
+from ntloss import NTLoss
 from tests.ntl.conftest import shared
 
 GPT2 = {
@@ -190,17 +190,6 @@ def test_beam_search_gives_the_same_answers_with_and_without_a_cache(shape):
     cached = approach.answer(approach.model, QUESTIONS, BEAMS)
     approach.model.generation_config.use_cache = False
     assert approach.answer(approach.model, QUESTIONS, BEAMS) == cached
-
-
-@pytest.mark.parametrize("criterion", criterion_names())
-def test_every_criterion_trains_a_decoder(criterion):
-    of_others = {"weighted_sum": {"criteria": ["crps", "smmd"]}}
-    of_others |= {key: {"criterion": "crps"} for key in ("per_number", "place_weighted")}
-    approach = causal(loss=LossSettings(criterion, of_others.get(criterion, {})))
-    grads, loss, terms = gradient(approach, rows_of(approach), 6)
-    assert grads.isfinite().all()
-    assert terms["ntl"] > 0
-    assert loss > terms["ce"]
 
 
 def test_raft_s_expectation_trains_a_decoder():
