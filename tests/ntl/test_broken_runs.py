@@ -2,6 +2,7 @@
 
 import errno
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,42 +18,50 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def interrupted_run(tmp_path):
-    """A run of four steps that ends after two, and the command that continues it."""
-    command = [*scaled_down(tmp_path, 4), "training_args.save_steps=2", "training_args.eval_steps=2"]
+def four_steps(tmp_path):
+    return [*scaled_down(tmp_path, 4), "training_args.save_steps=2", "training_args.eval_steps=2"]
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """Train a run of four steps that ends after two, which tests copy."""
 
     def die(*_, **__):
         raise KeyboardInterrupt
 
+    folder = tmp_path_factory.mktemp("interrupted")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ntl.training.trainer.ApproachTrainer.record_progress", die)
-        assert main(command) == 130
-    return tmp_path / "run", [*command, RESUME]
+        assert main(four_steps(folder)) == 130
+    return folder
+
+
+@pytest.fixture
+def run(interrupted, tmp_path):
+    """Return the folder of an interrupted run in `tmp_path`."""
+    return shutil.copytree(interrupted / "run", tmp_path / "run")
 
 
 @pytest.mark.parametrize("file", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"])
 @pytest.mark.parametrize("damage", ["junk", "missing"])
-def test_a_damaged_checkpoint_is_reported_and_left_alone(file, damage, tmp_path, capsys):
-    run, command = interrupted_run(tmp_path)
+def test_a_damaged_checkpoint_is_reported_and_left_alone(file, damage, run, tmp_path, capsys):
     path = run / "checkpoint-2" / file
     if damage == "junk":
         path.write_bytes(b"junk" * 40)
     else:
         path.unlink()
     before = contents(run)
-    capsys.readouterr()
-    assert main(command) == 2
+    assert main([*four_steps(tmp_path), RESUME]) == 2
     message = capsys.readouterr().err
     assert "checkpoint-2 is not a complete checkpoint" in message
     assert "Traceback" not in message
     assert contents(run) == before
 
 
-def test_a_run_whose_only_checkpoint_is_incomplete_is_not_silently_restarted(tmp_path, capsys):
-    run, command = interrupted_run(tmp_path)
+def test_a_run_whose_only_checkpoint_is_incomplete_is_not_silently_restarted(run, tmp_path, capsys):
     (run / "checkpoint-2/trainer_state.json").write_text("{")
     before = contents(run)
-    assert main(command) == 2
+    assert main([*four_steps(tmp_path), RESUME]) == 2
     message = capsys.readouterr().err
     assert f"{run} has no complete checkpoint" in message
     assert "training_args.overwrite_output_dir=true" in message
@@ -66,12 +75,11 @@ def test_resuming_a_run_that_was_never_started_is_an_error_that_names_its_folder
 
 
 def test_a_full_disk_while_writing_a_checkpoint_keeps_the_run(tmp_path, capsys):
-    command = [*scaled_down(tmp_path, 4), "training_args.save_steps=2", "training_args.eval_steps=2"]
     # Room for the weights of the tiny model (0.95 MB), but not for its optimizer (twice that).
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_200_000, before[1]))
     try:
-        assert main(command) == 2
+        assert main(four_steps(tmp_path)) == 2
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     message = capsys.readouterr().err

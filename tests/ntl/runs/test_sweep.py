@@ -146,11 +146,7 @@ def test_an_unreadable_run_is_an_error_that_names_it_and_it_is_kept(tiny, capsys
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["dataset_args=poetry"],
         ["jobs=0"],
-        ["dataset_args.noise=-1"],
-        ["hydra.run.dir=elsewhere"],
-        ["--config-dir=elsewhere"],
         ["objectives=[ce,'loss=ntl_was dataset_args=arithmetic dataset_args.data_dir=nowhere']"],
         ["model_args.tokenizer_name_or_path=/nowhere"],
         ["model_args.config_overrides={color: red}"],
