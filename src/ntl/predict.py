@@ -240,13 +240,8 @@ def load(run: str | Path, prompt: str | None = None) -> Predictor:
     if prompt is not None:
         model = ModelSettings("pretrained", "auto", checkpoint=str(run))
         loss, generation = LossSettings(), GenerationSettings(beams=1, max_new_tokens=16)
-        data = {
-            "prompt": prompt,
-            "target": [],
-            "split_by": None,
-            "group_by": None,
-            "significant_digits": None,
-        }
+        unset = dict.fromkeys(("split_by", "group_by", "significant_digits"))
+        data = {"prompt": prompt, "target": [], **unset}
     else:
         settings = read_settings(folder.record().config)
         # All that follows from training is in the folder.
@@ -349,7 +344,3 @@ def _rows(options: Mapping[str, str]) -> pd.DataFrame | list[str]:
     if lines := [line for line in given.split("\n") if line.strip()]:
         return lines
     raise UserError("text=- found no lines on standard input; expected one text in each line.")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

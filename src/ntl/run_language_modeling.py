@@ -25,7 +25,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 
 from ntl.config.compose import compose_config, describe_config
-from ntl.config.settings import RunSettings
+from ntl.config.effect import check_effect
+from ntl.config.settings import RunSettings, read_settings
 from ntl.program import HELP_OPTIONS, run_program
 
 CONFIG = "run_language_modeling"
@@ -74,9 +75,6 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
         overrides: Overrides of the command line.
         multirun: Whether overrides may be sweeps.
     """
-    from ntl.config.effect import check_effect
-    from ntl.config.settings import read_settings
-
     values = [_swept_values(override) if multirun else [override] for override in overrides]
     configs, runs = [], []
     for given in product(*values):

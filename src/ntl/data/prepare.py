@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -145,7 +144,3 @@ def _write_examples(path: Path, examples: Iterable[Example]) -> int:
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
             count += 1
     return count
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -142,12 +142,8 @@ def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     The command line reads a name such as 2019 as a number.
     """
     named = {key: str(settings[key]) for key in ("split_by", "group_by") if settings[key] is not None}
-    target = settings["target"]
-    return {
-        **settings,
-        **named,
-        "target": [str(t) for t in (target if isinstance(target, list) else [target])],
-    }
+    targets = settings["target"] if isinstance(settings["target"], list) else [settings["target"]]
+    return {**settings, **named, "target": [*map(str, targets)]}
 
 
 def _without(rows: Sequence[int], held_out: Sequence[int], groups: Sequence[Any]) -> list[int]:
