@@ -170,7 +170,12 @@
     },
   });
   lossState.onChange(updateSchematic);
-  lossState.onChange(updateSweep);
+  let drawn; // the right digit of the curves, which depend on nothing else
+  lossState.onChange(() => {
+    const { target } = lossState.get();
+    if (target !== drawn) updateSweep();
+    drawn = target;
+  });
   onResize(() => {
     updateSchematic();
     updateSweep();

@@ -17,12 +17,11 @@
     byId("train").textContent = training ? "Stop" : "Train";
   }
 
-  /** One step of gradient descent, at most `pace.step` for each logit. */
-  function trainingStep(pace) {
-    const { gradient } = lossState.evaluateObjective();
+  /** The logits after one step of gradient descent, at most `pace.step` for each. */
+  function trainingStep(logits, pace) {
+    const { gradient } = lossState.evaluateObjective(logits);
     const scale = pace.step / Math.max(...gradient.map(Math.abs), pace.floor);
-    const weights = losses.softmax(lossState.get().logits.map((z, i) => z - scale * gradient[i]));
-    lossState.show({ logits: lossState.toLogits(weights) });
+    return lossState.toLogits(losses.softmax(logits.map((z, i) => z - scale * gradient[i])));
   }
 
   /** Stop; what was reached is a change unless `keep` is false. */
@@ -39,7 +38,9 @@
   function advance() {
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     const count = still ? STEPS - training.done : STEPS_PER_FRAME;
-    for (let step = 0; step < count; step++) trainingStep(training.pace);
+    let { logits } = lossState.get();
+    for (let step = 0; step < count; step++) logits = trainingStep(logits, training.pace);
+    lossState.show({ logits });
     training.done += count;
     if (training.done < STEPS) training.timer = requestAnimationFrame(advance);
     else stop(true);

@@ -50,11 +50,14 @@
     byId("folded").hidden = !open;
     byId("unfold").setAttribute("aria-expanded", String(open));
     byId("unfold").textContent = open ? "Fewer losses" : `${folded.length} more losses`;
+    draw();
   }
 
-  function update() {
+  /** Draw the rows that can be seen: while a bar is dragged, each one counts. */
+  function draw() {
     const { loss } = lossState.get();
-    rows.forEach(({ input, value, gradient, more, row, name, title }) => {
+    const shown = byId("folded").hidden ? first : rows;
+    shown.forEach(({ input, value, gradient, more, row, name, title }) => {
       const result = lossState.evaluate(name);
       value.textContent = short(result.loss);
       const pushes = lossState.pushes(result.gradient, lossState.evaluate(name, NO_IDEA).gradient);
@@ -63,7 +66,15 @@
       more.hidden = !input.checked;
       row.classList.toggle("chosen", input.checked);
     });
-    if (folded.some(({ name }) => name === loss)) unfold(true);
+  }
+
+  let chosen;
+  /** Unfold for a loss that is folded, when it is chosen by a link or by going back. */
+  function update() {
+    const before = chosen;
+    chosen = lossState.get().loss;
+    if (chosen !== before && folded.some(({ name }) => name === chosen)) unfold(true);
+    else draw();
   }
 
   byId("loss-head").append(drawHead());
