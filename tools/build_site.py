@@ -92,7 +92,7 @@ def stage_file(source: Path) -> None:
     if source.suffix == ".ipynb":
         text = notebook_page(source, target)
     elif source.suffix != ".md":
-        text = f"# {source.relative_to(ROOT).as_posix()}\n\n````{source.suffix[1:]}\n{text}````\n"
+        text = f"# `{source.relative_to(ROOT).as_posix()}`\n\n````{source.suffix[1:]}\n{text}````\n"
     else:
         text = rewrite_links(text, source)
         if source == ROOT / "README.md":  # its first paragraph precedes the figure of the home page

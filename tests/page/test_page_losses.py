@@ -150,7 +150,7 @@ def test_the_second_figure_says_what_its_curves_show(page: Any) -> None:
         const labels = losses.VALUES.map((v) => Number(v === 4));
         return losses.evaluate("cross_entropy", [...logits, Math.log(1e-4)], labels).loss;
     }""")
-    assert f"always {wrong:.2f} by cross-entropy" in note.inner_text()
+    assert f"every wrong digit costs {wrong:.2f};" in note.inner_text()
     page.locator("#sweep-kind .pill", has_text="either side").click()
     assert "NTL-MSE charges 0.00 at most" in note.inner_text()
     page.locator('#target input[value="9"]').check()

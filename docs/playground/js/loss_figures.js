@@ -132,8 +132,8 @@
       const [entropy, most] = range("Cross-entropy", true);
       const [near, far] = range("NTL-WAS", true);
       return (
-        `${start}Nearly all probability on one digit; the answer is ${target}. A wrong digit costs ` +
-        `${entropy === most ? `always ${most}` : `${entropy} to ${most}`} by cross-entropy, and ${near} to ${far} by NTL-WAS. ` +
+        `${start}Nearly all probability on one digit; the answer is ${target}. By cross-entropy every wrong digit costs ` +
+        `${entropy === most ? most : `${entropy} to ${most}`}; by NTL-WAS, ${near} to ${far}. ` +
         "Each curve is divided by its largest value."
       );
     }
