@@ -34,7 +34,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 @pytest.mark.parametrize(
-    ("kind", "thousands"), [("t5", ","), ("llama", ","), ("llama", ""), ("gpt2", "."), ("mamba", ",")]
+    ("kind", "thousands"), [("t5", ","), ("llama", ","), ("llama", ""), ("gpt2", ","), ("mamba", ".")]
 )
 def test_walks_sample_the_numbers_that_the_model_writes(kind: str, thousands: str) -> None:
     model, width = make_model(kind, SPELLINGS.vocab_size), NumberFormat(max_digits=2, thousands=thousands)
