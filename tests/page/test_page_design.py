@@ -68,6 +68,14 @@ FOCUSED = """(() => {
 })()"""
 
 
+# Elements that scroll sideways, and that the keyboard cannot scroll.
+UNREACHABLE = """[...document.querySelectorAll("body *")]
+    .filter((e) => e.scrollWidth > e.clientWidth + 1)
+    .filter((e) => ["auto", "scroll"].includes(getComputedStyle(e).overflowX))
+    .filter((e) => e.tabIndex < 0 && !e.querySelector("[tabindex], a, button, input"))
+    .map((e) => e.outerHTML.slice(0, 100))"""
+
+
 def luminance(rgb: list[float]) -> float:
     """Relative luminance as WCAG defines it."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
@@ -129,6 +137,50 @@ def test_the_page_fits_a_phone(open_page: Callable[..., Any], width: int) -> Non
     show_everything(page)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert not page.evaluate(SMALL_TARGETS, [TARGETS, TARGET])
+    assert not page.evaluate(UNREACHABLE)
+
+
+def test_the_page_fits_when_its_text_is_twice_as_large(open_page: Callable[..., Any]) -> None:
+    page = open_page(viewport={"width": 390, "height": 844})
+    page.add_style_tag(content="html { font-size: 200% }")
+    page.set_viewport_size({"width": 389, "height": 844})  # charts are drawn anew
+    page.wait_for_function("document.querySelector('#number-chart svg').clientWidth < 389")
+    assert page.evaluate("document.documentElement.scrollWidth") == 389
+
+
+def test_choices_and_bars_are_visible_with_forced_colors(open_page: Callable[..., Any]) -> None:
+    page = open_page(forced_colors="active", color_scheme="dark", reduced_motion="reduce")
+    page.locator("#models").scroll_into_view_if_needed()
+    backgrounds = {
+        name: page.locator(selector).first.evaluate("(e) => getComputedStyle(e).backgroundColor")
+        for name, selector in (
+            ("page", "body"),
+            ("bar", ".bar .fill"),
+            ("chosen", "#shape input:checked + span"),
+            ("pressed", "#typed-examples button[aria-pressed=true]"),
+        )
+    }
+    behind = colors_of(backgrounds.pop("page"))
+    assert all(contrast(colors_of(each), behind) > CONTRAST_OF_LARGE_TEXT for each in backgrounds.values())
+    poor = [each for each in page.evaluate(TEXTS) if contrast(each["color"], each["behind"]) < CONTRAST]
+    assert not poor
+
+
+def colors_of(text: str) -> list[float]:
+    """Red, green and blue of a computed color."""
+    return [float(c) for c in re.findall(r"[\d.]+", text)[:3]]
+
+
+def test_without_scripts_the_page_says_what_is_missing_and_where_to_read_on(browser: Any) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((page_cases.PLAYGROUND / "index.html").as_uri())
+    note = page.locator(".noscript")
+    assert note.is_visible()
+    assert "needs JavaScript" in note.inner_text()
+    assert not page.locator("main").is_visible()
+    assert page.locator("noscript a").count() >= 2
+    context.close()
 
 
 def test_charts_follow_the_width_of_the_window(page: Any) -> None:
@@ -142,6 +194,8 @@ def test_every_control_and_picture_has_a_name(page: Any) -> None:
     assert page.evaluate(NAMELESS, NAMED) == []
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map((e) => e.id)")
     assert len(ids) == len(set(ids))
+    assert page.locator("th").count() > 20
+    assert all(text.strip() for text in page.locator("th").all_inner_texts())
 
 
 def test_the_keyboard_reaches_every_control_and_focus_is_visible(page: Any) -> None:

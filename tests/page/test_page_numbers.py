@@ -33,7 +33,7 @@ def test_typed_numbers_show_the_losses_of_each_token_and_of_the_number(page: Any
     )
     assert page.locator("#typed-sure").get_attribute("aria-valuetext") == f"90 %, NTL-WAS {whole:.3f}"
     page.locator("#typed-all").click()
-    assert page.locator("#typed-table tr.cost").count() == len(page_cases.LOSSES) + 1
+    assert page.locator("#typed-table tr.charge").count() == len(page_cases.LOSSES) + 1
 
 
 def test_the_note_on_typed_numbers_explains_place_value_signs_and_length(page: Any) -> None:

@@ -32,7 +32,7 @@
       label: `${name} to ${test.rows.length} test sentences against the mean of people's ratings`,
       points: test.rows.map((row) => [row[RATING], row[column]]),
       style: state.reading,
-      x: { range: [0, 80], ticks: [0, 20, 40, 60, 80], title: "mean of the people's ratings" },
+      x: { range: [0, 80], ticks: [0, 20, 40, 60, 80], title: "mean rating" },
       y: { range: [0, 80], ticks: [0, 20, 40, 60, 80] },
       line: [[0, 0], [80, 80]],
     });

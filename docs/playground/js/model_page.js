@@ -236,6 +236,7 @@
     `These two models, with the weights of this page, on ${task.test_size} questions that they were not trained on; the noise of ` +
     `the answers alone gives an error of ${task.floor.toFixed(1)}. Over five seeds the two are level by the median: the reading ` +
     "gains more than the loss.";
+  byId("models-tools").append(address.copyButton("models"));
   address.part({
     write: () => ({
       question: state.numbers.join(" ") === task.example ? "" : state.numbers.join(" "),

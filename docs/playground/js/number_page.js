@@ -134,7 +134,7 @@
     const mean = readings.mean(longer);
     const errorOf = (probs) => Math.round(readings.expectedError(probs, read.median));
     const row = (name, masked, free) => [name, String(masked), String(free), `${(free - masked).toFixed(0)}`];
-    fillTable(byId("extra-table"), ["", "3 digits", "sometimes 4", "moves by"], [
+    fillTable(byId("extra-table"), ["Reading", "3 digits", "sometimes 4", "moves by"], [
       row("Median", read.median, median),
       row("Mean", Math.round(read.mean), Math.round(mean)),
       row("Error of a random answer", errorOf(state.probs), errorOf(longer)),
@@ -208,6 +208,7 @@
     extra: String(Number((100 * state.extra).toFixed(1))),
   });
   const defaults = fields();
+  byId("numbers-tools").append(address.copyButton("numbers"));
   address.part({
     write: () => Object.fromEntries(Object.entries(fields()).map(([key, value]) => [key, value === defaults[key] ? "" : value])),
     read: (given) => {

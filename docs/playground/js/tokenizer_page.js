@@ -47,7 +47,7 @@
       recommendation && row.digit_level === recommendation.digit_level && row.space_prefixed === recommendation.space_prefixed;
     fillTable(
       byId("coverage"),
-      ["Counted as numbers", "digits seen", "share", ""],
+      ["Counted as numbers", "digits seen", "share", "advice"],
       rows.map((row) => [
         SETTINGS[`${row.digit_level},${row.space_prefixed}`],
         `${row.seen} of ${digits}`,
@@ -82,6 +82,7 @@
   SENTENCES.forEach((text, i) => byId("sentence").append(html("option", { value: i }, text)));
   byId("sentence").addEventListener("change", (event) => change({ sentence: Number(event.target.value), own: "" }));
   byId("own-text").addEventListener("input", (event) => change({ own: event.target.value.slice(0, LONGEST) }, "own"));
+  byId("tokenizers-tools").append(address.copyButton("tokenizers"));
   address.part({
     write: () => ({
       tokenizer: state.chosen === 0 ? "" : String(state.chosen + 1),

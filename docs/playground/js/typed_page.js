@@ -77,7 +77,7 @@
         makeRow("Truth", labels.map(chip), minus(state.truth)),
         makeRow("Model says", said.map(chip), spoken),
         makeRow("Off by", off.map((value) => (value === null ? "–" : String(value))), String(apart(state.truth, state.said)), "under"),
-        ...shown.map(([name, title]) => makeRow(title, losses[name].tokens.map(cell), short(losses[name].whole), "cost")),
+        ...shown.map(([name, title]) => makeRow(title, losses[name].tokens.map(cell), short(losses[name].whole), "charge")),
       ),
     );
   }
