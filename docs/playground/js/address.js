@@ -19,6 +19,10 @@ const address = (() => {
   const parts = [];
   let section = "";
   let merged = "";
+  // Browsers refuse more than about twenty changes of the address per second, so a drag waits for a pause.
+  const PAUSE = 150;
+  let timer = 0;
+  let waiting = null;
 
   const encode = (text) => encodeURIComponent(text).replace(/%2C/g, ",").replace(/%20/g, "+");
   const decode = (text) => decodeURIComponent(text.replace(/\+/g, " "));
@@ -56,8 +60,7 @@ const address = (() => {
   }
 
   /** Store the state in the current entry of the history, or in a new one. */
-  function store(how) {
-    const text = format(section, write());
+  function store(how, text = format(section, write())) {
     const url = text ? `#${text}` : location.pathname + location.search;
     const same = location.hash.slice(1) === text;
     history[same ? "replaceState" : how]({ kept: true }, "", url);
@@ -74,6 +77,8 @@ const address = (() => {
   function follow() {
     const before = write();
     complain("");
+    clearTimeout(timer);
+    waiting = null;
     merged = "";
     try {
       const { name, fields } = parse(location.hash.slice(1));
@@ -98,8 +103,21 @@ const address = (() => {
    */
   function changed(merge = "") {
     complain("");
-    store(merge && merge === merged ? "replaceState" : "pushState");
+    clearTimeout(timer);
+    if (merge && merge === merged) {
+      waiting = format(section, write());
+      timer = setTimeout(storeWaiting, PAUSE);
+      return;
+    }
+    storeWaiting();
+    store("pushState");
     merged = merge;
+  }
+
+  /** Store the last state of a drag in its entry. */
+  function storeWaiting() {
+    if (waiting !== null) store("replaceState", waiting);
+    waiting = null;
   }
 
   /** A button that copies what `text` returns, and says so. */
