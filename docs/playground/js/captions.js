@@ -66,7 +66,7 @@ const captions = (() => {
     const probs = lossState.probs();
     const { target } = state;
     if (target === null) return inDoubt(state);
-    if (Math.max(...probs) < 1.05 * Math.min(...probs)) return "All tokens are equally likely: the model has no idea.";
+    if (Math.max(...probs) < 1.05 * Math.min(...probs)) return "All tokens are about equally likely: the model has no idea.";
     if (probs[losses.TEXT] >= 0.3) return onText(state, probs);
     const mass = sum(probs.slice(0, 10));
     const mean = sum(losses.VALUES.map((v) => (v * probs[v]) / mass));
