@@ -79,7 +79,6 @@ def test_the_interval_holds_the_requested_share_of_the_distribution():
 @pytest.mark.parametrize(
     ("shape", "family", "number_format"),
     [
-        ("t5-tiny", "t5", "plain"),
         ("t5-tiny", "t5", "padded"),
         ("llama-tiny", "decoder_only", "plain"),
         ("mamba-tiny", "decoder_only", "padded"),

@@ -7,7 +7,7 @@ from ntl.runs.workers import run_all
 
 
 def test_a_worker_that_dies_fails_one_run_and_the_others_continue(tiny):
-    overrides = ["training_args.max_steps=50", "training_args.eval_steps=50", "seeds=[0,1]"]
+    overrides = ["training_args.max_steps=15", "training_args.eval_steps=15", "seeds=[0,1]"]
     runs = load_comparison([*tiny[:-1], *overrides, "objectives=[ce]", tiny[-1]]).runs
     ended, killed = {}, False
     for run, kind, content in run_all(runs, jobs=1):
