@@ -52,8 +52,9 @@ def test_tiny_shapes_give_tables_and_json(benchmarks, tmp_path, capsys):
     assert "old" not in page.read_text().splitlines()
 
 
-def test_two_source_trees_are_timed_alternately(benchmarks, tmp_path, capsys):
+def test_two_source_trees_are_timed_alternately(benchmarks, tmp_path, monkeypatch, capsys):
     losses, *_ = benchmarks
+    monkeypatch.setattr(losses.against, "ROUNDS", 2)
     same = losses.against.PRESENT
     options = ["--quick", "--no-compile", "--repeats", "1", "--threads", "1", "--output", str(tmp_path)]
     tables = ["--tables", "dense,linear,criteria"]
