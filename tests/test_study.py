@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tolerances import approx
 
 pytest.importorskip("transformers")
 ROOT = Path(__file__).parents[1]
@@ -193,6 +194,9 @@ def test_losses_on_text_have_p_values_corrected_for_their_number(study):
     assert was["NLL of text, p"] == f"{2 * raw:.2g}"
     assert was["error of a digit"] == "2"
     assert crps["error of a digit"] == ""
+    # By items, the metric is a mean over all tokens, of which 20 % are numbers here.
+    by_items = {"ce": 1.2, "ce_text": 1.0, "ce_numbers": 2.0, "ntl": 0.4}
+    assert tables.digit_error(by_items, "ntl_was_items") == approx(2.0)
 
 
 def test_selection_tables_show_every_candidate_and_mark_the_selected_one(study):

@@ -27,7 +27,12 @@ NAMES = {
     "constant": "training median",
 }  # fmt: skip
 Reader = tuple[str, str]  # arm and reading
-MEASURES = {"loss on text": "text_loss", "loss on numbers": "number_loss", "error of a digit": "digit_error"}
+MEASURES = {
+    "loss on text": "text_loss",
+    "loss on numbers": "number_loss",
+    "error of a digit": "digit_error",
+    "share of right digits": "digit_accuracy",
+}
 
 
 class Difference(NamedTuple):
@@ -182,8 +187,8 @@ def text_lines(name: str) -> Iterator[str]:
                 }
             )
     yield from ("", f"## {name.capitalize()}", "")
-    yield "Losses in nats per token on 100 test solutions; *error of a digit* is its expected absolute error."
-    yield "λ is 0.3."
+    yield "Losses in nats per token on 100 test solutions; *error of a digit* is its expected absolute error,"
+    yield "*right* is the likeliest token. λ is 0.3."
     yield ""
     yield from table(cells)
     yield from (

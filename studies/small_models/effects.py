@@ -25,6 +25,7 @@ ACCURACY = "exact_number"
 NAMES = {
     "ce": "CE", "ntl_was": "CE + NTL-WAS", "ntl_mse": "CE + NTL-MSE", "crps": "CE + CRPS",
     "regression_head": "regression head", "regression_head_log": "regression head, log scale", "xval": "xVal",
+    "ntl_was_items": "CE + NTL-WAS, by items",
     "ntl_was_reweigh": "CE + NTL-WAS, reweigh", "ntl_mae": "CE + NTL-MAE", "ntl_huber": "CE + NTL-Huber",
     "gaussian": "Gaussian smoothing", "dist2": "CE + DIST2", "digit_entropy": "CE + DEL", "smmd": "CE + SMMD",
     "ntil": "CE + NTIL", "number_level": "CE + number-level NTL", "raft": "RAFT",
