@@ -95,7 +95,7 @@
         x: { range: [50, 1000], ticks: [100, 300, 500, 700, 900], title: "true mean" },
         y: { range: [-LIMIT, LIMIT], ticks: [-LIMIT, -30, 0, 30, LIMIT] },
         line: [[50, 0], [1000, 0]],
-        mark: found && [mean, error, `your question ${error > 0 ? "+" : ""}${String(error).replace("-", "−")}`],
+        mark: found && [mean, error, `yours ${error > 0 ? "+" : ""}${String(error).replace("-", "−")}`],
       });
       cards[i].average.replaceChildren(
         `${state.reading === "greedy" ? "Greedy answers" : "Medians"} are `,
@@ -224,7 +224,7 @@
   }
   fillTable(
     byId("model-table"),
-    ["Mean absolute error", "greedy", "median", "mean", "interval covers", "width"],
+    ["Mean absolute error", "greedy", "median", "mean", "coverage", "width"],
     models.map(({ label, test }) => [
       label.replace("cross-entropy + ", "+ "),
       ...[test.greedy, test.median, test.mean].map((error) => error.toFixed(1)),

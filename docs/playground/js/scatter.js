@@ -37,7 +37,7 @@ const scatter = (() => {
 
   function drawMark([a, b, words], place, width) {
     const [cx, cy] = place([a, b]);
-    const left = cx > width * 0.6;
+    const left = cx > width * 0.75;
     const above = cy > TOP + HEIGHT / 2;
     const at = { "text-anchor": left ? "end" : "start", class: "mark-name truth" };
     return [
