@@ -269,7 +269,9 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
     Under `torch.compile` the loss causes one graph break.
 
     Args:
-        vocabulary, ..., validate: see `NTLCrossEntropyLoss`.
+        vocabulary, criterion, weight, reweigh, mode, ignore_index: see `NTLCrossEntropyLoss`.
+        label_smoothing, z_loss, softcap, logit_scale: see `NTLCrossEntropyLoss`.
+        reduction, normalize_by, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
         group: process group over which the rows of a plain head are sharded, in the order of its ranks;
             every rank holds the whole hidden states. A `DTensor` with placement `Shard(0)` needs none.
         chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at

@@ -93,3 +93,10 @@ class NumberTables(nn.Module):
             merged = merged.index_copy(-1, members, both)
             start += len(members)
         return merged
+
+    def extra_repr(self) -> str:
+        """Counts, for `print(model)`."""
+        return (
+            f"vocab_size={self.vocabulary.vocab_size}, tokens={len(self.token_ids)}, "
+            f"values={len(self.values)}"
+        )
