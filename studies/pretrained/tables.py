@@ -14,7 +14,7 @@ from scipy.stats import nct, t, ttest_1samp
 
 from ntl.report.formats import markdown_table
 from studies.packing import StoredRun
-from studies.pretrained.run import READINGS, RUNS, STUDY, Run, selected, selected_layers, selection
+from studies.pretrained.run import READINGS, RUNS, STUDY, UNTRAINED, Run, selected, selected_layers, selection
 from studies.small_models.effects import holm
 
 NAMES = {
@@ -162,6 +162,8 @@ def text_lines(name: str) -> Iterator[str]:
     if not runs:
         return
     measures = {arm: {seed: run["metrics"] for seed, run in found.items()} for arm, found in runs.items()}
+    for arm in {*UNTRAINED} & {*measures}:  # all seeds are the same
+        measures[arm] = {0: measures[arm][0]}
     cells, compared = [], []
     for arm, by_seed in measures.items():
         line = {"": NAMES[arm], "seeds": str(len(by_seed))}
