@@ -2,8 +2,8 @@
 
 The model is the one of the study (studies/pretrained), fine-tuned with cross-entropy, with the study's
 settings and seed 0; on another processor it has other errors. The page shows what it answers to the sentences
-of sentences.txt, which were written for the page. The texts of the study's test set are third parties', so of these rows only numbers are stored: the
-ratings and the readings.
+of sentences.txt, which were written for the page. The texts of the study's test set are third parties', so of
+these rows only numbers are stored: the ratings and the readings.
 """
 
 from __future__ import annotations
