@@ -51,7 +51,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
     def open_it(script: str = "", served: bool = False, **options: Any) -> Any:
         contexts.append(browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}))
         page = contexts[-1].new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)  # a busy machine takes long to start a page
         page.on("console", check)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("requestfailed", lambda request: problems.append(f"{request.url} failed"))
