@@ -17,7 +17,7 @@ from torch import Tensor
 from studies.pretrained.model import Rows
 from studies.pretrained.run import STUDY, Run, measure, trainer_of
 from studies.pretrained.run import task_of as study_task
-from studies.pretrained.training import Settings
+from studies.pretrained.training import Settings, draw
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
 TASK, ROWS_SHOWN = "sentiment", 200
@@ -31,7 +31,7 @@ def answer() -> dict[str, Any]:
     task = study_task(TASK)
     trainer, places = trainer_of(TASK, run.layers or 0)
     settings = Settings(run.arm, STUDY["rows"][run.rows], run.rate or 0.0, run.seed)
-    trainer.fit([places[k] for k in task.draw(run.seed, run.rows)], settings)
+    trainer.fit([places[k] for k in draw(task.pool, run.seed, run.rows)], settings)
     ratings = task.answers[task.test].double()
     read = trainer.tree.read(trainer.predict([places[k] for k in task.test], run.arm))._asdict()
     columns = [ratings, *(read[name] for name in ("greedy", "median", "lower", "upper"))]

@@ -37,7 +37,7 @@ from studies.packing import ROOT, Runs, StoredRun, part_lines, print_lines, prov
 from studies.pretrained.answers import AnswerTree
 from studies.pretrained.model import Rows, UpperLayers
 from studies.pretrained.solutions import Solutions
-from studies.pretrained.training import Settings, Trainer, ridge
+from studies.pretrained.training import Settings, Trainer, draw, ridge
 
 HERE = Path(__file__).parent
 STUDY = yaml.safe_load((HERE / "study.yaml").read_text(encoding="utf-8"))
@@ -199,10 +199,6 @@ class Task:
         given = [torch.tensor([float(rating) for rating in self.ratings[row].split()]) for row in rows]
         return torch.stack([(one[:, None] <= values).double().mean(0) for one in given])
 
-    def draw(self, seed: int, count: int) -> list[int]:
-        """Draw training rows from the pool."""
-        return np.random.default_rng([seed, count]).choice(self.pool, count, replace=False).tolist()
-
 
 @functools.cache
 def task_of(name: str) -> Task:
@@ -280,7 +276,7 @@ def make_text(full: Run, settings: Settings) -> Made:
     """Train on worked solutions, and measure the losses of others."""
     solutions = solutions_of(full.task, full.layers or 0)
     start = time.perf_counter()
-    losses = solutions.fit(solutions.draw(full.seed, full.rows), settings)
+    losses = solutions.fit(draw(solutions.pool, full.seed, full.rows), settings)
     seconds = time.perf_counter() - start
     return Made(
         losses, seconds, solutions.measure(solutions.validation if full.selects else solutions.test), {}
@@ -290,7 +286,7 @@ def make_text(full: Run, settings: Settings) -> Made:
 def make_answers(full: Run, settings: Settings) -> Made:
     """Train on rows of a table, and read the answers to others."""
     start, task = time.perf_counter(), task_of(full.task)
-    drawn = task.draw(full.seed, full.rows)
+    drawn = draw(task.pool, full.seed, full.rows)
     asked = task.validation if full.selects else task.test
     answers = task.answers[asked].double()
     if full.arm in WITHOUT_MODEL:

@@ -99,10 +99,6 @@ class Solutions:
         mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
         return {"input_ids": pad_sequence(ids, batch_first=True), "attention_mask": mask}
 
-    def draw(self, seed: int, count: int) -> list[int]:
-        """Draw training rows from the pool."""
-        return np.random.default_rng([seed, count]).choice(self.pool, count, replace=False).tolist()
-
     def tokens(self, chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the logits `[1, tokens, vocab]` of the tokens of some rows' solutions, and these tokens."""
         states = pad_sequence([self._states[place] for place in chosen], batch_first=True)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -40,6 +41,11 @@ class Settings(NamedTuple):
     weight: float = 0.0
     normalize_by: str = "items"
     decays: bool = False
+
+
+def draw(pool: Sequence[int], seed: int, count: int) -> list[int]:
+    """Draw training rows from a pool."""
+    return np.random.default_rng([seed, count]).choice(pool, count, replace=False).tolist()
 
 
 def fit(
