@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal
@@ -63,8 +64,9 @@ def _start(settings: RunSettings) -> tuple[Connection, BaseProcess]:
     context.set_forkserver_preload(["ntl.runs.run"])
     connection, child_end = context.Pipe()
     process = context.Process(target=_work, args=(settings, child_end))
-    # Ctrl-C signals the whole process group, but only the parent should handle it. Children inherit the
-    # mask.
+    # Ctrl-C signals the whole process group, but only the parent should handle it. Children inherit the mask,
+    # which the start of multiprocessing's resource tracker would undo.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
