@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ntloss.criteria import Criterion
 from ntloss.engine.linear import check_head, check_overflow
 from ntloss.engine.objective import Objective
-from ntloss.engine.readout import Query, Readout, Transform, summarize_block, summarize_logits
+from ntloss.engine.readout import IDENTITY, Query, Readout, Transform, summarize_block, summarize_logits
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import TargetOptions, Targets, Weights, check_logits, prepare_targets
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
@@ -121,9 +121,9 @@ class NumberTokenLoss(BaseLoss):
             number_logits, rows = flat.gather(-1, token_ids.expand(len(flat), -1)), None
             readout = Readout.from_number_logits(number_logits)
         elif rows is None:
-            readout = summarize_logits(flat, Query(targets.labels, token_ids))
+            readout = summarize_logits(flat, Query(targets.labels, token_ids, IDENTITY))
         else:
-            readout = summarize_block(flat, Query(targets.labels, token_ids), positions=rows)
+            readout = summarize_block(flat, Query(targets.labels, token_ids, IDENTITY), positions=rows)
             targets = targets.select(rows)
         term = self.objective.number_term(readout, targets)
         if reduction != "none":

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ntloss.criteria import Criterion, ExpectedValue, NumberLevel, Wasserstein, worst_of
 from ntloss.engine.objective import criterion_input
-from ntloss.engine.readout import Query, summarize_logits
+from ntloss.engine.readout import IDENTITY, Query, summarize_logits
 from ntloss.engine.targets import check_logits
 from ntloss.losses import NumberTokenLoss
 from ntloss.numbers.vocabulary import NumberVocabulary
@@ -178,7 +178,7 @@ class NTLossDotProduct(_PublishedLoss):
             self.objective.move_tables(logits.device)
         shape = logits.shape[:-1]
         unused = logits.new_zeros(shape.numel(), dtype=torch.int64)  # in place of labels and targets
-        readout = summarize_logits(logits, Query(unused, self.tables.token_ids))
+        readout = summarize_logits(logits, Query(unused, self.tables.token_ids, IDENTITY))
         # torch 2.7 does not compile a slice of a named tuple.
         normalizer = (readout.row_max, readout.log_sum_exp)
         x = criterion_input(self.tables, readout.number_logits, unused, normalizer)

@@ -100,7 +100,7 @@ class Query(NamedTuple):
 
     labels: Tensor  # `[positions]`, token ids in the vocabulary, or -1 where ignored: kernels skip the row
     token_ids: Tensor  # `[number tokens]`
-    transform: Transform = IDENTITY
+    transform: Transform
     mean: bool = False  # also read the mean logit, for label smoothing
 
 
@@ -211,7 +211,9 @@ class _SummarizeLogits(torch.autograd.Function):
         query = Query(labels, token_ids, ctx.transform)
         if ctx.shard is not None:
             query, grads = ctx.shard.localize(query, grads)
-        write_gradient(grad, logits, *query[:2], *query.transform, readout, list(grads), is_softmax)
+        write_gradient(
+            grad, logits, query.labels, query.token_ids, *query.transform, readout, list(grads), is_softmax
+        )
         return grad, *[None] * 7
 
 

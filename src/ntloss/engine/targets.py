@@ -93,9 +93,13 @@ def prepare_targets(
             "shape (all zeros for a single sequence)"
         )
     if shift:  # a position belongs to the sequence of its shifted label
-        labels, ids = shift_left(labels, ignore_index), shift_left(weights.sequence_ids, -1)
-        weights = Weights(
-            shift_left(weights.loss_weights), shift_left(weights.number_weights), ids, *weights[3:]
+        labels = shift_left(labels, ignore_index)
+        weights = Weights(  # torch 2.7 does not compile a slice of a named tuple
+            shift_left(weights.loss_weights),
+            shift_left(weights.number_weights),
+            shift_left(weights.sequence_ids, -1),
+            weights.num_items,
+            weights.num_numbers,
         )
     shape = labels.shape if reduction == "none" else None
     spans = None
@@ -218,7 +222,9 @@ def check_labels(
 def _check_weights(weights: Weights, labels: Tensor, options: TargetOptions) -> None:
     """Check what a call gives beside the labels, which have been checked."""
     _check_counts(weights, options)
-    for name, tensor in zip(weights._fields[:3], weights[:3], strict=True):
+    loss_weights, number_weights, sequence_ids, *_ = weights
+    tensors = {"loss_weights": loss_weights, "number_weights": number_weights, "sequence_ids": sequence_ids}
+    for name, tensor in tensors.items():
         if tensor is None:
             continue
         integers = name == "sequence_ids"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ntloss.engine.objective import criterion_input
-from ntloss.engine.readout import Query, summarize_logits
+from ntloss.engine.readout import IDENTITY, Query, summarize_logits
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import check_labels, check_logits
 from ntloss.metrics.accumulator import Accumulator
@@ -122,7 +122,7 @@ class TokenMetrics(Accumulator):
         label = torch.where(counted, labels, 0)
         value = tables.value_of_token[label]
         target, is_number, is_text = value.clamp(min=0), counted & (value >= 0), counted & (value < 0)
-        readout = summarize_logits(rows, Query(label, tables.token_ids))
+        readout = summarize_logits(rows, Query(label, tables.token_ids, IDENTITY))
         x = criterion_input(tables, readout.number_logits, target, readout[:2])
         assert x.log_mass is not None, "it is computed if the log-normalizer is given"
         mass = x.log_mass.exp()

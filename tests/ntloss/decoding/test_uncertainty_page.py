@@ -36,8 +36,10 @@ def test_all_snippets_of_the_page_run(names: dict[str, Any]) -> None:
 
 def test_quantiles_are_in_order_and_bounds_hold(names: dict[str, Any]) -> None:
     assert ((names["low"] <= names["median"]) & (names["median"] <= names["high"])).all()
-    assert (names["found"].lower <= names["found"].values).all()
-    assert (names["found"].values <= names["found"].upper).all()
+    found = names["found"]
+    known = ~found.values.isnan()  # of a question after which no walk wrote a number
+    assert known.any()
+    assert ((found.lower <= found.values) & (found.values <= found.upper))[known].all()
     assert (names["error"] > 0).all()
 
 

@@ -386,7 +386,7 @@ class TestReadBlock:
     @pytest.mark.parametrize("rows", [1, 2, 5, 6, 100])
     def test_takes_any_number_of_rows_at_a_time(self, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         logits = make_case(6).logits(torch.bfloat16)
-        query = readout.Query(torch.arange(6), torch.tensor([3, 5]), mean=True)
+        query = readout.Query(torch.arange(6), torch.tensor([3, 5]), readout.IDENTITY, mean=True)
         whole = readout.summarize_block(logits, query)
         monkeypatch.setattr(readout, "CHUNK", rows * VOCAB + 1)
         parts = readout.summarize_block(logits, query)

@@ -24,7 +24,7 @@ from tolerances import (
 )
 
 from ntloss.engine import shards
-from ntloss.engine.readout import Query, write_gradient
+from ntloss.engine.readout import IDENTITY, Query, write_gradient
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="needs gloo"
@@ -211,7 +211,7 @@ def test_a_vocabulary_too_small_for_its_ranks_raises_on_all_of_them_or_none(
         except ValueError:
             outcomes.append("error")
             continue
-        query = Query(labels, ids, mean=True)
+        query = Query(labels, ids, IDENTITY, mean=True)
         read = shard.summarize(logits, query)
         query, grads = shard.localize(query, list(map(torch.ones_like, read[1:])))
         write_gradient(logits, logits, *query[:2], *query.transform, read, list(grads), False)

@@ -279,7 +279,8 @@ def test_a_callback_that_is_added_but_not_attached_is_an_error(tmp_path: Path) -
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 def test_an_sft_trainer_logs_number_metrics_beside_its_own(tmp_path: Path) -> None:
-    from tests.ntloss.integrations.test_trl import number_aware_sft  # skips without TRL
+    pytest.importorskip("trl")
+    from tests.ntloss.integrations.test_trl import number_aware_sft
 
     trainer = number_aware_sft(tmp_path, logging_steps=3, per_device_train_batch_size=4, **FROZEN)
     NumberMetricsCallback(train_every=1).attach(trainer)

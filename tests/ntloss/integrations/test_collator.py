@@ -212,11 +212,12 @@ SFT_WAYS = {
 
 @pytest.mark.parametrize("sft_way", SFT_WAYS)
 def test_an_sft_trainer_trains_on_the_column(sft_way: str, tmp_path: Path) -> None:
-    trl_tests = pytest.importorskip("tests.ntloss.integrations.test_trl")  # skips without TRL
+    pytest.importorskip("trl")
     from datasets import Dataset
     from trl import pack_dataset
 
     from ntloss.integrations.trl import make_sft_number_aware
+    from tests.ntloss.integrations import test_trl as trl_tests
 
     tokenizer, rows = tiny_tokenizers.llama_like(), []
     for text in trl_tests.COMPLETIONS:
