@@ -177,9 +177,11 @@ def test_stored_answers_agree_with_their_distributions(page: Any) -> None:
 
 
 def test_the_question_and_the_sentence_are_in_the_address(page: Any) -> None:
+    show_models(page)  # a page that is left while its worker loads has a failed request
     page.locator("#question").fill("20 30 40")
     page.locator("#answer-text").select_option(index=2)
     page.goto("about:blank")
     page.go_back()
+    show_models(page)
     assert page.locator("#question").input_value() == "20 30 40"
     assert page.locator("#answer-text").input_value() == "2"
