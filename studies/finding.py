@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from ntl.report.style import BLUE, FLOOR, GRAY, ORANGE, STYLE
+from ntl.report.style import BLUE, FLOOR, GRAY, GREEN, ORANGE, STYLE
 from ntl.report.svg import TEXT_COLORS, save_svg
 from studies.packing import ROOT
 from studies.pretrained.run import STUDY
@@ -19,15 +19,18 @@ from studies.pretrained.tables import Difference, difference, load
 PATH = ROOT / "docs" / "images" / "finding.svg"
 BASE = ("ce", "greedy")
 MEDIAN = "cross-entropy, read the median"
-LOSSES = {"+ CRPS, greedy answer": ("crps", "greedy"), "+ NTL-WAS, greedy answer": ("ntl_was", "greedy")}
 ROWS = {
     MEDIAN: ("ce", "median"),
-    **LOSSES,
-    "RAFT, mean": ("raft", "mean"),
+    "+ CRPS, greedy answer": ("crps", "greedy"),
+    "+ NTL-WAS, greedy answer": ("ntl_was", "greedy"),
     "regression head": ("head", "mean"),
 }
-TASKS = {"sentiment": ("sentiment of a text", BLUE), "places": ("latitude of an airport", ORANGE)}
-WIDEST = 20.0  # of the axis, in per cent
+TASKS = {
+    "sentiment": ("sentiment of a text", BLUE),
+    "places": ("latitude of an airport", ORANGE),
+    "diamonds": ("price of a diamond, from a table of numbers", GREEN),
+}
+LEFT, RIGHT = -36.0, 16.0  # ends of the axis, in per cent
 
 Found = Mapping[str, Mapping[str, Difference]]
 """Differences to cross-entropy's greedy answers, by row and task."""
@@ -47,43 +50,40 @@ def main() -> None:
 
 def title_of(found: Found) -> str:
     """Return the finding as a title; a `SystemExit` where the results no longer carry it."""
-    for task in TASKS:
-        median, losses = found[MEDIAN][task], [found[label][task] for label in LOSSES]
-        if median.mean + median.half_95 >= min(one.mean for one in losses):
-            raise SystemExit(
-                f"{task}: the median's gain is not clearly larger than a loss's: change the title"
-            )
+    for task, median in found[MEDIAN].items():
+        if median.mean + median.half_95 >= 0:
+            raise SystemExit(f"{task}: the median's gain is not clear: change the title")
     gains = sorted(-100 * one.mean / one.base for one in found[MEDIAN].values())
     low, high = gains[0], gains[-1]
-    return f"Reading the median lowers the error by\n{low:.0f} to {high:.0f} %, more than a number loss does"
+    return f"Reading the median lowers the error by\n{low:.0f} to {high:.0f} % in each of three tasks"
 
 
 def draw_finding(title: str, found: Found) -> Figure:
     """Draw a difference with its interval for each row and task, narrow enough for a phone."""
-    figure = Figure(figsize=(4.4, height := 1.45 + 0.56 * len(found)))
+    figure = Figure(figsize=(4.4, height := 1.75 + 0.62 * len(found)))
     ax = figure.subplots()
-    figure.subplots_adjust(left=0.05, right=0.95, top=1 - 0.95 / height, bottom=0.47 / height)
+    figure.subplots_adjust(left=0.05, right=0.95, top=1 - 1.25 / height, bottom=0.47 / height)
     for y, (label, differences) in enumerate(found.items()):
         for place, (task, one) in enumerate(differences.items()):
             name, color = TASKS[task]
             share, half = 100 * one.mean / one.base, 100 * one.half_95 / one.base
-            at = y + 0.02 + 0.22 * place
-            ends = [max(share - half, -WIDEST), min(share + half, WIDEST)]
+            at = y + 0.18 * place
+            ends = [max(share - half, LEFT), min(share + half, RIGHT)]
             ax.plot(ends, [at, at], color=color, lw=2)
-            ax.plot([share], [at], "os"[place], color=color, ms=5, label=name if not y else None)
+            ax.plot([share], [at], "osD"[place], color=color, ms=5, label=name if not y else None)
         weight = "bold" if label == MEDIAN else "normal"
         style = {"va": "center", "fontsize": 8.5, "color": TEXT_COLORS[BLUE if label == MEDIAN else GRAY]}
-        ax.text(-WIDEST, y - 0.24, label, ha="left", weight=weight, **style)
+        ax.text(LEFT, y - 0.24, label, ha="left", weight=weight, **style)
     ax.plot([0, 0], [-0.3, len(found) - 0.5], **FLOOR)
-    ax.set_xlim(-WIDEST, WIDEST)
+    ax.set_xlim(LEFT, RIGHT)
     ax.set_ylim(len(found) - 0.5, -0.5)
     ax.set_yticks([])
     ax.spines["left"].set_visible(False)
-    ax.set_xticks([-20, -10, 0, 10, 20], ["−20 %", "−10 %", "0", "+10 %", "+20 %"])
+    ax.set_xticks([-30, -20, -10, 0, 10], ["−30 %", "−20 %", "−10 %", "0", "+10 %"])
     ax.set_xlabel("change of cross-entropy's greedy error; left is better", fontsize=8.5)
-    ax.legend(loc="lower left", fontsize=8, ncols=2, bbox_to_anchor=(-0.03, 0.99), borderpad=0)
+    ax.legend(loc="lower left", fontsize=8, bbox_to_anchor=(-0.03, 0.99), borderpad=0)
     figure.text(0.05, 1 - 0.08 / height, title, ha="left", va="top", weight="bold", fontsize=11)
-    note = "SmolLM2-135M, 600 rows; bars: 95 % intervals over 12 seeds"
+    note = "SmolLM2-135M, 600 rows; bars: 95 % intervals over 5 or 12 seeds"
     figure.text(0.05, 1 - 0.47 / height, note, ha="left", va="top", fontsize=8)
     return figure
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from studies.pretrained.model import Rows, UpperLayers
 from studies.pretrained.run import RUNS
 from studies.pretrained.solutions import IGNORED, Solutions
 from studies.pretrained.training import Settings, Trainer
+from studies.small_models.trees import typed
 
 ROOT = Path(__file__).parents[1]
 LLAMA = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
@@ -176,6 +178,24 @@ def test_solutions_are_learned_and_a_weight_that_decays_ends_as_cross_entropy(so
     decaying = solutions.fit([*solutions.pool], settings._replace(decays=True))
     assert_close(decaying[0], losses[0], ONE_COMPUTATION)
     assert decaying[-1] < losses[-1]
+
+
+def test_a_largest_answer_prunes_the_tree(model):
+    whole, pruned = AnswerTree(model.tokenizer, 2), AnswerTree(model.tokenizer, 2, largest=19)
+    assert (len(whole.all_nodes), len(pruned.all_nodes)) == (10, 2)
+    logits = torch.randn(3, 11, 10, generator=torch.manual_seed(0))
+    given = whole.log_probs(logits)[:, :20].log_softmax(-1)  # of answers that are at most 19
+    kept = logits[:, [0, 1, 2]]
+    kept[:, 0, :2] = given.view(3, 2, 10).logsumexp(-1)
+    assert_close(pruned.log_probs(kept), given)
+    assert (pruned.values == torch.arange(20)).all()
+
+
+def test_trees_take_numbers_as_numbers_and_words_as_categories():
+    columns = typed(pd.DataFrame({"size": ["1", "2.5", None], "color": ["red", "7", "red"]}))
+    assert columns["size"].tolist()[:2] == [1, 2.5]
+    assert columns["size"].isna()[2]
+    assert columns["color"].dtype == "category"
 
 
 def test_a_digit_that_is_no_token_is_an_error(model):

@@ -24,9 +24,6 @@ def study(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "studies", tmp_path / "studies", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "results/small_models").mkdir(parents=True)
     (tmp_path / "results/small_models/trees.json").write_text("{}")
-    page = tmp_path / "docs" / "evidence.md"
-    page.parent.mkdir()
-    page.write_text((ROOT / "docs" / "evidence.md").read_text())
     forget_studies()
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -218,13 +215,12 @@ def test_holm_multiplies_the_smallest_p_by_the_number_of_tests_and_never_decreas
 
 
 @pytest.mark.skipif(not RESULTS.exists(), reason="an sdist has no results")
-def test_the_tables_and_the_page_in_the_repository_are_those_of_its_runs(study):
+def test_the_tables_in_the_repository_are_those_of_its_runs(study):
     folder, _, tables = study
     shutil.copytree(RESULTS, tables_of(folder).parent, dirs_exist_ok=True)
     tables.TREES.update(json.loads((RESULTS / "trees.json").read_text()))
     tables.main()
     assert tables_of(folder).read_text() == (RESULTS / "tables.md").read_text()
-    assert tables.PAGE.read_text() == (ROOT / "docs" / "evidence.md").read_text()
 
 
 def test_a_run_that_ended_before_it_was_recorded_is_recorded_and_cleaned(study, monkeypatch):

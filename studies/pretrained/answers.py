@@ -31,6 +31,7 @@ class AnswerTree:
         tokenizer: Writes each digit and sign as a token.
         digits: Number of digits of each answer.
         signed: Whether each answer begins with a sign.
+        largest: Largest answer. None: the largest of the width.
 
     Attributes:
         values: The numbers in increasing order, `[answers]`.
@@ -43,9 +44,15 @@ class AnswerTree:
         ValueError: A digit or a sign is not one token.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, digits: int, signed: bool = False):
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        digits: int,
+        signed: bool = False,
+        largest: int | None = None,
+    ):
         self._format = f"{'+' if signed else ''}0{digits + signed}d"
-        largest = 10**digits - 1
+        largest = 10**digits - 1 if largest is None else largest
         self.values = torch.arange(-largest if signed else 0, largest + 1, dtype=torch.float64)
         texts = [self.write(int(value)) for value in self.values]
         characters = sorted(set("".join(texts)))

@@ -37,13 +37,14 @@ from studies.packing import ROOT, Runs, StoredRun, part_lines, print_lines, prov
 from studies.pretrained.answers import AnswerTree
 from studies.pretrained.model import Rows, UpperLayers
 from studies.pretrained.solutions import Solutions
-from studies.pretrained.training import Settings, Trainer, draw, ridge
+from studies.pretrained.training import Settings, Trainer, draw, ridge, trees
+from studies.small_models.trees import typed
 
 HERE = Path(__file__).parent
 STUDY = yaml.safe_load((HERE / "study.yaml").read_text(encoding="utf-8"))
 OUTPUT = ROOT / "outputs" / "pretrained"
 READINGS = ("greedy", "median", "mean")
-WITHOUT_MODEL = ("ridge", "constant")
+WITHOUT_MODEL = ("ridge", "trees", "constant")
 UNTRAINED = ("zero_shot", "few_shot")
 
 
@@ -90,8 +91,8 @@ class Run(NamedTuple):
         layers, arm = self.layers or selected_layers(), STUDY["arms"][self.arm]
         if self.arm in UNTRAINED:
             return self._replace(layers=layers)
-        rate = self.rate or arm.get("rate")
-        rate = rate or selected(self.task, self.arm if rates(self.arm) else "ce", layers).rate
+        tuned = self.arm if rates(self.arm) else arm.get("rate_of", "ce")
+        rate = self.rate or selected(self.task, tuned, layers).rate
         weight = arm.get("weight", self.weight)
         if weight is None and arm.get("criterion"):
             weight = selected(self.task, self.arm, layers, rate).weight
@@ -99,8 +100,9 @@ class Run(NamedTuple):
 
 
 def rates(arm: str) -> list[float]:
-    """Return the learning rates that are tried for an arm; empty if it has cross-entropy's."""
-    return STUDY["selection"]["rates"] if STUDY["arms"][arm].get("rates") else []
+    """Return the learning rates that are tried for an arm; empty if it has another arm's."""
+    tried = STUDY["arms"][arm].get("rates", [])
+    return STUDY["selection"]["rates"] if tried is True else tried
 
 
 def selection(task: str, arm: str, layers: int, rate: float | None = None) -> list[list[Run]]:
@@ -176,7 +178,9 @@ class Task:
         prompt = options["prompt"]
         keys = [key for key in table.columns if f"{{{key}}}" in prompt]
         self.prompts = [prompt.format(**row) for row in table[keys].astype(str).to_dict("records")]
-        self.answers = torch.tensor([round(float(number)) for number in table[options["answer"]]])
+        columns = typed(table)
+        self.columns = columns[keys]
+        self.answers = torch.tensor([round(number) for number in columns.eval(options["answer"])])
         short = [k for k, text in enumerate(self.prompts) if len(text) - len(prompt) < options["longest"]]
         self.kept = [*{self.prompts[k]: k for k in reversed(short)}.values()][
             ::-1
@@ -212,7 +216,7 @@ def trainer_of(name: str, layers: int, lora: int | None = None) -> tuple[Trainer
     torch.set_num_threads(1)
     task, options = task_of(name), STUDY["tasks"][name]
     model = UpperLayers(str(ROOT / STUDY["model"]), layers, lora)
-    tree = AnswerTree(model.tokenizer, options["digits"], options["signed"])
+    tree = AnswerTree(model.tokenizer, options["digits"], options["signed"], options.get("largest"))
     prompts = model.tokenizer([task.prompts[k] for k in task.used]).input_ids
     cache = OUTPUT / "states" / f"{name}-{layers}" if lora is None else None
     rows = Rows(prompts, tree, cache, model.frozen.width)
@@ -324,10 +328,12 @@ def few_shot(task: Task, trainer: Trainer, drawn: Sequence[int], asked: Sequence
 
 
 def baseline(task: Task, arm: str, drawn: Sequence[int], asked: Sequence[int]) -> torch.Tensor:
-    """Predict without the model: by ridge regression, or with the median of the training answers."""
+    """Predict without the model: by ridge regression, trees, or the median of the training answers."""
     if arm == "ridge":
         texts = task.prompts
         return ridge([texts[k] for k in drawn], task.answers[list(drawn)], [texts[k] for k in asked])
+    if arm == "trees":
+        return trees(task.columns.iloc[drawn], task.answers[list(drawn)], task.columns.iloc[asked])
     return task.answers[list(drawn)].double().quantile(0.5).expand(len(asked))
 
 

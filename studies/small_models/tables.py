@@ -1,6 +1,6 @@
 """Make every table, claim and figure of the study from its runs. `python -m studies.small_models.tables`.
 
-Writes `tables.md` and the figures to `results/small_models`, and puts the summary into `docs/evidence.md`.
+Writes `tables.md` and the figures to `results/small_models`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ntl.report.groups import mean_and_interval
 from ntl.training.run_folder import Metrics
-from studies.packing import ROOT
 from studies.small_models.effects import (
     ACCURACY,
     NAMES,
@@ -50,8 +49,6 @@ t). All seeds share one training and one test set, so the intervals do not cover
 Columns without any value are left out. What a training step costs is measured
 [apart](../../docs/lab.md#how-fast)."""
 NONE = "–"
-PAGE = ROOT / "docs" / "evidence.md"
-BEGIN, END = "<!-- study: begin -->", "<!-- study: end -->"
 TREES = json.loads((RESULTS / "trees.json").read_text(encoding="utf-8"))
 ENOUGH = 100  # validation questions of a learning curve that is compared
 # Their answers are not whole numbers.
@@ -86,8 +83,8 @@ CLAIMS = (
     ("NTL-WAS lowers the CRPS of the numbers", "ntl_was", "greedy", "ce", "greedy", "crps"),
     ("CRPS lowers the CRPS of the numbers", "crps", "greedy", "ce", "greedy", "crps"),
 )
-# Columns of the overview in docs/evidence.md: heading, objective and reading, reading of cross-entropy.
-OVERVIEW = (
+# Columns of the table of differences: heading, objective and reading, reading of cross-entropy.
+DIFFERENCES = (
     ("CE's median", "ce", "median", "greedy"),
     ("NTL-WAS, greedy", "ntl_was", "greedy", "greedy"),
     ("CRPS, greedy", "crps", "greedy", "greedy"),
@@ -116,6 +113,9 @@ def main() -> None:
         "## Summary",
         "Mean absolute errors on test data.",
         summary(numeric),
+        "Differences by seed, in per cent of cross-entropy's greedy error, the head's of its median's. "
+        "Negative is better; intervals without 0 are bold, uncorrected.",
+        differences(numeric),
         *(table(name, setting) for name, setting in numeric.items()),
         *(text_table(name, setting) for name, setting in settings.items() if name not in numeric),
         "## Claims",
@@ -133,9 +133,6 @@ def main() -> None:
         *selection_tables(),
     ]
     (RESULTS / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{overview(numeric)}\n{END}{after}", encoding="utf-8")
     draw_figures(settings)
 
 
@@ -161,7 +158,7 @@ def summary(settings: Mapping[str, Setting]) -> str:
     return markdown(rows)
 
 
-def overview(settings: Mapping[str, Setting]) -> str:
+def differences(settings: Mapping[str, Setting]) -> str:
     """Return a table of differences from cross-entropy in per cent, where answers are not exact."""
     rows = []
     for name, setting in settings.items():
@@ -169,7 +166,7 @@ def overview(settings: Mapping[str, Setting]) -> str:
             cells = {"task, steps": ", ".join(name.rsplit("-", 1))}
             errors = [result.value("greedy", "mae") for result in setting[BASELINE].values()]
             cells["CE, greedy"] = with_interval(errors)
-            for heading, objective, reading, other in OVERVIEW:
+            for heading, objective, reading, other in DIFFERENCES:
                 found = effect(setting.get(objective, {}), setting[BASELINE], reading, other, "mae")
                 if found is not None:
                     size = f"{100 * found.share:+.1f} ± {100 * found.share_interval:.1f}"

@@ -64,11 +64,17 @@ def test_error(
 
 
 def columns(examples: Sequence[Example]) -> pd.DataFrame:
-    """Split questions into columns again: numbers where all values are, else categories."""
-    text = pd.DataFrame([example.question.split(",") for example in examples]).replace(MISSING, None)
+    """Split questions into columns again."""
+    return typed(pd.DataFrame([example.question.split(",") for example in examples]).replace(MISSING, None))
+
+
+def typed(text: pd.DataFrame) -> pd.DataFrame:
+    """Return columns of texts as numbers where all values are numbers, else as categories."""
     numbers = text.apply(pd.to_numeric, errors="coerce")
     is_numeric = numbers.notna().sum() == text.notna().sum()
-    return pd.DataFrame({i: numbers[i] if is_numeric[i] else text[i].astype("category") for i in text})
+    return pd.DataFrame(
+        {key: numbers[key] if is_numeric[key] else text[key].astype("category") for key in text}
+    )
 
 
 def answers(examples: Sequence[Example]) -> np.ndarray:
