@@ -178,22 +178,18 @@ class Task:
         prompt = options["prompt"]
         keys = [key for key in table.columns if f"{{{key}}}" in prompt]
         self.prompts = [prompt.format(**row) for row in table[keys].astype(str).to_dict("records")]
-        columns = typed(table)
+        columns = typed(table.replace(options.get("missing", ""), None))
         self.columns = columns[keys]
-        self.answers = torch.tensor([round(number) for number in columns.eval(options["answer"])])
-        short = [k for k, text in enumerate(self.prompts) if len(text) - len(prompt) < options["longest"]]
-        self.kept = [*{self.prompts[k]: k for k in reversed(short)}.values()][
-            ::-1
-        ]  # the first of equal prompts
-        order = np.random.default_rng(0).permutation(self.kept).tolist()
+        answers = columns.eval(options["answer"])
+        self.answers = torch.tensor([round(number) for number in answers.fillna(0)])
+        longest = len(prompt) + options["longest"]
+        rows = [k for k in np.flatnonzero(answers.notna()).tolist() if len(self.prompts[k]) < longest]
+        first = {self.prompts[k]: k for k in reversed(rows)}  # of equal prompts
+        order = np.random.default_rng(0).permutation([*first.values()][::-1]).tolist()
         ends = np.cumsum([STUDY["test"], STUDY["validation"], options["pool"]])
         if len(order) < ends[-1]:
             raise UserError(f"{options['file']} has {len(order)} short rows; expected at least {ends[-1]}.")
-        self.test, self.validation, self.pool = (
-            order[: ends[0]],
-            order[ends[0] : ends[1]],
-            order[ends[1] : ends[2]],
-        )
+        self.test, self.validation, self.pool = (part.tolist() for part in np.split(order, ends)[:3])
         self.used = order[: ends[2]]
         self.ratings = table[options["ratings"]] if "ratings" in options else None
 
