@@ -12,10 +12,11 @@ from tolerances import DISTRIBUTION, ONE_COMPUTATION, TRAINED, TWO_PATHS, assert
 pytest.importorskip("transformers")
 from ntl.approaches import build_approach
 from ntl.config.settings import LossSettings, ModelSettings
+from ntl.errors import UserError
 from studies.pretrained import tables
 from studies.pretrained.answers import AnswerTree
 from studies.pretrained.model import Rows, UpperLayers
-from studies.pretrained.run import RUNS
+from studies.pretrained.run import RUNS, STUDY, Task
 from studies.pretrained.solutions import IGNORED, Solutions
 from studies.pretrained.training import Settings, Trainer
 from studies.small_models.trees import typed
@@ -196,6 +197,30 @@ def test_trees_take_numbers_as_numbers_and_words_as_categories():
     assert columns["size"].tolist()[:2] == [1, 2.5]
     assert columns["size"].isna()[2]
     assert columns["color"].dtype == "category"
+
+
+def test_a_task_leaves_out_rows_without_an_answer_and_repeated_prompts(tmp_path, monkeypatch):
+    path = tmp_path / "table.csv"
+    path.write_text(
+        "city,sales,median\nParis,7,2600\nWaco,NA,1400\nParis,7,9900\nTyler,5,NA\nAustin,NA,3500\n"
+    )
+    options = {"file": path, "missing": "NA", "answer": "median / 1000", "longest": 60, "pool": 1}
+    options["prompt"] = "{city}, {sales} sales: "
+    monkeypatch.setitem(STUDY["tasks"], "tiny", options)
+    monkeypatch.setitem(STUDY, "test", 1)
+    monkeypatch.setitem(STUDY, "validation", 1)
+    task = Task("tiny")
+    assert sorted(task.used) == [0, 1, 4]
+    assert [*task.test, *task.validation, *task.pool] == task.used
+    assert {task.prompts[k]: int(task.answers[k]) for k in task.used} == {
+        "Paris, 7 sales: ": 3,
+        "Waco, NA sales: ": 1,
+        "Austin, NA sales: ": 4,
+    }
+    assert task.columns["sales"].isna().sum() == 2
+    monkeypatch.setitem(options, "pool", 2)
+    with pytest.raises(UserError, match="has 3 short rows; expected at least 4"):
+        Task("tiny")
 
 
 def test_a_digit_that_is_no_token_is_an_error(model):
