@@ -208,18 +208,18 @@ def contrast_lines() -> Iterator[str]:
     for group, contrasts in STUDY["contrasts"].items():
         found = {}
         for each in contrasts:
-            runs = load(each["task"], STUDY["common"])
-            first = each.get("first_seed", 0)
+            task, rows, first = each["task"], each.get("rows", STUDY["common"]), each.get("first_seed", 0)
             runs = {
                 arm: {seed: run for seed, run in by_seed.items() if seed >= first}
-                for arm, by_seed in runs.items()
+                for arm, by_seed in load(task, rows).items()
             }
             if one := difference(runs, tuple(each["of"]), tuple(each["minus"])):
                 name = " minus ".join(
                     f"{NAMES[arm]}, {reading}" for arm, reading in (each["of"], each["minus"])
                 )
                 four = difference(runs, tuple(each["of"]), tuple(each["minus"]), 4)
-                found[f"{each['task']}: {name}"] = (one, four)
+                setting = task if rows == STUDY["common"] else f"{task}, {rows} rows"
+                found[f"{setting}: {name}"] = (one, four)
         corrected = holm({name: one.p for name, (one, _) in found.items()})
         for name, (one, four) in found.items():
             visible = f"{100 * smallest_visible(four, one.seeds) / one.base:.1f} %" if four else ""
