@@ -302,8 +302,8 @@ def lines() -> Iterator[str]:
     yield from ("", "## Declared contrasts", "")
     yield "In per cent of what is subtracted; negative is better. *Visible*: the difference that this number"
     yield "of seeds finds with a power of 80 %, by the spread of the first four. Those on diamonds were"
-    yield "declared after its seeds 0 to 4, for new ones; those with 3,000 rows of housing after the others."
-    yield "Its seeds share these 3,000 rows and differ in their order."
+    yield "declared after its seeds 0 to 4, for new ones; those on housing with 3,000 rows after the others,"
+    yield "with seeds that share these rows and differ in their order."
     yield ""
     yield from contrast_lines()
     yield from ("", "## Settings")
