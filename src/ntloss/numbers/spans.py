@@ -25,8 +25,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ntloss.numbers.grammar import SIGNS
 from ntloss.numbers.vocabulary import NumberVocabulary
 
+_BEFORE = "".join([" ", *SIGNS])  # what a token of a number may begin with
 # Codes of `token_kinds`: three flags, and the number of digits in the bits above them.
 _STARTS, _ENDS, _POINT, _DIGITS = 1, 2, 4, 8
 # A digit is multiplied by at most 10 to this power. Otherwise, an expected digit far below 1 that precedes
@@ -65,7 +67,7 @@ def token_kinds(vocabulary: NumberVocabulary) -> Tensor:
     """Encode what `find_numbers` needs to know about each token: `[vocab]`, int32, 0 for text."""
     kinds = torch.zeros(vocabulary.vocab_size, dtype=torch.int32, device="cpu")
     for token in vocabulary.tokens:
-        alone = not token.text.strip(" +-").isdigit()  # with a point or an exponent of its own
+        alone = not token.text.lstrip(_BEFORE).isdigit()  # with a point or an exponent of its own
         flags = _STARTS * (token.starts_number or alone) + _ENDS * alone
         kinds[token.token_id] = flags + _DIGITS * token.digits
     for token_id in vocabulary.point_ids:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
+from ntloss.numbers.grammar import DIGITS, SIGNS
 from ntloss.numbers.parsing import parse_number
 from ntloss.numbers.texts import TokenTexts
 
-_DIGIT = re.compile("[0-9]")
-_DIGITS = "0123456789"
+_DIGIT = re.compile(f"[{DIGITS}]")
 LARGEST = torch.finfo(torch.float32).max  # losses are computed in float32
 # (digit_level, space_prefixed)
 TOKEN_SETS = ((True, False), (True, True), (False, False), (False, True))
@@ -48,12 +48,12 @@ class NumberToken:
     @property
     def is_digit(self) -> bool:
         """True for a single ASCII digit, with or without a leading space."""
-        return self.text.removeprefix(" ") in tuple(_DIGITS)
+        return self.text.removeprefix(" ") in tuple(DIGITS)
 
     @property
     def starts_number(self) -> bool:
         """True if it begins with a space or a sign, so that it cannot continue the number before it."""
-        return self.text[0] in " +-"
+        return self.text[0] in (" ", *SIGNS)
 
 
 @dataclass(frozen=True)
@@ -152,9 +152,9 @@ def count_digits(text: str) -> int:
 
 
 def value_of(text: str) -> float | None:
-    """The ASCII number that a token's text stands for, or None if it is none that float32 can hold."""
+    """The number that a token's text stands for, or None if it is none that float32 can hold."""
     number = text.removeprefix(" ")
-    if not number.isascii() or number != number.strip():
+    if number != number.strip():
         return None
     value = parse_number(number, "whole", thousands="")
     return None if value is None or abs(value) > LARGEST else value
@@ -181,7 +181,7 @@ def split_tokens(
 def describe_missing_digits(kept: Iterable[NumberToken], others: Iterable[NumberToken]) -> str:
     """Say which of the ten digits a token set lacks, and what to do; nothing if it has them all."""
     found, elsewhere = ({t.text.removeprefix(" ") for t in tokens if t.is_digit} for tokens in (kept, others))
-    missing = sorted(set(_DIGITS) - found)
+    missing = sorted(set(DIGITS) - found)
     if not missing:
         return ""
     if elsewhere.issuperset(missing):

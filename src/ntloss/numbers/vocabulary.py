@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.numbers.parsing import PIECE, as_float
+from ntloss.numbers.grammar import MARKS, PIECE, POINT, SIGNS
+from ntloss.numbers.parsing import as_float
 from ntloss.numbers.texts import TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
 from ntloss.numbers.tokens import (
     LARGEST,
@@ -28,11 +29,6 @@ from ntloss.numbers.tokens import (
     split_tokens,
     value_of,
 )
-
-# A sign may follow a space (" -3"); a point inside a number may not.
-_SIGNS = {"-": -1, " -": -1, "+": 1, " +": 1}
-# What else may stand in a written number or before it.
-_MARKS = (".", *_SIGNS, ",", "e", "E", " ", *"$€£¥")
 
 
 class NumberTokensLeftOut(UserWarning):
@@ -49,9 +45,10 @@ class NumberVocabulary:
         left_out: number tokens that are not in the chosen token set.
         point_ids: ids of the decimal point.
         sign_ids: ids of signs, each with its factor, -1 or +1.
-        pieces: ids and texts of all tokens that a written number may consist of, or that may stand before it:
-            all number tokens, signs, points, separators of thousands, `e` of exponents, spaces and signs of
-            currencies.
+        pieces: ids and texts of all tokens that can begin a written number or continue one: number tokens,
+            signs, points, separators of thousands, `e` of exponents, spaces and signs of currencies, and
+            digits before other text (`3.`, `3)`).
+        letter_ids: ids of tokens that begin with a letter, which no exponent has after it.
 
     Raises:
         TypeError: `vocab_size` is not an int.
@@ -73,6 +70,7 @@ class NumberVocabulary:
     point_ids: tuple[int, ...] = ()
     sign_ids: Mapping[int, int] = field(default_factory=dict)
     pieces: Mapping[int, str] = field(default_factory=dict, repr=False)
+    letter_ids: tuple[int, ...] = field(default=(), repr=False)
     _texts: TokenTexts = field(default=TokenTexts({}, {}, 0), repr=False)
 
     def __post_init__(self) -> None:
@@ -159,7 +157,7 @@ class NumberVocabulary:
         """List the number tokens directly, for any tokenizer.
 
         Args:
-            mapping: token id to its value, or to its decoded text: an ASCII number (`"4"`, `" 4"`, `"-3"`), a
+            mapping: token id to its value, or to its decoded text: a number (`"4"`, `" 4"`, `"-3"`), a
                 decimal point, a sign, or another of the `pieces` of a number. Omit all other tokens.
             vocab_size: width of the model's logits.
             digit_level: True keeps single digits only, and requires all ten.
@@ -188,7 +186,7 @@ class NumberVocabulary:
             decoded[token_id] = _text_of_value(token_id, given)
         bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
         encode_all = cannot_encode if encode is None else functools.partial(encode_each, encode)
-        texts = TokenTexts(decoded, bare, vocab_size, encode_all)
+        texts = TokenTexts(decoded, bare, vocab_size, encode=encode_all)
         return cls.from_texts(texts, vocab_size, digit_level, space_prefixed)
 
     @classmethod
@@ -202,13 +200,15 @@ class NumberVocabulary:
         if left_out:
             warn_once(_describe_left_out(left_out, len(kept), digit_level))
         marks = sorted(texts.decoded.items())
+        signs = {i: text.removeprefix(" ") for i, text in marks}  # a sign may follow a space; a point may not
         return cls(
             vocab_size=vocab_size,
             tokens=tuple(kept),
             left_out=tuple(left_out),
-            point_ids=tuple(i for i, text in marks if text == "."),
-            sign_ids={i: _SIGNS[text] for i, text in marks if text in _SIGNS},
+            point_ids=tuple(i for i, text in marks if text == POINT),
+            sign_ids={i: SIGNS[text] for i, text in signs.items() if text in SIGNS},
             pieces={i: text or " " for i, text in marks if PIECE.fullmatch(text)},
+            letter_ids=texts.letter_ids,
             _texts=texts,
         )
 
@@ -243,10 +243,10 @@ def as_vocabulary(given: Any) -> NumberVocabulary:
 
 def _text_of_value(token_id: int, given: Any) -> str:
     if isinstance(given, str):
-        if value_of(given) is None and given not in _MARKS:
+        if value_of(given) is None and given not in MARKS:
             raise ValueError(
                 f"token {token_id}: the text {given!r} is not a number. Expected an ASCII number that "
-                f"float32 can hold, such as '4', ' 4' or '3.14', or one of {', '.join(map(repr, _MARKS))}. "
+                f"float32 can hold, such as '4', ' 4' or '3.14', or one of {', '.join(map(repr, MARKS))}. "
                 "Give the value instead of the text, or omit the token."
             )
         return given

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from tiny_tokenizers import DIGITS, VALUES_OF_MAKES
 
 from ntloss import NTLoss, NumberVocabulary
+from ntloss.numbers import NumberFormat
+from ntloss.numbers.spans import token_kinds
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
 
@@ -132,14 +134,24 @@ class TestVocabSize:
 
 class TestFromMapping:
     def test_accepts_values_and_texts(self) -> None:
-        mapping = {7: 0.5, 3: "12", 5: " 12", 9: -3, 2: ".", 1: "-", 4: " -", 0: "+", 6: ","}
+        mapping = {7: 0.5, 3: "12", 5: " 12", 9: -3, 2: ".", 1: "-", 4: " -", 0: "+", 6: ",", 8: "\u2212"}
         vocabulary = NumberVocabulary.from_mapping(mapping, vocab_size=10)
         assert vocabulary.token_ids == (3, 5, 7, 9)
         assert vocabulary.values == (12.0, 12.0, 0.5, -3.0)
         assert fields(vocabulary, "starts_number") == [False, True, False, True]
         assert vocabulary.distinct_values == (-3.0, 0.5, 12.0)
         assert vocabulary.point_ids == (2,)
-        assert dict(vocabulary.sign_ids) == {1: -1, 4: -1, 0: 1}
+        assert dict(vocabulary.sign_ids) == {1: -1, 4: -1, 0: 1, 8: -1}
+
+    def test_the_minus_sign_of_typography_is_a_minus_sign(self) -> None:
+        mapping = {0: "\u22123", 1: "3", 2: "\u2212", 3: " \u22123"}
+        vocabulary = NumberVocabulary.from_mapping(mapping, vocab_size=4)
+        assert vocabulary.values == (-3.0, 3.0, -3.0)
+        assert fields(vocabulary, "starts_number") == [True, False, True]
+        assert [len(tokens) for tokens in NumberFormat(1, signed=True).tokens(vocabulary)] == [4, 1]
+        ascii_signs = {i: text.replace("\u2212", "-") for i, text in mapping.items()}
+        expected = token_kinds(NumberVocabulary.from_mapping(ascii_signs, vocab_size=4))
+        assert token_kinds(vocabulary).tolist() == expected.tolist()
 
     @pytest.mark.parametrize(
         "text", ["abc", "", "\n4", "4\n", "- ", " .", "１", "²", "nan", "inf", "1e400", "1_000", "1,000"]
