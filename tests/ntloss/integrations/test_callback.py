@@ -20,6 +20,7 @@ from transformers import Trainer, TrainerCallback
 from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, TokenMetrics
 from ntloss.integrations.callback import NumberMetricsCallback
 from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
+from ntloss.integrations.transformers.trainer import TermSums
 from ntloss.numbers.spans import find_numbers, token_kinds
 
 FROZEN = {"learning_rate": 0.0}  # the model is the same in all steps
@@ -201,6 +202,33 @@ def test_a_trainer_that_calls_its_own_loss_gets_unchanged_outputs(kind: Any, tmp
     assert not loss_fn._forward_hooks
     assert callback not in trainer.callback_handler.callbacks
     assert "ntl" not in trainer.evaluate(samples(6))
+
+
+def test_several_callbacks_listen_to_one_loss(tmp_path: Path) -> None:
+    trainer = number_aware_trainer(cases.llama(), tmp_path, logging_steps=STEPS, **FROZEN)
+    loss = handle_of(trainer.model).loss
+    before = loss.return_terms, len(loss._forward_hooks)
+    first, second = (NumberMetricsCallback(train_every=1).attach(trainer) for _ in range(2))
+    first.detach()
+    trainer.train()
+    assert_logged(logged(trainer, "loss")[0], expected(trainer.model, samples()))
+    second.detach()
+    assert (loss.return_terms, len(loss._forward_hooks)) == before
+
+
+def test_terms_of_fractional_items_are_means_over_all_batches() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 5, DIGITS.vocab_size, generator=generator)
+    labels = torch.randint(DIGITS.vocab_size, (4, 5), generator=generator)
+    weights = torch.rand(4, 5, generator=generator) / 20  # less than one item in each batch
+    loss = NTLCrossEntropyLoss(DIGITS, normalize_by="numbers", return_terms=True)
+    sums = TermSums()
+    for row in range(4):
+        inputs = {"logits": logits[row], "labels": labels[row], "loss_weights": weights[row]}
+        absent = ("sequence_ids", "number_weights", "num_items_in_batch", "num_numbers_in_batch")
+        sums.add(loss, {**inputs, **dict.fromkeys(absent)}, loss(**inputs))
+    whole = loss(logits, labels, loss_weights=weights)
+    assert sums.pop() == approx({"ce": float(whole.ce), "ntl": float(whole.ntl)})
 
 
 def test_the_callback_does_not_change_training(tmp_path: Path) -> None:
