@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ntloss.numbers.grammar import THOUSANDS, grammar
 from ntloss.numbers.texts import Encode, as_texts, texts_of_tokenizer
 from ntloss.numbers.tokens import Coverage, NumberToken, count_digits, measure_coverage
 from ntloss.numbers.vocabulary import NumberVocabulary
@@ -128,7 +129,7 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
     for token_id, text in others:
         unseen[text] += used[token_id] * count_digits(text)
     unseen = +unseen  # those of the text
-    notes = _notes_on_text(coverage, other_digits, unseen)
+    notes = _notes_on_text(coverage, other_digits, unseen) + _notes_on_separators(normalized)
     based_on = coverage
     if not coverage.digits:
         used, normalized = found.count(SENTENCE)
@@ -235,6 +236,18 @@ def _notes_on_text(coverage: Coverage, other_digits: int, unseen: Counter[str]) 
     if other_digits:
         notes.append(f"Digits of other scripts in the text, which no token set covers: {other_digits:,}.")
     return notes
+
+
+def _notes_on_separators(texts: Iterable[str]) -> list[str]:
+    found = (match.group() for text in texts for match in grammar().number.finditer(text))
+    separated = [number for number in found if THOUSANDS in number]
+    if not separated:
+        return []
+    return [
+        f"{len(separated):,} numbers of the text have separators of thousands, such as {separated[0]!r}: one "
+        "number for metrics, and several for criteria of whole numbers, such as NumberLevel(). Write them "
+        "without separators."
+    ]
 
 
 def _notes_on_recommendation(

@@ -280,7 +280,17 @@ def _describe_left_out(left_out: Sequence[NumberToken], kept: int, digit_level: 
     )
 
 
+def warn_without_point(vocabulary: NumberVocabulary) -> None:
+    """Warn, once in a process, that decimals cannot be found in this vocabulary."""
+    if not vocabulary.point_ids:
+        warn_once(
+            "decimals=True has no effect, because the vocabulary has no decimal point: 3.14 is 3 and 14. "
+            "Omit decimals, or add the token of the point, such as from_mapping({..., token_id: '.'}).",
+            UserWarning,
+        )
+
+
 @functools.cache
-def warn_once(message: str) -> None:
-    """Warn of number tokens that are left out, once in a process."""
-    warnings.warn(message, NumberTokensLeftOut, stacklevel=4)
+def warn_once(message: str, category: type[Warning] = NumberTokensLeftOut) -> None:
+    """Warn once in a process, by default of number tokens that are left out."""
+    warnings.warn(message, category, stacklevel=4)

@@ -163,6 +163,13 @@ class TestDigitsOutsideOfAllTokenSets:
         assert inspection.unseen == {"1,000": 4, "4a": 2}
         assert any("6 of the digits (75.0%)" in note and "'4a'" in note for note in inspection.notes)
 
+    def test_separators_of_thousands_are_reported(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        (note,) = [n for n in inspect_tokenizer(tokenizer, "1,234 or 5,678.9, 12").notes if "thousands" in n]
+        assert note.startswith("2 numbers of the text")
+        assert "'1,234'" in note
+        assert not any("thousands" in note for note in inspect_tokenizer(tokenizer, "1234, 12,34").notes)
+
     def test_digits_in_unknown_tokens_are_reported(self) -> None:
         inspection = inspect_tokenizer(tiny_tokenizers.word_level(), "4 999 5")
         assert inspection.unseen == {}

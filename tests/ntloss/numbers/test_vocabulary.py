@@ -6,6 +6,7 @@ import enum
 import math
 import re
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tiny_tokenizers import DIGITS, VALUES_OF_MAKES
 
-from ntloss import NTLoss, NumberVocabulary
+from ntloss import NTLoss, NumberLevel, NumberTokenLoss, NumberVocabulary
 from ntloss.numbers import NumberFormat
 from ntloss.numbers.spans import token_kinds
 
@@ -130,6 +131,17 @@ class TestVocabSize:
     def test_must_be_a_positive_int(self, size: Any) -> None:
         with pytest.raises((TypeError, ValueError), match="vocab_size"):
             NumberVocabulary.from_mapping({0: 1.0}, vocab_size=size)
+
+
+def test_decimals_without_a_point_in_the_vocabulary_are_a_warning() -> None:
+    digits = {i: str(i) for i in range(10)}
+    with pytest.warns(UserWarning, match="decimals=True has no effect"):
+        NumberTokenLoss(NumberVocabulary.from_mapping(digits, vocab_size=12), NumberLevel(decimals=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with_point = NumberVocabulary.from_mapping({**digits, 10: "."}, vocab_size=12)
+        NumberTokenLoss(with_point, NumberLevel(decimals=True))
+        NumberTokenLoss(NumberVocabulary.from_mapping(digits, vocab_size=12), NumberLevel())
 
 
 class TestFromMapping:
