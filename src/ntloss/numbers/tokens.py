@@ -51,6 +51,11 @@ class NumberToken:
         return self.text.removeprefix(" ") in tuple(_DIGITS)
 
     @property
+    def is_whole(self) -> bool:
+        """True without a point or an exponent of its own, which would make the token a number by itself."""
+        return self.text.strip(" +-").isdigit()
+
+    @property
     def starts_number(self) -> bool:
         """True if it begins with a space or a sign, so that it cannot continue the number before it."""
         return self.text[0] in " +-"
