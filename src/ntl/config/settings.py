@@ -39,7 +39,7 @@ PARTIAL_KEYS = {"trained_layers", "train_head", "lora"}  # the lab's, too: which
 NAMES = {
     "rt": "RT", "xval": "xVal", "t5": "T5", "wasserstein": "NTL-WAS", "crps": "CRPS",
     "gaussian_cross_entropy": "Gaussian smoothing", "smoothed_wasserstein": "smoothed NTL-WAS",
-    "dist2": "DIST2", "digit_entropy": "DEL", "smmd": "SMMD", "ntil": "NTIL",
+    "hl_gauss": "HL-Gauss", "dist2": "DIST2", "digit_entropy": "DEL", "smmd": "SMMD", "ntil": "NTIL",
     "number_level": "number-level NTL", "squared": "NTL-MSE", "absolute": "NTL-MAE", "huber": "NTL-Huber",
 }  # fmt: skip
 

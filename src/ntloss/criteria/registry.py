@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ntloss.criteria import combine, distances, entropies, whole_numbers
+from ntloss.criteria import combine, distances, entropies, hl_gauss, whole_numbers
 from ntloss.criteria.criterion import Criterion
 
 # A new criterion of the library needs a line here, and nothing else.
@@ -20,6 +20,7 @@ CRITERIA: dict[str, Callable[..., Any]] = {
     "dist2": entropies.Dist2,
     "digit_entropy": entropies.DigitEntropy,
     "smmd": distances.SMMD,
+    "hl_gauss": hl_gauss.HLGauss,
     "ntil": combine.ntil,
     "number_level": whole_numbers.NumberLevel,
     "relative_error": whole_numbers.RelativeError,

@@ -18,6 +18,7 @@ from ntloss.numbers.parsing import parse_number
 from ntloss.numbers.texts import TokenTexts
 
 _DIGIT = re.compile(f"[{DIGITS}]")
+_BEFORE = "".join([" ", *SIGNS])  # what a number token may begin with
 LARGEST = torch.finfo(torch.float32).max  # losses are computed in float32
 # (digit_level, space_prefixed)
 TOKEN_SETS = ((True, False), (True, True), (False, False), (False, True))
@@ -51,9 +52,14 @@ class NumberToken:
         return self.text.removeprefix(" ") in tuple(DIGITS)
 
     @property
+    def is_whole(self) -> bool:
+        """True without a point or an exponent of its own, which would make the token a number by itself."""
+        return self.text.lstrip(_BEFORE).isdigit()
+
+    @property
     def starts_number(self) -> bool:
         """True if it begins with a space or a sign, so that it cannot continue the number before it."""
-        return self.text[0] in (" ", *SIGNS)
+        return self.text[0] in _BEFORE
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def test_every_name_makes_a_criterion() -> None:
         "per_number": {"criterion": {"name": "dist2", "tau": 2.0}},
         "weighted_sum": {"criteria": ["wasserstein", {"name": "dist2", "tau": 2.0}], "weights": [0.5, 2]},
         "smmd": {"sigma": [1.0, 4.0]},
+        "hl_gauss": {"sigma": 2.0},
     }
     case = numbers_case("ntil")
     for name in criterion_names():

@@ -11,7 +11,7 @@ from accelerate.state import GradientState  # type: ignore[import-untyped]
 from torch import Tensor
 from transformers import TrainerCallback
 
-from ntloss import LossTerms, NumberVocabulary, WeightScheduler
+from ntloss import HLGauss, LossTerms, NumberVocabulary, WeightScheduler
 from ntloss.integrations.collator import NUMBER_WEIGHTS, NumberWeightsCollator
 from ntloss.integrations.outputs import Loss
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
@@ -121,7 +121,8 @@ def make_trainer_number_aware(
     into accumulated batches and over ranks. Evaluations log both terms of the loss beside `eval_loss`, each
     as its mean over the whole evaluation set: `eval_ce`, which compares with the `eval_loss` of a model
     trained on cross-entropy alone, and `eval_ntl`, before its weight. A dataset's column `number_weights` is
-    taken into the batches (`NumberWeightsCollator`).
+    taken into the batches (`NumberWeightsCollator`). The sigma of a criterion with a schedule,
+    `HLGauss.for_answers(answers)`, falls over the steps of training.
 
     Args:
         trainer: a `Trainer` or `Seq2SeqTrainer`, before `train()`. If its model is number-aware already, it
@@ -147,6 +148,9 @@ def make_trainer_number_aware(
     if handle is None or numbers is not None or args or options:
         handle = make_number_aware(trainer.model, tokenizer_of(trainer, numbers), *args, **options)
     extend(trainer)
+    criterion = handle.loss.objective.criterion
+    if getattr(criterion, "schedule", None) is not None:
+        trainer.add_callback(AnnealCallback(criterion))  # type: ignore[arg-type]
     return handle
 
 
@@ -193,6 +197,27 @@ class WeightScheduleCallback(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Set the weight before the micro-batches of a step; a resumed run continues at its step."""
         self.scheduler.set_step(state.global_step)
+
+
+class AnnealCallback(TrainerCallback):
+    """Calls a criterion's `anneal` before each optimizer step, with the share of the steps that are done.
+
+    `make_trainer_number_aware` adds it for a criterion with a schedule, `HLGauss.for_answers(answers)`.
+
+    Args:
+        criterion: an object with `anneal(progress)`, such as `HLGauss`.
+    """
+
+    def __init__(self, criterion: HLGauss) -> None:
+        self.criterion = criterion
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Anneal before the micro-batches of a step; a resumed run continues at its step."""
+        self.criterion.anneal(state.global_step / state.max_steps)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Anneal to the last value."""
+        self.criterion.anneal(1.0)
 
 
 def check_uses_model_loss(trainer: Any) -> None:
