@@ -21,7 +21,7 @@ from ntloss.numbers.vocabulary import NumberVocabulary
 
 # Characters of a slot of the sign; a character's index in its slot is its code, below CODES.
 SIGN = "-+"
-MINUS, PLUS = 0, 1
+MINUS = 0
 CODES = 10
 _MAX_DIGITS = 12
 
