@@ -21,7 +21,7 @@ from torch import Tensor
 from ntloss.decoding.fixed_width import choose, log_total
 from ntloss.decoding.models import Branch, advance
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.grammar import DIGITS, POINT, Grammar, grammar, with_ascii_sign
+from ntloss.numbers.grammar import DIGITS, POINT, Grammar, count_digits, grammar, with_ascii_sign
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 _NEGATIVE = re.compile(f"[^{DIGITS}]*-")
@@ -62,7 +62,7 @@ def walk(
         going_on = []
         for i, (row, option) in enumerate(zip(alive, chosen.tolist(), strict=True)):
             texts[row] += options.texts[option]
-            fits = sum(map(texts[row].count, DIGITS)) <= numbers.max_digits
+            fits = count_digits(texts[row]) <= numbers.max_digits
             if option != options.end and fits and rule.begun.fullmatch(texts[row]) and weights[row] > 0:
                 going_on.append(i)
         if not going_on:

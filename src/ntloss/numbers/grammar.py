@@ -95,6 +95,11 @@ def grammar(thousands: str = THOUSANDS) -> Grammar:
     return Grammar(compiled(number), compiled(whole), compiled(begun), compiled(leading), thousands)
 
 
+def count_digits(text: str) -> int:
+    """Count the digits of a text."""
+    return sum(map(text.count, DIGITS))
+
+
 def with_ascii_sign(text: str) -> str:
     """Write a minus sign of typography as `-`."""
     return text.replace("\u2212", "-")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ntloss.numbers.grammar import DIGITS, MARKS
+from ntloss.numbers.grammar import DIGITS, MARKS, count_digits
 
 # SentencePiece's byte fallback: "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -60,14 +60,15 @@ class TokenTexts:
     encode: Encode = cannot_encode  # encodes a list of texts to rows of token ids
     normalize: Callable[[str], str] = str  # the tokenizer's own normalization (T5 turns `４²` into `42`)
 
-    def count(self, texts: str | Iterable[str]) -> tuple[Counter[int], list[str]]:
-        """Count how often each token occurs in texts; return the counts and the normalized texts."""
+    def count(self, texts: str | Iterable[str]) -> tuple[Counter[int], int]:
+        """Count how often each token occurs in texts; return the counts, and that of the texts' digits."""
         texts = as_texts(texts)
         used: Counter[int] = Counter()
         for start in range(0, len(texts), _BATCH):
             used.update(itertools.chain.from_iterable(self.encode(texts[start : start + _BATCH])))
         # The digits of ASCII texts never change.
-        return used, [text if text.isascii() else self.normalize(text) for text in texts]
+        normalized = (text if text.isascii() else self.normalize(text) for text in texts)
+        return used, sum(map(count_digits, normalized))
 
 
 def as_texts(texts: str | Iterable[str]) -> list[str]:
@@ -79,15 +80,14 @@ def as_texts(texts: str | Iterable[str]) -> list[str]:
     return items
 
 
-def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts:
+def texts_of_tokenizer(tokenizer: Any) -> TokenTexts:
     """Decode every token that may be part of a number, without changing the tokenizer.
 
-    With `every_script`, include all tokens that are not ASCII, which are never number tokens. Raise a
-    TypeError if it is not a tokenizer; see `NumberVocabulary.from_tokenizer`.
+    Raise a TypeError if it is not a tokenizer; see `NumberVocabulary.from_tokenizer`.
     """
     tokenizer = _inner(tokenizer)
     if _has(tokenizer, "get_vocab", "convert_tokens_to_string"):
-        return _texts_of_hugging_face(tokenizer, every_script)
+        return _texts_of_hugging_face(tokenizer)
     normalize: Callable[[str], str] = str
     to_bytes: Callable[[int], bytes] | None = None
     if _has(tokenizer, "decode_single_token_bytes", "encode_ordinary", "n_vocab"):  # tiktoken
@@ -118,7 +118,7 @@ def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts
             text = to_bytes(token_id).decode() if to_bytes else tokenizer.id_to_piece(token_id)
             if re.match(_LETTER, text):
                 letter_ids.append(token_id)
-            if _is_wanted(text, every_script) and not (_BYTE_TOKEN.fullmatch(text) and not to_bytes):
+            if _WANTED.fullmatch(text) and not (_BYTE_TOKEN.fullmatch(text) and not to_bytes):
                 decoded[token_id] = text if to_bytes else text.replace("▁", " ")
     bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
     encode_all = functools.partial(encode_each, encode)
@@ -139,19 +139,14 @@ def _inner(tokenizer: Any) -> Any:
     return tokenizer.tokenizer if _has(tokenizer, "encode_instruct", "tokenizer") else tokenizer
 
 
-def _is_wanted(raw: str, every_script: bool) -> bool:
-    # Byte-level vocabularies, too, write other scripts in characters that are not ASCII.
-    return bool(_WANTED.fullmatch(raw)) or (every_script and not raw.lstrip(" ▁Ġ").isascii())
-
-
-def _texts_of_hugging_face(tokenizer: Any, every_script: bool) -> TokenTexts:
+def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
     vocab: dict[str, int] = tokenizer.get_vocab()
     special = set(getattr(tokenizer, "all_special_ids", ()))
     # Decoders drop the leading space of the first token, but not of a later one.
     anchor = len(tokenizer.convert_tokens_to_string(["a"]))
     decoded, bare = {}, {}
     for raw, token_id in vocab.items():
-        if _is_wanted(raw, every_script) and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
+        if _WANTED.fullmatch(raw) and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
             text = decoded[token_id] = tokenizer.convert_tokens_to_string(["a", raw])[anchor:]
             bare[token_id] = raw == text.removeprefix(" ")
     decoded = _without_spaces_of_decoder(tokenizer, decoded, bare)

@@ -7,6 +7,7 @@ tokenizer's own decoder, and the tokenizer is never changed.
 from __future__ import annotations
 
 import functools
+import math
 import numbers
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,23 +17,73 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.numbers.grammar import MARKS, PIECE, POINT, SIGNS
-from ntloss.numbers.parsing import as_float
+from ntloss.numbers.grammar import DIGITS, MARKS, PIECE, POINT, SIGNS, count_digits
+from ntloss.numbers.parsing import as_float, parse_number
 from ntloss.numbers.texts import TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
-from ntloss.numbers.tokens import (
-    LARGEST,
-    Coverage,
-    NumberToken,
-    describe_missing_digits,
-    find_number_tokens,
-    measure_coverage,
-    split_tokens,
-    value_of,
-)
+
+_BEFORE = "".join([" ", *SIGNS])  # what a number token may begin with
+LARGEST = torch.finfo(torch.float32).max  # losses are computed in float32
 
 
 class NumberTokensLeftOut(UserWarning):
     """Some number tokens of a vocabulary are not in the chosen token set."""
+
+
+@dataclass(frozen=True)
+class NumberToken:
+    """A token that is a number.
+
+    Args:
+        token_id: its id in the vocabulary.
+        text: what it decodes to in the middle of a text, including a leading space (`" 4"`).
+        value: the number.
+        bare: True if the token's own string is the number; False if it has a marker of its tokenizer (`▁4`,
+            `Ġ4`, `##4`).
+    """
+
+    token_id: int
+    text: str
+    value: float
+    bare: bool
+
+    @property
+    def digits(self) -> int:
+        """Number of digit characters, not counting an exponent (3 for `" 3.14"`)."""
+        return count_digits(self.text.lower().partition("e")[0])
+
+    @property
+    def is_digit(self) -> bool:
+        """True for a single ASCII digit, with or without a leading space."""
+        return self.text.removeprefix(" ") in tuple(DIGITS)
+
+    @property
+    def is_whole(self) -> bool:
+        """True without a point or an exponent of its own, which would make the token a number by itself."""
+        return self.text.lstrip(_BEFORE).isdigit()
+
+    @property
+    def starts_number(self) -> bool:
+        """True if it begins with a space or a sign, so that it cannot continue the number before it."""
+        return self.text[0] in _BEFORE
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many digits of a text are in number tokens, the only ones that a number token loss sees.
+
+    Args:
+        digits: ASCII digit characters in the text, after the tokenizer's normalization, which may turn `４²`
+            into `42`.
+        seen: digits in the number tokens.
+    """
+
+    digits: int
+    seen: int
+
+    @property
+    def share(self) -> float:
+        """Share of the digits that are seen, from 0 to 1; NaN for a text without digits."""
+        return self.seen / self.digits if self.digits else math.nan
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity, as a key of cached tables
@@ -219,7 +270,7 @@ class NumberVocabulary:
             texts: a text, or several.
 
         Returns:
-            The counts for this vocabulary and for the four token sets of its tokenizer.
+            The counts; `inspect_tokenizer` compares the token sets of a tokenizer.
 
         Raises:
             TypeError: `texts` are not texts.
@@ -232,13 +283,64 @@ class NumberVocabulary:
             >>> vocabulary.coverage("3.14 in 2019").share
             1.0
         """
-        used, normalized = self._texts.count(texts)
-        return measure_coverage((*self.tokens, *self.left_out), used, normalized, seen=self.tokens)
+        used, digits = self._texts.count(texts)
+        return Coverage(digits, count_digits_of(self.tokens, used))
 
 
 def as_vocabulary(given: Any) -> NumberVocabulary:
     """Return a vocabulary as it is; for a tokenizer, make the vocabulary of its default token set."""
     return given if isinstance(given, NumberVocabulary) else NumberVocabulary.from_tokenizer(given)
+
+
+def count_digits_of(tokens: Iterable[NumberToken], used: Mapping[int, int]) -> int:
+    """Count the ASCII digit characters in tokens, given how often each is used."""
+    return sum(used.get(token.token_id, 0) * count_digits(token.text) for token in tokens)
+
+
+def value_of(text: str) -> float | None:
+    """The number that a token's text stands for, or None if it is none that float32 can hold."""
+    number = text.removeprefix(" ")
+    if number != number.strip():
+        return None
+    value = parse_number(number, "whole", thousands="")
+    return None if value is None or abs(value) > LARGEST else value
+
+
+def find_number_tokens(texts: TokenTexts) -> list[NumberToken]:
+    """The tokens whose text is a number, by ascending id."""
+    values = ((i, text, value_of(text)) for i, text in sorted(texts.decoded.items()))
+    return [NumberToken(i, text, value, texts.bare[i]) for i, text, value in values if value is not None]
+
+
+def split_tokens(
+    tokens: Iterable[NumberToken], digit_level: bool, space_prefixed: bool
+) -> tuple[list[NumberToken], list[NumberToken]]:
+    """Split number tokens into those in a token set and the others."""
+    kept: list[NumberToken] = []
+    others: list[NumberToken] = []
+    for token in tokens:
+        is_in_set = (token.is_digit or not digit_level) and (token.bare or space_prefixed)
+        (kept if is_in_set else others).append(token)
+    return kept, others
+
+
+def describe_missing_digits(kept: Iterable[NumberToken], others: Iterable[NumberToken]) -> str:
+    """Say which of the ten digits a token set lacks, and what to do; nothing if it has them all."""
+    found, elsewhere = ({t.text.removeprefix(" ") for t in tokens if t.is_digit} for tokens in (kept, others))
+    missing = sorted(set(DIGITS) - found)
+    if not missing:
+        return ""
+    if elsewhere.issuperset(missing):
+        return (
+            f"the digits {', '.join(missing)} have tokens only with a marker of the tokenizer, such as "
+            "'▁4', 'Ġ4' or '##4'. Pass space_prefixed=True to count those."
+        )
+    return (
+        f"the digits {', '.join(missing)} have no token in this vocabulary. Expected all of 0 to 9. Add them "
+        f"yourself, tokenizer.add_tokens({missing}), and resize the model to match, "
+        "model.resize_token_embeddings(len(tokenizer)); or pass digit_level=False to use the numbers in the "
+        "vocabulary."
+    )
 
 
 def _text_of_value(token_id: int, given: Any) -> str:
