@@ -41,10 +41,11 @@ class NumberMetricsCallback(TrainerCallback):
 
     Call `NumberMetricsCallback().attach(trainer)`. The metrics become part of the Trainer's log entries, for
     all trackers, `state.log_history` and `metric_for_best_model`; those of an evaluation have its prefix
-    (`eval_ntl`). For a baseline, train with a number-aware loss of weight 0.
+    (`eval_number_error`). For a baseline, train with a number-aware loss of weight 0.
 
     ======================== ====================================================================
-    `ce`, `ntl`              means of both terms of the loss, before $\lambda$
+    `ce`, `ntl`              means of both terms of the loss, before $\lambda$; a number-aware trainer logs
+                             `eval_ce` and `eval_ntl` itself, also without the callback
     `number_tokens`          count of labels that are number tokens: with 0, the loss sees no numbers
     `number_accuracy`        share of these that are the most likely token
     `number_value_accuracy`  share whose value is the most likely number: `4` and `▁4` count as one
@@ -136,10 +137,10 @@ class NumberMetricsCallback(TrainerCallback):
     def _see(self, loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
         training = bool(self._trainer.model.training)
         window = self._windows[training]
-        if not training:
-            inputs, terms = without_repeated_rows(loss, inputs, terms)
-        if training or self.loss is not None:  # a number-aware trainer evaluates the terms itself
+        if training:  # a number-aware trainer evaluates the terms itself
             window.terms.add(loss, inputs, terms)
+        else:
+            inputs = without_repeated_rows(loss, inputs)
         if not training or (self._measures and "logits" in inputs):
             window.add(loss, inputs)
 

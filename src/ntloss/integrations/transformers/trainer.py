@@ -97,7 +97,10 @@ class _NumberAware:
         handle, sums = handle_of(self.model), TermSums()
 
         def add(loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
-            sums.add(loss, *without_repeated_rows(loss, inputs, terms))
+            kept = without_repeated_rows(loss, inputs)
+            if kept is not inputs:
+                terms = loss.forward(**kept)  # type: ignore[assignment]  # does not call hooks
+            sums.add(loss, kept, terms)
 
         stops = [] if handle is None else [listen(loss, add) for loss in handle.losses]
         try:
@@ -349,16 +352,13 @@ class _ListenersHook:
         del vars(loss)["_listeners"]
 
 
-def without_repeated_rows(
-    loss: Loss, inputs: dict[str, Any], terms: LossTerms
-) -> tuple[dict[str, Any], LossTerms]:
-    """Return inputs and terms of a batch without rows that a distributed evaluation repeats to fill it."""
+def without_repeated_rows(loss: Loss, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a batch without rows that a distributed evaluation repeats to fill it."""
     state, labels = GradientState(), inputs["labels"]
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     own = state.remainder - rank * len(labels)  # this process's rows that are not repeated
     if not state.end_of_dataloader or state.remainder <= 0 or own >= len(labels) or labels.dim() < 2:
-        return inputs, terms
+        return inputs
     repeated = torch.arange(len(labels), device=labels.device) >= own
     labels = labels.masked_fill(repeated.unsqueeze(-1), loss.ignore_index)
-    inputs = {**inputs, "labels": labels, "num_items_in_batch": None, "num_numbers_in_batch": None}
-    return inputs, loss.forward(**inputs)  # type: ignore[return-value]  # does not call hooks
+    return {**inputs, "labels": labels, "num_items_in_batch": None, "num_numbers_in_batch": None}
