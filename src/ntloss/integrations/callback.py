@@ -62,28 +62,16 @@ class NumberMetricsCallback(TrainerCallback):
     (`chunked=True`). Examples that a distributed sampler repeats to fill up an evaluation count once.
 
     Args:
-        loss: the combined loss that your own trainer calls. Default: the loss of the trainer's number-aware
-            model.
         train_every: optimizer steps between measurements in training; None for none. Default: 10.
         places: decimal places to log separately. Default: from hundredths to ten thousands.
 
     Raises:
-        TypeError: `loss` is not a combined loss.
         ValueError: `train_every` is below 1; `places` are not consecutive.
     """
 
-    def __init__(
-        self, loss: Loss | None = None, train_every: int | None = 10, places: range = range(-2, 5)
-    ) -> None:
+    def __init__(self, *, train_every: int | None = 10, places: range = range(-2, 5)) -> None:
         if train_every is not None and train_every < 1:
             raise ValueError(f"train_every={train_every!r}: expected 1 or more steps, or None for never")
-        if loss is not None and not (isinstance(loss, torch.nn.Module) and hasattr(loss, "normalizers")):
-            raise TypeError(
-                f"NumberMetricsCallback({type(loss).__name__}): expected an NTLCrossEntropyLoss or "
-                "NTLLinearCrossEntropyLoss, such as a handle's .loss, or None. To listen to a trainer: "
-                "NumberMetricsCallback().attach(trainer)."
-            )
-        self.loss = loss
         self.train_every = train_every
         self.places = places
         self._trainer: Any = None
@@ -108,16 +96,14 @@ class NumberMetricsCallback(TrainerCallback):
         if self._trainer is not None:
             raise ValueError("attached already: expected one callback per trainer")
         handle = handle_of(trainer.model)
-        if self.loss is None and handle is None:
+        if handle is None:
             raise ValueError(
                 "the trainer has no number-aware loss to listen to: call make_trainer_number_aware(trainer) "
-                "first, with weight=0 for a baseline; or NumberMetricsCallback(loss), if your trainer calls "
-                "a loss itself"
+                "first, with weight=0 for a baseline"
             )
-        losses = (self.loss,) if self.loss is not None else handle.losses  # type: ignore[union-attr]
         self._trainer = trainer
-        self._windows = {training: _Window(losses[0], self.places) for training in (True, False)}
-        self._stops = [listen(loss, self._see) for loss in losses]
+        self._windows = {training: _Window(handle.loss, self.places) for training in (True, False)}
+        self._stops = [listen(loss, self._see) for loss in handle.losses]
         trainer.callback_handler.callbacks.insert(0, self)
         return self
 
@@ -137,7 +123,7 @@ class NumberMetricsCallback(TrainerCallback):
     def _see(self, loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
         training = bool(self._trainer.model.training)
         window = self._windows[training]
-        if training:  # a number-aware trainer evaluates the terms itself
+        if training:  # the trainer evaluates the terms itself
             window.terms.add(loss, inputs, terms)
         else:
             inputs = without_repeated_rows(loss, inputs)
