@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,14 @@ import transformers
 from accelerate import PartialState
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainingArguments, get_scheduler, set_seed
+from transformers import (
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    get_scheduler,
+    set_seed,
+)
 from transformers.integrations import get_reporting_integration_callbacks
 
 from ntl.approaches import Approach, build_approach
@@ -66,11 +73,14 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
     if arguments.should_save and not settings.only_evaluate:
         open_folder(settings, approach)
     PartialState().wait_for_everyone()
-    model = approach.model.to(arguments.device)
-    if not settings.only_evaluate:
-        model = train(settings, arguments, data, approach, checkpoint, on_progress)
+    model: nn.Module = approach.model.to(arguments.device)
+    if settings.only_evaluate:
+        trackers = [tracker() for tracker in get_reporting_integration_callbacks(arguments.report_to)]
+    else:
+        trainer = train(settings, arguments, data, approach, checkpoint, on_progress)
+        model, trackers = trainer.model_wrapped, trainer.callback_handler.callbacks
     say = print if on_progress is None and arguments.should_log else lambda line: None
-    return answer_tests(settings, arguments, data, approach, model, say)
+    return answer_tests(settings, arguments, data, approach, model, trackers, say)
 
 
 def training_arguments(settings: RunSettings) -> Seq2SeqTrainingArguments:
@@ -121,12 +131,8 @@ def train(
     approach: Approach,
     checkpoint: Path | None,
     on_progress: Callable[[float], None] | None,
-) -> nn.Module:
-    """Train from the start or from a checkpoint, and save the model in the run's folder.
-
-    Returns:
-        The model, wrapped if it was trained on several processes.
-    """
+) -> ApproachTrainer:
+    """Train from the start or from a checkpoint, save the model in the run's folder; return the trainer."""
     cache = Path(settings.data["cache_dir"]).expanduser()
     with arguments.main_process_first(desc="tokenize"):
         training, validation = (
@@ -150,7 +156,7 @@ def train(
         eval_dataset=validation,
     )
     trainer.train_from(checkpoint)
-    return trainer.model_wrapped
+    return trainer
 
 
 def answer_tests(
@@ -159,9 +165,10 @@ def answer_tests(
     data: TaskData,
     approach: Approach,
     model: nn.Module,
+    trackers: Sequence[TrainerCallback],
     say: Callable[[str], None],
 ) -> dict[str, Metrics]:
-    """Evaluate the validation and test sets that are not evaluated yet, and write the results."""
+    """Evaluate the validation and test sets that are not evaluated yet, and write and track the results."""
     parts = {"validation": data.validation, **data.tests}
     data = replace(data, tests={name: evenly_spaced(part, settings.samples) for name, part in parts.items()})
     folder, record = open_evaluation(settings, data)
@@ -176,4 +183,11 @@ def answer_tests(
     if arguments.should_save:
         folder.write_record(replace(record, status="finished"))
     say(f"Metrics and predictions are in {folder.path}")
+    # As the trainer's logs: trackers show `test_X` as X in the section `test`.
+    logs = {
+        f"test_{t}/{name}": x for t, found in results.items() for name, x in found.items() if x is not None
+    }
+    state = TrainerState(global_step=record.steps, is_world_process_zero=arguments.process_index == 0)
+    for tracker in trackers:
+        tracker.on_log(arguments, state, TrainerControl(), logs=dict(logs), model=approach.model)
     return results

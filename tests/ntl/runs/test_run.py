@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -69,17 +70,34 @@ def test_training_in_bfloat16_changes_the_losses_only_slightly(tmp_path):
     assert losses[0] == approx(losses[1], HALF_PRECISION)
 
 
-def test_tensorboard_gets_the_loss_and_its_terms(run, monkeypatch, tmp_path):
+def test_tensorboard_gets_the_loss_its_terms_and_the_final_metrics(run, monkeypatch, tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
-    run("training_args.report_to=tensorboard", "model_args=vanilla_t5_ntl")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    board = EventAccumulator(str(tmp_path / "board"))
-    board.Reload()
-    assert {"train/loss", "train/ce", "train/ntl", "eval/loss", "eval/accuracy"} <= set(
-        board.Tags()["scalars"]
-    )
+    def board():
+        board = EventAccumulator(str(tmp_path / "board"))
+        board.Reload()
+        return board
+
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    folder, _ = run("training_args.report_to=tensorboard", "model_args=vanilla_t5_ntl")
+    logged = {"train/loss", "train/ce", "train/ntl", "eval/loss", "eval/accuracy"}
+    final = {
+        f"test/{test}/{name}": value
+        for test, metrics in folder.metrics().items()
+        for name, value in metrics.items()
+        if value is not None
+    }
+    assert {"test/validation/accuracy", "test/interpolate/accuracy"} <= {*final}
+    assert logged | {*final} <= {*board().Tags()["scalars"]}
+    for name, value in final.items():
+        (event,) = board().Scalars(name)
+        assert (event.step, event.value) == (4, approx(value, HALF_PRECISION))  # a board keeps float32
+    shutil.rmtree(tmp_path / "board")
+    kept = [o for o in scaled_down(tmp_path) if o.startswith(("dataset", "evaluation")) or "cpu" in o]
+    evaluate = [f"model_args.model_name_or_path={folder}", "training_args=eval"]
+    assert main([*kept, *evaluate, "training_args.report_to=tensorboard"]) == 0
+    assert {*final} <= {*board().Tags()["scalars"]}
 
 
 def test_a_tracker_that_is_not_installed_is_an_error_that_says_how_to_install_it(
