@@ -125,7 +125,7 @@ class Predictor:
             return as_texts(rows)
         rows = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, (str, Mapping)) else [None]
         if rows and all(isinstance(row, Mapping) for row in rows):
-            return as_texts(pd.DataFrame(rows))
+            return as_texts(pd.DataFrame(rows, dtype=object))  # whole numbers beside gaps stay whole
         if not all(isinstance(row, str) for row in rows):
             raise UserError(
                 "the rows are neither a DataFrame nor a list of only dicts or only texts; expected one of "

@@ -304,6 +304,11 @@ def test_rows_of_other_types_are_errors(run):
         ntl.nothing  # noqa: B018
 
 
+def test_whole_numbers_beside_gaps_keep_their_digits(run):
+    table = ntl.load(run).table([{"size": 9007199254740993}, {"size": None}])
+    assert table["size"][0] == "9007199254740993"
+
+
 def test_a_whole_output_of_written_numbers_or_texts_is_recognized(run, new, tmp_path, capsys, monkeypatch):
     for place, answer in enumerate(["12", "", "None", 'a "b",\r\nc']):
 

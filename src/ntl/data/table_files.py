@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -16,6 +19,8 @@ FORMATS = "CSV (with a header), TSV, Parquet (.parquet) or JSON lines (.jsonl)"
 
 def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
     """Read a table, every value as a text and empty ones as NaN; `NA` and `null` are texts in a CSV file.
+
+    The numbers of JSON lines are the file's own characters, so no digit changes.
 
     Args:
         file: Path of the file, or the content of a CSV file. Endings other than .tsv, .parquet and .jsonl are
@@ -33,9 +38,9 @@ def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
     path = Path(file).expanduser()
     try:
         if path.suffix == ".parquet":
-            table = as_texts(pd.read_parquet(path))
+            table = as_texts(pd.read_parquet(path, dtype_backend="numpy_nullable"))
         elif path.suffix in (".jsonl", ".ndjson"):
-            table = as_texts(pd.read_json(path, lines=True, dtype=False, encoding="utf-8-sig"))
+            table = as_texts(pd.DataFrame(_read_json_lines(path.read_text("utf-8-sig")), dtype=object))
         else:
             content = path.read_bytes().decode("utf-8-sig") if content is None else content
             table = _read_csv(content, _SEPARATORS.get(path.suffix, ","), f"{key}={file}")
@@ -64,6 +69,41 @@ def as_texts(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: table[name].astype("string").astype(object) for name in table}).where(
         table.notna().to_numpy(), float("nan")
     )
+
+
+def _read_json_lines(text: str) -> list[dict[str, str | None]]:
+    """Read the object on each line, its values as texts; blank lines are skipped.
+
+    Raises:
+        ValueError: A line is not an object of texts, numbers, true, false and null with distinct keys.
+    """
+    rows = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        try:
+            if line.strip():
+                rows.append(_json_row(line))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    return rows
+
+
+def _json_row(line: str) -> dict[str, str | None]:
+    as_given = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
+    row = json.loads(line, object_pairs_hook=_distinct, **as_given)
+    if not isinstance(row, dict):
+        raise ValueError('it is not an object such as {"a": 1}')
+    for key, value in row.items():
+        if isinstance(value, list | dict):
+            raise ValueError(f"{key!r} is a list or an object, expected a text or a number")
+        f"{key}{value}".encode()  # raises if a text holds half of a surrogate pair
+    return {key: value if value is None else str(value) for key, value in row.items()}
+
+
+def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise ValueError(f"it has a key twice, among {', '.join(key for key, _ in pairs)}")
+    return row
 
 
 def _read_csv(text: str, separator: str, given: str) -> pd.DataFrame:

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 from data_cases import task
 
+from ntl.data.table_files import read_table
 from ntl.errors import UserError
 
 
@@ -37,9 +38,32 @@ def test_other_formats_are_read_like_csv(tmp_path, ending):
     assert {e.question: e.answer for e in rows(data)} == {"x,1": "1", "?,2": "2", "é,?": "3"}
 
 
+def test_json_lines_keep_every_digit_and_every_key(tmp_path):
+    path = tmp_path / "exact.jsonl"
+    path.write_text(
+        '{"y": 0.3, "01": 9007199254740993, "b": true, "1": 1e400}\n\n'
+        '{"y": 1.50, "01": null, "b": "x", "1": NaN, "new": -7}\n'
+    )
+    table = read_table(path, "data")
+    assert [*table.columns] == ["y", "01", "b", "1", "new"]
+    first, second = table.to_dict("records")
+    assert (first["y"], first["01"], first["b"], first["1"]) == ("0.3", "9007199254740993", "True", "1e400")
+    assert (second["y"], second["b"], second["1"], second["new"]) == ("1.50", "x", "NaN", "-7")
+    assert pd.isna([first["new"], second["01"]]).all()
+
+
+def test_large_whole_numbers_beside_gaps_keep_their_digits(tmp_path):
+    pd.DataFrame({"y": pd.array([9007199254740993, None], "Int64")}).to_parquet(tmp_path / "a.parquet")
+    assert read_table(tmp_path / "a.parquet", "data")["y"][0] == "9007199254740993"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("array.jsonl", '[{"a": 1}, {"a": 2}]', "line 1: it is not an object"),
+        ("nested.jsonl", '{"a": 1}\n{"a": [1]}', "line 2: 'a' is a list or an object"),
+        ("twice.jsonl", '{"a": 1, "a": 2}', "line 1: it has a key twice, among a, a"),
+        ("half.jsonl", '{"a": "\\ud800"}', "line 1: .*surrogates not allowed"),
         ("empty.csv", "", "cannot be read|no rows"),
         ("header.csv", "a,y\n", "has no rows"),
         ("broken.jsonl", "{", "cannot be read .*CSV .with a header., TSV, Parquet"),
