@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pandas.api.types import is_object_dtype
 
 from ntl.errors import UserError
 
@@ -65,6 +66,9 @@ def as_texts(table: pd.DataFrame) -> pd.DataFrame:
         raise UserError(
             f"the table has two columns {twice[0]!r}; expected one of each. Rename or remove one."
         )
+    for name in filter(lambda name: is_object_dtype(table[name]), table):
+        # `convert_dtypes` would round whole numbers beside gaps.
+        table[name] = pd.Series(pd.array(table[name].tolist()), table.index)
     table = table.convert_dtypes()
     return pd.DataFrame({name: table[name].astype("string").astype(object) for name in table}).where(
         table.notna().to_numpy(), float("nan")
