@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from types import SimpleNamespace
 
 import pandas as pd
@@ -13,6 +14,7 @@ from tolerances import approx
 import ntl
 from ntl.cli import main
 from ntl.data import Example
+from ntl.data.files import only_writer
 from ntl.errors import UserError
 from ntl.predict import PREDICTED
 from ntl.run_language_modeling import main as train
@@ -310,7 +312,7 @@ def test_whole_numbers_beside_gaps_keep_their_digits(run):
 
 
 def test_a_whole_output_of_written_numbers_or_texts_is_recognized(run, new, tmp_path, capsys, monkeypatch):
-    for place, answer in enumerate(["12", "", "None", 'a "b",\r\nc']):
+    for place, answer in enumerate(["12", "", "None", 'a "b",\r\nc', "a\rb"]):
 
         def written(self, questions, *_, answer=answer):
             return pd.DataFrame({"written": [answer for _ in questions], "greedy": 1.5})
@@ -319,6 +321,7 @@ def test_a_whole_output_of_written_numbers_or_texts_is_recognized(run, new, tmp_
         output = tmp_path / f"{place}.csv"
         assert predict(capsys, run, f"data={new}", f"output={output}")[0] == 0
         before = output.read_bytes()
+        assert len(pd.read_csv(output)) == 10
         code, _, err = predict(capsys, run, f"data={new}", f"output={output}")
         assert (code, "10 of 10 rows are in" in err) == (0, True), (answer, err)
         assert output.read_bytes() == before
@@ -335,6 +338,35 @@ def test_an_output_that_ends_inside_a_character_or_has_windows_line_breaks_is_co
         cut.write_bytes(content[:place])
         assert predict(capsys, run, f"data={new}", f"output={cut}")[0] == 0
         assert cut.read_bytes() == content
+
+
+@pytest.mark.parametrize("kind", ["fifo", "descriptor"])
+def test_an_output_may_be_a_pipe(kind, run, new, tmp_path, capsys):
+    if kind == "fifo":
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    else:  # as /dev/stdout
+        reader, writer = os.pipe()
+        path = f"/dev/fd/{writer}"
+    before = {*tmp_path.iterdir()}
+    expected = predict(capsys, run, f"data={new}")[1]
+    assert predict(capsys, run, f"data={new}", f"output={path}")[0] == 0
+    assert os.read(reader, 1 << 16).decode() == expected
+    assert {*tmp_path.iterdir()} == before
+
+
+def test_an_output_has_one_writer_at_a_time(run, new, tmp_path, capsys):
+    output, link = tmp_path / "out.csv", tmp_path / "link.csv"
+    link.symlink_to(output)
+    with only_writer(tmp_path / ".out.csv.lock", "a file"):
+        for given in (output, link):
+            code, _, err = predict(capsys, run, f"data={new}", f"output={given}")
+            assert (code, f"output={given} is being written by another process" in err) == (2, True)
+            assert not output.exists()
+    assert predict(capsys, run, f"data={new}", f"output={link}")[0] == 0
+    assert len(pd.read_csv(output)) == 10
+    assert {path.name for path in tmp_path.iterdir()} == {"new.csv", "out.csv", "link.csv"}
 
 
 @pytest.mark.parametrize("kind", ["a note", "a folder"])
