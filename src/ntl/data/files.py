@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from ntl.data import Example, TaskData
-from ntl.errors import UserError
+from ntl.errors import UserError, writing_to
 
 LOCK = ".lock"  # in a folder that one process writes to
 UNFINISHED = ".partial"  # the ending of files that are not complete
@@ -192,22 +192,36 @@ def only_writer(lock: Path, given: object) -> Iterator[None]:
         given: What is written to, as the user wrote it, for the error message.
 
     Raises:
-        UserError: Another process holds it.
+        UserError: Another process holds it, or it cannot be written.
     """
     held = FileLock(lock, timeout=0)
-    try:
-        held.acquire()
-    except Timeout:
-        raise UserError(
-            f"{given} is being written by another process; expected one at a time. Wait for it, or choose "
-            "another one."
-        ) from None
+    with writing_to(given, "a folder that can be written to", "Choose another one."):
+        try:
+            held.acquire()
+        except Timeout:
+            raise UserError(
+                f"{given} is being written by another process; expected one at a time. Wait for it, or "
+                "choose another one."
+            ) from None
     try:
         yield
     finally:
         with suppress(OSError):  # Windows keeps open files
             lock.unlink()  # before the release, so that no other process can hold it yet
         held.release()
+
+
+@contextmanager
+def only_writer_in(folder: Path) -> Iterator[None]:
+    """Let only this process write to a folder, which is created if necessary; see `only_writer`."""
+    with writing_to(folder, "a folder that can be written to", "Choose another one."):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with only_writer(folder / LOCK, folder):
+            yield
+    finally:
+        with suppress(OSError):  # as a rule it holds files
+            folder.rmdir()
 
 
 def is_leftover(path: Path) -> bool:

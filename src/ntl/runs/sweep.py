@@ -20,6 +20,7 @@ from tqdm import tqdm
 from ntl.config.comparison import Comparison, load_comparison
 from ntl.config.compose import describe_config
 from ntl.config.settings import RunSettings
+from ntl.data.files import only_writer_in
 from ntl.program import HELP_OPTIONS, run_program
 from ntl.runs.workers import run_all
 
@@ -67,6 +68,11 @@ def compare(comparison: Comparison) -> int:
         The exit code: 0 if all runs are finished, 1 if one failed.
         KeyboardInterrupt: The user interrupted the runs. The finished ones are reported.
     """
+    with only_writer_in(comparison.output_dir):
+        return _compare_alone(comparison)
+
+
+def _compare_alone(comparison: Comparison) -> int:
     from ntl.report.program import check_output, report  # imports matplotlib
     from ntl.training.folders import remaining  # slow to import, so only after the configuration is checked
 

@@ -23,6 +23,7 @@ from ntl.approaches.answer_format import FORMAT_KEYS
 from ntl.config.differences import EVALUATION, TRAINING, differences, only_adds_readings
 from ntl.config.settings import RunSettings
 from ntl.data import TaskData
+from ntl.data.files import LOCK, is_leftover
 from ntl.errors import UserError, describe, writing_to
 from ntl.training.run_folder import CHECKPOINT, RunFolder, RunRecord, options_name
 
@@ -56,7 +57,7 @@ def check_folder(settings: RunSettings) -> Path | None:
             )
     elif not folder.holds_run():  # never delete files that are not ours
         its_own = settings.only_evaluate and folder.path == Path(str(settings.model.checkpoint))
-        if not its_own and any(folder.path.iterdir()):
+        if not its_own and not all(map(is_leftover, folder.path.iterdir())):
             raise UserError(
                 f"{name} holds files but no run; expected a new or empty folder. Choose another one."
             )
@@ -126,8 +127,11 @@ def open_folder(settings: RunSettings, approach: Approach) -> None:
         return
     parameters = sum(p.numel() for p in approach.model.parameters())
     with writing_to(f"training_args.output_dir={folder}", "a writable folder", "Choose another one."):
-        if is_held:
-            shutil.rmtree(folder.path)
+        for path in folder.path.iterdir() if is_held else ():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != LOCK:  # which this process holds
+                path.unlink()
         folder.write_record(replace(new_record(settings), parameters=parameters))
 
 

@@ -9,6 +9,7 @@ from published_commands import scaled_down
 from safetensors import safe_open
 from tolerances import HALF_PRECISION, approx
 
+from ntl.data.files import only_writer_in
 from ntl.run_language_modeling import main
 from ntl.training.run_folder import RunFolder
 
@@ -139,3 +140,26 @@ def test_each_module_has_its_own_test_set_on_request(tmp_path):
     found = set(RunFolder(tmp_path / "run").metrics())
     assert {"validation", "arithmetic__mul", "arithmetic__mul_big", "numbers__place_value"} < found
     assert len(found) == 1 + 13 + 7
+
+
+def test_a_run_has_one_writer_at_a_time(run, tmp_path, capsys):
+    folder, _ = run()
+    before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")}
+    evaluate = [o for o in scaled_down(tmp_path) if o.startswith(("dataset", "evaluation")) or "cpu" in o]
+    evaluate += ["training_args=eval", f"model_args.model_name_or_path={folder}", "evaluation.name=own"]
+    overwrite = [*scaled_down(tmp_path), "training_args.overwrite_output_dir=true"]
+    with only_writer_in(folder.path):
+        for command in (overwrite, evaluate):
+            assert main(command) == 2
+            assert f"{folder} is being written by another process" in capsys.readouterr().err
+            assert {path: path.stat().st_mtime_ns for path in before} == before
+    for command in (overwrite, evaluate):
+        assert main(command) == 0
+    assert not [*folder.path.glob(".*")]
+
+
+def test_what_a_killed_run_has_left_does_not_hinder_another(run, tmp_path):
+    for name in (".lock", ".run.json.x1y2.partial"):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run" / name).touch()
+    run()

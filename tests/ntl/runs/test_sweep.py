@@ -14,6 +14,7 @@ from tolerances import TRAINED_BY_ADAM, assert_close
 
 from ntl.cli import main
 from ntl.config.comparison import load_comparison
+from ntl.data.files import only_writer_in
 from ntl.errors import UserError
 from ntl.run_language_modeling import main as train
 from ntl.runs.sweep import do_runs
@@ -165,7 +166,7 @@ def test_an_invalid_setting_is_a_one_line_error_with_code_2_and_nothing_is_writt
 def test_an_output_folder_that_is_a_file_is_an_error(tiny, capsys):
     output(tiny).write_text("mine")
     assert compare(tiny) == 2
-    assert "is not a folder and cannot be created" in capsys.readouterr().err
+    assert "cannot be written (File exists); expected a folder" in capsys.readouterr().err
     assert output(tiny).read_text() == "mine"
 
 
@@ -245,3 +246,11 @@ def test_the_command_lists_its_subcommands_and_rejects_others(capsys):
         assert "learning_rate: 0.0001" in capsys.readouterr().out
     assert main(["publish"]) == 2
     assert "'publish' is unknown" in capsys.readouterr().err
+
+
+def test_a_comparison_has_one_writer_at_a_time(tiny, capsys):
+    folder = output(tiny)
+    with only_writer_in(folder):
+        assert main(["compare", *tiny]) == 2
+        assert f"{folder} is being written by another process" in " ".join(capsys.readouterr().err.split())
+    assert not folder.exists()
