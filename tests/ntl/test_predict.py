@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import shutil
 from types import SimpleNamespace
 
 import pandas as pd
@@ -304,6 +306,25 @@ def test_rows_of_other_types_are_errors(run):
         model.predict([])
     with pytest.raises(AttributeError, match="nothing"):
         ntl.nothing  # noqa: B018
+
+
+def test_a_run_of_an_older_version_is_read_with_the_defaults_of_newer_keys(run, tmp_path):
+    held = json.loads((run / "run.json").read_text())
+    shutil.copytree(run, tmp_path / "old")
+    newer = {"training_args": ["trained_layers", "lora", "state_cache_gb"], "evaluation": ["name", "read"]}
+    newer |= {"model_args": ["separator", "head_loss"], "dataset_args": ["longest", "group_by"]}
+    for section, keys in newer.items():
+        for key in keys:
+            del held["config"][section][key]
+    del held["config"]["loss"]
+    (tmp_path / "old/run.json").write_text(json.dumps(held))
+    rows = [{"when": "2026-01-01", "note": "x", "size": 2}]
+    found, expected = (ntl.load(folder).predict(rows) for folder in (tmp_path / "old", run))
+    assert found.to_numpy() == approx(expected.to_numpy())
+    for config in ({}, {"model_args": None}, ["a"]):
+        (tmp_path / "old/run.json").write_text(json.dumps({**held, "config": config}))
+        with pytest.raises(UserError, match=r"run\.json has a configuration that cannot be read"):
+            ntl.load(tmp_path / "old")
 
 
 def test_whole_numbers_beside_gaps_keep_their_digits(run):

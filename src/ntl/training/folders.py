@@ -104,7 +104,7 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
             if only_adds_readings(settings.config, record.config):
                 return None
             if only_adds_readings(record.config, settings.config):
-                model = replace(settings.model, checkpoint=str(folder))
+                model = replace(settings.model, checkpoint=str(folder), trained_layers=None, lora=None)
                 return replace(settings, only_evaluate=True, model=model, evaluation_name=OWN)
             differing = differences(record.config, settings.config, EVALUATION)
         if differing and not overwrite:
