@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from ntl.config.schema import READINGS, SCHEMAS
+from ntl.config.schema import READINGS, SCHEMAS, greater_is_better
 
 # Keys, by their last part, that do not matter for a purpose. They do not affect the result of training, ...
 TRAINING = {
@@ -55,7 +55,10 @@ def comparable(config: Mapping[str, Any], purpose: set[str]) -> dict[str, Any]:
 
 
 def with_defaults(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give keys that did not exist yet when a run was recorded the default that they have since then."""
+    """Give keys that did not exist yet when a run was recorded the default that they have since then.
+
+    `greater_is_better` is inferred: older versions recorded false by default.
+    """
     data = config.get("dataset_args", {})
     schemas: dict[str, type | None] = {
         "model_args": SCHEMAS["model_args"]["vanilla_t5"],
@@ -71,6 +74,7 @@ def with_defaults(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         filled[section] = {**defaults, **config.get(section, {})}
     if "max_new_tokens" not in config.get("evaluation", {}):
         filled["evaluation"]["max_new_tokens"] = filled["dataset_args"].get("max_new_tokens")
+    filled["training_args"]["greater_is_better"] = greater_is_better(filled["training_args"])
     return filled
 
 

@@ -10,6 +10,7 @@ from safetensors import safe_open
 from tolerances import HALF_PRECISION, approx
 
 from ntl.data.files import only_writer_in
+from ntl.evaluation import EvaluationResult
 from ntl.run_language_modeling import main
 from ntl.training.run_folder import RunFolder
 
@@ -50,6 +51,35 @@ def test_reduce_on_plateau_halves_the_rate_when_the_loss_does_not_improve(run):
     assert rates[0] == 0.001
     assert min(rates) <= 0.0005
     assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "best", "rates"),
+    [
+        (["metric_for_best_model=accuracy"], 2, [1.0, 1.0, 1.0, 0.5]),
+        (["metric_for_best_model=mae"], 1, [1.0, 1.0, 0.5, 0.25]),
+        (["metric_for_best_model=loss"], 1, [1.0, 1.0, 0.5, 0.25]),
+        (["metric_for_best_model=accuracy", "greater_is_better=false"], 1, [1.0, 1.0, 0.5, 0.25]),
+    ],
+)
+def test_the_best_checkpoint_and_the_schedule_follow_the_direction_of_the_metric(
+    run, monkeypatch, options, best, rates
+):
+    values = iter([0.1, 0.3, 0.2, 0.1])  # at steps 1 to 4
+    measured = {"loss": 1.0, "count": 1}
+
+    def measure(*_):
+        value = next(values, 0.0)
+        return EvaluationResult({**measured, **dict.fromkeys(("loss", "mae", "accuracy"), value)}, [])
+
+    monkeypatch.setattr("ntl.runs.run.evaluate", measure)
+    options = [f"training_args.{option}" for option in options]
+    options += ["training_args.eval_steps=1", "training_args.save_steps=1", "training_args.learning_rate=1.0"]
+    options += ["training_args.lr_scheduler_kwargs={factor: 0.5, patience: 0}"]
+    folder, log = run(*options)
+    state = json.loads((folder.path / "checkpoint-4/trainer_state.json").read_text())
+    assert state["best_global_step"] == best
+    assert [entry["learning_rate"] for entry in log] == approx(rates)
 
 
 def test_training_in_bfloat16_keeps_the_weights_in_float32(run):
