@@ -60,7 +60,7 @@ class Comparison:
         ["ce", "ntl_was", "ntl_mse", "vanilla_t5_regression_head"], list_of(OBJECTIVE)
     )
     seeds: list[int] = key([0, 1, 2, 3, 4], list_of(SEED))
-    # single-threaded worker processes; null: one per usable core, at most four
+    # single-threaded worker processes; null: one on a GPU, else one per usable core, at most four
     jobs: int | None = key(None, COUNT)
     # one folder per run, and the report
     output_dir: str = key("outputs/compare/${dataset_args.dataset_name}", FOLDER)

@@ -22,7 +22,7 @@ from ntl.config.compose import describe_config
 from ntl.config.settings import RunSettings
 from ntl.data.files import only_writer_in
 from ntl.program import HELP_OPTIONS, run_program
-from ntl.runs.workers import run_all
+from ntl.runs.workers import run_all, uses_gpu
 
 HELP = """\
 usage: ntl compare [key=value ...]
@@ -86,7 +86,7 @@ def _compare_alone(comparison: Comparison) -> int:
     if missing:
         check_data(missing.values())
         try:
-            for name in do_runs(missing, comparison.jobs or default_jobs()):
+            for name in do_runs(missing, comparison.jobs or default_jobs(missing.values())):
                 done.add(name)
         except KeyboardInterrupt:
             interrupted = True
@@ -149,8 +149,10 @@ def do_runs(runs: Mapping[str, RunSettings], jobs: int) -> Iterator[str]:
                 yield name
 
 
-def default_jobs() -> int:
-    """Return the default number of runs at a time: one per usable core, at most four."""
+def default_jobs(runs: Collection[RunSettings]) -> int:
+    """Return the default number of runs at a time: one on a GPU, else one per usable core, at most four."""
+    if any(map(uses_gpu, runs)):
+        return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MAX_DEFAULT_JOBS)
 
