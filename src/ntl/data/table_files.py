@@ -29,7 +29,8 @@ def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
         key: The user's name for this setting, used in error messages.
 
     Returns:
-        The table. Empty fields after the last column of a CSV file are ignored.
+        The table. Empty fields after the last column of a CSV file are ignored. So are blank lines, except
+        those between the rows of a single column, which are rows without a value.
 
     Raises:
         UserError: The file cannot be read, has no rows, or a row has more fields than the header.
@@ -38,13 +39,14 @@ def read_table(file: str | Path | io.StringIO, key: str) -> pd.DataFrame:
     file = file if isinstance(file, (str, Path)) else "-"
     path = Path(file).expanduser()
     try:
-        if path.suffix == ".parquet":
+        ending = path.suffix.lower()
+        if ending == ".parquet":
             table = as_texts(pd.read_parquet(path, dtype_backend="numpy_nullable"))
-        elif path.suffix in (".jsonl", ".ndjson"):
+        elif ending in (".jsonl", ".ndjson"):
             table = as_texts(pd.DataFrame(_read_json_lines(path.read_text("utf-8-sig")), dtype=object))
         else:
             content = path.read_bytes().decode("utf-8-sig") if content is None else content
-            table = _read_csv(content, _SEPARATORS.get(path.suffix, ","), f"{key}={file}")
+            table = _read_csv(content, _SEPARATORS.get(ending, ","), f"{key}={file}")
     except (OSError, ValueError, csv.Error) as error:  # pandas' errors and UnicodeDecodeError are ValueErrors
         raise UserError(
             f"{key}={file} cannot be read ({error}); expected a table in UTF-8: {FORMATS}. Correct the file "
@@ -112,7 +114,7 @@ def _distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_csv(text: str, separator: str, given: str) -> pd.DataFrame:
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True)
-    header = [name or f"Unnamed: {i}" for i, name in enumerate(next(rows, []))]
+    header = [name or f"Unnamed: {i}" for i, name in enumerate(next(filter(None, rows), []))]
     fields = len(header)
     for row in rows:
         fields = max(fields, len(row))
@@ -124,7 +126,8 @@ def _read_csv(text: str, separator: str, given: str) -> pd.DataFrame:
     # With names for all fields, pandas does not take the first column for row names.
     names = [*header, *(f"Unnamed: {i}" for i in range(len(header), fields))]
     options = {"dtype": str, "skipinitialspace": True, "header": None, "index_col": False}
-    options |= {"keep_default_na": False, "na_values": [""]}
-    table = pd.read_csv(io.StringIO(text, newline=""), sep=separator, names=names, **options)
+    # A blank line between others is a row without a value, if rows have one.
+    options |= {"keep_default_na": False, "na_values": [""], "skip_blank_lines": len(names) > 1}
+    table = pd.read_csv(io.StringIO(text.strip("\r\n"), newline=""), sep=separator, names=names, **options)
     table = table.iloc[1:].reset_index(drop=True)
     return table.drop(columns=[n for n in names if n.startswith("Unnamed: ") and table[n].isna().all()])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+
 import pandas as pd
 import pytest
 from data_cases import task
@@ -22,7 +24,7 @@ def test_a_missing_file_is_an_error_that_names_it():
 
 
 @pytest.mark.filterwarnings("error::FutureWarning")
-@pytest.mark.parametrize("ending", [".tsv", ".jsonl", "_mark.jsonl", ".parquet"])
+@pytest.mark.parametrize("ending", [".tsv", ".TSV", ".jsonl", "_mark.jsonl", ".parquet"])
 def test_other_formats_are_read_like_csv(tmp_path, ending):
     held = pd.DataFrame({"a": ["x", None, "é"], "b": [1, 2, None], "y": [1, 2, 3]}).convert_dtypes()
     path = tmp_path / f"table{ending}"
@@ -31,11 +33,24 @@ def test_other_formats_are_read_like_csv(tmp_path, ending):
         ".jsonl": lambda: held.to_json(path, orient="records", lines=True),
         ".parquet": lambda: held.to_parquet(path),
     }
-    write[ending.removeprefix("_mark")]()
+    write[ending.removeprefix("_mark").lower()]()
     if "_mark" in ending:
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     data = tabular(f"file={path}", "target=y", "validation_size=1", "test_size=1")
     assert {e.question: e.answer for e in rows(data)} == {"x,1": "1", "?,2": "2", "é,?": "3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\nx\n\ny\n\n", {"a": ["x", "?", "y"]}),
+        ("a\r\n\r\nx\r\n", {"a": ["?", "x"]}),
+        ("\n\na\nx\n", {"a": ["x"]}),
+        ("\n\na,b\n\n1,2\n\n3,4\n", {"a": ["1", "3"], "b": ["2", "4"]}),
+    ],
+)
+def test_a_blank_line_is_a_row_only_between_the_rows_of_a_single_column(text, expected):
+    assert read_table(io.StringIO(text), "data").fillna("?").to_dict("list") == expected
 
 
 def test_json_lines_keep_every_digit_and_every_key(tmp_path):
