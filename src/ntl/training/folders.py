@@ -100,7 +100,8 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
     if folder.holds_run():
         record = folder.record()
         differing = differences(record.config, settings.config, TRAINING)
-        if record.status == "finished" and not differing:
+        damaged = record.status == "finished" and _is_damaged(folder, overwrite)
+        if record.status == "finished" and not differing and not damaged:
             if only_adds_readings(settings.config, record.config):
                 return None
             if only_adds_readings(record.config, settings.config):
@@ -113,10 +114,21 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
                 f"{folder} holds a run of another configuration: {key} is {there!r} there, {here!r} here. "
                 "Pass another output_dir, or overwrite=true to replace such runs."
             )
-        resume = not differing and last_complete_checkpoint(folder.path) is not None
+        resume = not (differing or damaged) and last_complete_checkpoint(folder.path) is not None
         settings = replace(settings, resume=resume, overwrite=not resume)
     check_folder(settings)
     return settings
+
+
+def _is_damaged(folder: RunFolder, overwrite: bool) -> bool:
+    """Return whether the results of a finished run cannot be read; a UserError unless it is overwritten."""
+    try:
+        folder.metrics()
+    except UserError as error:
+        if overwrite:
+            return True
+        raise UserError(f"{error} overwrite=true repeats it.") from None
+    return False
 
 
 def open_folder(settings: RunSettings, approach: Approach) -> None:

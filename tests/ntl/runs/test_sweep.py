@@ -135,6 +135,19 @@ def test_readings_are_added_to_finished_runs_without_training_them_again(tiny):
         missing("evaluation.read=[median]", "evaluation.interval=0.5")
 
 
+def test_a_finished_run_with_damaged_results_is_repeated_on_request(tiny, capsys):
+    tiny = [*tiny[:-1], "objectives=[ce]", tiny[-1]]
+    assert compare(tiny) == 0
+    path = output(tiny) / "ce/seed0/metrics.json"
+    before = path.read_text()
+    path.write_text(before[: len(before) // 2])
+    assert compare(tiny) == 2
+    assert f"{path} cannot be read" in (error := capsys.readouterr().err)
+    assert "overwrite=true repeats it" in error
+    assert compare([*tiny, "overwrite=true"]) == 0
+    assert json.loads(path.read_text())["test"].keys() == json.loads(before)["test"].keys()
+
+
 def test_an_unreadable_run_is_an_error_that_names_it_and_it_is_kept(tiny, capsys):
     path = output(tiny) / "ce/seed0/run.json"
     path.parent.mkdir(parents=True)
