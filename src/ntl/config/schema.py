@@ -393,7 +393,7 @@ class PrepareRjokes:
 
 @dataclass
 class PrepareMultiplication(Products):
-    """Generated: there are no official files."""
+    """Generated. `dataset_args.data_dir` also reads the files of the paper's branch expression_loss."""
 
     destination: str = key("data/digit-multiplication/data", FOLDER)
     overwrite: bool = False
