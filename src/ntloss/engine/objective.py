@@ -14,7 +14,7 @@ from ntloss.engine.readout import Readout, without_autocast
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import Targets
 from ntloss.numbers.spans import NumberSpans
-from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary, warn_without_point
 
 # Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
 # them is not NaN, in value or gradient.
@@ -58,6 +58,8 @@ class Objective(nn.Module):
         self.criterion = Wasserstein() if criterion is None else criterion
         self.worst = _check_criterion(self.criterion, vocabulary.value_tensor(), reweigh)
         self.needs = needs_of(self.criterion)
+        if self.needs.decimals:
+            warn_without_point(vocabulary)
         self.needs_log_normalizer = self.worst is not None or self.needs.log_normalizer
         self.label_smoothing = label_smoothing
         self.z_loss = z_loss

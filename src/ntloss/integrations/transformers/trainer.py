@@ -97,7 +97,10 @@ class _NumberAware:
         handle, sums = handle_of(self.model), TermSums()
 
         def add(loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
-            sums.add(loss, *without_repeated_rows(loss, inputs, terms))
+            kept = without_repeated_rows(loss, inputs)
+            if kept is not inputs:
+                terms = loss.forward(**kept)  # type: ignore[assignment]  # does not call hooks
+            sums.add(loss, kept, terms)
 
         stops = [] if handle is None else [listen(loss, add) for loss in handle.losses]
         try:
@@ -283,7 +286,8 @@ class TermSums:
         num_items, num_numbers = inputs["num_items_in_batch"], inputs["num_numbers_in_batch"]
         by_items = items if num_items is None else num_items
         # Without a count of numbers, the number term is this batch's mean times its share of the items.
-        by_numbers = numbers * by_items / items.clamp(min=1) if num_numbers is None else num_numbers
+        share = torch.where(items > 0, by_items / items, 0.0)
+        by_numbers = numbers * share if num_numbers is None else num_numbers
         if loss.reduction != "mean":
             by_items = by_numbers = 1.0
         sums = [terms.ce.detach().sum() * by_items, items, terms.ntl.detach().sum() * by_numbers, numbers]
@@ -301,42 +305,60 @@ class TermSums:
         }
 
 
-def listen(loss: Loss, see: Callable[[Loss, dict[str, Any], LossTerms], None]) -> Callable[[], None]:
+See = Callable[[Loss, dict[str, Any], LossTerms], None]
+
+
+def listen(loss: Loss, see: See) -> Callable[[], None]:
     """Call `see` with each call's loss, arguments and terms. The loss returns what it did before.
 
     Returns:
         A function that ends it.
     """
-    signature, had_terms = inspect.signature(loss.forward), loss.return_terms
-    loss.return_terms = True
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    @torch.no_grad()
-    def hook(module: Loss, args: Any, kwargs: Any, terms: LossTerms) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        see(module, dict(bound.arguments), terms)
-        return terms if had_terms else terms.loss
-
-    handle = loss.register_forward_hook(hook, with_kwargs=True)
+    # One hook serves all listeners of a loss, because it changes what the loss returns.
+    hook: _ListenersHook = vars(loss).get("_listeners") or _ListenersHook(loss)
+    hook.listeners.append(see)
 
     def stop() -> None:
-        handle.remove()
-        loss.return_terms = had_terms
+        hook.listeners.remove(see)
+        if not hook.listeners:
+            hook.remove(loss)
 
     return stop
 
 
-def without_repeated_rows(
-    loss: Loss, inputs: dict[str, Any], terms: LossTerms
-) -> tuple[dict[str, Any], LossTerms]:
-    """Return inputs and terms of a batch without rows that a distributed evaluation repeats to fill it."""
+class _ListenersHook:
+    """A forward hook that calls the listeners of a loss with its terms."""
+
+    def __init__(self, loss: Loss) -> None:
+        self.listeners: list[See] = []
+        self.signature, self.had_terms = inspect.signature(loss.forward), loss.return_terms
+        self.handle = loss.register_forward_hook(self, with_kwargs=True)
+        loss.return_terms = True
+        vars(loss)["_listeners"] = self
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def __call__(self, loss: Loss, args: Any, kwargs: Any, terms: LossTerms) -> Any:
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        for see in self.listeners:
+            see(loss, dict(bound.arguments), terms)
+        return terms if self.had_terms else terms.loss
+
+    def remove(self, loss: Loss) -> None:
+        """Let the loss return what it did before."""
+        self.handle.remove()
+        loss.return_terms = self.had_terms
+        del vars(loss)["_listeners"]
+
+
+def without_repeated_rows(loss: Loss, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a batch without rows that a distributed evaluation repeats to fill it."""
     state, labels = GradientState(), inputs["labels"]
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     own = state.remainder - rank * len(labels)  # this process's rows that are not repeated
     if not state.end_of_dataloader or state.remainder <= 0 or own >= len(labels) or labels.dim() < 2:
-        return inputs, terms
+        return inputs
     repeated = torch.arange(len(labels), device=labels.device) >= own
     labels = labels.masked_fill(repeated.unsqueeze(-1), loss.ignore_index)
-    inputs = {**inputs, "labels": labels, "num_items_in_batch": None, "num_numbers_in_batch": None}
-    return inputs, loss.forward(**inputs)  # type: ignore[return-value]  # does not call hooks
+    return {**inputs, "labels": labels, "num_items_in_batch": None, "num_numbers_in_batch": None}
