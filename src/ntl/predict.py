@@ -23,15 +23,15 @@ import transformers
 from tqdm.auto import tqdm
 
 from ntl.approaches import build_approach
-from ntl.config.differences import with_defaults
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, RunSettings, read_settings
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.data import load_task, single_number
 from ntl.data.table_files import as_texts, read_table
 from ntl.data.tasks.tabular import prompt_columns, with_names, write_questions
-from ntl.errors import UserError, describe
+from ntl.errors import UserError
 from ntl.predictions_file import say, write_predictions
 from ntl.program import HELP_OPTIONS, discard_output, run_program
 from ntl.scores import interval_levels
+from ntl.training.folders import recorded_settings
 from ntl.training.run_folder import CHECKPOINT, RunFolder
 from ntloss.decoding import interval_margin
 from ntloss.numbers.parsing import number_texts, parse_number
@@ -265,7 +265,7 @@ def load(run: str | Path, prompt: str | None = None) -> Predictor:
         unset = dict.fromkeys(("split_by", "group_by", "significant_digits"))
         data = {"prompt": prompt, "target": [], **unset}
     else:
-        settings = _recorded_settings(folder)
+        settings = recorded_settings(folder)
         # All that follows from training is in the folder, where LoRA is merged.
         trained = {"checkpoint": str(path), "trained_layers": None, "lora": None}
         model = replace(settings.model, tokenizer=None, config={}, **trained)
@@ -276,17 +276,6 @@ def load(run: str | Path, prompt: str | None = None) -> Predictor:
     approach.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     written = model.head == "language" and model.encoding in ("digits", "auto")
     return Predictor(str(run), approach, data, generation, written)
-
-
-def _recorded_settings(folder: RunFolder) -> RunSettings:
-    config = folder.record().config
-    try:
-        return read_settings({**config, **with_defaults(config)})
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{folder.record_path} has a configuration that cannot be read ({describe(error)}); expected "
-            "that of `ntl train` or `ntl compare`. Repeat the run."
-        ) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
