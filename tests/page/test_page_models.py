@@ -147,6 +147,11 @@ def test_the_test_set_is_drawn_with_the_question_among_it(page: Any) -> None:
     assert page.locator("#test-plots strong").all_inner_texts() == [
         f"{model['off']['median']:.1f}" for model in MODELS["models"]
     ]
+    errors = [
+        f"{model['off'][name]:.1f}" for model in MODELS["models"] for name in ("greedy", "median", "mean")
+    ]
+    cells = page.locator("#model-table td").all_inner_texts()
+    assert cells[:3] + cells[5:8] == errors  # of the same truth as the plots
     page.locator("#another").click()
     assert page.locator("#question").input_value() in MODELS["task"]["questions"]
 

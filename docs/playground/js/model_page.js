@@ -224,18 +224,18 @@
   }
   fillTable(
     byId("model-table"),
-    ["Mean absolute error", "greedy", "median", "mean", "coverage", "width"],
-    models.map(({ label, test }) => [
+    ["Off by", "greedy", "median", "mean", "coverage", "width"],
+    models.map(({ label, test, off }) => [
       label.replace("cross-entropy + ", "+ "),
-      ...[test.greedy, test.median, test.mean].map((error) => error.toFixed(1)),
+      ...[off.greedy, off.median, off.mean].map((error) => error.toFixed(1)),
       percent(test.coverage, 1),
       test.width.toFixed(0),
     ]),
   );
   byId("model-table-note").textContent =
-    `These two models, with the weights of this page, on ${task.test_size} questions that they were not trained on; the noise of ` +
-    `the answers alone gives an error of ${task.floor.toFixed(1)}. Over five seeds the two are level by the median: the reading ` +
-    "gains more than the loss.";
+    `Mean distances from the true mean on ${task.test_size} questions that the models were not trained on, with the weights of this ` +
+    "page; coverage and width of the 90 % intervals, which are for answers with noise. Over five seeds the two are level by the " +
+    "median: the reading gains more than the loss.";
   byId("models-tools").append(address.copyButton("models"));
   address.part({
     write: () => ({
