@@ -96,8 +96,9 @@ def test_the_result_is_that_of_the_evidence(page: Any) -> None:
 
 
 def test_the_first_screen_links_to_files_of_the_repository(page: Any) -> None:
-    for link in page.locator("header a").all():
-        href = link.get_attribute("href")
+    links = [link.get_attribute("href") for link in page.locator("header a").all()]
+    assert links[0] == "../../README.md"  # the documentation's first page
+    for href in links:
         if ":" not in href:
             file, _, anchor = href.partition("#")
             text = (page_cases.PLAYGROUND / file).read_text(encoding="utf-8")
