@@ -211,19 +211,9 @@ def test_the_keyboard_reaches_every_control_and_focus_is_visible(page: Any) -> N
     for _ in range(100):
         page.keyboard.press("Tab")
         reached.add(page.evaluate(FOCUSED))
-    assert {
-        "pill",
-        "bar",
-        "target",
-        "objective",
-        "train",
-        "loss",
-        "sweep-kind",
-        "shape",
-        "centre",
-        "spread",
-    } <= reached
-    assert {"walk-kind", "walk-next", "extra", "question", "tokenizer", "sentence"} <= reached
+    assert {"theme", "pill", "bar", "target", "objective", "lambda", "train", "loss", "sweep-kind"} <= reached
+    assert {"number", "number-sigma", "shape", "centre", "spread", "walk-kind", "walk-next"} <= reached
+    assert {"extra", "question", "tokenizer", "sentence"} <= reached
     page.locator("#walk-next").focus()
     page.keyboard.press("Shift+Tab")
     page.keyboard.press("Tab")
