@@ -2,7 +2,8 @@
 
 Cross-entropy cannot tell that 3 is closer to 4 than 9 is; a number token loss can:
 
-    loss = cross_entropy(logits, labels) + 0.3 * NTLoss(tokenizer)(logits, labels)
+    loss_fn = NTLCrossEntropyLoss(tokenizer)  # cross-entropy + 0.3 * the number term
+    loss = loss_fn(logits, labels)
 """
 
 from ntloss.criteria import (
