@@ -64,13 +64,13 @@ class _CombinedLoss(BaseLoss):
             self.weight = 0.3 if options.mode == "add" else 1.0
         else:
             self.weight = weight
-        self.ignore_index, self.reduction, self.mode, self.normalize_by, self.shift, _ = options
+        self.options = options
         self.transform = transform.check()
         self.return_terms = return_terms
         self.group = group
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "weight":
+        if name == "weight":  # which may change between steps
             check_weight(value, self.validate)
         super().__setattr__(name, value)
 
@@ -102,20 +102,22 @@ class _CombinedLoss(BaseLoss):
             (3.0, 2.0)
         """
         weights = Weights(loss_weights, number_weights, sequence_ids)
-        targets = self._prepare_targets(labels, labels.unsqueeze(-1), weights, "sum")
+        # Sums in float64, which is exact for any count, whatever the dtype of the logits.
+        inputs = torch.empty(*labels.shape, 0, dtype=self.tables.values.dtype, device=labels.device)
+        targets = self._prepare_targets(labels, inputs, weights, self.options._replace(reduction="sum"))
         return targets.item_weights.sum(), targets.number_weights.sum()
 
     def _prepare_targets(
-        self, labels: Tensor, inputs: Tensor, weights: Weights, reduction: str | None = None
+        self, labels: Tensor, inputs: Tensor, weights: Weights, options: TargetOptions | None = None
     ) -> Targets:
-        objective, reduction = self.objective, reduction or self.reduction
+        objective = self.objective
         if inputs.device != objective.device:
             objective.move_tables(inputs.device)
         if isinstance(self.weight, Tensor):  # a float was checked when it was set
             check_weight(self.weight, self.validate)
-        own = self.ignore_index, reduction, self.mode, self.normalize_by, self.shift, self.validate
-        options = TargetOptions(*own)
-        return prepare_targets(labels, inputs, objective.tables, objective.needs, weights, options)
+        return prepare_targets(
+            labels, inputs, objective.tables, objective.needs, weights, options or self.options
+        )
 
 
 class NTLCrossEntropyLoss(_CombinedLoss):
@@ -198,7 +200,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
         targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift, validate)
         super().__init__(objective, weight, targets, Transform(logit_scale, softcap), return_terms, group)
-        self.inplace_backward = inplace_backward
+        self._inplace = inplace_backward
 
     def forward(
         self,
@@ -247,14 +249,14 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         check_logits(logits, tables.vocabulary.vocab_size if shard is None else shard.size)
         if shard is not None:
             check_same_labels(labels, shard.group)
-            if self.inplace_backward:
+            if self._inplace:
                 raise ValueError("inplace_backward=True needs whole logits, and these are sharded: omit it")
         weights = Weights(
             loss_weights, number_weights, sequence_ids, num_items_in_batch, num_numbers_in_batch
         )
         targets = self._prepare_targets(labels, logits, weights)
         query = Query(targets.labels, tables.token_ids, self.transform, self.objective.label_smoothing > 0)
-        readout = summarize_logits(logits, query, self.inplace_backward, shard)
+        readout = summarize_logits(logits, query, self._inplace, shard)
         terms: LossTerms = self.objective(readout, targets, self.weight)
         return terms if self.return_terms else terms.loss
 
@@ -327,8 +329,8 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
                 f"{type(criterion).__name__} has trainable parameters, which get no gradient here: expected "
                 "a criterion without them, or NTLCrossEntropyLoss"
             )
-        self.chunk_size = chunk_size
-        self.drop_ignored = drop_ignored
+        self._chunk_size = chunk_size
+        self._drop_ignored = drop_ignored
 
     def forward(
         self,
@@ -381,19 +383,19 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             check_same_labels(labels, head.shard.group)
         targets = self._prepare_targets(labels, hidden, weights)
         hidden = hidden.reshape(-1, hidden.shape[-1])
-        kept = targets.counted.nonzero().squeeze(-1) if self.drop_ignored else None
+        kept = targets.counted.nonzero().squeeze(-1) if self._drop_ignored else None
         if kept is not None and len(kept) < len(hidden):  # else skip the copy
             hidden, targets = hidden.index_select(0, kept), targets.select(kept)
-        rows = self.chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
+        rows = self._chunk_size or rows_for(len(hidden), len(head.weight), hidden.device)
         query = Query(targets.labels, tables.token_ids, self.transform, objective.label_smoothing > 0)
         inputs = hidden, head.weight, head.bias, head, query, rows
         with without_autocast(hidden.device):
-            if self.reduction != "none" and not objective.needs.across_positions:
+            if self.options.reduction != "none" and not objective.needs.across_positions:
                 further = targets, objective, self.weight, torch.is_grad_enabled()
                 return LossTerms(*SumOfBlocks.apply(*inputs, *further))  # type: ignore[no-untyped-call]
             readout = Readout(*SummarizeHidden.apply(*inputs))  # type: ignore[no-untyped-call]
         terms: LossTerms = objective(readout, targets, self.weight)
-        if kept is None or self.reduction != "none":
+        if kept is None or self.options.reduction != "none":
             return terms
         nothing = terms.loss.new_zeros(labels.numel())  # ignored positions get 0
         return LossTerms(*(nothing.index_copy(0, kept, t.flatten()).reshape(labels.shape) for t in terms))

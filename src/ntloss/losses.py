@@ -17,6 +17,14 @@ from ntloss.engine.targets import TargetOptions, Targets, Weights, check_logits,
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
 
+# Options are read when a loss is made, so assigning one later would silently have no effect.
+_FIXED = {
+    "vocabulary", "criterion", "reweigh", "mode", "ignore_index", "label_smoothing", "z_loss", "softcap",
+    "logit_scale", "reduction", "normalize_by", "shift", "chunk_size", "drop_ignored", "inplace_backward",
+    "squash_factor", "loss_function", "float_level",
+}  # fmt: skip
+
+
 class BaseLoss(nn.Module):
     """Base class of all losses. It holds the objective, and whether to check the values of inputs."""
 
@@ -24,6 +32,18 @@ class BaseLoss(nn.Module):
         super().__init__()
         self.objective = objective
         self.validate = validate
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED:
+            raise AttributeError(
+                f"{name} is fixed when a loss is made: make a new {type(self).__name__} with {name}={value!r}"
+            )
+        super().__setattr__(name, value)
+
+    @property
+    def criterion(self) -> Criterion:
+        """How wrong a number is."""
+        return self.objective.criterion
 
     @property
     def tables(self) -> NumberTables:
@@ -65,11 +85,6 @@ class NumberTokenLoss(BaseLoss):
         super().__init__(Objective(as_vocabulary(vocabulary), criterion, reweigh), validate)
 
     @property
-    def criterion(self) -> Criterion:
-        """How wrong a number is."""
-        return self.objective.criterion
-
-    @property
     def reweigh(self) -> bool:
         """Whether probability on text costs more than the worst number."""
         return self.objective.worst is not None
@@ -79,7 +94,7 @@ class NumberTokenLoss(BaseLoss):
     ) -> Targets:
         if inputs.device != self.objective.device:
             self.objective.move_tables(inputs.device)
-        options = TargetOptions(ignore_index, reduction, validate=self.validate)
+        options = TargetOptions(ignore_index, reduction, normalize_by="numbers", validate=self.validate)
         return prepare_targets(labels, inputs, self.tables, self.objective.needs, weights, options)
 
     def forward(

@@ -121,7 +121,12 @@ class NTLoss(_PublishedLoss):
     ) -> None:
         criterion = Wasserstein(squash_factor)
         super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed, validate)
-        self.squash_factor = squash_factor
+
+    @property
+    def squash_factor(self) -> float | None:
+        """Ratio of the largest to the smallest cost of a wrong digit."""
+        factor: float | None = vars(self.criterion)["squash_factor"]
+        return factor
 
 
 class NTLossDotProduct(_PublishedLoss):
@@ -161,7 +166,11 @@ class NTLossDotProduct(_PublishedLoss):
     ) -> None:
         criterion = ExpectedValue(loss_function)
         super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed, validate)
-        self.loss_function = loss_function
+
+    @property
+    def loss_function(self) -> Callable[..., Tensor]:
+        """Loss of the expected digit."""
+        return getattr(self.criterion, "loss", F.l1_loss)  # NumberLevelLoss has another criterion
 
     def predict_numbers(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Predict the expected value of the number at every position.
@@ -232,6 +241,9 @@ class NumberLevelLoss(NTLossDotProduct):
         _PublishedLoss.__init__(
             self, tokenizer, vocab_size, True, reweigh, criterion, space_prefixed, validate
         )
-        self.loss_function = F.l1_loss
-        self.float_level = float_level
         self.max_number_length = max_number_length
+
+    @property
+    def float_level(self) -> bool:
+        """Whether a single point between digits belongs to the number."""
+        return self.objective.needs.decimals

@@ -153,7 +153,7 @@ class LanguageModel:
         `ce_numbers` is that of number tokens, and `ce_text` that of all others.
         """
         logits, labels, (items, numbers, tokens) = self.logits(model, batch), batch["labels"], counts.unbind()
-        of_terms = numbers if self.objective.normalize_by == "numbers" else None
+        of_terms = numbers if self.objective.options.normalize_by == "numbers" else None
         loss, ce, ntl = self.objective(
             logits, labels, num_items_in_batch=items, num_numbers_in_batch=of_terms
         )

@@ -37,7 +37,7 @@ class TargetOptions(NamedTuple):
     ignore_index: int = -100
     reduction: str = "mean"
     mode: str = "add"
-    normalize_by: str = "numbers"
+    normalize_by: str = "items"
     shift: bool = False
     validate: bool | None = None
 
@@ -84,7 +84,7 @@ def prepare_targets(
     check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index, validate)
     if any(given is not None for given in weights):
         _check_weights(weights, labels, options)
-    if reduction not in REDUCTIONS:  # an attribute of the loss may change
+    if reduction not in REDUCTIONS:  # an argument of a call of NumberTokenLoss
         check_choice("reduction", reduction, REDUCTIONS)
     if needs.spans and weights.sequence_ids is None and labels.dim() < 2:
         raise ValueError(

@@ -183,7 +183,9 @@ class _Window:
     """Metrics since the last log entry."""
 
     def __init__(self, loss: Loss, places: range) -> None:
-        self.tokens = TokenMetrics(loss.vocabulary, ignore_index=loss.ignore_index, places=places or None)
+        self.tokens = TokenMetrics(
+            loss.vocabulary, ignore_index=loss.options.ignore_index, places=places or None
+        )
         self.kinds = token_kinds(loss.vocabulary)
         self.terms = TermSums()
 
@@ -195,10 +197,10 @@ class _Window:
         is_sharded = any(hasattr(tensor, "device_mesh") for tensor in inputs.values())
         if is_sharded or width != loss.vocabulary.vocab_size:
             return
-        labels, ignored = inputs["labels"], loss.ignore_index
+        labels, ignored = inputs["labels"], loss.options.ignore_index
         self.kinds = self.kinds.to(labels.device)
         places = find_numbers(labels, self.kinds, inputs["sequence_ids"], True, ignored).place
-        if loss.shift:
+        if loss.options.shift:
             labels, places = shift_left(labels, ignored), shift_left(places)
         columns = [labels, places] if self.tokens.places else [labels]
         states = states.reshape(-1, states.shape[-1])

@@ -57,7 +57,7 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
             if self.loss is None:
                 self.loss = self._make_loss(outputs.logits.shape[-1])
             if num_items_in_batch is None:
-                num_items_in_batch = (labels[..., 1:] != self.loss.ignore_index).sum()
+                num_items_in_batch = (labels[..., 1:] != self.loss.options.ignore_index).sum()
             found: Tensor = self.loss(
                 outputs.logits, labels, loss_scale, num_items_in_batch=num_items_in_batch
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -16,6 +17,7 @@ from ntloss import (
     NTLLinearCrossEntropyLoss,
     NTLoss,
     NTLossDotProduct,
+    NumberLevelLoss,
     NumberTokenLoss,
     NumberVocabulary,
     Wasserstein,
@@ -100,6 +102,17 @@ def test_options_out_of_range_raise_an_error(
 ) -> None:
     with pytest.raises(error, match=re.escape(says)):
         kind(NUMBERS, **options)
+
+
+@pytest.mark.parametrize("kind", [*ALL, NTLoss, NTLossDotProduct, NumberLevelLoss])
+def test_an_option_that_is_assigned_later_is_an_error(kind: Any, digits: NumberVocabulary) -> None:
+    made = kind(digits)
+    fixed = set(inspect.signature(kind).parameters)
+    # Those that take effect, and those that the vocabulary has been made from.
+    fixed -= {"weight", "return_terms", "group", "validate", "tokenizer", "max_number_length"}
+    for name in fixed - {"vocab_size", "digit_level", "space_prefixed"}:
+        with pytest.raises(AttributeError, match=f"{name} is fixed when .*: make a new {kind.__name__} with"):
+            setattr(made, name, None)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -271,6 +284,13 @@ def test_normalizers_check_labels_and_weights() -> None:
         module.normalizers(torch.tensor([99]))
     with pytest.raises(ValueError, match=r"loss_weights of shape \[1\]"):
         module.normalizers(torch.tensor([9, 2]), torch.ones(1))
+
+
+def test_normalizers_are_exact_for_logits_in_float64() -> None:
+    weights = torch.rand(50, dtype=torch.float64)
+    items, numbers = NTLCrossEntropyLoss(NUMBERS).normalizers(torch.full((50,), 9), weights)
+    assert items.dtype == torch.float64
+    assert (items.item(), numbers.item()) == approx((weights.sum().item(),) * 2, dtype=torch.float64)
 
 
 # --- logits, hidden states, heads -----------------------------------------------------------------

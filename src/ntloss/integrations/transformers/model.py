@@ -197,7 +197,7 @@ class NumberAwareModel:
         if needs_spans and position_ids is not None and position_ids.shape == labels.shape:
             sequence_ids = sequence_ids_of(position_ids)
         if self.shift:
-            labels = shift_left(labels, self.loss.ignore_index)
+            labels = shift_left(labels, self.loss.options.ignore_index)
             number_weights, sequence_ids = shift_left(number_weights), shift_left(sequence_ids, -1)
         counts = ("num_items_in_batch", "num_numbers_in_batch")
         return {

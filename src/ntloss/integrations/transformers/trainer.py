@@ -74,7 +74,9 @@ class _NumberAware:
         if num_items_in_batch is not None and self.model.training and not is_passed:
             # Whether a Trainer counts the first label of a sequence, which a causal model does not predict,
             # depends on its release.
-            own = [int((some != handle.loss.ignore_index).sum()) for some in (labels, labels[..., 1:])]
+            own = [
+                int((some != handle.loss.options.ignore_index).sum()) for some in (labels, labels[..., 1:])
+            ]
             if int(num_items_in_batch) not in own:
                 raise ValueError(
                     f"the model was called without num_items_in_batch={int(num_items_in_batch)}, but this "
@@ -253,13 +255,13 @@ class TermSums:
         """Add a batch: the loss that computed the terms, the arguments of its `forward`, and the terms."""
         beside = (inputs[name] for name in ("loss_weights", "sequence_ids", "number_weights"))
         items, numbers = loss.normalizers(inputs["labels"], *beside)
-        if loss.normalize_by == "items" or loss.mode == "replace":
+        if loss.options.normalize_by == "items" or loss.options.mode == "replace":
             numbers = items
         num_items, num_numbers = inputs["num_items_in_batch"], inputs["num_numbers_in_batch"]
         by_items = items if num_items is None else num_items
         # Without a count of numbers, the number term is this batch's mean times its share of the items.
         by_numbers = numbers * by_items / items.clamp(min=1) if num_numbers is None else num_numbers
-        if loss.reduction != "mean":
+        if loss.options.reduction != "mean":
             by_items = by_numbers = 1.0
         sums = [terms.ce.detach().sum() * by_items, items, terms.ntl.detach().sum() * by_numbers, numbers]
         dtype = loss.tables.values.dtype  # float64, if the device has it
@@ -312,6 +314,6 @@ def without_repeated_rows(
     if not state.end_of_dataloader or state.remainder <= 0 or own >= len(labels) or labels.dim() < 2:
         return inputs, terms
     repeated = torch.arange(len(labels), device=labels.device) >= own
-    labels = labels.masked_fill(repeated.unsqueeze(-1), loss.ignore_index)
+    labels = labels.masked_fill(repeated.unsqueeze(-1), loss.options.ignore_index)
     inputs = {**inputs, "labels": labels, "num_items_in_batch": None, "num_numbers_in_batch": None}
     return inputs, loss.forward(**inputs)  # type: ignore[return-value]  # does not call hooks
