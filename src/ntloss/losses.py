@@ -16,7 +16,6 @@ from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import TargetOptions, Targets, Weights, check_logits, prepare_targets
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
-
 # Options are read when a loss is made, so assigning one later would silently have no effect.
 _FIXED = {
     "vocabulary", "criterion", "reweigh", "mode", "ignore_index", "label_smoothing", "z_loss", "softcap",

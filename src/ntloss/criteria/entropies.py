@@ -10,10 +10,19 @@ from torch import Tensor
 
 from ntloss.criteria.criterion import CriterionInput, Needs, Tabulated, check_choice, check_positive
 
+# The log-probability of a logit of -inf, which is replaced by -1e30 to keep gradients finite.
+_IMPOSSIBLE = -1e29
+
 
 def gaussian_targets(values: Tensor, sigma: float) -> Tensor:
     r"""Compute targets `[values, values]`: row k is $q_j \propto \exp(-(v_j - v_k)^2 / 2\sigma^2)$."""
     return torch.softmax(-(values - values.unsqueeze(-1)).square() / (2 * sigma**2), -1)
+
+
+def cross_entropy_of(targets: Tensor, log_probs: Tensor) -> Tensor:
+    r"""Compute $-\sum_j q_j \log p_j$; +inf if a value with $q_j > 0$ has probability 0."""
+    impossible = (targets > 0) & (log_probs < _IMPOSSIBLE)
+    return torch.where(impossible, torch.inf, -targets * log_probs).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,8 @@ class GaussianCrossEntropy(Tabulated):
     def _loss(self, x: CriterionInput, targets: Tensor) -> Tensor:
         if x.log_mass is None:
             raise ValueError(f"log_mass is None, but {self!r} needs the probability on text")
-        return -(targets[x.target] * x.log_probs).sum(-1) - x.log_mass
+        no_number = torch.where(x.log_mass < _IMPOSSIBLE, torch.inf, -x.log_mass)
+        return cross_entropy_of(targets[x.target], x.log_probs) + no_number
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ class Dist2(Tabulated):
 
     def _loss(self, x: CriterionInput, targets: Tensor, entropies: Tensor) -> Tensor:
         # Rounding may give slightly less than zero, the minimum.
-        return -(targets[x.target] * x.log_probs).sum(-1) - entropies[x.target]
+        return cross_entropy_of(targets[x.target], x.log_probs) - entropies[x.target]
 
 
 @dataclass(frozen=True)
