@@ -29,7 +29,6 @@ from ntloss.losses import NumberTokenLoss
 from ntloss.metrics import NumericMetrics, QuantileMetrics, TokenMetrics
 from ntloss.numbers.vocabulary import NumberTokensLeftOut, NumberVocabulary
 from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
-from ntloss.schedules import WeightScheduler
 
 __version__ = "1.0.0"
 
@@ -65,8 +64,6 @@ __all__ = [
     # for your own criterion
     "CriterionInput",
     "Needs",
-    # the number term's weight at each step
-    "WeightScheduler",
     # metrics of predicted numbers (ntloss.decoding and ntloss.numbers.parsing obtain the numbers)
     "NumericMetrics",
     "QuantileMetrics",

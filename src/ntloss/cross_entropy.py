@@ -72,6 +72,10 @@ class _CombinedLoss(BaseLoss):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "weight":  # which may change between steps
             check_weight(value, self.validate)
+            current = vars(self).get("_buffers", {}).get("weight")
+            if current is not None and not isinstance(value, Tensor):
+                current.data.fill_(value)
+                return
         super().__setattr__(name, value)
 
     def normalizers(
@@ -131,8 +135,8 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         vocabulary: the number tokens, or a tokenizer, which is passed to `NumberVocabulary.from_tokenizer`.
         criterion: how wrong a number is. Default: `Wasserstein()`.
         weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. The attribute may
-            change between steps (`WeightScheduler`). Under `torch.compile`, pass a scalar tensor, which is
-            changed in place; it gets no gradient.
+            be assigned at each step. Under `torch.compile`, where a changing float recompiles, make the loss
+            with a scalar tensor, which an assignment fills; it gets no gradient.
         reweigh: make probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
             Default: False, as in the paper: it makes numbers too long (docs/differences.md).
         mode: "add" (default) adds the number term to cross-entropy. "replace" uses it instead of

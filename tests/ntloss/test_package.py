@@ -50,7 +50,7 @@ def test_importing_the_package_imports_only_torch() -> None:
     code = """
 import torch
 before = set(sys.modules)
-import ntloss, ntloss.metrics, ntloss.decoding, ntloss.numbers.parsing, ntloss.schedules
+import ntloss, ntloss.metrics, ntloss.decoding, ntloss.numbers.parsing
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
     ours = set(run(code).split()) - set(sys.stdlib_module_names)

@@ -93,6 +93,19 @@ def test_one_graph_takes_batches_of_any_size(name: str, irregular: NumberVocabul
     assert sum(len(graph.graph.nodes) > 0 for graph in counter.graphs) == 1
 
 
+def test_assigning_a_number_to_a_tensor_weight_does_not_recompile(irregular: NumberVocabulary) -> None:
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    loss_fn = NTLCrossEntropyLoss(irregular, weight=torch.tensor(0.3))
+    compiled = torch.compile(loss_fn, fullgraph=True, backend=counter)
+    logits, labels, _ = inputs(17, 3)
+    losses = set()
+    for step in range(4):
+        loss_fn.weight = 0.3 * step
+        losses.add(compiled(logits, labels).item())
+    assert counter.frame_count == 1
+    assert len(losses) == 4
+
+
 def test_half_precision_compiles(irregular: NumberVocabulary) -> None:
     logits, labels, weights = inputs(17, 3)
     assert_compiles(NTLoss(irregular), (logits.bfloat16(), labels, weights))

@@ -46,8 +46,7 @@ class NumberAwareModel:
     Attributes:
         model: the model, without wrappers.
         losses: `loss`, and with `chunked` the same loss from logits, for evaluation.
-        loss: the loss of training batches; `WeightScheduler(handle.loss, schedule)` sets its weight, also for
-            evaluation.
+        loss: the loss of training batches; its `weight` also applies to evaluation.
         shift, chunked: see `make_number_aware`.
         terms: `LossTerms` of the last batch, detached; None before the first. Under gradient accumulation,
             this micro-batch's share.

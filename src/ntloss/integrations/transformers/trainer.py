@@ -11,7 +11,8 @@ from accelerate.state import GradientState  # type: ignore[import-untyped]
 from torch import Tensor
 from transformers import TrainerCallback
 
-from ntloss import LossTerms, NumberVocabulary, WeightScheduler
+from ntloss import LossTerms, NumberVocabulary
+from ntloss.engine.targets import check_weight
 from ntloss.integrations.collator import NUMBER_WEIGHTS, NumberWeightsCollator
 from ntloss.integrations.outputs import Loss
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
@@ -186,15 +187,23 @@ class WeightScheduleCallback(TrainerCallback):
 
     Raises:
         TypeError: `loss` has no weight, or `schedule` is not callable.
-        ValueError: `weight` is negative or not finite.
+        ValueError: `weight`, or at a step the scheduled weight, is negative or not finite.
     """
 
     def __init__(self, loss: Any, schedule: Callable[[int], float], weight: float | None = None) -> None:
-        self.scheduler = WeightScheduler(loss, schedule, weight)
+        if not isinstance(loss, Loss) or not callable(schedule):
+            raise TypeError(
+                f"expected a loss with a weight, such as handle.loss, and a function of the step, such as "
+                f"lambda step: min(step / 500, 1.0); given {type(loss).__name__} and {schedule!r}"
+            )
+        # Read now: the attribute will change.
+        self.loss, self.schedule = loss, schedule
+        self.weight = float(loss.weight if weight is None else weight)
+        check_weight(self.weight)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Set the weight before the micro-batches of a step; a resumed run continues at its step."""
-        self.scheduler.set_step(state.global_step)
+        self.loss.weight = self.weight * self.schedule(state.global_step)
 
 
 def check_uses_model_loss(trainer: Any) -> None:

@@ -204,6 +204,12 @@ def test_a_schedule_sets_the_weight_before_each_step(tmp_path: Path) -> None:
     trainer.train()
     assert seen == [0, 1, 2]
     assert handle.loss.weight == 0.5
+    callback = WeightScheduleCallback(handle.loss, lambda step: -1.0, weight=0.2)
+    with pytest.raises(ValueError, match=r"weight=-0\.2: expected a finite number"):
+        callback.on_step_begin(trainer.args, trainer.state, trainer.control)
+    for loss, schedule_ in ((handle, schedule), (handle.loss, 0.5)):
+        with pytest.raises(TypeError, match=r"expected a loss with a weight, such as handle\.loss"):
+            WeightScheduleCallback(loss, schedule_)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
