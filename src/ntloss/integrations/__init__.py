@@ -6,7 +6,7 @@
     ntloss.integrations.callback        logs how well numbers are predicted, to all trackers of a Trainer
     ntloss.integrations.trl             TRL's SFTTrainer
     ntloss.integrations.rewards         a reward function for TRL's GRPOTrainer
-    ntloss.integrations.outputs         a loss as the function that trainers ask for
+    ntloss.integrations.options         options of the loss in a configuration file
     ntloss.integrations.collator        pads weights of the number term in batches of your own loop
 
 docs/integrations.md shows how to use them.

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 
 from ntloss import LossTerms
 from ntloss.engine.targets import shift_left
-from ntloss.integrations.outputs import Loss
+from ntloss.integrations.options import Loss
 from ntloss.integrations.transformers import handle_of
 from ntloss.integrations.transformers.trainer import (
     TermSums,

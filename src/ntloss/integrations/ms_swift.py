@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary
-from ntloss.integrations.outputs import options_from_config
+from ntloss.integrations.options import options_from_config
 
 try:
     from swift.loss import BaseLoss, loss_map
@@ -30,7 +30,7 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
 
     Args:
         name: the new loss type. Default: "ntl".
-        options: see `ntloss.integrations.outputs.options_from_config`: weight, criterion, normalize_by, ...
+        options: see `ntloss.integrations.options.options_from_config`: weight, criterion, normalize_by, ...
 
     Raises:
         TypeError, ValueError: an unknown or invalid option; when training starts, sequence parallelism, or

@@ -14,7 +14,7 @@ from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, Nu
 from ntloss.criteria import Criterion
 from ntloss.engine.targets import shift_left
 from ntloss.integrations.collator import NUMBER_WEIGHTS
-from ntloss.integrations.outputs import Loss
+from ntloss.integrations.options import Loss
 from ntloss.integrations.transformers.architecture import (
     HeadTensors,
     calls_loss_function,

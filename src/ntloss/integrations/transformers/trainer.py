@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 from ntloss import LossTerms, NumberVocabulary
 from ntloss.engine.targets import check_weight
 from ntloss.integrations.collator import NUMBER_WEIGHTS, NumberWeightsCollator
-from ntloss.integrations.outputs import Loss
+from ntloss.integrations.options import Loss
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
 from ntloss.metrics import gather
 
