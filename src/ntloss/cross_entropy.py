@@ -85,16 +85,17 @@ class _CombinedLoss(BaseLoss):
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the divisors of `reduction="mean"`, to be summed over micro-batches and ranks.
+        r"""Compute the divisors of `reduction="mean"`, to be summed over micro-batches and ranks.
 
-        With `normalize_by="items"`, only the first one is needed.
+        The first is the `num_items_in_batch` of `forward`. A mean over numbers that does not depend on how a
+        batch is split is `normalize_by="items"` with the weight $\lambda \cdot items / numbers$.
 
         Args:
             labels, loss_weights, sequence_ids, number_weights: `[...]`, as passed to `forward`.
 
         Returns:
-            num_items_in_batch: scalar, total weight of the positions that are not ignored.
-            num_numbers_in_batch: scalar, `loss_weights * number_weights` summed over the positions whose
+            items: scalar, total weight of the positions that are not ignored.
+            numbers: scalar, `loss_weights * number_weights` summed over the positions whose
                 label is a number token; for criteria on whole numbers, over the first token of each number.
 
         Example:
@@ -212,7 +213,6 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         labels: Tensor,
         loss_weights: Tensor | None = None,
         num_items_in_batch: Tensor | float | None = None,
-        num_numbers_in_batch: Tensor | float | None = None,
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
     ) -> Tensor | LossTerms:
@@ -225,10 +225,9 @@ class NTLCrossEntropyLoss(_CombinedLoss):
                 on whole numbers, a number has the weight of its first token, also in `number_weights`.
             num_items_in_batch: divisor of "mean": the total weight of the positions that are not ignored,
                 over all accumulated micro-batches and ranks. It makes the sum of their losses that of one
-                large batch, however it is split. Default: the total weight of this call.
-            num_numbers_in_batch: likewise for the number term of `normalize_by="numbers"` (`normalizers`
-                computes both). If only `num_items_in_batch` is given, the number term is the mean of this
-                call times its share of the items, which depends on how a batch is split.
+                large batch, however it is split. Default: the total weight of this call. With
+                `normalize_by="numbers"`, the number term is the mean of this call times its share of the
+                items, which depends on how a batch is split; `normalizers` has an exact form.
             sequence_ids: `[...]`, integers, for criteria on whole numbers if a row packs several sequences:
                 adjacent positions with equal ids belong to one sequence
                 (`ntloss.numbers.sequence_ids_of` makes them from position ids). Default: each row is one
@@ -255,9 +254,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             check_same_labels(labels, shard.group)
             if self._inplace:
                 raise ValueError("inplace_backward=True needs whole logits, and these are sharded: omit it")
-        weights = Weights(
-            loss_weights, number_weights, sequence_ids, num_items_in_batch, num_numbers_in_batch
-        )
+        weights = Weights(loss_weights, number_weights, sequence_ids, num_items_in_batch)
         targets = self._prepare_targets(labels, logits, weights)
         query = Query(targets.labels, tables.token_ids, self.transform, self.objective.label_smoothing > 0)
         readout = summarize_logits(logits, query, self._inplace, shard)
@@ -344,7 +341,6 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         bias: Tensor | None = None,
         loss_weights: Tensor | None = None,
         num_items_in_batch: Tensor | float | None = None,
-        num_numbers_in_batch: Tensor | float | None = None,
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
     ) -> Tensor | LossTerms:
@@ -355,7 +351,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             lm_head_weight: `[vocab, hidden]`.
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
-            loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids, number_weights: see
+            loss_weights, num_items_in_batch, sequence_ids, number_weights: see
                 `NTLCrossEntropyLoss.forward`.
 
         Returns, Raises: see `NTLCrossEntropyLoss.forward`.
@@ -365,9 +361,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
                 "NTLLinearCrossEntropyLoss computes gradients in its forward pass, which torch.func cannot "
                 "transform: use NTLCrossEntropyLoss on the logits"
             )
-        weights = Weights(
-            loss_weights, number_weights, sequence_ids, num_items_in_batch, num_numbers_in_batch
-        )
+        weights = Weights(loss_weights, number_weights, sequence_ids, num_items_in_batch)
         terms = self._compute(hidden_states, lm_head_weight, labels, bias, weights)
         return terms if self.return_terms else terms.loss
 

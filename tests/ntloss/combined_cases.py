@@ -164,7 +164,6 @@ class Case:
     labels: Tensor
     loss_weights: Tensor | None = None
     num_items: Any = None
-    num_numbers: Any = None
     sequence_ids: Tensor | None = None
     number_weights: Tensor | None = None
     criterion: str = "wasserstein"
@@ -213,16 +212,14 @@ class Case:
             options = replace(options, **alone)
         if path == "alone":
             options = replace(options, softcap=None, logit_scale=1.0)
-        counts = (None, None) if path in ALONE_PATHS else (self.num_items, self.num_numbers)
-        num_items, num_numbers = (None if count is None else float(count) for count in counts)
+        counted = self.num_items is not None and path not in ALONE_PATHS
         return oracle.combined(
             logits.detach().double().numpy(),
             self.labels.numpy(),
             values_of(self.vocabulary),
             options,
             weights=None if self.loss_weights is None else self.loss_weights.double().numpy(),
-            num_items=num_items,
-            num_numbers=num_numbers,
+            num_items=float(self.num_items) if counted else None,
             sequence_ids=None if self.sequence_ids is None else self.sequence_ids.numpy(),
             number_weights=None if self.number_weights is None else self.number_weights.double().numpy(),
             upstream=self.upstream,
@@ -322,8 +319,7 @@ def compute(case: Case, path: str, leaves: Mapping[str, Tensor | None], **change
         given |= {"softcap": options.softcap, "logit_scale": options.logit_scale}
         return module.from_hidden(hidden, weight, case.labels, bias, **given, **rest)
     arguments = {**case.arguments(), "return_terms": True, **changes}
-    rest |= {"num_items_in_batch": case.num_items, "num_numbers_in_batch": case.num_numbers}
-    rest |= {"number_weights": case.number_weights}
+    rest |= {"num_items_in_batch": case.num_items, "number_weights": case.number_weights}
     if path in LINEAR_PATHS:
         arguments.setdefault("drop_ignored", path == "linear")
         linear = NTLLinearCrossEntropyLoss(case.vocabulary, **arguments)

@@ -338,7 +338,6 @@ def combined(
     *,
     weights: np.ndarray | None = None,
     num_items: float | None = None,
-    num_numbers: float | None = None,
     sequence_ids: np.ndarray | None = None,
     number_weights: np.ndarray | None = None,
     upstream: np.ndarray | float = 1.0,
@@ -364,11 +363,11 @@ def combined(
     per_item = per_number = 1.0
     if options.reduction == "mean":
         items = float(weight.sum()) if num_items is None else num_items
-        count = float((weight * share * starts).sum()) if num_numbers is None else num_numbers
+        count = float((weight * share * starts).sum())
         per_item, per_number = (1 / n if n > 0 else 0.0 for n in (items, count))
         if options.normalize_by == "items":
             per_number = per_item
-        elif num_numbers is None and num_items is not None:
+        elif num_items is not None:
             per_number *= float(weight.sum()) * per_item
     item_weights = weight * per_item
     ce_weights, term_weights = options.cross_entropy * item_weights, weight * share * per_number

@@ -77,7 +77,7 @@ def trials() -> list[Trial]:
         "no numbers": make_case(5, share_of_text=1.0),
         "all ignored": replace(make_case(5), labels=torch.full((5,), -100)),
         "count of items": make_case(7, num_items=20.0),
-        "both counts": make_case(7, num_items=20.0, num_numbers=7.0, normalize_by="numbers"),
+        "by numbers": make_case(7, num_items=20.0, normalize_by="numbers"),
     }
     for mode in ("add", "replace"):
         weights = torch.arange(24) % 5 / 4

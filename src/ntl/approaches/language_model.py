@@ -111,6 +111,8 @@ class LanguageModel:
             digits = source.settings.encoding == "digits"
             self.vocabulary = number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
         self.objective = _objective(self.vocabulary, loss)
+        self._weight = self.objective.weight
+        self._by_numbers = loss.normalize_by == "numbers" and loss.mode == "add"
         self._number_ids = torch.tensor(self.vocabulary.token_ids)
         self.answer_format = AnswerFormat(self.model, self.tokenizer, self.vocabulary)
 
@@ -153,10 +155,11 @@ class LanguageModel:
         `ce_numbers` is that of number tokens, and `ce_text` that of all others.
         """
         logits, labels, (items, numbers, tokens) = self.logits(model, batch), batch["labels"], counts.unbind()
-        of_terms = numbers if self.objective.options.normalize_by == "numbers" else None
-        loss, ce, ntl = self.objective(
-            logits, labels, num_items_in_batch=items, num_numbers_in_batch=of_terms
-        )
+        # Divided by the items, and weighted with items / numbers, the term is a mean over the step's numbers.
+        scale = items / numbers.clamp(min=1) if self._by_numbers else items.new_ones(())
+        self.objective.weight = self._weight * scale
+        loss, ce, ntl = self.objective(logits, labels, num_items_in_batch=items)
+        ntl = ntl * scale.to(ntl)
         if torch.is_grad_enabled():
             return Share(loss, {"ce": ce, "ntl": ntl})
         is_number = self._is_number(labels)
@@ -258,7 +261,6 @@ def _objective(vocabulary: NumberVocabulary, loss: LossSettings) -> NTLCrossEntr
             mode=loss.mode,
             ignore_index=IGNORE,
             label_smoothing=loss.label_smoothing,
-            normalize_by=loss.normalize_by,
             return_terms=True,
         )
     except (ValueError, TypeError) as error:

@@ -28,7 +28,6 @@ class Weights(NamedTuple):
     number_weights: Tensor | None = None
     sequence_ids: Tensor | None = None
     num_items: Tensor | float | None = None
-    num_numbers: Tensor | float | None = None
 
 
 class TargetOptions(NamedTuple):
@@ -99,7 +98,6 @@ def prepare_targets(
             shift_left(weights.number_weights),
             shift_left(weights.sequence_ids, -1),
             weights.num_items,
-            weights.num_numbers,
         )
     shape = labels.shape if reduction == "none" else None
     spans = None
@@ -125,11 +123,11 @@ def prepare_targets(
             factors = torch.zeros_like(factors).scatter_add(0, spans.number, of_starts)[spans.number]
     term_weights = torch.where(has_term, item_weights * factors, 0)
     if reduction == "mean":
-        items, numbers = weights.num_items, weights.num_numbers
+        items = weights.num_items
         per_term = per_item = _reciprocal(item_weights if items is None else items, dtype)
         if options.normalize_by == "numbers" and mode == "add":
-            per_term = _reciprocal(term_weights if numbers is None else numbers, dtype)
-            if items is not None and numbers is None:
+            per_term = _reciprocal(term_weights, dtype)
+            if items is not None:
                 per_term = per_term * (item_weights.sum() * per_item)  # this call's share of the items
         item_weights, term_weights = item_weights * per_item, term_weights * per_term
     ce_weights = item_weights
@@ -221,8 +219,8 @@ def check_labels(
 
 def _check_weights(weights: Weights, labels: Tensor, options: TargetOptions) -> None:
     """Check what a call gives beside the labels, which have been checked."""
-    _check_counts(weights, options)
-    loss_weights, number_weights, sequence_ids, *_ = weights
+    loss_weights, number_weights, sequence_ids, num_items = weights
+    _check_count(num_items, options.reduction)
     tensors = {"loss_weights": loss_weights, "number_weights": number_weights, "sequence_ids": sequence_ids}
     for name, tensor in tensors.items():
         if tensor is None:
@@ -247,29 +245,16 @@ def _check_weights(weights: Weights, labels: Tensor, options: TargetOptions) -> 
             raise ValueError(f"{name} contain {tensor[~valid][0].item()}: expected {expected}")
 
 
-def _check_counts(weights: Weights, options: TargetOptions) -> None:
-    """Raise a ValueError if a count is negative, or not what the loss divides by."""
-    items, numbers = weights.num_items, weights.num_numbers
-    if options.reduction != "mean" and not items is numbers is None:
+def _check_count(count: Tensor | float | None, reduction: str) -> None:
+    """Raise a ValueError if a count is negative, or given where nothing is divided by it."""
+    if count is None:
+        return
+    if reduction != "mean":
         raise ValueError(
-            "num_items_in_batch and num_numbers_in_batch are the divisors of reduction='mean': omit them "
-            f"with reduction={options.reduction!r}"
+            f"num_items_in_batch is the divisor of reduction='mean': omit it with reduction={reduction!r}"
         )
-    if numbers is not None and options.normalize_by == "items":
-        raise ValueError(
-            "num_numbers_in_batch is the divisor of the number term with normalize_by='numbers', and this "
-            "loss divides both terms by num_items_in_batch (normalize_by='items'): omit it, or make the loss "
-            "with normalize_by='numbers'"
-        )
-    if numbers is not None and items is None:
-        raise ValueError(
-            "num_items_in_batch is missing, but num_numbers_in_batch is given: cross-entropy would depend on "
-            "how a batch is split. `loss.normalizers(labels)` computes both; sum them over micro-batches and "
-            "ranks."
-        )
-    for name, count in (("num_items_in_batch", items), ("num_numbers_in_batch", numbers)):
-        if isinstance(count, (int, float)) and not count >= 0:
-            raise ValueError(f"{name}={count}: expected 0 or more")
+    if isinstance(count, (int, float)) and not count >= 0:
+        raise ValueError(f"num_items_in_batch={count}: expected 0 or more")
 
 
 def check_weight(weight: object, validate: bool | None = None) -> None:

@@ -33,7 +33,6 @@ from ntloss.numbers.spans import sequence_ids_of
 _STATE = "_number_aware"
 _OPTIONS = {"mode", "normalize_by", "label_smoothing", "z_loss", "validate", "ignore_index"}
 _OPTIONS_OF_CHUNKS = {"chunk_size", "drop_ignored"}
-_OF_THE_LOSS = ("num_numbers_in_batch", NUMBER_WEIGHTS)  # what a stock model does not expect
 _FUSED = "fused_lm_head"  # with it, trainers of TRL ask for log-probabilities in place of logits
 
 
@@ -137,7 +136,8 @@ class NumberAwareModel:
         if not self.active:
             return self._own_forward(**kwargs)
         if kwargs.get("labels") is None:
-            return self._own_forward(**{k: value for k, value in kwargs.items() if k not in _OF_THE_LOSS})
+            kwargs.pop(NUMBER_WEIGHTS, None)  # which a stock model does not expect
+            return self._own_forward(**kwargs)
         if kwargs.pop(_FUSED, False):
             return self.fused(kwargs) if self.fused is not None else _raise_for_trl()
         return_dict = kwargs.pop("return_dict", None)
@@ -198,12 +198,11 @@ class NumberAwareModel:
         if self.shift:
             labels = shift_left(labels, self.loss.options.ignore_index)
             number_weights, sequence_ids = shift_left(number_weights), shift_left(sequence_ids, -1)
-        counts = ("num_items_in_batch", "num_numbers_in_batch")
         return {
             "labels": labels if shift_labels is None else shift_labels,
             "sequence_ids": sequence_ids,
             NUMBER_WEIGHTS: number_weights,
-            **{name: kwargs.pop(name, None) for name in counts},
+            "num_items_in_batch": kwargs.pop("num_items_in_batch", None),
         }
 
     # Not recursive: the model's own forward is still compiled.

@@ -266,13 +266,14 @@ class TermSums:
         items, numbers = loss.normalizers(inputs["labels"], *beside)
         if loss.options.normalize_by == "items" or loss.options.mode == "replace":
             numbers = items
-        num_items, num_numbers = inputs["num_items_in_batch"], inputs["num_numbers_in_batch"]
+        num_items = inputs["num_items_in_batch"]
         by_items = items if num_items is None else num_items
-        # Without a count of numbers, the number term is this batch's mean times its share of the items.
-        by_numbers = numbers * by_items / items.clamp(min=1) if num_numbers is None else num_numbers
-        if loss.options.reduction != "mean":
-            by_items = by_numbers = 1.0
-        sums = [terms.ce.detach().sum() * by_items, items, terms.ntl.detach().sum() * by_numbers, numbers]
+        # A mean over numbers is this batch's, times its share of the items.
+        by_numbers = numbers * by_items / items.clamp(min=1)
+        ce, ntl = terms.ce.detach().sum(), terms.ntl.detach().sum()
+        if loss.options.reduction == "mean":
+            ce, ntl = ce * by_items, ntl * by_numbers
+        sums = [ce, items, ntl, numbers]
         dtype = loss.tables.values.dtype  # float64, if the device has it
         stacked = torch.stack([torch.as_tensor(s, dtype=dtype, device=terms.ce.device) for s in sums])
         self._sums = stacked if self._sums is None else self._sums.to(stacked) + stacked
@@ -324,5 +325,5 @@ def without_repeated_rows(
         return inputs, terms
     repeated = torch.arange(len(labels), device=labels.device) >= own
     labels = labels.masked_fill(repeated.unsqueeze(-1), loss.options.ignore_index)
-    inputs = {**inputs, "labels": labels, "num_items_in_batch": None, "num_numbers_in_batch": None}
+    inputs = {**inputs, "labels": labels, "num_items_in_batch": None}
     return inputs, loss.forward(**inputs)  # type: ignore[return-value]  # does not call hooks
