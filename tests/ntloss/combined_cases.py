@@ -112,12 +112,7 @@ CRITERIA: dict[str, tuple[Any, Term]] = {
         of(oracle.place_weighted, of=oracle.digit_entropy, weighting="decimal", decimals=True),
     ),
     "smmd": (SMMD(), of(oracle.smmd)),
-    "smmd mmd": (SMMD(form="mmd"), of(oracle.smmd, form="mmd")),
-    "smmd smoothness": (SMMD(form="smoothness"), of(oracle.smmd, form="smoothness")),
-    "smmd laplace": (
-        SMMD((1.0, 3.0), "laplace", alpha=0.2, squash_factor=4.0),
-        of(oracle.smmd, sigma=(1.0, 3.0), kernel="laplace", alpha=0.2, squash=4.0),
-    ),
+    "smmd squashed": (SMMD(1.0, squash_factor=4.0), of(oracle.smmd, sigma=1.0, squash=4.0)),
     "smmd unsquashed": (SMMD(squash_factor=None), of(oracle.smmd, squash=None)),
     "places": (PlaceWeighted(Wasserstein()), of(oracle.place_weighted)),
     "places, decimals": (

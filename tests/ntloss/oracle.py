@@ -183,25 +183,13 @@ def digit_entropy(x: Position) -> Tensor:
     return 0.01 * torch.stack(terms).mean()
 
 
-def smmd(
-    x: Position,
-    sigma: Sequence[float] = (2.0,),
-    kernel: str = "gaussian",
-    form: str = "both",
-    alpha: float | None = None,
-    squash: float | None = 9.0,
-) -> Tensor:
+def smmd(x: Position, sigma: float = 2.0, squash: float | None = 9.0) -> Tensor:
     distance = (x.values[:, None] - x.values).abs()
     distance = distance if squash is None else squashed(distance, x.values, squash)
-    kernels = [
-        torch.exp(-(distance**2) / (2 * s**2)) if kernel == "gaussian" else torch.exp(-distance / s)
-        for s in sigma
-    ]
-    matrix = sum(kernels) / len(kernels)
-    factor = 1 / (2 * matrix.sum(1).mean()) if alpha is None else alpha
-    smoothness = factor * (torch.diag(matrix.sum(1)) - matrix)
+    matrix = torch.exp(-(distance**2) / (2 * sigma**2))
+    smoothness = (torch.diag(matrix.sum(1)) - matrix) / (2 * matrix.sum(1).mean())
     error = x.p - torch.eye(len(x.values), dtype=torch.float64)[x.k]
-    return error @ {"mmd": matrix, "smoothness": smoothness, "both": matrix + smoothness}[form] @ error
+    return error @ matrix @ error + error @ smoothness @ error
 
 
 def place_weighted(

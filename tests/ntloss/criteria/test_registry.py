@@ -25,7 +25,7 @@ from ntloss.criteria import Magnitude, PerNumber, PlaceWeighted, RelativeError, 
 
 
 def test_default_options_are_the_published_ones() -> None:
-    assert get_criterion("smmd") == SMMD(2.0, "gaussian", "both", None, 9.0)
+    assert get_criterion("smmd") == SMMD(2.0, 9.0)
     assert get_criterion("dist2") == Dist2(1.0, "squared")
     assert get_criterion("gaussian_cross_entropy") == GaussianCrossEntropy(1.0)
     weighted = PlaceWeighted(Wasserstein(), "exponential", 1.2, False)
@@ -39,7 +39,7 @@ def test_every_name_makes_a_criterion() -> None:
         "place_weighted": {"criterion": "smmd"},
         "per_number": {"criterion": {"name": "dist2", "tau": 2.0}},
         "weighted_sum": {"criteria": ["wasserstein", {"name": "dist2", "tau": 2.0}], "weights": [0.5, 2]},
-        "smmd": {"sigma": [1.0, 4.0]},
+        "smmd": {"sigma": 4.0},
     }
     case = numbers_case("ntil")
     for name in criterion_names():
