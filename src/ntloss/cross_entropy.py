@@ -55,10 +55,10 @@ class _CombinedLoss(BaseLoss):
     ) -> None:
         for name, choices in (("mode", MODES), ("reduction", REDUCTIONS), ("normalize_by", DIVISORS)):
             check_choice(name, getattr(options, name), choices)
-        super().__init__(objective, options.validate)
+        super().__init__(objective)
         self.weight: float | Tensor
         if isinstance(weight, Tensor):  # as a buffer it moves with the loss
-            check_weight(weight, self.validate)
+            check_weight(weight)
             self.register_buffer("weight", weight, persistent=False)
         elif weight is None:
             self.weight = 0.3 if options.mode == "add" else 1.0
@@ -71,7 +71,7 @@ class _CombinedLoss(BaseLoss):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "weight":  # which may change between steps
-            check_weight(value, self.validate)
+            check_weight(value)
             current = vars(self).get("_buffers", {}).get("weight")
             if current is not None and not isinstance(value, Tensor):
                 current.data.fill_(value)
@@ -119,7 +119,7 @@ class _CombinedLoss(BaseLoss):
         if inputs.device != objective.device:
             objective.move_tables(inputs.device)
         if isinstance(self.weight, Tensor):  # a float was checked when it was set
-            check_weight(self.weight, self.validate)
+            check_weight(self.weight)
         return prepare_targets(
             labels, inputs, objective.tables, objective.needs, weights, options or self.options
         )
@@ -160,8 +160,6 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         return_terms: return a `LossTerms(loss, ce, ntl)`, the terms detached. Default: the loss alone.
         group: process group over which plain logits are sharded along the vocabulary, in the order of its
             ranks. A `DTensor` with placement `Shard(-1)` needs none.
-        validate: check the values of labels and weights at each call. Default: on the CPU only, where it
-            does not synchronize, and not under `torch.compile`.
         inplace_backward: write the gradient over the logits, to save their buffer; nothing may read the
             logits after the backward pass. On the CPU it can take up to 50 % longer. Default: False.
 
@@ -199,11 +197,10 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         shift: bool = False,
         return_terms: bool = False,
         group: dist.ProcessGroup | None = None,
-        validate: bool | None = None,
         inplace_backward: bool = False,
     ) -> None:
         objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
-        targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift, validate)
+        targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift)
         super().__init__(objective, weight, targets, Transform(logit_scale, softcap), return_terms, group)
         self._inplace = inplace_backward
 
@@ -274,7 +271,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
     Args:
         vocabulary, criterion, weight, reweigh, mode, ignore_index: see `NTLCrossEntropyLoss`.
         label_smoothing, z_loss, softcap, logit_scale: see `NTLCrossEntropyLoss`.
-        reduction, normalize_by, shift, return_terms, validate: see `NTLCrossEntropyLoss`.
+        reduction, normalize_by, shift, return_terms: see `NTLCrossEntropyLoss`.
         group: process group over which the rows of a plain head are sharded, in the order of its ranks;
             every rank holds the whole hidden states. A `DTensor` with placement `Shard(0)` needs none.
         chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at
@@ -315,12 +312,11 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         shift: bool = False,
         return_terms: bool = False,
         group: dist.ProcessGroup | None = None,
-        validate: bool | None = None,
         chunk_size: int | None = None,
         drop_ignored: bool = True,
     ) -> None:
         objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
-        targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift, validate)
+        targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift)
         super().__init__(objective, weight, targets, Transform(logit_scale, softcap), return_terms, group)
         if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
             raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")

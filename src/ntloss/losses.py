@@ -25,12 +25,11 @@ _FIXED = {
 
 
 class BaseLoss(nn.Module):
-    """Base class of all losses. It holds the objective, and whether to check the values of inputs."""
+    """Base class of all losses, which holds the objective."""
 
-    def __init__(self, objective: Objective, validate: bool | None) -> None:
+    def __init__(self, objective: Objective) -> None:
         super().__init__()
         self.objective = objective
-        self.validate = validate
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED:
@@ -59,7 +58,7 @@ class NumberTokenLoss(BaseLoss):
     """Number token loss of any criterion, to be added to cross-entropy.
 
     Args:
-        vocabulary, criterion, reweigh, validate: see `NTLCrossEntropyLoss`.
+        vocabulary, criterion, reweigh: see `NTLCrossEntropyLoss`.
 
     Raises:
         ValueError: `reweigh=True` for a criterion without a worst cost.
@@ -79,9 +78,8 @@ class NumberTokenLoss(BaseLoss):
         vocabulary: NumberVocabulary | Any,
         criterion: Criterion | None = None,
         reweigh: bool = False,
-        validate: bool | None = None,
     ) -> None:
-        super().__init__(Objective(as_vocabulary(vocabulary), criterion, reweigh), validate)
+        super().__init__(Objective(as_vocabulary(vocabulary), criterion, reweigh))
 
     @property
     def reweigh(self) -> bool:
@@ -93,7 +91,7 @@ class NumberTokenLoss(BaseLoss):
     ) -> Targets:
         if inputs.device != self.objective.device:
             self.objective.move_tables(inputs.device)
-        options = TargetOptions(ignore_index, reduction, normalize_by="numbers", validate=self.validate)
+        options = TargetOptions(ignore_index, reduction, normalize_by="numbers")
         return prepare_targets(labels, inputs, self.tables, self.objective.needs, weights, options)
 
     def forward(

@@ -31,7 +31,6 @@ class _PublishedLoss(NumberTokenLoss):
         reweigh: bool,
         criterion: Criterion,
         space_prefixed: bool,
-        validate: bool | None,
     ) -> None:
         if not isinstance(tokenizer, NumberVocabulary):
             tokenizer = NumberVocabulary.from_tokenizer(
@@ -42,7 +41,7 @@ class _PublishedLoss(NumberTokenLoss):
                 f"vocab_size={vocab_size}, digit_level={digit_level}, space_prefixed={space_prefixed}: "
                 "a NumberVocabulary determines these. Pass them where you make the vocabulary."
             )
-        super().__init__(tokenizer, criterion, reweigh, validate)
+        super().__init__(tokenizer, criterion, reweigh)
 
     @property
     def vocab_size(self) -> int:
@@ -90,7 +89,6 @@ class NTLoss(_PublishedLoss):
         squash_factor: see `Wasserstein`. Default: None.
         space_prefixed: include tokens such as `▁4` and `Ġ4`. Default: False, as published. A
             `NumberVocabulary` determines this itself.
-        validate: see `NTLCrossEntropyLoss`.
 
     Raises:
         TypeError: `tokenizer` is neither a tokenizer nor a vocabulary.
@@ -117,10 +115,9 @@ class NTLoss(_PublishedLoss):
         squash_factor: float | None = None,
         *,
         space_prefixed: bool = False,
-        validate: bool | None = None,
     ) -> None:
         criterion = Wasserstein(squash_factor)
-        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed, validate)
+        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed)
 
     @property
     def squash_factor(self) -> float | None:
@@ -136,7 +133,7 @@ class NTLossDotProduct(_PublishedLoss):
     probability on 3, half on 5, label 4), so prefer `NTLoss`.
 
     Args:
-        tokenizer, vocab_size, digit_level, reweigh, space_prefixed, validate: see `NTLoss`.
+        tokenizer, vocab_size, digit_level, reweigh, space_prefixed: see `NTLoss`.
         loss_function: `(prediction, target) -> loss`, element by element; it is called with
             `reduction="none"` if it has that parameter. Default: squared error, NTL-MSE.
 
@@ -162,10 +159,9 @@ class NTLossDotProduct(_PublishedLoss):
         loss_function: Callable[..., Tensor] = F.mse_loss,
         *,
         space_prefixed: bool = False,
-        validate: bool | None = None,
     ) -> None:
         criterion = ExpectedValue(loss_function)
-        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed, validate)
+        super().__init__(tokenizer, vocab_size, digit_level, reweigh, criterion, space_prefixed)
 
     @property
     def loss_function(self) -> Callable[..., Tensor]:
@@ -203,7 +199,7 @@ class NumberLevelLoss(NTLossDotProduct):
     `12` or continue to `12345` where `1234` is right.
 
     Args:
-        tokenizer, vocab_size, space_prefixed, validate: see `NTLoss`.
+        tokenizer, vocab_size, space_prefixed: see `NTLoss`.
         float_level: a single point between digits belongs to the number: `12.34` is one number instead of
             two. Default: False.
         reweigh: make probability on text, at the number's first token, cost more than the worst number.
@@ -234,13 +230,10 @@ class NumberLevelLoss(NTLossDotProduct):
         max_number_length: int = 20,
         *,
         space_prefixed: bool = False,
-        validate: bool | None = None,
     ) -> None:
         # In 0.3.2 this class extends NTLossDotProduct, for its predict_numbers, and has another criterion.
         criterion = NumberLevel(decimals=float_level)
-        _PublishedLoss.__init__(
-            self, tokenizer, vocab_size, True, reweigh, criterion, space_prefixed, validate
-        )
+        _PublishedLoss.__init__(self, tokenizer, vocab_size, True, reweigh, criterion, space_prefixed)
         self.max_number_length = max_number_length
 
     @property

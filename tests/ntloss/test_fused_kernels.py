@@ -181,7 +181,7 @@ class TestBesideKernels:
         wide = NumberVocabulary.from_mapping({7 * i: i for i in range(10)}, vocab_size=1009)
         hidden = torch.randn(40, 8, requires_grad=True)
         labels = 7 * (torch.arange(40) % 10)
-        ntl_fn = NumberTokenLoss(wide, Wasserstein(), validate=False)
+        ntl_fn = NumberTokenLoss(wide, Wasserstein())
 
         def head_sized(with_numbers: bool, sparse_grad: bool = True) -> int:
             weight = torch.randn(1009, 8, requires_grad=True)

@@ -92,8 +92,9 @@ def test_in_replace_mode_cross_entropy_takes_the_remaining_weight() -> None:
     assert (zeros[case.labels != -100] > 0).all()
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_weight_above_one_never_subtracts_cross_entropy_where_values_are_not_checked() -> None:
-    loss = NTLCrossEntropyLoss(DIGITS, mode="replace", validate=False, return_terms=True)
+    loss = NTLCrossEntropyLoss(DIGITS, mode="replace", return_terms=True)
     given = torch.zeros(1, 2, 12), torch.tensor([[3, 4]])
     heavy = loss(*given, number_weights=torch.tensor([[3.0, 3.0]]))
     assert heavy.ce == 0
@@ -170,9 +171,10 @@ def test_compiles_without_graph_breaks(mode: str) -> None:
     assert_close(loss_and_gradient(compiled, *given, **weights), loss_and_gradient(loss, *given, **weights))
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_weights_of_text_and_of_ignored_positions_are_not_read() -> None:
     labels, logits = torch.tensor([[3, 11, -100]]), torch.randn(1, 3, 12, generator=torch.manual_seed(0))
-    loss = NTLCrossEntropyLoss(DIGITS, validate=False)
+    loss = NTLCrossEntropyLoss(DIGITS)
     anything = torch.tensor([[0.5, math.nan, math.nan]])
     ones = torch.tensor([[0.5, 1.0, 1.0]])
     given = loss_and_gradient(loss, logits, labels, number_weights=anything)

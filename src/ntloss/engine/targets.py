@@ -38,7 +38,6 @@ class TargetOptions(NamedTuple):
     mode: str = "add"
     normalize_by: str = "items"
     shift: bool = False
-    validate: bool | None = None
 
 
 class Targets(NamedTuple):
@@ -79,8 +78,8 @@ def prepare_targets(
     `inputs`, logits or hidden states `[..., width]`, are asked for their shape, device and dtype only. Raise
     a TypeError or ValueError that names what does not fit.
     """
-    ignore_index, reduction, mode, _, shift, validate = options
-    check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index, validate)
+    ignore_index, reduction, mode, _, shift = options
+    check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index)
     if any(given is not None for given in weights):
         _check_weights(weights, labels, options)
     if reduction not in REDUCTIONS:  # an argument of a call of NumberTokenLoss
@@ -167,9 +166,9 @@ def given_type(given: object) -> object:
     return given.dtype if isinstance(given, Tensor) else type(given).__name__
 
 
-def _reads_values(tensor: Tensor, validate: bool | None) -> bool:
-    """Whether to check a tensor's values: by default on the CPU only, where it does not synchronize."""
-    return not values_are_hidden() and (tensor.device.type == "cpu" if validate is None else validate)
+def _reads_values(tensor: Tensor) -> bool:
+    """Whether to check a tensor's values: on the CPU only, where it does not synchronize."""
+    return tensor.device.type == "cpu" and not values_are_hidden()
 
 
 def check_logits(logits: Tensor, vocab_size: int) -> None:
@@ -187,9 +186,7 @@ def check_logits(logits: Tensor, vocab_size: int) -> None:
         )
 
 
-def check_labels(
-    labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: int, validate: bool | None
-) -> None:
+def check_labels(labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: int) -> None:
     """Check that labels fit inputs `[..., width]` and, if their values are read, lie in the vocabulary.
 
     Raise a TypeError for labels that are not integers, and a ValueError for all else.
@@ -207,7 +204,7 @@ def check_labels(
         raise ValueError(
             f"labels are on {labels.device}, the logits on {inputs.device}: move one to the other"
         )
-    if values_are_hidden() or not (labels.device.type == "cpu" if validate is None else validate):
+    if not _reads_values(labels):
         return
     outside = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
     if outside.any():
@@ -235,7 +232,7 @@ def _check_weights(weights: Weights, labels: Tensor, options: TargetOptions) -> 
         if tensor.device != labels.device:
             found = f"{name} are on {tensor.device}, the logits on {labels.device}"
             raise ValueError(f"{found}: move one to the other")
-        if integers or not _reads_values(labels, options.validate):
+        if integers or not _reads_values(labels):
             continue
         # With mode="replace", a number weight splits a label between the two terms.
         splits = name == "number_weights" and options.mode == "replace"
@@ -257,13 +254,13 @@ def _check_count(count: Tensor | float | None, reduction: str) -> None:
         raise ValueError(f"num_items_in_batch={count}: expected 0 or more")
 
 
-def check_weight(weight: object, validate: bool | None = None) -> None:
+def check_weight(weight: object) -> None:
     """Raise a ValueError unless the number term's weight is a finite number, 0 or more, or a scalar tensor.
 
-    By default (`validate=None`) a tensor is checked on the CPU only. Under `torch.compile` it never is.
+    A tensor is checked on the CPU only, and not under `torch.compile`.
     """
     if isinstance(weight, Tensor) and weight.numel() == 1:
-        if not _reads_values(weight, validate):
+        if not _reads_values(weight):
             return
         weight = weight.item()
     if not isinstance(weight, (int, float)) or not 0 <= weight < math.inf:

@@ -100,7 +100,7 @@ class TokenMetrics(Accumulator):
         """
         vocab_size = self._tables.vocabulary.vocab_size
         check_logits(logits, vocab_size)
-        check_labels(labels, logits, vocab_size, self.ignore_index, None)
+        check_labels(labels, logits, vocab_size, self.ignore_index)
         given = None if places is None else list(places.shape)
         if given != (list(labels.shape) if self.places else None):
             raise ValueError(

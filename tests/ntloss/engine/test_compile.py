@@ -70,13 +70,10 @@ def test_each_loss_compiles_to_one_graph_that_equals_eager(name: str, irregular:
 
 
 @pytest.mark.parametrize(
-    ("reduction", "weighted", "validate"),
-    [("mean", True, False), ("mean", False, True), ("sum", True, True), ("none", False, False)],
+    ("reduction", "weighted"), [("mean", True), ("mean", False), ("sum", True), ("none", False)]
 )
-def test_each_reduction_compiles_with_and_without_checks_of_values(
-    reduction: str, weighted: bool, validate: bool, irregular: NumberVocabulary
-) -> None:
-    assert_compiles(combined(NTLoss(irregular, validate=validate), reduction, weighted), inputs(17, 3))
+def test_each_reduction_compiles(reduction: str, weighted: bool, irregular: NumberVocabulary) -> None:
+    assert_compiles(combined(NTLoss(irregular), reduction, weighted), inputs(17, 3))
 
 
 @pytest.mark.parametrize("name", ["NTLoss", "squared, plain", "combined"])
@@ -140,7 +137,6 @@ def test_every_call_runs_the_same_operators_without_synchronizing(
     name: str, weighted: bool, irregular: NumberVocabulary
 ) -> None:
     loss_fn = LOSSES[name](irregular)
-    loss_fn.validate = False
     for reduction in ("mean", "sum", "none"):
         runs = []
         for numbers in (True, False):
@@ -156,7 +152,7 @@ def test_every_call_runs_the_same_operators_without_synchronizing(
 
 
 def test_tables_are_not_rebuilt_at_each_call(irregular: NumberVocabulary) -> None:
-    loss_fn = NTLoss(irregular, validate=False)
+    loss_fn = NTLoss(irregular)
     logits, labels, weights = inputs(17, 3)
     before = {name: buffer.data_ptr() for name, buffer in loss_fn.named_buffers()}
     ran = watched(lambda: loss_fn(logits, labels, weights).backward())

@@ -54,7 +54,7 @@ class TestLogitsSizedBuffers:
         hidden, weight, labels = wide_batch(dtype=dtype)
         leaf = (hidden @ weight.T).requires_grad_(backward)
         logits = leaf.view_as(leaf)
-        module = NTLCrossEntropyLoss(WIDE, validate=False, **options)
+        module = NTLCrossEntropyLoss(WIDE, **options)
         with Watch() as watch:
             loss = module(logits, labels)
             if backward:
@@ -114,7 +114,7 @@ class TestLinearPath:
         **options: Any,
     ) -> Watch:
         hidden, weight, labels = wide_batch(tokens, dtype=dtype)
-        module = NTLLinearCrossEntropyLoss(WIDE, validate=False, **options)
+        module = NTLLinearCrossEntropyLoss(WIDE, **options)
         hidden.requires_grad_("hidden" not in frozen)
         weight.requires_grad_("weight" not in frozen)
         with Watch() as watch:
@@ -238,7 +238,7 @@ class TestSynchronization:
         hidden, weight, labels = wide_batch()
         waits = {}
         for drop in (True, False):
-            module = NTLLinearCrossEntropyLoss(WIDE, validate=False, drop_ignored=drop)
+            module = NTLLinearCrossEntropyLoss(WIDE, drop_ignored=drop)
             with Watch() as watch:
                 module(hidden.requires_grad_(), weight.requires_grad_(), labels).backward()
             # The CPU may read values, which saves a pass over the logits.
@@ -264,7 +264,7 @@ class TestSynchronization:
         # As CUDA graphs require: nothing depends on how many labels are numbers or ignored.
         hidden, weight, labels = wide_batch()
         runs = []
-        module = loss_of_head(kind, validate=False)
+        module = loss_of_head(kind)
         for batch in (labels, torch.full_like(labels, 1), torch.full_like(labels, -100)):
             leaves = [x.clone().requires_grad_() for x in (hidden, weight)]
             with Watch() as watch:

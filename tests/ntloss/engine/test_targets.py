@@ -22,6 +22,7 @@ from ntloss import (
     NumberVocabulary,
     Wasserstein,
 )
+from ntloss.engine import targets
 
 BOTH = (NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss)
 ALL = (*BOTH, NumberTokenLoss)
@@ -109,7 +110,7 @@ def test_an_option_that_is_assigned_later_is_an_error(kind: Any, digits: NumberV
     made = kind(digits)
     fixed = set(inspect.signature(kind).parameters)
     # Those that take effect, and those that the vocabulary has been made from.
-    fixed -= {"weight", "return_terms", "group", "validate", "tokenizer", "max_number_length"}
+    fixed -= {"weight", "return_terms", "group", "tokenizer", "max_number_length"}
     for name in fixed - {"vocab_size", "digit_level", "space_prefixed"}:
         with pytest.raises(AttributeError, match=f"{name} is fixed when .*: make a new {kind.__name__} with"):
             setattr(made, name, None)
@@ -164,7 +165,6 @@ def test_an_invalid_weight_is_an_error_whenever_it_is_set(which: str, weight: fl
     tensor = torch.tensor(weight)
     with pytest.raises(ValueError, match=r"weight=.*expected"):
         call(which, {"weight": tensor})
-    call(which, {"weight": tensor, "validate": False})  # values are not read, as on an accelerator
 
 
 @pytest.mark.parametrize("settings", [{"vocab_size": 13}, {"digit_level": False}, {"space_prefixed": True}])
@@ -220,13 +220,14 @@ def test_a_criterion_with_a_wrong_shape_or_with_parameters_is_an_error() -> None
     ids=str,
 )
 def test_invalid_labels_and_weights_are_errors(
-    which: str, changes: dict[str, Any], error: type[Exception], says: str
+    which: str, changes: dict[str, Any], error: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(error, match=says):
         call(which, **changes)
     if "contain" not in says and "outside" not in says:  # errors that need no values
+        monkeypatch.setattr(targets, "_reads_values", lambda tensor: False)
         with pytest.raises(error, match=says):
-            call(which, {"validate": False}, **changes)
+            call(which, **changes)
 
 
 @pytest.mark.parametrize("which", ["logits", "linear"])
@@ -369,20 +370,11 @@ def test_predict_numbers_checks_the_logits(digits: NumberVocabulary) -> None:
 # --- when values are read -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("which", [*OF_LOGITS, "linear", "alone from hidden"])
-def test_validate_switches_the_checks_of_values(which: str) -> None:
-    bad_weight = {"loss_weights": torch.tensor([1.0, -1.0, 1.0])}
-    for validate in (None, True):
-        with pytest.raises(ValueError, match="0 or more"):
-            call(which, {"validate": validate}, **bad_weight)
-    assert call(which, {"validate": False}, **bad_weight).isfinite()
-
-
 @pytest.mark.parametrize("which", OF_LOGITS)
-def test_values_on_other_devices_are_read_only_with_validate(which: str) -> None:
+def test_values_on_other_devices_are_not_read(which: str) -> None:
     # The meta device has no values, so reading one raises an error.
     on_meta = {"logits": torch.zeros(3, VOCAB, device=META), "labels": torch.zeros(3, device=META).long()}
-    for validate in (None, False):
-        assert call(which, {"validate": validate}, **on_meta).device.type == "meta"
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        call(which, {"validate": True}, **on_meta)
+    assert call(which, **on_meta).device.type == "meta"
+    weight = torch.tensor(-1.0, device=META)
+    if which == "logits":
+        assert call(which, {"weight": weight}, **on_meta).device.type == "meta"

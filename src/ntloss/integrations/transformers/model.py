@@ -31,7 +31,7 @@ from ntloss.integrations.transformers.architecture import (
 from ntloss.numbers.spans import sequence_ids_of
 
 _STATE = "_number_aware"
-_OPTIONS = {"mode", "normalize_by", "label_smoothing", "z_loss", "validate", "ignore_index"}
+_OPTIONS = {"mode", "normalize_by", "label_smoothing", "z_loss", "ignore_index"}
 _OPTIONS_OF_CHUNKS = {"chunk_size", "drop_ignored"}
 _FUSED = "fused_lm_head"  # with it, trainers of TRL ask for log-probabilities in place of logits
 
@@ -273,7 +273,7 @@ def make_number_aware(
             `outputs.logits` is None, and the logits are never in memory. Evaluation and generation still
             compute logits. Default: False.
         shift: whether position i predicts label i + 1. Default: depends on the model's class.
-        options: `mode`, `normalize_by`, `label_smoothing`, `z_loss`, `ignore_index`, `validate` of
+        options: `mode`, `normalize_by`, `label_smoothing`, `z_loss`, `ignore_index` of
             `NTLCrossEntropyLoss`; with `chunked` also `chunk_size` and `drop_ignored` of
             `NTLLinearCrossEntropyLoss`.
 
