@@ -18,6 +18,7 @@ from ntloss.criteria.criterion import check_choice
 from ntloss.engine.linear import SummarizeHidden, SumOfBlocks, local_head, rows_for
 from ntloss.engine.objective import LossTerms, Objective
 from ntloss.engine.readout import (
+    IDENTITY,
     Query,
     Readout,
     Transform,
@@ -146,8 +147,6 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         ignore_index: label of positions to ignore. Default: -100.
         label_smoothing: label smoothing of cross-entropy, from 0 (default) to 1.
         z_loss: factor of the mean squared log-normalizer, which keeps logits from drifting. Default: 0.
-        softcap: replace logits by `softcap * tanh(logits / softcap)`, as in Gemma's head. Default: None.
-        logit_scale: factor of the logits, applied before the soft cap, as in Cohere's head. Default: 1.
         reduction: "mean" (default) divides by the total weight of the positions, see `normalize_by`; "sum";
             "none".
         normalize_by: what "mean" divides the number term by. "items" (default): the total weight of all
@@ -190,8 +189,6 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
-        softcap: float | None = None,
-        logit_scale: float = 1.0,
         reduction: str = "mean",
         normalize_by: str = "items",
         shift: bool = False,
@@ -201,7 +198,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
     ) -> None:
         objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
         targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift)
-        super().__init__(objective, weight, targets, Transform(logit_scale, softcap), return_terms, group)
+        super().__init__(objective, weight, targets, IDENTITY, return_terms, group)
         self._inplace = inplace_backward
 
     def forward(
@@ -270,10 +267,11 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
 
     Args:
         vocabulary, criterion, weight, reweigh, mode, ignore_index: see `NTLCrossEntropyLoss`.
-        label_smoothing, z_loss, softcap, logit_scale: see `NTLCrossEntropyLoss`.
-        reduction, normalize_by, shift, return_terms: see `NTLCrossEntropyLoss`.
+        label_smoothing, z_loss, reduction, normalize_by, shift, return_terms: see `NTLCrossEntropyLoss`.
         group: process group over which the rows of a plain head are sharded, in the order of its ranks;
             every rank holds the whole hidden states. A `DTensor` with placement `Shard(0)` needs none.
+        softcap: replace logits by `softcap * tanh(logits / softcap)`, as in Gemma's head. Default: None.
+        logit_scale: factor of the logits, applied before the soft cap, as in Cohere's head. Default: 1.
         chunk_size: number of tokens in a chunk. Default: on the CPU 512, reduced so that a chunk holds at
             most an eighth of the logits or 2^24 logits, whichever is larger; on accelerators an eighth of the
             tokens, at most 2^29 logits but at least 256 tokens.
@@ -305,13 +303,13 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
-        softcap: float | None = None,
-        logit_scale: float = 1.0,
         reduction: str = "mean",
         normalize_by: str = "items",
         shift: bool = False,
         return_terms: bool = False,
         group: dist.ProcessGroup | None = None,
+        softcap: float | None = None,
+        logit_scale: float = 1.0,
         chunk_size: int | None = None,
         drop_ignored: bool = True,
     ) -> None:

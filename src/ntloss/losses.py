@@ -173,7 +173,7 @@ class NumberTokenLoss(BaseLoss):
                 and criteria that see probability on text need it. If a kernel does not return it, add the
                 label's logit to the kernel's loss of each token.
             loss_weights, reduction, ignore_index, sequence_ids: see `forward`.
-            softcap, logit_scale: see `NTLCrossEntropyLoss`.
+            softcap, logit_scale: see `NTLLinearCrossEntropyLoss`.
             sparse_grad: make the gradient of the head's weight sparse (a few rows); autograd adds it to the
                 kernel's dense gradient. Pass False if the weight gets no other gradient and its optimizer
                 needs a dense one. Default: True.

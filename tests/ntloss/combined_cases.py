@@ -182,8 +182,6 @@ class Case:
             "ignore_index": self.options.ignore_index,
             "label_smoothing": self.options.label_smoothing,
             "z_loss": self.options.z_loss,
-            "softcap": self.options.softcap,
-            "logit_scale": self.options.logit_scale,
             "reduction": self.options.reduction,
             "normalize_by": self.options.normalize_by,
         }
@@ -315,13 +313,16 @@ def compute(case: Case, path: str, leaves: Mapping[str, Tensor | None], **change
         return module.from_hidden(hidden, weight, case.labels, bias, **given, **rest)
     arguments = {**case.arguments(), "return_terms": True, **changes}
     rest |= {"num_items_in_batch": case.num_items, "number_weights": case.number_weights}
+    transform = {"softcap": options.softcap, "logit_scale": options.logit_scale}
     if path in LINEAR_PATHS:
-        arguments.setdefault("drop_ignored", path == "linear")
+        arguments = {"drop_ignored": path == "linear", **transform, **arguments}
         linear = NTLLinearCrossEntropyLoss(case.vocabulary, **arguments)
         return linear(leaves["hidden"], leaves["weight"], case.labels, leaves["bias"], **rest)
     dense = NTLCrossEntropyLoss(case.vocabulary, inplace_backward=path == "inplace", **arguments)
-    # A product, so that writing in place does not overwrite the leaf.
-    return dense(leaves["logits"] * 1, case.labels, **rest)
+    logits = leaves["logits"] * 1  # a product, so that writing in place does not overwrite the leaf
+    if transform != {"softcap": None, "logit_scale": 1.0}:
+        logits = oracle.transform(logits.to(torch.promote_types(logits.dtype, torch.float32)), options)
+    return dense(logits, case.labels, **rest)
 
 
 def run(case: Case, path: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Result:

@@ -41,7 +41,7 @@ def test_vmap_of_grad_gives_the_gradient_of_each_sample(kind: Any) -> None:
 
 def test_options_and_weights_work_in_a_transform() -> None:
     case = make_case(4, 5, weighted=True)
-    loss_fn = NTLCrossEntropyLoss(NUMBERS, softcap=3.0, z_loss=0.01, label_smoothing=0.1, reweigh=True)
+    loss_fn = NTLCrossEntropyLoss(NUMBERS, z_loss=0.01, label_smoothing=0.1, reweigh=True)
     given = case.logits(), case.labels, case.loss_weights
     wanted = torch.stack([loss_fn(*sample) for sample in zip(*given, strict=True)])
     assert_close(vmap(loss_fn)(*given), wanted)

@@ -288,7 +288,7 @@ class TestModule:
             NTLoss(vocabulary, squash_factor=3.0),
             NTLossDotProduct(vocabulary, loss_function=F.huber_loss),
             NumberTokenLoss(vocabulary, ExpectedValue("absolute"), reweigh=False),
-            NTLCrossEntropyLoss(vocabulary, Wasserstein(3.0), softcap=3.0),
+            NTLCrossEntropyLoss(vocabulary, Wasserstein(3.0)),
         ]
 
     def test_has_no_state_and_no_parameters(self, digits: NumberVocabulary) -> None:

@@ -30,11 +30,10 @@ SCALES = [30.0, 3000.0]
 LOGITS = {
     "logits": {},
     "inplace": {"inplace_backward": True},
-    "scaled": {"logit_scale": 0.5},
     "compiled for an accelerator": {},
     "sharded": {"group": "alone"},
 }
-HIDDEN = {"linear": {}, "linear, each position": {"reduction": "none"}}
+HIDDEN = {"linear": {}, "linear, each position": {"reduction": "none"}, "scaled": {"logit_scale": 0.5}}
 OPTIONS = [{}, {"reweigh": False}, {"criterion": ExpectedValue()}, {"label_smoothing": 0.1, "z_loss": 1e-4}]
 
 
