@@ -16,6 +16,7 @@ from ntloss.criteria import (
     GaussianCrossEntropy,
     Needs,
     NumberLevel,
+    Reweighed,
     SmoothedWasserstein,
     Wasserstein,
     criterion_names,
@@ -54,6 +55,7 @@ __all__ = [
     "Dist2",
     "DigitEntropy",
     "SMMD",
+    "Reweighed",
     # criteria on whole numbers; further ones, and combinations, are in ntloss.criteria
     "NumberLevel",
     "ntil",

@@ -139,8 +139,6 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         weight: $\lambda$ of the number term. Default: 0.3, and 1 with `mode="replace"`. The attribute may
             be assigned at each step. Under `torch.compile`, where a changing float recompiles, make the loss
             with a scalar tensor, which an assignment fills; it gets no gradient.
-        reweigh: make probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
-            Default: False, as in the paper: it makes numbers too long (docs/differences.md).
         mode: "add" (default) adds the number term to cross-entropy. "replace" uses it instead of
             cross-entropy at number positions, and "mean" then divides both terms by the total weight of all
             positions.
@@ -163,7 +161,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             logits after the backward pass. On the CPU it can take up to 50 % longer. Default: False.
 
     Raises:
-        ValueError: an option is out of range, or `reweigh=True` for a criterion without a worst cost.
+        ValueError: an option is out of range.
 
     Source: "Regress, Don't Guess", ICML 2025; z-loss: PaLM, 2022, section 5.
 
@@ -183,7 +181,6 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         vocabulary: NumberVocabulary | Any,
         criterion: Criterion | None = None,
         weight: float | Tensor | None = None,
-        reweigh: bool = False,
         *,
         mode: str = "add",
         ignore_index: int = -100,
@@ -196,7 +193,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         group: dist.ProcessGroup | None = None,
         inplace_backward: bool = False,
     ) -> None:
-        objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
+        objective = Objective(as_vocabulary(vocabulary), criterion, label_smoothing, z_loss)
         targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift)
         super().__init__(objective, weight, targets, IDENTITY, return_terms, group)
         self._inplace = inplace_backward
@@ -266,7 +263,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
     Under `torch.compile` the loss causes one graph break.
 
     Args:
-        vocabulary, criterion, weight, reweigh, mode, ignore_index: see `NTLCrossEntropyLoss`.
+        vocabulary, criterion, weight, mode, ignore_index: see `NTLCrossEntropyLoss`.
         label_smoothing, z_loss, reduction, normalize_by, shift, return_terms: see `NTLCrossEntropyLoss`.
         group: process group over which the rows of a plain head are sharded, in the order of its ranks;
             every rank holds the whole hidden states. A `DTensor` with placement `Shard(0)` needs none.
@@ -279,7 +276,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             only synchronization with the device; False avoids it. Default: True.
 
     Raises:
-        ValueError: an option is out of range, or `reweigh=True` for a criterion without a worst cost.
+        ValueError: an option is out of range.
 
     Source: "Regress, Don't Guess", ICML 2025; gradients in the forward pass as in Liger-Kernel, 2024.
 
@@ -297,7 +294,6 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         vocabulary: NumberVocabulary | Any,
         criterion: Criterion | None = None,
         weight: float | Tensor | None = None,
-        reweigh: bool = False,
         *,
         mode: str = "add",
         ignore_index: int = -100,
@@ -313,7 +309,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         chunk_size: int | None = None,
         drop_ignored: bool = True,
     ) -> None:
-        objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
+        objective = Objective(as_vocabulary(vocabulary), criterion, label_smoothing, z_loss)
         targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift)
         super().__init__(objective, weight, targets, Transform(logit_scale, softcap), return_terms, group)
         if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):

@@ -58,10 +58,7 @@ class NumberTokenLoss(BaseLoss):
     """Number token loss of any criterion, to be added to cross-entropy.
 
     Args:
-        vocabulary, criterion, reweigh: see `NTLCrossEntropyLoss`.
-
-    Raises:
-        ValueError: `reweigh=True` for a criterion without a worst cost.
+        vocabulary, criterion: see `NTLCrossEntropyLoss`.
 
     Source: "Regress, Don't Guess", ICML 2025.
 
@@ -73,18 +70,8 @@ class NumberTokenLoss(BaseLoss):
         tensor(4.5000)
     """
 
-    def __init__(
-        self,
-        vocabulary: NumberVocabulary | Any,
-        criterion: Criterion | None = None,
-        reweigh: bool = False,
-    ) -> None:
-        super().__init__(Objective(as_vocabulary(vocabulary), criterion, reweigh))
-
-    @property
-    def reweigh(self) -> bool:
-        """Whether probability on text costs more than the worst number."""
-        return self.objective.worst is not None
+    def __init__(self, vocabulary: NumberVocabulary | Any, criterion: Criterion | None = None) -> None:
+        super().__init__(Objective(as_vocabulary(vocabulary), criterion))
 
     def _prepare_targets(
         self, labels: Tensor, inputs: Tensor, weights: Weights, reduction: str, ignore_index: int
@@ -128,7 +115,7 @@ class NumberTokenLoss(BaseLoss):
         # Without gradients, only the rows of number labels are read. That copies them, so they must be few.
         rows = None if torch.is_grad_enabled() and logits.requires_grad else targets.number_rows
         rows = rows if rows is not None and 2 * len(rows) < len(flat) else None
-        if not self.objective.needs_log_normalizer:
+        if not self.objective.needs.log_normalizer:
             # The backward pass of index_select along the last dimension is three times slower than gather's.
             number_logits, rows = flat.gather(-1, token_ids.expand(len(flat), -1)), None
             readout = Readout.from_number_logits(number_logits)
@@ -169,8 +156,8 @@ class NumberTokenLoss(BaseLoss):
             lm_head_weight: `[vocab, hidden]`.
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
-            log_normalizer: `[...]`, logsumexp of the logits over the vocabulary, with its graph; `reweigh`
-                and criteria that see probability on text need it. If a kernel does not return it, add the
+            log_normalizer: `[...]`, logsumexp of the logits over the vocabulary, with its graph; criteria
+                that see probability on text need it. If a kernel does not return it, add the
                 label's logit to the kernel's loss of each token.
             loss_weights, reduction, ignore_index, sequence_ids: see `forward`.
             softcap, logit_scale: see `NTLLinearCrossEntropyLoss`.
@@ -186,13 +173,13 @@ class NumberTokenLoss(BaseLoss):
         """
         transform = Transform(logit_scale, softcap).check()
         check_head(hidden_states, lm_head_weight, bias, self.vocabulary.vocab_size)
-        needed = self.objective.needs_log_normalizer
+        needed = self.objective.needs.log_normalizer
         if needed and (log_normalizer is None or log_normalizer.shape != hidden_states.shape[:-1]):
             given = None if log_normalizer is None else list(log_normalizer.shape)
             raise ValueError(
-                f"log_normalizer: given {given}, expected shape {list(hidden_states.shape[:-1])}: reweigh, "
-                f"or the criterion {self.criterion!r}, needs the logsumexp of all logits. Pass it, or make "
-                "the loss with reweigh=False and a criterion that does not need it."
+                f"log_normalizer: given {given}, expected shape {list(hidden_states.shape[:-1])}: the "
+                f"criterion {self.criterion!r} needs the logsumexp of all logits. Pass it, or make the loss "
+                "with a criterion that does not need it."
             )
         weights = Weights(loss_weights, sequence_ids=sequence_ids)
         targets = self._prepare_targets(labels, hidden_states, weights, reduction, ignore_index)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.criteria import Criterion, ExpectedValue, NumberLevel, Wasserstein, worst_of
+from ntloss.criteria import Criterion, ExpectedValue, NumberLevel, Reweighed, Wasserstein, worst_of
 from ntloss.engine.objective import criterion_input
 from ntloss.engine.readout import IDENTITY, Query, summarize_logits
 from ntloss.engine.targets import check_logits
@@ -41,7 +41,13 @@ class _PublishedLoss(NumberTokenLoss):
                 f"vocab_size={vocab_size}, digit_level={digit_level}, space_prefixed={space_prefixed}: "
                 "a NumberVocabulary determines these. Pass them where you make the vocabulary."
             )
-        super().__init__(tokenizer, criterion, reweigh)
+        super().__init__(tokenizer, Reweighed(criterion) if reweigh else criterion)
+        self._within = criterion  # the number tokens alone
+
+    @property
+    def reweigh(self) -> bool:
+        """Whether probability on text costs more than the worst number."""
+        return isinstance(self.criterion, Reweighed)
 
     @property
     def vocab_size(self) -> int:
@@ -72,7 +78,7 @@ class _PublishedLoss(NumberTokenLoss):
     @property
     def max_dist(self) -> Tensor:
         """Scalar, the criterion's worst cost."""
-        worst = worst_of(self.criterion, self.vocabulary.value_tensor())
+        worst = worst_of(self._within, self.vocabulary.value_tensor())
         return torch.tensor(worst, device=self.tables.values.device)
 
 
@@ -122,7 +128,7 @@ class NTLoss(_PublishedLoss):
     @property
     def squash_factor(self) -> float | None:
         """Ratio of the largest to the smallest cost of a wrong digit."""
-        factor: float | None = vars(self.criterion)["squash_factor"]
+        factor: float | None = vars(self._within)["squash_factor"]
         return factor
 
 
@@ -166,7 +172,7 @@ class NTLossDotProduct(_PublishedLoss):
     @property
     def loss_function(self) -> Callable[..., Tensor]:
         """Loss of the expected digit."""
-        return getattr(self.criterion, "loss", F.l1_loss)  # NumberLevelLoss has another criterion
+        return getattr(self._within, "loss", F.l1_loss)  # NumberLevelLoss has another criterion
 
     def predict_numbers(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Predict the expected value of the number at every position.

@@ -32,6 +32,7 @@ from ntloss import (
     NumberLevel,
     NumberTokenLoss,
     NumberVocabulary,
+    Reweighed,
     SmoothedWasserstein,
     Wasserstein,
     ntil,
@@ -54,6 +55,7 @@ def values_of(vocabulary: NumberVocabulary) -> dict[int, float]:
 
 VALUES = values_of(NUMBERS)
 TEXTS = [i for i in range(VOCAB) if i not in VALUES]
+REWEIGHED = Reweighed(Wasserstein())
 # The paths of the combined losses. "inplace" and "logits" start from logits, the others from hidden states.
 LINEAR_PATHS = ("linear", "linear, all positions")
 PATHS = ("logits", "inplace", *LINEAR_PATHS)
@@ -172,11 +174,15 @@ class Case:
         """Whether the loss is reweighed, which needs a criterion with a worst cost."""
         return self.reweigh and self.criterion in BOUNDED
 
+    def made(self) -> Any:
+        """The criterion, reweighed if requested."""
+        criterion = CRITERIA[self.criterion][0]
+        return Reweighed(criterion) if self.reweighed else criterion
+
     def arguments(self) -> dict[str, Any]:
         """The options as keyword arguments of the modules."""
         return {
-            "criterion": CRITERIA[self.criterion][0],
-            "reweigh": self.reweighed,
+            "criterion": self.made(),
             "weight": self.options.weight,
             "mode": self.options.mode,
             "ignore_index": self.options.ignore_index,
@@ -301,7 +307,7 @@ def compute(case: Case, path: str, leaves: Mapping[str, Tensor | None], **change
     options = case.options
     rest = {"loss_weights": case.loss_weights, "sequence_ids": case.sequence_ids}
     if path in ALONE_PATHS:
-        module = NumberTokenLoss(case.vocabulary, CRITERIA[case.criterion][0], case.reweighed)
+        module = NumberTokenLoss(case.vocabulary, case.made())
         rest |= {"reduction": options.reduction, "ignore_index": options.ignore_index}
         if path == "alone":
             return module(leaves["logits"], case.labels, **rest)

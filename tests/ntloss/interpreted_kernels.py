@@ -15,7 +15,7 @@ import parallel_worker
 import pytest
 import torch
 import torch._dynamo.testing
-from combined_cases import NUMBERS, PATHS, VOCAB, assert_matches, make_case
+from combined_cases import NUMBERS, PATHS, REWEIGHED, VOCAB, assert_matches, make_case
 from covering import covering
 from graphs import assert_same_results
 from processes import results_of
@@ -243,7 +243,7 @@ def test_the_logits_path_is_one_graph_that_equals_eager(
 
 def test_a_number_term_alone_is_the_same_with_and_without_a_gradient(launches: list[str]) -> None:
     case = make_case(40, seed=3)
-    loss_fn = NumberTokenLoss(NUMBERS, reweigh=True)
+    loss_fn = NumberTokenLoss(NUMBERS, REWEIGHED)
     with torch.no_grad():
         without = loss_fn(case.logits(), case.labels)
     assert_close(without, loss_fn(case.logits().requires_grad_(), case.labels))

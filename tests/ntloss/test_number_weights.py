@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from combined_cases import LINEAR_PATHS, NUMBERS, PATHS, VALUES, Case, assert_matches, numbers_case, run
+from combined_cases import (
+    LINEAR_PATHS,
+    NUMBERS,
+    PATHS,
+    REWEIGHED,
+    VALUES,
+    Case,
+    assert_matches,
+    numbers_case,
+    run,
+)
 from criterion_cases import DIGITS
 from tolerances import approx, assert_close, assert_identical
 from torch import Tensor
@@ -211,7 +221,8 @@ def test_reweighing_makes_numbers_too_long() -> None:
     labels = torch.tensor([*range(10), *[10] * 10])  # each digit once, the end of the number ten times
 
     def probability_of_a_digit(reweigh: bool) -> float:
-        loss = NTLCrossEntropyLoss(vocabulary, reweigh=reweigh, normalize_by="numbers")
+        criterion = REWEIGHED if reweigh else None
+        loss = NTLCrossEntropyLoss(vocabulary, criterion, normalize_by="numbers")
         logits = torch.zeros(11, dtype=torch.float64, requires_grad=True)
         optimizer = torch.optim.LBFGS([logits], max_iter=200, line_search_fn="strong_wolfe")
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,14 +34,10 @@ def run(code: str) -> str:
     return done.stdout
 
 
-def test_reweigh_is_off_by_default_except_in_the_published_losses() -> None:
-    def default(entry: Any) -> Any:
-        return inspect.signature(entry).parameters["reweigh"].default
-
-    for own in (ntloss.NTLCrossEntropyLoss, ntloss.NTLLinearCrossEntropyLoss, ntloss.NumberTokenLoss):
-        assert default(own) is False
+def test_the_published_losses_alone_are_reweighed_by_default() -> None:
     for published in (ntloss.NTLoss, ntloss.NTLossDotProduct, ntloss.NumberLevelLoss):
-        assert default(published) is True
+        assert isinstance(published(DIGITS).criterion, ntloss.Reweighed)
+    assert ntloss.NTLCrossEntropyLoss(DIGITS).criterion == ntloss.Wasserstein()
 
 
 def test_importing_the_package_imports_only_torch() -> None:

@@ -27,7 +27,7 @@ from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.encodings.digits import TextEncoding
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
-from ntloss import NTLCrossEntropyLoss, NumberTokensLeftOut, NumberVocabulary, get_criterion
+from ntloss import NTLCrossEntropyLoss, NumberTokensLeftOut, NumberVocabulary, Reweighed, get_criterion
 from ntloss.decoding import NumberQuantiles, UnlikelyNumber, number_quantiles
 from ntloss.numbers import NumberFormat
 
@@ -253,11 +253,11 @@ def _objective(vocabulary: NumberVocabulary, loss: LossSettings) -> NTLCrossEntr
     if loss.criterion is None:
         loss = replace(loss, criterion="wasserstein", options={}, weight=0.0, mode="add", reweigh=False)
     try:
+        criterion = get_criterion(loss.criterion, **loss.options)
         return NTLCrossEntropyLoss(
             vocabulary,
-            get_criterion(loss.criterion, **loss.options),
+            Reweighed(criterion) if loss.reweigh else criterion,
             loss.weight,
-            loss.reweigh,
             mode=loss.mode,
             ignore_index=IGNORE,
             label_smoothing=loss.label_smoothing,

@@ -4,14 +4,13 @@ A criterion is any callable that takes a `CriterionInput` and returns one loss p
 logits of the vocabulary's width: it is plain PyTorch on `[positions, values]`, differentiated by autograd.
 """
 
-from ntloss.criteria.combine import PerNumber, PlaceWeighted, WeightedSum, ntil, place_weights
+from ntloss.criteria.combine import PerNumber, PlaceWeighted, Reweighed, WeightedSum, ntil, place_weights
 from ntloss.criteria.criterion import (
     Criterion,
     CriterionInput,
     Needs,
     bind,
     needs_of,
-    reweigh_by_mass,
     spans_of,
     worst_of,
 )
@@ -45,6 +44,7 @@ __all__ = [
     "Magnitude",
     "ntil",
     # combinations of criteria
+    "Reweighed",
     "PlaceWeighted",
     "PerNumber",
     "WeightedSum",
@@ -54,6 +54,5 @@ __all__ = [
     "spans_of",
     # used by the losses
     "needs_of",
-    "reweigh_by_mass",
     "worst_of",
 ]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from ntloss.numbers.spans import NumberSpans
@@ -53,7 +52,7 @@ class CriterionInput:
 # A loss on numbers: any callable that returns one loss for each position, `[positions]`. It may also have
 # - an attribute `needs`, a `Needs`;
 # - a method `worst(values)`, the largest loss of a prediction with all probability on one of the distinct
-#   `values` (`[values]`, ascending, float64), or None if it has no bound. Only `reweigh` asks for it;
+#   `values` (`[values]`, ascending, float64), or None if it has no bound. Only `Reweighed` asks for it;
 # - a method `bind(values, like)`, for tables that depend on the values alone, such as a matrix of distances.
 #   It returns a function of the input that holds them in the dtype and on the device of the tensor `like`. A
 #   loss calls it once per dtype and device.
@@ -70,7 +69,7 @@ class Needs:
         across_positions: it looks at several positions at once, so the input must hold all positions of the
             batch.
         per_number: it returns one loss for each whole number, at the number's first token (other entries are
-            dropped). Means divide by the count of numbers, and reweighing uses the mass at the first token.
+            dropped). Means divide by the count of numbers, and `Reweighed` uses the mass at the first token.
             Implies `spans` and `across_positions`.
         decimals: a point between two digits belongs to their number.
     """
@@ -145,18 +144,3 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         *others, last = map(repr, choices)
         raise ValueError(f"{name}={value!r}: expected {', '.join(others)} or {last}")
-
-
-def reweigh_by_mass(loss: Tensor, log_mass: Tensor, worst: float) -> Tensor:
-    r"""Make probability on text cost more than the worst number.
-
-    $m \cdot loss + 1.01 \cdot worst \cdot (1 - m)$ with $m$ the total probability of the number tokens.
-    Without it, a criterion sees only the distribution *within* the number tokens, however small $m$ is.
-    `loss`, `log_mass` and the result are `[positions]`; `worst` is the criterion's worst cost.
-
-    Source: the package ntloss since 0.1 (not in the paper).
-    """
-    mass = log_mass.exp()
-    # 1 - mass loses precision where mass is near 1; the gradient of expm1 loses it where mass is far below 1.
-    on_text = torch.where(log_mass > -1, -torch.expm1(log_mass), 1 - mass)
-    return mass * loss + (1.01 * worst) * on_text

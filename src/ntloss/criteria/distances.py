@@ -108,7 +108,7 @@ class CRPS:
     values, which is $E|X - v_k| - \frac{1}{2} E|X - X'|$ for two independent draws $X$ and $X'$ from the
     model. It ranges from 0 to the range of the values and is 0 only if all probability is on the label's
     value. It is a strictly proper score: if the label is uncertain, it is smallest exactly at the label's
-    own distribution, among all distributions over the numbers. With `reweigh` it is not proper.
+    own distribution, among all distributions over the numbers. With `Reweighed` it is not proper.
 
     Source: Matheson and Winkler, Management Science 1976; the second form is from Gneiting and Raftery,
     "Strictly Proper Scoring Rules, Prediction, and Estimation", JASA 2007, equation 21.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ntloss.criteria import Criterion, CriterionInput, Wasserstein, bind, needs_of, reweigh_by_mass, worst_of
+from ntloss.criteria import Criterion, CriterionInput, Wasserstein, bind, needs_of
 from ntloss.engine.readout import Readout, without_autocast
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import Targets
@@ -38,15 +38,13 @@ class LossTerms(NamedTuple):
 class Objective(nn.Module):
     """Cross-entropy and number term of each position, with the arguments of `NTLCrossEntropyLoss`.
 
-    It owns the criterion and binds it to the values, once per device and dtype. `worst` is the criterion's
-    worst cost if the loss is reweighed, else None.
+    It owns the criterion and binds it to the values, once per device and dtype.
     """
 
     def __init__(
         self,
         vocabulary: NumberVocabulary,
         criterion: Criterion | None = None,
-        reweigh: bool = False,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
     ) -> None:
@@ -56,9 +54,8 @@ class Objective(nn.Module):
         if not 0 <= z_loss < math.inf:
             raise ValueError(f"z_loss={z_loss!r}: expected 0 or more")
         self.criterion = Wasserstein() if criterion is None else criterion
-        self.worst = _check_criterion(self.criterion, vocabulary.value_tensor(), reweigh)
+        _check_criterion(self.criterion)
         self.needs = needs_of(self.criterion)
-        self.needs_log_normalizer = self.worst is not None or self.needs.log_normalizer
         self.label_smoothing = label_smoothing
         self.z_loss = z_loss
         self.tables = NumberTables(vocabulary, spans=self.needs.spans)
@@ -136,9 +133,6 @@ class Objective(nn.Module):
                     f"criterion {self.criterion!r} returned shape {list(loss.shape)}: expected one loss for "
                     f"each position, {list(target.shape)}"
                 )
-            if self.worst is not None:
-                assert x.log_mass is not None  # because the objective needs the log-normalizer
-                loss = reweigh_by_mass(loss, x.log_mass, self.worst)
             # Positions without weight contribute exactly zero, even if their loss is infinite.
             term = torch.where(weights != 0, loss, 0) * weights
         return term if rows is None else term.new_zeros(len(targets.target)).index_copy(0, rows, term)
@@ -179,8 +173,8 @@ def criterion_input(
     )
 
 
-def _check_criterion(criterion: Criterion, values: Tensor, reweigh: bool) -> float | None:
-    """Check a criterion and return its worst cost if the loss is reweighed."""
+def _check_criterion(criterion: Criterion) -> None:
+    """Raise a TypeError unless a criterion is callable, and not a class."""
     if isinstance(criterion, type):
         raise TypeError(
             f"criterion={criterion.__name__} is a class: expected an instance, {criterion.__name__}()"
@@ -190,12 +184,3 @@ def _check_criterion(criterion: Criterion, values: Tensor, reweigh: bool) -> flo
             f"criterion={criterion!r}: expected a callable of a CriterionInput, such as Wasserstein() or "
             "get_criterion(name)"
         )
-    if not reweigh:
-        return None
-    worst = worst_of(criterion, values)
-    if worst is None:
-        raise ValueError(
-            "reweigh=True needs a criterion with a worst cost (a method `worst` that returns a number), and "
-            f"{criterion!r} has none: omit reweigh"
-        )
-    return worst

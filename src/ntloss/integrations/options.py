@@ -11,7 +11,7 @@ from ntloss.criteria.registry import as_criterion
 Loss = NTLCrossEntropyLoss | NTLLinearCrossEntropyLoss
 
 
-_OPTIONS = ("weight", "criterion", "normalize_by", "reweigh", "mode", "label_smoothing", "z_loss")
+_OPTIONS = ("weight", "criterion", "normalize_by", "mode", "label_smoothing", "z_loss")
 
 
 def options_from_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def options_from_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         config: any of `weight`, `criterion` (a name of `get_criterion`, or a mapping of `name` and its
-            options), `normalize_by`, `reweigh`, `mode`, `label_smoothing` and `z_loss`. None stands for the
+            options), `normalize_by`, `mode`, `label_smoothing` and `z_loss`. None stands for the
             default.
 
     Returns:

@@ -16,6 +16,7 @@ from ntloss import (
     GaussianCrossEntropy,
     NumberTokenLoss,
     NumberVocabulary,
+    Reweighed,
     Wasserstein,
     criterion_names,
     get_criterion,
@@ -37,6 +38,7 @@ def test_default_options_are_the_published_ones() -> None:
 def test_every_name_makes_a_criterion() -> None:
     options = {
         "place_weighted": {"criterion": "smmd"},
+        "reweighed": {"criterion": "crps"},
         "per_number": {"criterion": {"name": "dist2", "tau": 2.0}},
         "weighted_sum": {"criteria": ["wasserstein", {"name": "dist2", "tau": 2.0}], "weights": [0.5, 2]},
         "smmd": {"sigma": 4.0},
@@ -56,8 +58,8 @@ def test_a_function_is_a_criterion() -> None:
     digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
     loss = NumberTokenLoss(digits, squared_distance)(torch.zeros(1, 12), torch.tensor([4]))
     assert_close(loss, (torch.arange(10.0) - 4).square().mean())
-    with pytest.raises(ValueError, match="reweigh=True needs a criterion with a worst cost"):
-        NumberTokenLoss(NUMBERS, squared_distance, reweigh=True)
+    with pytest.raises(ValueError, match="Reweighed needs a criterion with a worst cost"):
+        Reweighed(squared_distance)
 
 
 def test_unknown_names_and_options_list_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:

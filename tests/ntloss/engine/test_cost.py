@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
-from combined_cases import NUMBERS, TEXTS, VOCAB, make_case
+from combined_cases import NUMBERS, REWEIGHED, TEXTS, VOCAB, make_case
 from graphs import SYNCHRONIZING, Watch, assert_same_results
 from tolerances import ONE_COMPUTATION, assert_close
 from torch import Tensor
@@ -95,7 +95,7 @@ class TestLogitsSizedBuffers:
         monkeypatch.setattr(readout, "CHUNK", 1 << 22)
         hidden, weight, labels = wide_batch(tokens=400)
         labels[20:] = 11  # text
-        loss_fn = NumberTokenLoss(WIDE, reweigh=True)
+        loss_fn = NumberTokenLoss(WIDE, REWEIGHED)
         with Watch() as watch, torch.no_grad():
             loss_fn(logits := hidden @ weight.T, labels)
         assert watch.buffers(logits.numel() * 4 / 10) == 1  # the logits themselves
@@ -278,7 +278,7 @@ class TestCompile:
     OPTIONS = (
         {},
         {"label_smoothing": 0.1, "z_loss": 0.01, "reduction": "none"},
-        {"criterion": ExpectedValue("huber"), "reweigh": False, "mode": "replace"},
+        {"criterion": ExpectedValue("huber"), "mode": "replace"},
         {"shift": True, "reduction": "sum"},
         {"inplace_backward": True},
     )

@@ -64,7 +64,7 @@ def call(which: str, options: dict[str, Any] | None = None, **changes: Any) -> A
     hidden = given.pop("hidden_states", torch.zeros(3, HIDDEN))
     weight = given.pop("lm_head_weight", torch.zeros(VOCAB, HIDDEN))
     if which == "alone from hidden":
-        return NumberTokenLoss(NUMBERS, reweigh=False, **options).from_hidden(hidden, weight, **given)
+        return NumberTokenLoss(NUMBERS, **options).from_hidden(hidden, weight, **given)
     options = {"drop_ignored": which == "linear", **options}
     return NTLLinearCrossEntropyLoss(NUMBERS, **options)(hidden, weight, **given)
 
@@ -129,15 +129,13 @@ def test_an_option_that_is_assigned_later_is_an_error(kind: Any, digits: NumberV
     [
         ("wasserstein", TypeError, "criterion.*expected.*get_criterion"),
         (3, TypeError, "criterion.*expected"),
-        (torch.nn.functional.mse_loss, ValueError, "reweigh=True needs a criterion with a worst cost"),
         (Wasserstein, TypeError, r"Wasserstein is a class: expected an instance, Wasserstein\(\)"),
-        (Unbounded(), ValueError, "reweigh=True needs a criterion with a worst cost"),
     ],
-    ids=["name", "number", "function", "class", "unbounded"],
+    ids=["name", "number", "class"],
 )
 def test_an_invalid_criterion_is_an_error(kind: Any, criterion: Any, error: Any, says: str) -> None:
     with pytest.raises(error, match=says):
-        kind(NUMBERS, criterion, reweigh=True)
+        kind(NUMBERS, criterion)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -185,9 +183,8 @@ def test_settings_that_contradict_the_vocabulary_are_errors(
     assert kind(digits, vocab_size=12).vocab_size == 12
 
 
-def test_a_criterion_without_a_worst_cost_is_not_reweighed(digits: NumberVocabulary) -> None:
+def test_a_criterion_needs_no_worst_cost(digits: NumberVocabulary) -> None:
     loss_fn = NumberTokenLoss(digits, Unbounded())
-    assert not loss_fn.reweigh
     loss = loss_fn(torch.zeros(2, 12), torch.tensor([3, 11]))
     assert loss.item() == approx(torch.tensor(10.0).log().item())
 

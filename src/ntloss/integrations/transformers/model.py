@@ -248,7 +248,6 @@ def make_number_aware(
     numbers: NumberVocabulary | Any,
     criterion: Criterion | None = None,
     weight: float | Tensor | None = None,
-    reweigh: bool = False,
     *,
     chunked: bool = False,
     shift: bool | None = None,
@@ -268,7 +267,7 @@ def make_number_aware(
     Args:
         model: a causal, masked or encoder-decoder language model of transformers, or PEFT's wrapper of one.
         numbers: the model's tokenizer, or its `NumberVocabulary`.
-        criterion, weight, reweigh: see `NTLCrossEntropyLoss`.
+        criterion, weight: see `NTLCrossEntropyLoss`.
         chunked: compute the loss of training batches from hidden states with `NTLLinearCrossEntropyLoss`:
             `outputs.logits` is None, and the logits are never in memory. Evaluation and generation still
             compute logits. Default: False.
@@ -321,7 +320,7 @@ def make_number_aware(
             "from_tokenizer(tokenizer, digit_level=False, vocab_size=model.config.vocab_size) in place of "
             "the tokenizer."
         )
-    term = (vocabulary_for(numbers, head), criterion, weight, reweigh)
+    term = (vocabulary_for(numbers, head), criterion, weight)
     check_inline_loss(model)
     shared = {name: value for name, value in options.items() if name in _OPTIONS}
     of_logits = NTLCrossEntropyLoss(*term, return_terms=True, **shared)

@@ -16,6 +16,7 @@ import tiny_tokenizers
 import torch
 import torch.nn.functional as F
 import transformers
+from combined_cases import REWEIGHED
 from integration_cases import DIGITS, VOCAB, batch, gradients, gradients_of
 from tolerances import HALF_PRECISION, ONE_COMPUTATION, approx, assert_close
 
@@ -302,7 +303,12 @@ def test_a_schedule_sets_the_weight_of_training_and_evaluation() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"label_smoothing": 0.1, "z_loss": 0.01}, {"mode": "replace"}, {"reweigh": False}, {"ignore_index": 5}],
+    [
+        {"label_smoothing": 0.1, "z_loss": 0.01},
+        {"mode": "replace"},
+        {"criterion": REWEIGHED},
+        {"ignore_index": 5},
+    ],
     ids=str,
 )
 def test_options_apply_to_the_losses_of_training_and_evaluation(options: dict[str, Any]) -> None:
