@@ -188,8 +188,8 @@ def _destroying(run: Callable[..., object], inputs: Inputs) -> Contender:
 
 
 def _cross_entropy_alone(_: object, readout: Any, targets: Any, weight: object) -> ntloss.LossTerms:
-    row_max, log_sum_exp, label_logit, *_ = readout
-    ce = ((log_sum_exp + (row_max - label_logit)) * targets.ce_weights).sum()
+    row_max, shifted_lse, label_logit, *_ = readout
+    ce = ((shifted_lse + (row_max - label_logit)) * targets.ce_weights).sum()
     return ntloss.LossTerms(ce, ce.detach(), ce.detach())
 
 

@@ -31,9 +31,9 @@ from ntloss.engine.targets import (
     DIVISORS,
     MODES,
     REDUCTIONS,
+    BatchInfo,
     TargetOptions,
     Targets,
-    Weights,
     check_logits,
     check_weight,
     prepare_targets,
@@ -107,14 +107,14 @@ class _CombinedLoss(BaseLoss):
             >>> items.item(), numbers.item()
             (3.0, 2.0)
         """
-        weights = Weights(loss_weights, number_weights, sequence_ids)
+        batch = BatchInfo(loss_weights, number_weights, sequence_ids)
         # Sums in float64, which is exact for any count, whatever the dtype of the logits.
         inputs = torch.empty(*labels.shape, 0, dtype=self.tables.values.dtype, device=labels.device)
-        targets = self._prepare_targets(labels, inputs, weights, self.options._replace(reduction="sum"))
+        targets = self._prepare_targets(labels, inputs, batch, self.options._replace(reduction="sum"))
         return targets.item_weights.sum(), targets.number_weights.sum()
 
     def _prepare_targets(
-        self, labels: Tensor, inputs: Tensor, weights: Weights, options: TargetOptions | None = None
+        self, labels: Tensor, inputs: Tensor, batch: BatchInfo, options: TargetOptions | None = None
     ) -> Targets:
         objective = self.objective
         if inputs.device != objective.device:
@@ -122,7 +122,7 @@ class _CombinedLoss(BaseLoss):
         if isinstance(self.weight, Tensor):  # a float was checked when it was set
             check_weight(self.weight)
         return prepare_targets(
-            labels, inputs, objective.tables, objective.needs, weights, options or self.options
+            labels, inputs, objective.tables, objective.needs, batch, options or self.options
         )
 
 
@@ -245,12 +245,12 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             check_same_labels(labels, shard.group)
             if self._inplace:
                 raise ValueError("inplace_backward=True needs whole logits, and these are sharded: omit it")
-        weights = Weights(loss_weights, number_weights, sequence_ids, num_items_in_batch)
-        targets = self._prepare_targets(labels, logits, weights)
+        batch = BatchInfo(loss_weights, number_weights, sequence_ids, num_items_in_batch)
+        targets = self._prepare_targets(labels, logits, batch)
         query = Query(targets.labels, tables.token_ids, self.transform, self.objective.label_smoothing > 0)
         readout = summarize_logits(logits, query, self._inplace, shard)
         terms: LossTerms = self.objective(readout, targets, self.weight)
-        return terms if self.return_terms else terms.loss
+        return terms.detached() if self.return_terms else terms.loss
 
 
 class NTLLinearCrossEntropyLoss(_CombinedLoss):
@@ -351,9 +351,9 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
                 "NTLLinearCrossEntropyLoss computes gradients in its forward pass, which torch.func cannot "
                 "transform: use NTLCrossEntropyLoss on the logits"
             )
-        weights = Weights(loss_weights, number_weights, sequence_ids, num_items_in_batch)
-        terms = self._compute(hidden_states, lm_head_weight, labels, bias, weights)
-        return terms if self.return_terms else terms.loss
+        batch = BatchInfo(loss_weights, number_weights, sequence_ids, num_items_in_batch)
+        terms = self._compute(hidden_states, lm_head_weight, labels, bias, batch)
+        return terms.detached() if self.return_terms else terms.loss
 
     @_disable_dynamo  # a single graph break: it cannot be traced
     def _compute(
@@ -362,14 +362,14 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         lm_head_weight: Tensor,
         labels: Tensor,
         bias: Tensor | None,
-        weights: Weights,
+        batch: BatchInfo,
     ) -> LossTerms:
         objective, tables = self.objective, self.objective.tables
         vocab_size = tables.vocabulary.vocab_size
         hidden, head = local_head(hidden_states, lm_head_weight, bias, vocab_size, self.group)
         if head.shard is not None:
             check_same_labels(labels, head.shard.group)
-        targets = self._prepare_targets(labels, hidden, weights)
+        targets = self._prepare_targets(labels, hidden, batch)
         hidden = hidden.reshape(-1, hidden.shape[-1])
         kept = targets.counted.nonzero().squeeze(-1) if self._drop_ignored else None
         if kept is not None and len(kept) < len(hidden):  # else skip the copy

@@ -11,9 +11,17 @@ from torch import Tensor, nn
 from ntloss.criteria import Criterion
 from ntloss.engine.linear import check_head, check_overflow
 from ntloss.engine.objective import Objective
-from ntloss.engine.readout import IDENTITY, Query, Readout, Transform, summarize_block, summarize_logits
+from ntloss.engine.readout import (
+    IDENTITY,
+    Query,
+    Readout,
+    Transform,
+    compute_dtype,
+    summarize_block,
+    summarize_logits,
+)
 from ntloss.engine.tables import NumberTables
-from ntloss.engine.targets import TargetOptions, Targets, Weights, check_logits, prepare_targets
+from ntloss.engine.targets import BatchInfo, TargetOptions, Targets, check_logits, prepare_targets
 from ntloss.numbers.vocabulary import NumberVocabulary, as_vocabulary
 
 # Options are read when a loss is made, so assigning one later would silently have no effect.
@@ -74,12 +82,12 @@ class NumberTokenLoss(BaseLoss):
         super().__init__(Objective(as_vocabulary(vocabulary), criterion))
 
     def _prepare_targets(
-        self, labels: Tensor, inputs: Tensor, weights: Weights, reduction: str, ignore_index: int
+        self, labels: Tensor, inputs: Tensor, batch: BatchInfo, reduction: str, ignore_index: int
     ) -> Targets:
         if inputs.device != self.objective.device:
             self.objective.move_tables(inputs.device)
         options = TargetOptions(ignore_index, reduction, normalize_by="numbers")
-        return prepare_targets(labels, inputs, self.tables, self.objective.needs, weights, options)
+        return prepare_targets(labels, inputs, self.tables, self.objective.needs, batch, options)
 
     def forward(
         self,
@@ -109,8 +117,8 @@ class NumberTokenLoss(BaseLoss):
             ValueError: shapes, devices, labels or weights do not fit, or the reduction is unknown.
         """
         check_logits(logits, self.vocabulary.vocab_size)
-        weights = Weights(loss_weights, sequence_ids=sequence_ids)
-        targets = self._prepare_targets(labels, logits, weights, reduction, ignore_index)
+        batch = BatchInfo(loss_weights, sequence_ids=sequence_ids)
+        targets = self._prepare_targets(labels, logits, batch, reduction, ignore_index)
         flat, token_ids = logits.reshape(-1, logits.shape[-1]), self.tables.token_ids
         # Without gradients, only the rows of number labels are read. That copies them, so they must be few.
         rows = None if torch.is_grad_enabled() and logits.requires_grad else targets.number_rows
@@ -126,7 +134,7 @@ class NumberTokenLoss(BaseLoss):
             targets = targets.select(rows)
         term = self.objective.number_term(readout, targets)
         if reduction != "none":
-            return term.sum()
+            return term
         term = term if rows is None else term.new_zeros(len(flat)).index_copy(0, rows, term)
         return term.reshape(labels.shape)
 
@@ -181,15 +189,15 @@ class NumberTokenLoss(BaseLoss):
                 f"criterion {self.criterion!r} needs the logsumexp of all logits. Pass it, or make the loss "
                 "with a criterion that does not need it."
             )
-        weights = Weights(loss_weights, sequence_ids=sequence_ids)
-        targets = self._prepare_targets(labels, hidden_states, weights, reduction, ignore_index)
+        batch = BatchInfo(loss_weights, sequence_ids=sequence_ids)
+        targets = self._prepare_targets(labels, hidden_states, batch, reduction, ignore_index)
         # Only an embedding look-up gives a matrix a sparse gradient.
         rows = F.embedding(self.tables.token_ids, lm_head_weight, sparse=sparse_grad)
         number_bias = None if bias is None else bias[self.tables.token_ids]
         number_logits = F.linear(hidden_states.reshape(-1, hidden_states.shape[-1]), rows, number_bias)
         if number_logits.dtype == torch.float16:
             check_overflow(number_logits.amax(-1), targets.counted)
-        number_logits = transform.apply(number_logits.to(torch.promote_types(rows.dtype, torch.float32)))
+        number_logits = transform.apply(number_logits.to(compute_dtype(rows.dtype)))
         readout = Readout.from_number_logits(number_logits, log_normalizer if needed else None)
         term = self.objective.number_term(readout, targets)
-        return term.reshape(labels.shape) if reduction == "none" else term.sum()
+        return term.reshape(labels.shape) if reduction == "none" else term

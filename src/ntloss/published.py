@@ -191,7 +191,7 @@ class NTLossDotProduct(_PublishedLoss):
         unused = logits.new_zeros(shape.numel(), dtype=torch.int64)  # in place of labels and targets
         readout = summarize_logits(logits, Query(unused, self.tables.token_ids, IDENTITY))
         # torch 2.7 does not compile a slice of a named tuple.
-        normalizer = (readout.row_max, readout.log_sum_exp)
+        normalizer = (readout.row_max, readout.shifted_lse)
         x = criterion_input(self.tables, readout.number_logits, unused, normalizer)
         assert x.log_mass is not None  # because the log-normalizer is given
         return (x.probs * x.values).sum(-1).reshape(shape), x.log_mass.exp().reshape(shape)

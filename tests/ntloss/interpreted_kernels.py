@@ -210,15 +210,15 @@ def test_offsets_exceed_31_bits() -> None:
     labels, ids = torch.tensor([3, 7]), torch.arange(10)
     wanted = logits.float().logsumexp(-1)
     for given in (logits, columns):
-        row_max, log_sum_exp, label_logit, numbers, mean = kernels.summarize(
+        row_max, shifted_lse, label_logit, numbers, _ = kernels.summarize(
             given, labels, ids, 1.0, None, False
         )
-        assert_close(row_max + log_sum_exp, wanted)
+        assert_close(row_max + shifted_lse, wanted)
         assert_close(label_logit, logits[[0, 1], [3, 7]].float())
         softmax = logits.float().softmax(-1)
         zeros = torch.zeros(2)
         kernels.write(
-            given, given, labels, ids, (row_max, log_sum_exp, label_logit, numbers, mean), 1.0, None,
+            given, given, labels, ids, (row_max, shifted_lse, numbers), 1.0, None,
             (torch.ones(2), zeros, torch.zeros(2, 10), zeros[:0]),
         )  # fmt: skip
         assert_close(logits, softmax.half())

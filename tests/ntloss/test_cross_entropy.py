@@ -513,6 +513,8 @@ class MatrixProduct:
 class ReadsTheNormalizer:
     """A criterion without a worst cost that reads the probability on text."""
 
+    needs = Needs(log_normalizer=True)
+
     def __call__(self, x: Any) -> Tensor:
         return -(x.log_mass + x.log_probs.gather(-1, x.target.unsqueeze(-1)).squeeze(-1))
 

@@ -26,8 +26,8 @@ class CriterionInput:
         target: `[positions]`, index of the label's value in `values`.
         log_mass: `[positions]`, log of the total probability of the number tokens under the softmax over the
             vocabulary; None if the log-normalizer is unknown.
-        number_logsumexp: `[positions]`, logsumexp of the number tokens' logits, so that the values' logits
-            are `log_probs + number_logsumexp`; None if only probabilities are known.
+        logits: `[positions, values]`, the values' logits, whose level `log_probs` do not have; None if only
+            probabilities are known.
         spans: the number that each position belongs to; None unless the criterion needs it.
     """
 
@@ -35,7 +35,7 @@ class CriterionInput:
     values: Tensor
     target: Tensor
     log_mass: Tensor | None = None
-    number_logsumexp: Tensor | None = None
+    logits: Tensor | None = None
     spans: NumberSpans | None = None
 
     @property

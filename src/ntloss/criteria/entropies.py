@@ -187,10 +187,9 @@ class DigitEntropy:
 
     def __call__(self, x: CriterionInput) -> Tensor:
         """Compute the loss of each position: `[positions]`."""
-        if x.number_logsumexp is None:
-            raise ValueError(f"number_logsumexp is None, but {self!r} depends on the level of the logits")
-        logits = x.log_probs + x.number_logsumexp.unsqueeze(-1)
+        if x.logits is None:
+            raise ValueError(f"logits are None, but {self!r} depends on their level")
         # softplus(-z) is softplus(z) - z without the difference of large numbers.
         target = x.target.unsqueeze(-1)
-        signed = logits.scatter(-1, target, -logits.gather(-1, target))
+        signed = x.logits.scatter(-1, target, -x.logits.gather(-1, target))
         return 0.01 * (x.probs * F.softplus(signed)).mean(-1)

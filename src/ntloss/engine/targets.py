@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.criteria.criterion import Needs, check_choice
-from ntloss.engine.readout import values_are_hidden
+from ntloss.engine.readout import compute_dtype, values_are_hidden
 from ntloss.engine.tables import NumberTables
 from ntloss.numbers.spans import NumberSpans, find_numbers
 
@@ -21,8 +21,8 @@ _Given = TypeVar("_Given", Tensor, Tensor | None)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Weights(NamedTuple):
-    """What a call gives beside the labels; see `NTLCrossEntropyLoss.forward`."""
+class BatchInfo(NamedTuple):
+    """What a call says of its batch besides the labels; see `NTLCrossEntropyLoss.forward`."""
 
     loss_weights: Tensor | None = None
     number_weights: Tensor | None = None
@@ -44,7 +44,7 @@ class Targets(NamedTuple):
     """Targets and weights of each position, `[positions]`; for a mean, weights are divided by their total."""
 
     labels: Tensor  # token ids, -1 where ignored
-    target: Tensor  # index of the label's value, 0 where the label is not a number
+    target: Tensor  # index of the label's value, -1 where the label is not a number
     counted: Tensor  # bool, False where the label is ignored
     item_weights: Tensor  # weight of the position
     ce_weights: Tensor  # weight of its cross-entropy
@@ -70,7 +70,7 @@ def prepare_targets(
     inputs: Tensor,
     tables: NumberTables,
     needs: Needs,
-    weights: Weights,
+    batch: BatchInfo,
     options: TargetOptions,
 ) -> Targets:
     """Check labels `[...]`, shift them, find their numbers, and compute the weight of each position.
@@ -80,58 +80,52 @@ def prepare_targets(
     """
     ignore_index, reduction, mode, _, shift = options
     check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index)
-    if any(given is not None for given in weights):
-        _check_weights(weights, labels, options)
+    if any(given is not None for given in batch):
+        _check_batch(batch, labels, options)
     if reduction not in REDUCTIONS:  # an argument of a call of NumberTokenLoss
         check_choice("reduction", reduction, REDUCTIONS)
-    if needs.spans and weights.sequence_ids is None and labels.dim() < 2:
+    loss_weights, number_weights, sequence_ids, num_items = batch
+    if needs.spans and sequence_ids is None and labels.dim() < 2:
         raise ValueError(
             f"labels of shape {list(labels.shape)}, but the criterion looks at whole numbers and needs to "
             "know where sequences end: expected labels of shape [batch, seq], or sequence_ids of the labels' "
             "shape (all zeros for a single sequence)"
         )
     if shift:  # a position belongs to the sequence of its shifted label
-        labels = shift_left(labels, ignore_index)
-        weights = Weights(  # torch 2.7 does not compile a slice of a named tuple
-            shift_left(weights.loss_weights),
-            shift_left(weights.number_weights),
-            shift_left(weights.sequence_ids, -1),
-            weights.num_items,
-        )
+        labels, sequence_ids = shift_left(labels, ignore_index), shift_left(sequence_ids, -1)
+        loss_weights, number_weights = shift_left(loss_weights), shift_left(number_weights)
     shape = labels.shape if reduction == "none" else None
     spans = None
     if needs.spans and tables.kinds is not None:
-        sequence_ids = weights.sequence_ids
         spans = find_numbers(labels, tables.kinds, sequence_ids, needs.decimals, ignore_index).flatten()
     labels = labels.reshape(-1).long()  # gather accepts int32 only since torch 2.8
-    counted = labels != ignore_index
-    labels = torch.where(counted, labels, -1)
-    value = tables.value_of_token[labels.clamp(min=0)]
-    target, is_number = value.clamp(min=0), counted & (value >= 0)
+    labels = labels.masked_fill(labels == ignore_index, -1)
+    counted = labels >= 0
+    target = tables.value_of_label[labels]
+    is_number = target >= 0
     has_term = spans.starts if needs.per_number and spans is not None else is_number
 
-    dtype = torch.promote_types(inputs.dtype, torch.float32)
-    item_weights = counted.to(dtype)
-    if weights.loss_weights is not None:
-        item_weights = torch.where(counted, weights.loss_weights.reshape(-1).to(dtype), 0)
-    factors = torch.ones_like(item_weights)
-    if weights.number_weights is not None:
-        factors = torch.where(is_number, weights.number_weights.reshape(-1).to(dtype), 0)
+    item_weights = counted.to(compute_dtype(inputs.dtype))
+    if loss_weights is not None:
+        item_weights = torch.where(counted, loss_weights.reshape(-1).to(item_weights), 0)
+    factors = None
+    if number_weights is not None:
+        factors = torch.where(is_number, number_weights.reshape(-1).to(item_weights), 0)
         if needs.per_number and spans is not None:  # a number has the weight of its first token
             of_starts = torch.where(spans.starts, factors, 0)
             factors = torch.zeros_like(factors).scatter_add(0, spans.number, of_starts)[spans.number]
-    term_weights = torch.where(has_term, item_weights * factors, 0)
+    share = has_term if factors is None else has_term * factors
     if reduction == "mean":
-        items = weights.num_items
-        per_term = per_item = _reciprocal(item_weights if items is None else items, dtype)
-        if options.normalize_by == "numbers" and mode == "add":
-            per_term = _reciprocal(term_weights, dtype)
-            if items is not None:
-                per_term = per_term * (item_weights.sum() * per_item)  # this call's share of the items
-        item_weights, term_weights = item_weights * per_item, term_weights * per_term
+        item_weights = _divide(item_weights, num_items)
+    term_weights = item_weights * share
+    if reduction == "mean" and mode == "add" and options.normalize_by == "numbers":
+        term_weights = _divide(term_weights, None)
+        if num_items is not None:
+            term_weights = term_weights * item_weights.sum()  # this call's share of the items
     ce_weights = item_weights
     if mode == "replace":
-        ce_weights = torch.where(is_number, item_weights * (1 - factors).clamp(min=0), item_weights)
+        rest = 0 if factors is None else (1 - factors).clamp(min=0)
+        ce_weights = torch.where(is_number, item_weights * rest, item_weights)
     number_rows = None
     static_shapes = labels.device.type != "cpu" or values_are_hidden()
     if not (needs.spans or needs.across_positions or static_shapes):
@@ -140,12 +134,15 @@ def prepare_targets(
     return Targets(*columns, number_rows, spans, shape)
 
 
-def _reciprocal(weights: Tensor | float, dtype: torch.dtype) -> Tensor | float:
-    """Invert a count, or the sum of weights; 0 stays 0, so that the mean over nothing is 0."""
-    if isinstance(weights, Tensor):
-        divisor = weights.to(dtype).sum()
-        return torch.where(divisor > 0, 1 / divisor.clamp(min=torch.finfo(torch.float32).tiny), 0)
-    return 1 / weights if weights > 0 else 0.0
+def _divide(weights: Tensor, count: Tensor | float | None) -> Tensor:
+    """Divide weights by a count, by default their sum; 0 where it is 0, so that a mean over nothing is 0."""
+    tiny = torch.finfo(torch.float32).tiny
+    if count is None:  # whose weights are 0 if their sum is
+        return weights / weights.sum().clamp(min=tiny)
+    if isinstance(count, Tensor):
+        count = count.to(weights.dtype).sum()
+        return torch.where(count > 0, weights / count.clamp(min=tiny), 0)
+    return weights / count if count > 0 else torch.zeros_like(weights)
 
 
 def shift_left(given: _Given, fill: float = 0) -> _Given:
@@ -204,19 +201,21 @@ def check_labels(labels: Tensor, inputs: Tensor, vocab_size: int, ignore_index: 
         raise ValueError(
             f"labels are on {labels.device}, the logits on {inputs.device}: move one to the other"
         )
-    if not _reads_values(labels):
+    if not _reads_values(labels) or not labels.numel():
         return
-    outside = ((labels < 0) | (labels >= vocab_size)) & (labels != ignore_index)
-    if outside.any():
+    counted = labels.masked_fill(labels == ignore_index, 0)
+    lowest, highest = map(int, counted.aminmax())
+    if lowest < 0 or highest >= vocab_size:
+        outside = counted[(counted < 0) | (counted >= vocab_size)][0]
         raise ValueError(
-            f"label {int(labels[outside][0])} lies outside the vocabulary: expected 0 to "
+            f"label {int(outside)} lies outside the vocabulary: expected 0 to "
             f"{vocab_size - 1:,}, or ignore_index={ignore_index}. Are the labels from another tokenizer?"
         )
 
 
-def _check_weights(weights: Weights, labels: Tensor, options: TargetOptions) -> None:
-    """Check what a call gives beside the labels, which have been checked."""
-    loss_weights, number_weights, sequence_ids, num_items = weights
+def _check_batch(batch: BatchInfo, labels: Tensor, options: TargetOptions) -> None:
+    """Check what a call says besides the labels, which have been checked."""
+    loss_weights, number_weights, sequence_ids, num_items = batch
     _check_count(num_items, options.reduction)
     tensors = {"loss_weights": loss_weights, "number_weights": number_weights, "sequence_ids": sequence_ids}
     for name, tensor in tensors.items():

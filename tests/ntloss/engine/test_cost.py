@@ -220,15 +220,13 @@ class TestSynchronization:
         hidden = torch.randn(2, 20, 8, device="meta", dtype=dtype, requires_grad=True)
         head = torch.randn(1009, 8, device="meta", dtype=dtype, requires_grad=True)
         module = loss_of_head(kind, **options).to("meta")
-        with Watch() as watch:  # also runs the bodies of custom operators
+        with Watch() as watch:
             loss = module(hidden, head, labels, None, weights, *counts)
             loss.sum().backward()
         assert loss.shape == ((2, 20) if reduction == "none" else ())
         assert hidden.grad.shape == hidden.shape
         assert head.grad.shape == head.shape
         assert not SYNCHRONIZING & set(watch.operators)
-        if kind != "linear":
-            assert {"summarize_logits", "write_gradient"} <= set(watch.operators)
 
     def test_dropping_ignored_positions_is_the_only_synchronization(
         self, monkeypatch: pytest.MonkeyPatch
@@ -343,14 +341,15 @@ class TestCompile:
     ) -> None:
         # Accelerators under torch.compile use plain PyTorch, which this test calls on the CPU.
         case = make_case(6)
-        for transform, mean in ((readout.IDENTITY, False), (readout.Transform(0.5, 3.0), True)):
+        ids = torch.tensor(NUMBERS.token_ids)
+        for mean in (False, True):
             for dtype in (torch.float64, torch.bfloat16):
-                query = readout.Query(case.labels.flatten(), torch.tensor(NUMBERS.token_ids), transform, mean)
+                query = readout.Query(case.labels.flatten(), ids, readout.IDENTITY, mean)
                 results = []
                 for read in (readout.summarize_plainly, readout.summarize_logits):
                     logits = case.logits(dtype).requires_grad_()
                     read_out = read(logits.flatten(0, -2), query)
-                    parts = [read_out.row_max + read_out.log_sum_exp, *read_out[2:]]
+                    parts = [read_out.row_max + read_out.shifted_lse, *read_out[2:]]
                     sum((part.square() * 0.01).sum() for part in parts).backward()
                     results.append([*parts, logits.grad])
                 for plain, ours in zip(*results, strict=True):
@@ -376,7 +375,7 @@ class TestReadBlock:
         softmax = {"none": None, "new": torch.empty_like(given), "over the logits": given}[target]
         query = readout.Query(labels, torch.tensor([3, 5]), transform, True)
         read = readout.summarize_block(given, query, softmax)
-        assert_close(read.row_max + read.log_sum_exp, wanted.logsumexp(-1))
+        assert_close(read.row_max + read.shifted_lse, wanted.logsumexp(-1))
         assert_close(read.label_logit, wanted.gather(-1, labels[:, None])[:, 0])
         assert_close(read.number_logits, wanted[:, [3, 5]])
         assert_close(read.mean_logit, wanted.mean(-1))
