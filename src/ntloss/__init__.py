@@ -17,7 +17,6 @@ from ntloss.criteria import (
     Needs,
     NumberLevel,
     Reweighed,
-    SmoothedWasserstein,
     Wasserstein,
     criterion_names,
     get_criterion,
@@ -27,38 +26,36 @@ from ntloss.criteria import (
 from ntloss.cross_entropy import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.engine.objective import LossTerms
 from ntloss.losses import NumberTokenLoss
-from ntloss.metrics import NumericMetrics, QuantileMetrics, TokenMetrics
-from ntloss.numbers.vocabulary import NumberTokensLeftOut, NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary
 from ntloss.published import NTLoss, NTLossDotProduct, NumberLevelLoss
 
 __version__ = "1.0.0"
 
+# Metrics are in ntloss.metrics, further criteria in ntloss.criteria.
 __all__ = [
     # which tokens are numbers
     "NumberVocabulary",
-    "NumberTokensLeftOut",
-    # losses: nn.Modules
-    "NTLoss",
-    "NTLossDotProduct",
-    "NumberLevelLoss",
-    "NumberTokenLoss",
-    # cross-entropy and number term together
+    # cross-entropy and number term together: nn.Modules
     "NTLCrossEntropyLoss",
     "NTLLinearCrossEntropyLoss",
     "LossTerms",
+    # the number term alone
+    "NumberTokenLoss",
+    # the losses of ntloss 0.3.2
+    "NTLoss",
+    "NTLossDotProduct",
+    "NumberLevelLoss",
     # criteria: how wrong a number is
     "Wasserstein",
     "CRPS",
     "ExpectedValue",
+    "SMMD",
     "GaussianCrossEntropy",
-    "SmoothedWasserstein",
     "Dist2",
     "DigitEntropy",
-    "SMMD",
-    "Reweighed",
-    # criteria on whole numbers; further ones, and combinations, are in ntloss.criteria
     "NumberLevel",
     "ntil",
+    "Reweighed",
     # criteria by name
     "get_criterion",
     "register_criterion",
@@ -66,8 +63,4 @@ __all__ = [
     # for your own criterion
     "CriterionInput",
     "Needs",
-    # metrics of predicted numbers (ntloss.decoding and ntloss.numbers.parsing obtain the numbers)
-    "NumericMetrics",
-    "QuantileMetrics",
-    "TokenMetrics",
 ]

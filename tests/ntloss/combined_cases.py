@@ -33,11 +33,18 @@ from ntloss import (
     NumberTokenLoss,
     NumberVocabulary,
     Reweighed,
-    SmoothedWasserstein,
     Wasserstein,
     ntil,
 )
-from ntloss.criteria import Magnitude, PerNumber, PlaceWeighted, RelativeError, needs_of, worst_of
+from ntloss.criteria import (
+    Magnitude,
+    PerNumber,
+    PlaceWeighted,
+    RelativeError,
+    SmoothedWasserstein,
+    needs_of,
+    worst_of,
+)
 
 # A prime number, so no multiple of a block size. `4`, ` 4` and `04` are forms of one value.
 VOCAB = 23

@@ -16,9 +16,9 @@ from ntloss import (
     ExpectedValue,
     GaussianCrossEntropy,
     NumberVocabulary,
-    SmoothedWasserstein,
     Wasserstein,
 )
+from ntloss.criteria import SmoothedWasserstein
 
 DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
 

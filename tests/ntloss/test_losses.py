@@ -39,9 +39,9 @@ from ntloss import (
     NumberTokenLoss,
     NumberVocabulary,
     Reweighed,
-    SmoothedWasserstein,
     Wasserstein,
 )
+from ntloss.criteria import SmoothedWasserstein
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 REDUCTIONS = ["mean", "sum", "none"]

@@ -27,9 +27,9 @@ from ntl.config.settings import GenerationSettings, LossSettings
 from ntl.encodings.digits import TextEncoding
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
-from ntloss import NTLCrossEntropyLoss, NumberTokensLeftOut, NumberVocabulary, Reweighed, get_criterion
-from ntloss.decoding import NumberQuantiles, UnlikelyNumber, number_quantiles
-from ntloss.numbers import NumberFormat
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary, Reweighed, get_criterion
+from ntloss.decoding import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
+from ntloss.numbers import NumberFormat, NumberTokensLeftOutWarning
 
 Past = DynamicCache | None
 
@@ -224,7 +224,7 @@ class LanguageModel:
         inputs = {key: value.to(self.model.device) for key, value in batch.items()}
         with generation_mode(self.model, model), warnings.catch_warnings():
             # `number_mass` reports it.
-            warnings.simplefilter("ignore", UnlikelyNumber)
+            warnings.simplefilter("ignore", UnlikelyNumberWarning)
             try:
                 return number_quantiles(self.model, inputs, self.vocabulary, levels, **options)
             except (ValueError, TypeError) as error:
@@ -240,7 +240,7 @@ def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: 
     try:
         with warnings.catch_warnings():
             # A tokenizer that splits digits never writes the omitted tokens, such as `▁4` and `42`.
-            warnings.simplefilter("ignore", NumberTokensLeftOut)
+            warnings.simplefilter("ignore", NumberTokensLeftOutWarning)
             return NumberVocabulary.from_tokenizer(
                 tokenizer, digit_level=digits, space_prefixed=not digits, vocab_size=vocab_size
             )

@@ -139,7 +139,8 @@ class SmoothedWasserstein(Tabulated):
     Source: "Regress, Don't Guess", ICML 2025, baseline.
 
     Example:
-        >>> from ntloss import CriterionInput, SmoothedWasserstein
+        >>> from ntloss import CriterionInput
+        >>> from ntloss.criteria import SmoothedWasserstein
         >>> log_probs, values = torch.tensor([[-1e3, 0.0, -1e3]]), torch.tensor([0.0, 1.0, 2.0])
         >>> x = CriterionInput(log_probs, values, target=torch.tensor([1]))
         >>> round(SmoothedWasserstein(sigma=1.0)(x).item(), 4)  # 1 - 1 / (1 + 2 exp(-1/2))

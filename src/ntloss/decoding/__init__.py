@@ -12,13 +12,18 @@ Bahri, "Decoding-based regression", 2025.
 """
 
 from ntloss.decoding.processor import QuantileLogitsProcessor
-from ntloss.decoding.quantiles import NumberQuantiles, UnlikelyNumber, interval_margin, number_quantiles
+from ntloss.decoding.quantiles import (
+    NumberQuantiles,
+    UnlikelyNumberWarning,
+    interval_margin,
+    number_quantiles,
+)
 
 __all__ = [
     # quantiles of the number that a model is about to write
     "number_quantiles",
     "NumberQuantiles",
-    "UnlikelyNumber",
+    "UnlikelyNumberWarning",
     # the same inside model.generate
     "QuantileLogitsProcessor",
     # intervals with guaranteed coverage

@@ -35,7 +35,7 @@ _SIGNS = {"-": -1, " -": -1, "+": 1, " +": 1}
 _MARKS = (".", *_SIGNS, ",", "e", "E", " ", *"$€£¥")
 
 
-class NumberTokensLeftOut(UserWarning):
+class NumberTokensLeftOutWarning(UserWarning):
     """Some number tokens of a vocabulary are not in the chosen token set."""
 
 
@@ -136,7 +136,7 @@ class NumberVocabulary:
             vocab_size: width of the model's logits, which is often padded. Default: the tokenizer's size.
 
         Returns:
-            The vocabulary. If number tokens are left out, a `NumberTokensLeftOut` warning says so once.
+            The vocabulary. If number tokens are left out, a `NumberTokensLeftOutWarning` says so once.
 
         Raises:
             TypeError: `tokenizer` is not a tokenizer, or `vocab_size` is not an int.
@@ -283,4 +283,4 @@ def _describe_left_out(left_out: Sequence[NumberToken], kept: int, digit_level: 
 @functools.cache
 def warn_once(message: str) -> None:
     """Warn of number tokens that are left out, once in a process."""
-    warnings.warn(message, NumberTokensLeftOut, stacklevel=4)
+    warnings.warn(message, NumberTokensLeftOutWarning, stacklevel=4)

@@ -41,11 +41,18 @@ from ntloss import (
     NumberTokenLoss,
     NumberVocabulary,
     Reweighed,
-    SmoothedWasserstein,
     Wasserstein,
     ntil,
 )
-from ntloss.criteria import Magnitude, PerNumber, PlaceWeighted, RelativeError, WeightedSum, needs_of
+from ntloss.criteria import (
+    Magnitude,
+    PerNumber,
+    PlaceWeighted,
+    RelativeError,
+    SmoothedWasserstein,
+    WeightedSum,
+    needs_of,
+)
 
 # The only criterion that depends on the level of the logits.
 SEES_THE_LEVEL = ("entropy", "entropy places")

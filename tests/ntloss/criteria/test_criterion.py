@@ -24,9 +24,8 @@ from ntloss import (
     NTLCrossEntropyLoss,
     NTLLinearCrossEntropyLoss,
     Reweighed,
-    SmoothedWasserstein,
 )
-from ntloss.criteria import bind
+from ntloss.criteria import SmoothedWasserstein, bind
 
 
 @dataclass

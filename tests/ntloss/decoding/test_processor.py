@@ -14,7 +14,7 @@ from ntloss import NumberVocabulary
 from ntloss.decoding import QuantileLogitsProcessor, number_quantiles
 from ntloss.numbers import NumberFormat
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumber")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
 
 QUESTIONS = [[3, 4, 5], [10, 2, 3, 7, 6, 11, 4], [8]]
 DIGITS = NumberVocabulary.from_mapping({2 + d: str(d) for d in range(4)} | {6: "-", 7: "."}, vocab_size=12)

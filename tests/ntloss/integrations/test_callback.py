@@ -17,9 +17,10 @@ import integration_cases as cases
 from integration_cases import DIGITS, ROWS, STEPS, number_aware_trainer, samples, stack, trainer_for
 from transformers import Trainer, TrainerCallback
 
-from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, TokenMetrics
+from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss
 from ntloss.integrations.callback import NumberMetricsCallback
 from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
+from ntloss.metrics import TokenMetrics
 from ntloss.numbers.spans import find_numbers, token_kinds
 
 FROZEN = {"learning_rate": 0.0}  # the model is the same in all steps

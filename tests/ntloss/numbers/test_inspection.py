@@ -20,7 +20,7 @@ from ntloss.numbers import texts
 from ntloss.numbers.inspection import SENTENCE, Inspection, inspect_tokenizer
 from ntloss.numbers.vocabulary import as_vocabulary
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
 
 
 def shares(inspection: Inspection) -> dict[tuple[bool, bool], float]:

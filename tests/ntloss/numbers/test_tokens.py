@@ -14,21 +14,17 @@ from hypothesis import strategies as st
 from tiny_tokenizers import DIGITS
 from tokenizers import normalizers
 
-from ntloss import (
-    NTLoss,
-    NTLossDotProduct,
-    NumberTokensLeftOut,
-    NumberVocabulary,
-)
+from ntloss import NTLoss, NTLossDotProduct, NumberVocabulary
+from ntloss.numbers import NumberTokensLeftOutWarning
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
 
 
 def warnings_of(call: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    return [str(w.message) for w in caught if issubclass(w.category, NumberTokensLeftOut)]
+    return [str(w.message) for w in caught if issubclass(w.category, NumberTokensLeftOutWarning)]
 
 
 class TestMissingDigits:

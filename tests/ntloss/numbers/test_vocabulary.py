@@ -18,7 +18,7 @@ from tiny_tokenizers import DIGITS, VALUES_OF_MAKES
 
 from ntloss import NTLoss, NumberVocabulary
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
 
 
 VALUES_OF_DIGITS = {d: float(d) for d in DIGITS}

@@ -66,7 +66,10 @@ class NumberAwareModel:
         self.__signature__ = inspect.signature(model.forward)  # trainers and `generate` read it
         self._names = tuple(self.__signature__.parameters)
         self._calls_loss_function = calls_loss_function(type(model))
-        self._inputs: dict[str, Any] | None = None  # of the loss, while the model's forward runs
+        # State of one call. Between `compute` and the loss stands the model's own forward, which passes on
+        # logits or hidden states and labels alone: `_inputs` are what else the loss needs (None once it was
+        # computed, and between calls), `_computed` is the loss.
+        self._inputs: dict[str, Any] | None = None
         self._computed: Tensor | None = None
         self._head_checked = False
         ours = {_STATE: self, "forward": self, "accepts_loss_kwargs": True}  # makes a Trainer pass its count

@@ -157,6 +157,8 @@ def extend(trainer: Any) -> None:
     """Make a trainer evaluate both terms, collate `number_weights`, and check whose loss it uses."""
     if not isinstance(trainer, _NumberAware):
         own = type(trainer)
+        # A class of its own, because `super()` in the methods above must reach the trainer's, which may be
+        # any subclass. A Trainer has no hook for what they change, and the caller has made it already.
         trainer.__class__ = type(own.__name__, (_NumberAware, own), {"__module__": own.__module__})
 
 
