@@ -245,26 +245,13 @@ def test_the_page_runs_as_a_script(one_process: None) -> None:
         ran += 1
         if "loss" in names:
             losses.append(names["loss"].item())
-    assert ran >= 6
+    assert ran >= 5
     assert np.isfinite(losses).all()
     # The sharded losses are those of the whole vocabulary.
     whole = NTLCrossEntropyLoss(names["vocabulary"])(
         names["hidden_states"] @ names["head"].weight.T, names["labels"]
     )
     assert losses[1:3] == approx([whole.item()] * 2)
-
-
-def test_the_pages_micro_batches_add_up_to_the_whole_batch(one_process: None) -> None:
-    names: dict[str, Any] = {}
-    chosen = [b for b in blocks() if "import torch\n" in b or "micro_batches" in b or "group = " in b]
-    for block in chosen[:2]:
-        exec(compile(block, str(PAGE), "exec"), names)
-    names["head"].weight.grad = names["hidden_states"].grad = None
-    exec(compile(chosen[2], str(PAGE), "exec"), names)
-    accumulated = names["head"].weight.grad.clone()
-    names["head"].weight.grad = None
-    names["loss_fn"](names["hidden_states"], names["head"].weight, names["labels"]).backward()
-    assert_close(accumulated, names["head"].weight.grad)
 
 
 @pytest.mark.parametrize("library", ["liger_kernel", "cut_cross_entropy"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from combined_cases import NUMBERS, numbers_case
@@ -22,7 +24,9 @@ from ntloss import (
     get_criterion,
     register_criterion,
 )
-from ntloss.criteria import Magnitude, PerNumber, PlaceWeighted, RelativeError, WeightedSum
+from ntloss.criteria import Magnitude, PerNumber, PlaceWeighted, RelativeError, WeightedSum, needs_of
+
+NAMES = criterion_names()  # before other tests register more
 
 
 def test_default_options_are_the_published_ones() -> None:
@@ -48,6 +52,18 @@ def test_every_name_makes_a_criterion() -> None:
         criterion = get_criterion(name, **options.get(name, {}))
         assert hash(criterion) == hash(criterion)
         assert NumberTokenLoss(NUMBERS, criterion)(case.logits(), case.labels).isfinite()
+
+
+def test_the_page_of_criteria_has_a_row_for_each_with_its_needs() -> None:
+    page = (Path(__file__).parents[3] / "docs/criteria.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    names = [row[0].strip("| `") for row in rows if "`, `" not in row[0]]  # without rows of an option
+    assert sorted(names) == NAMES
+    alone = {row[0].strip("| `"): row[3] for row in rows if len(row) > 4 and "`, `" not in row[0]}
+    for name, needs in alone.items():
+        expected = needs_of(get_criterion(name))
+        assert ("mass" in needs) == expected.log_normalizer, name
+        assert ("whole numbers" in needs) == expected.per_number, name
 
 
 def squared_distance(x: CriterionInput, power: float = 2.0) -> Tensor:
