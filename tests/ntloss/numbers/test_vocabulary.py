@@ -22,10 +22,9 @@ from ntloss import (
     NTLossDotProduct,
     NumberLevel,
     NumberTokenLoss,
-    NumberTokensLeftOutWarning,
     NumberVocabulary,
 )
-from ntloss.numbers import NumberFormat
+from ntloss.numbers import NumberFormat, NumberTokensLeftOutWarning
 from ntloss.numbers.spans import token_kinds
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
