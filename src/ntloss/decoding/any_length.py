@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ntloss.decoding.fixed_width import choose, log_total
-from ntloss.decoding.models import Branch, advance
+from ntloss.decoding.fixed_width import choose
+from ntloss.decoding.models import Continuations, advance
 from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.parsing import Grammar, grammar
 from ntloss.numbers.vocabulary import NumberVocabulary
@@ -34,16 +34,21 @@ class Sample(NamedTuple):
     numbers: Tensor  # float64, NaN if it has too many digits, or the model rules out every number
     weights: Tensor  # float64, the probability that the walk's number starts
     cut_off: Tensor  # bool, whether thousands follow that the format does not read
+    unknown: Tensor  # bool, whether the number continues with tokens that a server did not return
 
 
 def walk(
-    root: Branch, vocabulary: NumberVocabulary, numbers: NumberFormat, questions: Tensor, points: Tensor
+    root: Continuations,
+    vocabulary: NumberVocabulary,
+    numbers: NumberFormat,
+    questions: Tensor,
+    points: Tensor,
 ) -> Sample:
     """Walk from each of the `points`, `[walks]`, until the number that it writes has ended.
 
     `questions`, `[walks]`, are the rows of `root` that the walks continue.
     """
-    device = root.logits.device
+    device = root.device
     # Without separators, walks go on after a comma to see whether thousands follow that are not read.
     rule, reader = grammar(numbers.thousands or ","), grammar(numbers.thousands)
     pieces = sorted(vocabulary.pieces.items(), key=_place)
@@ -52,13 +57,15 @@ def walk(
     known: dict[str, Tensor] = {}
     weights, remaining = torch.ones_like(points), points
     alive, nodes, last = list(range(len(texts))), questions, root
+    unknown = torch.zeros(len(texts), dtype=torch.bool, device=device)
     while True:
         rows = torch.tensor(alive, device=device)
         allowed = torch.stack([_options(texts[row], pieces, end, rule, known) for row in alive]).to(device)
-        logits = last.logits
-        shares = (logits[:, ids].double() - log_total(logits)[:, None]).exp().nan_to_num()[nodes]
+        tokens = last.next_tokens(ids)
+        missing = tokens.missing(nodes, torch.cat([allowed[:, :end], allowed[:, end + 1 :]], dim=-1))
+        shares = tokens.log_probs.exp()[nodes]
         shares = torch.cat([shares[:, :end], torch.zeros_like(shares[:, :1]), shares[:, end:]], dim=-1)
-        shares = torch.where(allowed, shares, 0)
+        shares = torch.cat([torch.where(allowed, shares, 0), missing[:, None]], dim=-1)
         inside, may_end = shares.sum(-1), allowed[:, end]
         weights[rows] *= torch.where(may_end, 1, inside)
         shares[:, end] = torch.where(may_end, (1 - inside).clamp(min=0), 0)
@@ -67,7 +74,9 @@ def walk(
         weights[rows] = torch.where(share > 0, weights[rows], 0)
         going_on = []
         for i, (row, option) in enumerate(zip(alive, chosen.tolist(), strict=True)):
-            if option != end:
+            if option > len(pieces):
+                unknown[row] = True
+            elif option != end:
                 texts[row] += pieces[option - (option > end)][1]
                 if len(_DIGIT.findall(texts[row])) <= numbers.max_digits and weights[row] > 0:
                     going_on.append(i)
@@ -81,7 +90,9 @@ def walk(
     kept = [math.nan if number is None or abs(number) >= largest else number for number in read]
     cut_off = [number != rule.first(text) for number, text in zip(read, texts, strict=True)]
     found = torch.tensor(kept, dtype=torch.float64, device=device)
-    return Sample(torch.where(weights > 0, found, math.nan), weights, torch.tensor(cut_off, device=device))
+    unknown &= weights > 0
+    found = torch.where((weights > 0) & ~unknown, found, math.nan)
+    return Sample(found, weights, torch.tensor(cut_off, device=device), unknown)
 
 
 def _place(piece: tuple[int, str]) -> tuple[int, float]:

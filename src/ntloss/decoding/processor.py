@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from types import FrameType
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.decoding.fixed_width import choose, mask_logits
+from ntloss.decoding.fixed_width import choose
 from ntloss.numbers.format import CODES, MINUS, PLUS, SIGN, NumberFormat, SlotTokens
 from ntloss.numbers.vocabulary import NumberVocabulary
 
@@ -172,3 +173,14 @@ def _check_greedy() -> None:
             f"num_beams={beams}, do_sample={bool(sampled)}: the processor chooses every token itself. "
             "Expected greedy decoding: pass num_beams=1 and do_sample=False to generate."
         )
+
+
+def mask_logits(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities of some tokens among themselves, `[rows, allowed]`, and their `logsumexp`.
+
+    Both are float64, and -inf if a row of the logits rules all of these tokens out.
+    """
+    allowed = logits[:, token_ids].double()
+    normalizer = allowed.logsumexp(-1, keepdim=True)
+    log_probs = torch.where(normalizer > -math.inf, allowed - normalizer, -math.inf)
+    return log_probs, normalizer.squeeze(-1)
