@@ -30,7 +30,9 @@ from ntl.errors import UserError
 from ntl.predictions_file import say, write_predictions
 from ntl.program import HELP_OPTIONS, discard_output, run_program
 from ntl.scores import interval_levels
+from ntl.served import ServedApproach, is_address
 from ntl.training.run_folder import CHECKPOINT, RunFolder
+from ntl.truths import describe_errors, read_truths
 from ntloss.decoding import interval_margin
 from ntloss.numbers.parsing import number_texts, parse_number
 
@@ -45,21 +47,25 @@ Answer new rows with a trained model, and write them as CSV with the columns
   number_probability  how likely the model is to write a number here at all
 
 RUN is the folder of a run or of one of its checkpoints; or, with prompt=..., any causal or encoder-decoder
-model: a folder, a .gguf file or a name on the hub.
+model: a folder, a .gguf file, a name on the hub, or the address of a server (vLLM, SGLang, llama.cpp, or any
+with OpenAI's /v1/completions; its key is read from the environment variable NTLOSS_API_KEY).
 
   data=new.csv           rows to answer: CSV, TSV, Parquet or JSON lines; data=- reads CSV from standard input
   text="I love it"       one text to answer; text=- (or only -) reads one from each line of standard input
   output=answers.csv     where to write; without it, standard output. The same command continues an
                          interrupted one, and answers only the rows that are not in this file yet
   level=0.9              share of the distribution in the interval; level=none: neither median nor interval
-  calibrate=true         widens or narrows the intervals to hold that share of the run's validation answers
+  calibrate=true         widens or narrows the intervals to hold that share of the run's validation answers;
+                         calibrate=labelled.csv: of the answers in a table's column truth=...
+  truth=price            column with the true answers, to print the errors
   prompt="{text} ... "   the question, with names of columns in braces; for models that are not runs
+  digits=3               how many digits all answers have; for servers. Without it, any length
 
 examples:
   ntl predict outputs/demo/ce/seed0 text="What a wonderful surprise!"
   ntl predict outputs/sentiment data=new.csv output=answers.csv calibrate=true
 """
-KEYS = ("data", "text", "output", "level", "calibrate", "prompt")
+KEYS = ("data", "text", "output", "level", "calibrate", "prompt", "truth", "digits")
 ADVICE = "With output=FILE, the same command continues."
 QUESTION = "question"  # the column of a plain text, unless a prompt names another one
 PREDICTED = ("written", "greedy", "median", "lower", "upper", "number_probability")
@@ -189,6 +195,24 @@ class Predictor:
             )
         return margin
 
+    def margin_of(self, table: pd.DataFrame, truths: Sequence[float], level: float) -> float:
+        """Compute the margin that calibrates intervals, on rows with true answers.
+
+        Raises:
+            UserError: There are no intervals, or too few rows for this level.
+        """
+        if not level:
+            raise UserError("calibrate=FILE needs intervals; expected a level. Omit level=none or calibrate.")
+        found = pd.concat(self.batches(self.questions(table), level, 0.0))
+        margin = interval_margin(list(found["lower"]), list(found["upper"]), truths, level)
+        if math.isinf(margin):
+            raise UserError(
+                f"{len(truths)} labelled rows are too few to calibrate intervals of level={level:g}, or the "
+                f"model writes no numbers; expected at least {math.ceil(level / (1 - level))} rows. Lower "
+                "the level."
+            )
+        return margin
+
     def answer(self, questions: Sequence[str], level: float, margin: float) -> pd.DataFrame:
         """Answer one batch of questions; see `predict`."""
         asked, read = (self.approach.model, questions, self.generation), None
@@ -210,13 +234,14 @@ class Predictor:
         return pd.DataFrame(found)
 
 
-def load(run: str | Path, prompt: str | None = None) -> Predictor:
+def load(run: str | Path, prompt: str | None = None, digits: int | None = None) -> Predictor:
     """Load a trained model to predict with.
 
     Args:
         run: Folder of a run, or of one of its checkpoints. With `prompt`, any model that transformers loads:
-            a folder, a .gguf file or a name on the hub.
+            a folder, a .gguf file or a name on the hub; or the address of a server.
         prompt: The question of a model that is not a run, with names of columns in braces.
+        digits: How many digits all answers of a served model have. Default: any length.
 
     Returns:
         The model, on the GPU if there is one.
@@ -242,6 +267,8 @@ def load(run: str | Path, prompt: str | None = None) -> Predictor:
         loss, generation = LossSettings(), GenerationSettings(beams=1, max_new_tokens=16)
         unset = dict.fromkeys(("split_by", "group_by", "significant_digits"))
         data = {"prompt": prompt, "target": [], **unset}
+        if is_address(run):
+            return Predictor(str(run), ServedApproach(str(run), digits), data, generation, True)
     else:
         settings = read_settings(folder.record().config)
         # All that follows from training is in the folder.
@@ -271,7 +298,7 @@ def _predict(arguments: Sequence[str]) -> int:
         )
     options = _options(arguments[1:])
     rows = _rows(options)  # before the model is loaded, which takes seconds
-    predictor = load(arguments[0], options.get("prompt"))
+    predictor = load(arguments[0], options.get("prompt"), _digits(options.get("digits"), arguments[0]))
     table, asked = predictor.table(rows), _level(options.get("level"))
     if taken := {*PREDICTED, *predictor.targets} & {*table.columns}:
         raise UserError(
@@ -281,17 +308,27 @@ def _predict(arguments: Sequence[str]) -> int:
     level, margin = predictor.level(asked), 0.0
     if asked is None and not level:
         say(f"{predictor.name} has no distribution of one number, so there is no interval")
-    if options.get("calibrate") == "true":
-        margin = predictor.margin(level)
+    truths = read_truths(table, options["truth"]) if "truth" in options else []
+    if (labelled := options.get("calibrate", "false")) != "false":
+        if labelled == "true":
+            margin = predictor.margin(level)
+        else:
+            known = read_table(labelled, "calibrate")
+            margin = predictor.margin_of(known, read_truths(known, options["truth"]), level)
         say(f"each end of the intervals is moved outwards by {margin:g}")
+    path, parts = Path(options["output"]) if "output" in options else None, list[pd.DataFrame]()
 
     def answer(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
-        return predictor.batches(predictor.questions(rows), level, margin)
+        for part in predictor.batches(predictor.questions(rows), level, margin):
+            parts.append(part)
+            yield part
 
     try:
-        write_predictions(table, answer, Path(options["output"]) if "output" in options else None)
+        write_predictions(table, answer, path)
     except BrokenPipeError:
         return discard_output()
+    if truths:
+        say(describe_errors(pd.concat(parts) if path is None else pd.read_csv(path), truths, level))
     return 0
 
 
@@ -306,9 +343,23 @@ def _options(given: Sequence[str]) -> dict[str, str]:
     if ("data" in options) == ("text" in options):
         count = "both" if "data" in options else "neither"
         raise UserError(f"data=FILE and text=TEXT say what to answer; expected one of them, given {count}.")
-    if (value := options.get("calibrate", "true")) not in ("true", "false"):
-        raise UserError(f"calibrate={value} cannot be used; expected true or false. Correct it.")
+    if options.get("calibrate", "true") not in ("true", "false") and "truth" not in options:
+        raise UserError(
+            f"calibrate={options['calibrate']} needs a column of true answers; expected true, false, or "
+            "a table together with truth=COLUMN. Correct it, or add truth."
+        )
     return options
+
+
+def _digits(given: str | None, run: str) -> int | None:
+    if given is None:
+        return None
+    if not is_address(run) or not given.isascii() or not given.isdigit() or not 1 <= int(given) <= 18:
+        raise UserError(
+            f"digits={given} cannot be used with {run}; expected a number from 1 to 18, and the address of a "
+            "server. Correct or omit it."
+        )
+    return int(given)
 
 
 def _level(given: str | None) -> float | None:

@@ -39,7 +39,7 @@ class ServedModel:
         model: the model's name there. Default: the first of `/v1/models`.
         top: how many of the likeliest tokens to ask for. Default: 1,000 for llama.cpp, 20 for "openai".
         batch: most prefixes in a request. Default: 256.
-        timeout: seconds without an answer, after which a request is repeated. Default: 120.
+        timeout: seconds without an answer, after which a request is repeated. Default: 600.
         retries: how often a request is repeated, with growing pauses, after a time-out, a lost connection or
             the status 429 or 5xx. Default: 4.
         in_flight: most requests at a time. Default: 4.
@@ -65,7 +65,7 @@ class ServedModel:
         *,
         top: int | None = None,
         batch: int = 256,
-        timeout: float = 120.0,
+        timeout: float = 600.0,
         retries: int = 4,
         in_flight: int = 4,
         key_variable: str = "NTLOSS_API_KEY",
