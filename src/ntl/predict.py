@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +23,12 @@ import transformers
 from tqdm.auto import tqdm
 
 from ntl.approaches import build_approach
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, read_settings
+from ntl.config.differences import with_defaults
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, RunSettings, read_settings
 from ntl.data import load_task, single_number
 from ntl.data.table_files import as_texts, read_table
 from ntl.data.tasks.tabular import prompt_columns, with_names, write_questions
-from ntl.errors import UserError
+from ntl.errors import UserError, describe
 from ntl.predictions_file import say, write_predictions
 from ntl.program import HELP_OPTIONS, discard_output, run_program
 from ntl.scores import interval_levels
@@ -66,6 +68,7 @@ examples:
   ntl predict outputs/sentiment data=new.csv output=answers.csv calibrate=true
 """
 KEYS = ("data", "text", "output", "level", "calibrate", "prompt", "truth", "digits")
+FEW_ROWS = 50  # validation rows below which the margin that calibrates intervals is a rough estimate
 ADVICE = "With output=FILE, the same command continues."
 QUESTION = "question"  # the column of a plain text, unless a prompt names another one
 PREDICTED = ("written", "greedy", "median", "lower", "upper", "number_probability")
@@ -104,7 +107,8 @@ class Predictor:
             level: Share of the model's distribution between `lower` and `upper`, above 0 and below 1; 0 reads
                 neither median nor interval. Default: `evaluation.interval` of the run.
             calibrate: Whether to correct the interval with `ntloss.decoding.interval_margin`, by the run's
-                validation data, so that it holds this share of answers.
+                validation data, so that it holds this share of answers. It keeps the median, and padded
+                answers bound it.
             progress: Whether to show a bar.
 
         Returns:
@@ -128,7 +132,7 @@ class Predictor:
             return as_texts(rows)
         rows = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, (str, Mapping)) else [None]
         if rows and all(isinstance(row, Mapping) for row in rows):
-            return as_texts(pd.DataFrame(rows))
+            return as_texts(pd.DataFrame(rows, dtype=object))  # whole numbers beside gaps stay whole
         if not all(isinstance(row, str) for row in rows):
             raise UserError(
                 "the rows are neither a DataFrame nor a list of only dicts or only texts; expected one of "
@@ -175,6 +179,8 @@ class Predictor:
     def margin(self, level: float) -> float:
         """Compute the margin that calibrates intervals, on the run's validation data.
 
+        A warning says so if there are fewer than `FEW_ROWS` rows.
+
         Raises:
             UserError: There are no intervals, no validation data, or too few for this level.
         """
@@ -192,6 +198,11 @@ class Predictor:
                 f"{len(examples)} validation rows are too few to calibrate intervals of level={level:g}, or "
                 f"the model writes no numbers; expected at least {math.ceil(level / (1 - level))} rows. "
                 "Lower the level."
+            )
+        if len(examples) < FEW_ROWS:
+            warnings.warn(
+                f"{len(examples)} validation rows: the margin is uncertain. Use {FEW_ROWS} or more.",
+                stacklevel=2,
             )
         return margin
 
@@ -229,9 +240,20 @@ class Predictor:
         found["greedy"] = np.array([parse_number(text) for text in texts], dtype=float)
         if read is not None:
             lower, median, upper = read.values.sort(-1).values.cpu().numpy().T
-            found |= {"median": median, "lower": lower - margin, "upper": upper + margin}
+            found |= {"median": median, **self._moved(lower, median, upper, margin)}
             found["number_probability"] = read.starts.cpu().numpy().round(4)
         return pd.DataFrame(found)
+
+    def _moved(self, lower: Any, median: Any, upper: Any, margin: float) -> dict[str, Any]:
+        """Move the ends of intervals outwards, to where padded answers end and not past the median."""
+        ends, form = (-math.inf, math.inf), self.approach.number_format
+        if form is not None:
+            most = float(f"{'9' * form.digits}.{'9' * form.decimals}")
+            ends = (-most if form.signed else 0.0, most)
+        return {
+            "lower": np.minimum(lower - margin, median).clip(*ends),
+            "upper": np.maximum(upper + margin, median).clip(*ends),
+        }
 
 
 def load(run: str | Path, prompt: str | None = None, digits: int | None = None) -> Predictor:
@@ -270,9 +292,10 @@ def load(run: str | Path, prompt: str | None = None, digits: int | None = None) 
         if is_address(run):
             return Predictor(str(run), ServedApproach(str(run), digits), data, generation, True)
     else:
-        settings = read_settings(folder.record().config)
-        # All that follows from training is in the folder.
-        model = replace(settings.model, checkpoint=str(path), tokenizer=None, config={}, trained_layers=None)
+        settings = _recorded_settings(folder)
+        # All that follows from training is in the folder, where LoRA is merged.
+        trained = {"checkpoint": str(path), "trained_layers": None, "lora": None}
+        model = replace(settings.model, tokenizer=None, config={}, **trained)
         loss, generation, data = settings.loss, settings.generation, dict(settings.data)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -280,6 +303,17 @@ def load(run: str | Path, prompt: str | None = None, digits: int | None = None) 
     approach.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     written = model.head == "language" and model.encoding in ("digits", "auto")
     return Predictor(str(run), approach, data, generation, written)
+
+
+def _recorded_settings(folder: RunFolder) -> RunSettings:
+    config = folder.record().config
+    try:
+        return read_settings({**config, **with_defaults(config)})
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{folder.record_path} has a configuration that cannot be read ({describe(error)}); expected "
+            "that of `ntl train` or `ntl compare`. Repeat the run."
+        ) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -310,12 +344,15 @@ def _predict(arguments: Sequence[str]) -> int:
         say(f"{predictor.name} has no distribution of one number, so there is no interval")
     truths = read_truths(table, options["truth"]) if "truth" in options else []
     if (labelled := options.get("calibrate", "false")) != "false":
-        if labelled == "true":
-            margin = predictor.margin(level)
-        else:
-            known = read_table(labelled, "calibrate")
-            margin = predictor.margin_of(known, read_truths(known, options["truth"]), level)
-        say(f"each end of the intervals is moved outwards by {margin:g}")
+        known = None if labelled == "true" else read_table(labelled, "calibrate")
+        with warnings.catch_warnings(record=True) as caught:
+            if known is None:
+                margin = predictor.margin(level)
+            else:
+                margin = predictor.margin_of(known, read_truths(known, options["truth"]), level)
+        for warning in caught:
+            say(str(warning.message))
+        say(f"the intervals are {'narrowed' if margin < 0 else 'widened'} by {abs(margin):g} at each end")
     path, parts = Path(options["output"]) if "output" in options else None, list[pd.DataFrame]()
 
     def answer(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:

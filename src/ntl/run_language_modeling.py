@@ -15,6 +15,9 @@ from pathlib import Path
 if __name__ == "__main__":
     # Python puts a script's folder first on the import path; its modules would shadow installed packages.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from ntl.cli import main as ntl  # says which package is missing, before this module imports it
+
+    sys.exit(ntl(["train", *sys.argv[1:]]))
 
 import shlex
 from collections.abc import Sequence
@@ -100,7 +103,3 @@ def _swept_values(override: str) -> list[str]:
     if not parsed.is_sweep_override():
         return [override]
     return [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

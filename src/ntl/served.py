@@ -14,7 +14,7 @@ from ntl.errors import UserError
 from ntloss.decoding import NumberQuantiles, UnlikelyNumber, number_quantiles
 from ntloss.decoding.served import ServedModel, ServerError
 from ntloss.numbers import NumberFormat
-from ntloss.numbers.parsing import grammar
+from ntloss.numbers.grammar import grammar
 
 T = TypeVar("T")
 

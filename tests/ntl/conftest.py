@@ -23,6 +23,7 @@ TINY = (
     "training_args.per_device_train_batch_size=8",
     "training_args.eval_steps=2",
     "model_args.config_overrides={d_model: 16, d_kv: 8, d_ff: 16, num_layers: 1, num_heads: 2}",
+    "training_args.use_cpu=true",
     "jobs=1",  # starting a worker costs more than its runs
 )
 

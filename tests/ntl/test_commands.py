@@ -1,4 +1,5 @@
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -8,7 +9,8 @@ import pytest
 from published_commands import DEBUG, EVALUATION, PROGRAM, TRAINING, scaled_down
 from tolerances import assert_close
 
-from ntl.run_language_modeling import main
+from ntl.errors import UserError
+from ntl.run_language_modeling import main, plan_runs
 from ntl.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -74,3 +76,19 @@ def test_a_hub_model_fails_at_once_without_a_network_and_with_advice(command, tm
     assert "google-t5/t5-" in message
     assert "model_args.model_name_or_path=null" in message
     assert not (tmp_path / "run").exists()
+
+
+def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is_not():
+    table = (ROOT / "docs/lab.md").read_text().partition("| there | here |")[2].partition("\n\n")[0]
+    rows = [
+        re.findall(r"`([^`]*=[^`]*)`", cell)
+        for line in table.split("\n")[2:]
+        for cell in line.split("|")[1:3]
+    ]
+    for theirs, ours in zip(rows[::2], rows[1::2], strict=True):
+        for name in theirs:
+            with pytest.raises(UserError):
+                plan_runs(shlex.split(name))
+        for replacement in ours:
+            plan_runs(shlex.split(replacement))
+    assert len(rows) > 10

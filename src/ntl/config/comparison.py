@@ -45,7 +45,7 @@ def load_comparison(overrides: Sequence[str]) -> Comparison:
     _keys(overrides)
     first = compose_config("compare", overrides, "ntl compare")
     folder = Path(first["output_dir"]).expanduser()
-    configs: dict[str, dict[str, Any]] = {}
+    configs: dict[tuple[str, int], dict[str, Any]] = {}
     named: dict[str, str] = {}
     for objective in first["objectives"]:
         own = objective_overrides(objective)
@@ -54,8 +54,10 @@ def load_comparison(overrides: Sequence[str]) -> Comparison:
                 f"the objective {objective!r} sets {shared[0]}, which belongs to the whole comparison; "
                 "expected keys of one run. Set it outside of objectives."
             )
-        configs[objective] = compose_config("compare", [*overrides, *own], "ntl compare")
-        check_effect(own, [configs[objective]])
+        for seed in first["seeds"]:  # other keys may refer to it
+            given = [*overrides, *own, f"training_args.seed={seed}"]
+            configs[objective, seed] = compose_config("compare", given, "ntl compare")
+            check_effect(own, [configs[objective, seed]])
         name = re.sub(r"[^\w.=,-]+", "_", objective)
         if (other := named.setdefault(name, objective)) != objective:
             raise UserError(
@@ -65,9 +67,9 @@ def load_comparison(overrides: Sequence[str]) -> Comparison:
             )
     runs = {}
     for seed, (name, objective) in product(first["seeds"], named.items()):
-        sections = {key: value for key, value in configs[objective].items() if key not in KEYS}
-        place = {"seed": seed, "output_dir": str(folder / name / f"seed{seed}")}
-        sections["training_args"] = {**sections["training_args"], **place}
+        sections = {key: value for key, value in configs[objective, seed].items() if key not in KEYS}
+        place = str(folder / name / f"seed{seed}")
+        sections["training_args"] = {**sections["training_args"], "output_dir": place}
         runs[f"{objective}, seed {seed}"] = read_settings(sections)
     check_effect([o for o in overrides if o.partition("=")[0] not in KEYS], list(configs.values()))
     return Comparison(runs, folder, first["jobs"], first["overwrite"])

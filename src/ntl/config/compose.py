@@ -20,6 +20,7 @@ from ntl.config.schema import LOSS_OF_MODEL, SCHEMAS, TrainingArgs, choices, for
 from ntl.errors import UserError, unknown_key
 
 GROUPS = ("dataset_args", "model_args", "training_args", "loss", "run_specific_config", "preset")
+TEXTS = ("dataset_args.prompt", "model_args.separator")
 SECTIONS = ("evaluation", "dataset_args", "model_args", "training_args", "loss")
 
 
@@ -40,7 +41,7 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
     for override in overrides:
         _check_override(override, program)
     # ++ merges {key: value} into what a file sets, and adds arguments of training that have no value yet.
-    forced = [o if _group(o) else re.sub(r"^\+*(?=[\w.]+=)", "++", o) for o in overrides]
+    forced = [o if _group(o) else re.sub(r"^\+*(?=[\w.]+=)", "++", _literal(o)) for o in overrides]
     try:
         with initialize_config_module("ntl.config", version_base="1.3"):
             composed = compose(root, forced)
@@ -69,6 +70,13 @@ def _register(training: bool) -> None:
                 # comparison beside the sections of a run.
                 node = OmegaConf.structured(schema, flags={"struct": False})
                 ConfigStore.instance().store(name, node, group, None if training else "_global_")
+
+
+def _literal(override: str) -> str:
+    """Escape `${` in texts that models read, where it stands for itself."""
+    if override.partition("=")[0].lstrip("+") in TEXTS:
+        return re.sub(r"(?<!\\)\$\{", r"\\${", override)
+    return override
 
 
 def _group(override: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from ntl.config.schema import READINGS, SCHEMAS
+from ntl.config.schema import READINGS, SCHEMAS, greater_is_better
 
 # Keys, by their last part, that do not matter for a purpose. They do not affect the result of training, ...
 TRAINING = {
@@ -48,22 +48,33 @@ def comparable(config: Mapping[str, Any], purpose: set[str]) -> dict[str, Any]:
     if purpose is EVALUATION:
         data = {**config.get("dataset_args", {}), "max_new_tokens": None}  # that of `evaluation` counts
         return _flatten({"dataset_args": data, "evaluation": evaluation}, purpose)
-    settings = _flatten({**config, **_with_defaults(config), "evaluation": evaluation}, purpose)
+    settings = _flatten({**config, **with_defaults(config), "evaluation": evaluation}, purpose)
     if purpose is REPORT:
         return {key: value for key, value in settings.items() if value is not None}
     return {key: value for key, value in settings.items() if not key.startswith("evaluation.")}
 
 
-def _with_defaults(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Give keys that did not exist yet when a run was recorded the default that they have since then."""
-    names = {"model_args": "vanilla_t5", "training_args": "train", "loss": "ce"}
-    names["dataset_args"] = config.get("dataset_args", {}).get("dataset_name", "")
+def with_defaults(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Give keys that did not exist yet when a run was recorded the default that they have since then.
+
+    `greater_is_better` is inferred: older versions recorded false by default.
+    """
+    data = config.get("dataset_args", {})
+    schemas: dict[str, type | None] = {
+        "model_args": SCHEMAS["model_args"]["vanilla_t5"],
+        "training_args": SCHEMAS["training_args"]["train"],
+        "loss": SCHEMAS["loss"]["ce"],
+        "evaluation": SCHEMAS["schema"]["evaluation"],
+        "dataset_args": SCHEMAS["dataset_args"].get(data.get("dataset_name", "")),
+    }
     filled = {}
-    for section, name in names.items():
-        schema = SCHEMAS[section].get(name)
+    for section, schema in schemas.items():
         defaults = {} if schema is None else vars(schema())
         defaults = {key: value for key, value in defaults.items() if value != MISSING}
         filled[section] = {**defaults, **config.get(section, {})}
+    if "max_new_tokens" not in config.get("evaluation", {}):
+        filled["evaluation"]["max_new_tokens"] = filled["dataset_args"].get("max_new_tokens")
+    filled["training_args"]["greater_is_better"] = greater_is_better(filled["training_args"])
     return filled
 
 

@@ -7,6 +7,7 @@ defaults.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
@@ -18,6 +19,11 @@ from ntloss import criterion_names
 
 LOSS_OF_MODEL = "from_model_args"  # the value of loss.criterion that leaves the loss to model_args
 READINGS = ("greedy", "median", "mean")
+# Ends of the names of metrics that are better if they are greater.
+GREATER = (
+    "accuracy", "accuracy_of_valid", "answer", "answered", "bleu", "exact_match", "exact_number",
+    "number_mass", "pearson", "r2", "rouge1", "rouge2", "rougeL", "spearman",
+)  # fmt: skip
 
 Number = int | float  # a whole number stays as it was given
 COUNT, SEED, NOT_NEGATIVE = whole(1), whole(0, 2**32 - 1), at_least(0)
@@ -54,7 +60,7 @@ class Comparison:
         ["ce", "ntl_was", "ntl_mse", "vanilla_t5_regression_head"], list_of(OBJECTIVE)
     )
     seeds: list[int] = key([0, 1, 2, 3, 4], list_of(SEED))
-    # single-threaded worker processes; null: one per usable core, at most four
+    # single-threaded worker processes; null: one on a GPU, else one per usable core, at most four
     jobs: int | None = key(None, COUNT)
     # one folder per run, and the report
     output_dir: str = key("outputs/compare/${dataset_args.dataset_name}", FOLDER)
@@ -174,7 +180,7 @@ class TrainingArgs:
     save_total_limit: int | None = 2
     load_best_model_at_end: bool = True
     metric_for_best_model: str | None = "loss"
-    greater_is_better: bool | None = False
+    greater_is_better: bool | None = None  # null: true for accuracy, r2 and the like, false for errors
     bf16: bool = False
     use_cpu: bool = False
     fsdp: Any = MISSING  # true shards the model between processes
@@ -387,7 +393,7 @@ class PrepareRjokes:
 
 @dataclass
 class PrepareMultiplication(Products):
-    """Generated: there are no official files."""
+    """Generated. `dataset_args.data_dir` also reads the files of the paper's branch expression_loss."""
 
     destination: str = key("data/digit-multiplication/data", FOLDER)
     overwrite: bool = False
@@ -418,6 +424,20 @@ def choices(group: str) -> list[str]:
     folder = resources.files("ntl.config") / group
     files = (path.name for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted({*SCHEMAS.get(group, ()), *(n.removesuffix(".yaml") for n in files if n.endswith(".yaml"))})
+
+
+def greater_is_better(training_args: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint with a greater `metric_for_best_model` is better.
+
+    transformers, too, infers it from the metric's name if null is given, but takes all but losses for better
+    if they are greater, errors as well.
+
+    Example:
+        >>> [greater_is_better({"metric_for_best_model": n}) for n in ("eval_accuracy", "median_mae", None)]
+        [True, False, False]
+    """
+    given = training_args.get("greater_is_better")
+    return given if given is not None else str(training_args.get("metric_for_best_model")).endswith(GREATER)
 
 
 def format_setting(value: Any) -> str:

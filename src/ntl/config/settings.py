@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ntl.config.schema import LOSS_OF_MODEL, READINGS, LossSettings
+from ntl.config.schema import LOSS_OF_MODEL, READINGS, LossSettings, greater_is_better
 from ntl.config.shapes import get_shape
 from ntl.errors import UserError
 
@@ -39,7 +39,7 @@ PARTIAL_KEYS = {"trained_layers", "train_head", "lora"}  # the lab's, too: which
 NAMES = {
     "rt": "RT", "xval": "xVal", "t5": "T5", "wasserstein": "NTL-WAS", "crps": "CRPS",
     "gaussian_cross_entropy": "Gaussian smoothing", "smoothed_wasserstein": "smoothed NTL-WAS",
-    "dist2": "DIST2", "digit_entropy": "DEL", "smmd": "SMMD", "ntil": "NTIL",
+    "hl_gauss": "HL-Gauss", "dist2": "DIST2", "digit_entropy": "DEL", "smmd": "SMMD", "ntil": "NTIL",
     "number_level": "number-level NTL", "squared": "NTL-MSE", "absolute": "NTL-MAE", "huber": "NTL-Huber",
 }  # fmt: skip
 
@@ -182,7 +182,10 @@ def read_settings(config: Mapping[str, Any], sweep: str = "") -> RunSettings:
         output_dir=_output_dir(config, loss, sweep),
         samples=asked["samples"],
         samples_during_training=asked["samples_during_training"],
-        trainer={key: value for key, value in training.items() if key not in OWN_KEYS | PARTIAL_KEYS},
+        trainer={
+            **{key: value for key, value in training.items() if key not in OWN_KEYS | PARTIAL_KEYS},
+            "greater_is_better": greater_is_better(training),
+        },
         only_evaluate=training["do_only_eval"],
         overwrite=training["overwrite_output_dir"],
         resume=bool(resume),

@@ -20,7 +20,7 @@ from datasets import Dataset
 from filelock import FileLock
 
 from ntl.data import Example
-from ntl.errors import UserError, writing_to
+from ntl.errors import UserError, describe, writing_to
 
 FORMAT = 2  # version of the cache's format and of the readers; changing it invalidates all caches
 ROWS = 10_000  # rows in an Arrow batch
@@ -79,7 +79,8 @@ def read_cached(
         with writing(folder), FileLock(path.with_suffix(".lock")):
             if not path.exists():
                 _write(path, _read_source(read))
-    return ArrowExamples(path)
+    with reading(path):
+        return ArrowExamples(path)
 
 
 def cache_key(identity: Any) -> str:
@@ -95,6 +96,18 @@ def writing(folder: Path) -> Iterator[None]:
     with writing_to(f"dataset_args.cache_dir={folder}", room, advice):
         folder.mkdir(parents=True, exist_ok=True)
         yield
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Open a file of a cache; a UserError says that it is damaged."""
+    try:
+        yield
+    except (OSError, ValueError, EOFError) as error:  # pyarrow's errors are ValueErrors or OSErrors
+        raise UserError(
+            f"{path}, a file of the cache, cannot be read ({describe(error)}); expected what the lab wrote. "
+            "Remove it, and repeat the command, which writes it again."
+        ) from None
 
 
 def _read_source(read: Callable[[], Iterable[Example]]) -> Iterator[Example]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,20 @@ import transformers
 from accelerate import PartialState
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainingArguments, get_scheduler, set_seed
+from transformers import (
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    get_scheduler,
+    set_seed,
+)
 from transformers.integrations import get_reporting_integration_callbacks
 
 from ntl.approaches import Approach, build_approach
 from ntl.config.settings import RunSettings
 from ntl.data import TaskData, evenly_spaced, load_task
+from ntl.data.files import only_writer_in
 from ntl.errors import UserError, describe
 from ntl.evaluation import check_readings, evaluate, evaluate_tests
 from ntl.scores import describe_metrics
@@ -63,14 +72,20 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
     check_readings(approach, data, settings.generation)
     # No process writes before all have passed their checks.
     PartialState().wait_for_everyone()
-    if arguments.should_save and not settings.only_evaluate:
-        open_folder(settings, approach)
-    PartialState().wait_for_everyone()
-    model = approach.model.to(arguments.device)
-    if not settings.only_evaluate:
-        model = train(settings, arguments, data, approach, checkpoint, on_progress)
+    model: nn.Module = approach.model.to(arguments.device)
     say = print if on_progress is None and arguments.should_log else lambda line: None
-    return answer_tests(settings, arguments, data, approach, model, say)
+    if settings.only_evaluate:
+        trackers = [tracker() for tracker in get_reporting_integration_callbacks(arguments.report_to)]
+        return answer_tests(settings, arguments, data, approach, model, trackers, say)
+    with only_writer_in(settings.output_dir) if arguments.should_save else nullcontext():
+        if arguments.should_save:
+            if check_folder(settings) != checkpoint:  # another process has written since the first check
+                raise UserError(f"{settings.output_dir} has changed meanwhile. Repeat the command.")
+            open_folder(settings, approach)
+        PartialState().wait_for_everyone()
+        trainer = train(settings, arguments, data, approach, checkpoint, on_progress)
+        model, trackers = trainer.model_wrapped, trainer.callback_handler.callbacks
+        return answer_tests(settings, arguments, data, approach, model, trackers, say)
 
 
 def training_arguments(settings: RunSettings) -> Seq2SeqTrainingArguments:
@@ -121,12 +136,8 @@ def train(
     approach: Approach,
     checkpoint: Path | None,
     on_progress: Callable[[float], None] | None,
-) -> nn.Module:
-    """Train from the start or from a checkpoint, and save the model in the run's folder.
-
-    Returns:
-        The model, wrapped if it was trained on several processes.
-    """
+) -> ApproachTrainer:
+    """Train from the start or from a checkpoint, save the model in the run's folder; return the trainer."""
     cache = Path(settings.data["cache_dir"]).expanduser()
     with arguments.main_process_first(desc="tokenize"):
         training, validation = (
@@ -150,7 +161,7 @@ def train(
         eval_dataset=validation,
     )
     trainer.train_from(checkpoint)
-    return trainer.model_wrapped
+    return trainer
 
 
 def answer_tests(
@@ -159,21 +170,32 @@ def answer_tests(
     data: TaskData,
     approach: Approach,
     model: nn.Module,
+    trackers: Sequence[TrainerCallback],
     say: Callable[[str], None],
 ) -> dict[str, Metrics]:
-    """Evaluate the validation and test sets that are not evaluated yet, and write the results."""
+    """Evaluate the validation and test sets that are not evaluated yet, and write and track the results."""
     parts = {"validation": data.validation, **data.tests}
     data = replace(data, tests={name: evenly_spaced(part, settings.samples) for name, part in parts.items()})
     folder, record = open_evaluation(settings, data)
-    if arguments.should_save and not folder.holds_run():
-        folder.write_record(record)
     results, started = {}, time.monotonic()
     identity = {"steps": record.steps}
-    for test, metrics, is_new in evaluate_tests(approach, data, settings.generation, folder, identity, model):
-        took = f"{time.monotonic() - started:.1f} s" if is_new else "answered before"
-        say(f"{test}: {describe_metrics(metrics)}, {took}")
-        results[test], started = metrics, time.monotonic()
-    if arguments.should_save:
-        folder.write_record(replace(record, status="finished"))
+    with only_writer_in(folder.path) if arguments.should_save and settings.only_evaluate else nullcontext():
+        if arguments.should_save and not folder.holds_run():
+            folder.write_record(record)
+        for test, metrics, is_new in evaluate_tests(
+            approach, data, settings.generation, folder, identity, model
+        ):
+            took = f"{time.monotonic() - started:.1f} s" if is_new else "answered before"
+            say(f"{test}: {describe_metrics(metrics)}, {took}")
+            results[test], started = metrics, time.monotonic()
+        if arguments.should_save:
+            folder.write_record(replace(record, status="finished"))
     say(f"Metrics and predictions are in {folder.path}")
+    # As the trainer's logs: trackers show `test_X` as X in the section `test`.
+    logs = {
+        f"test_{t}/{name}": x for t, found in results.items() for name, x in found.items() if x is not None
+    }
+    state = TrainerState(global_step=record.steps, is_world_process_zero=arguments.process_index == 0)
+    for tracker in trackers:
+        tracker.on_log(arguments, state, TrainerControl(), logs=dict(logs), model=approach.model)
     return results

@@ -20,8 +20,9 @@ from tqdm import tqdm
 from ntl.config.comparison import Comparison, load_comparison
 from ntl.config.compose import describe_config
 from ntl.config.settings import RunSettings
+from ntl.data.files import only_writer_in
 from ntl.program import HELP_OPTIONS, run_program
-from ntl.runs.workers import run_all
+from ntl.runs.workers import run_all, uses_gpu
 
 HELP = """\
 usage: ntl compare [key=value ...]
@@ -67,6 +68,11 @@ def compare(comparison: Comparison) -> int:
         The exit code: 0 if all runs are finished, 1 if one failed.
         KeyboardInterrupt: The user interrupted the runs. The finished ones are reported.
     """
+    with only_writer_in(comparison.output_dir):
+        return _compare_alone(comparison)
+
+
+def _compare_alone(comparison: Comparison) -> int:
     from ntl.report.program import check_output, report  # imports matplotlib
     from ntl.training.folders import remaining  # slow to import, so only after the configuration is checked
 
@@ -80,7 +86,7 @@ def compare(comparison: Comparison) -> int:
     if missing:
         check_data(missing.values())
         try:
-            for name in do_runs(missing, comparison.jobs or default_jobs()):
+            for name in do_runs(missing, comparison.jobs or default_jobs(missing.values())):
                 done.add(name)
         except KeyboardInterrupt:
             interrupted = True
@@ -143,8 +149,10 @@ def do_runs(runs: Mapping[str, RunSettings], jobs: int) -> Iterator[str]:
                 yield name
 
 
-def default_jobs() -> int:
-    """Return the default number of runs at a time: one per usable core, at most four."""
+def default_jobs(runs: Collection[RunSettings]) -> int:
+    """Return the default number of runs at a time: one on a GPU, else one per usable core, at most four."""
+    if any(map(uses_gpu, runs)):
+        return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MAX_DEFAULT_JOBS)
 

@@ -56,10 +56,17 @@ def run_all(runs: Mapping[str, RunSettings], jobs: int) -> Iterator[tuple[str, K
             process.join()
 
 
+def uses_gpu(settings: RunSettings) -> bool:
+    """Return whether a run trains on a GPU: where there is one, unless `training_args.use_cpu` is true."""
+    import torch  # slow
+
+    return not settings.trainer["use_cpu"] and torch.accelerator.is_available()
+
+
 def _start(settings: RunSettings) -> tuple[Connection, BaseProcess]:
     # With a fork server, imports take seconds once, not in every run. Forking is unsafe with CUDA and on
     # macOS.
-    forks = settings.trainer["use_cpu"] and sys.platform == "linux"
+    forks = not uses_gpu(settings) and sys.platform == "linux"
     context = multiprocessing.get_context("forkserver" if forks else "spawn")
     context.set_forkserver_preload(["ntl.runs.run"])
     connection, child_end = context.Pipe()

@@ -23,6 +23,7 @@ from ntl.approaches.answer_format import FORMAT_KEYS
 from ntl.config.differences import EVALUATION, TRAINING, differences, only_adds_readings
 from ntl.config.settings import RunSettings
 from ntl.data import TaskData
+from ntl.data.files import LOCK, is_leftover
 from ntl.errors import UserError, describe, writing_to
 from ntl.training.run_folder import CHECKPOINT, RunFolder, RunRecord, options_name
 
@@ -56,7 +57,7 @@ def check_folder(settings: RunSettings) -> Path | None:
             )
     elif not folder.holds_run():  # never delete files that are not ours
         its_own = settings.only_evaluate and folder.path == Path(str(settings.model.checkpoint))
-        if not its_own and any(folder.path.iterdir()):
+        if not its_own and not all(map(is_leftover, folder.path.iterdir())):
             raise UserError(
                 f"{name} holds files but no run; expected a new or empty folder. Choose another one."
             )
@@ -99,11 +100,12 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
     if folder.holds_run():
         record = folder.record()
         differing = differences(record.config, settings.config, TRAINING)
-        if record.status == "finished" and not differing:
+        damaged = record.status == "finished" and _is_damaged(folder, overwrite)
+        if record.status == "finished" and not differing and not damaged:
             if only_adds_readings(settings.config, record.config):
                 return None
             if only_adds_readings(record.config, settings.config):
-                model = replace(settings.model, checkpoint=str(folder))
+                model = replace(settings.model, checkpoint=str(folder), trained_layers=None, lora=None)
                 return replace(settings, only_evaluate=True, model=model, evaluation_name=OWN)
             differing = differences(record.config, settings.config, EVALUATION)
         if differing and not overwrite:
@@ -112,10 +114,21 @@ def remaining(settings: RunSettings, overwrite: bool) -> RunSettings | None:
                 f"{folder} holds a run of another configuration: {key} is {there!r} there, {here!r} here. "
                 "Pass another output_dir, or overwrite=true to replace such runs."
             )
-        resume = not differing and last_complete_checkpoint(folder.path) is not None
+        resume = not (differing or damaged) and last_complete_checkpoint(folder.path) is not None
         settings = replace(settings, resume=resume, overwrite=not resume)
     check_folder(settings)
     return settings
+
+
+def _is_damaged(folder: RunFolder, overwrite: bool) -> bool:
+    """Return whether the results of a finished run cannot be read; a UserError unless it is overwritten."""
+    try:
+        folder.metrics()
+    except UserError as error:
+        if overwrite:
+            return True
+        raise UserError(f"{error} overwrite=true repeats it.") from None
+    return False
 
 
 def open_folder(settings: RunSettings, approach: Approach) -> None:
@@ -126,8 +139,11 @@ def open_folder(settings: RunSettings, approach: Approach) -> None:
         return
     parameters = sum(p.numel() for p in approach.model.parameters())
     with writing_to(f"training_args.output_dir={folder}", "a writable folder", "Choose another one."):
-        if is_held:
-            shutil.rmtree(folder.path)
+        for path in folder.path.iterdir() if is_held else ():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != LOCK:  # which this process holds
+                path.unlink()
         folder.write_record(replace(new_record(settings), parameters=parameters))
 
 

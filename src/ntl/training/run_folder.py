@@ -112,6 +112,10 @@ class RunFolder:
 
     def evaluation(self, name: str) -> RunFolder:
         """Return the folder of an evaluation that is not the run's own; it need not exist."""
+        if not name.strip("."):  # the folders `.` and `..`
+            raise UserError(
+                f"evaluation.name={name} is not the name of a folder; expected one such as few. Correct it."
+            )
         return RunFolder(self.path / EVALUATIONS / quote(name, safe="=,[] "))
 
     def evaluations(self) -> list[RunFolder]:
@@ -132,6 +136,13 @@ class RunFolder:
                 f"{self.record_path} lacks {', '.join(missing)}; expected the record of a training run. Omit "
                 "that folder, or repeat the run."
             )
+        kinds: dict[str, type] = {"objective": str, "dataset": str, "seed": int, "config": dict, "steps": int}
+        for name, kind in kinds.items():
+            if not isinstance(content[name], kind):
+                raise UserError(
+                    f"{self.record_path}: {name} is {content[name]!r:.80}; expected {kind.__name__}, as "
+                    "training writes it. Omit that folder, or repeat the run."
+                )
         return RunRecord(**{name: content[name] for name in names})
 
     def write_record(self, record: RunRecord) -> None:
@@ -141,10 +152,10 @@ class RunFolder:
 
     def metrics(self) -> dict[str, Metrics]:
         """Read the metrics by test set; empty before the first evaluation."""
-        return _read(self.metrics_path, _parse_object) if self.metrics_path.exists() else {}
+        return _read(self.metrics_path, _parse_objects) if self.metrics_path.exists() else {}
 
     def _identities(self) -> dict[str, Any]:
-        return _read(self.evaluation_path, _parse_object) if self.evaluation_path.exists() else {}
+        return _read(self.evaluation_path, _parse_objects) if self.evaluation_path.exists() else {}
 
     def is_evaluated(self, test: str, identity: Mapping[str, Any]) -> bool:
         """Return whether a test set was evaluated with the identity that `write_results` takes."""
@@ -240,9 +251,16 @@ def _parse_object(text: str) -> dict[str, Any]:
     return content
 
 
+def _parse_objects(text: str) -> dict[str, dict[str, Any]]:
+    content = _parse_object(text)
+    if wrong := [name for name, value in content.items() if not isinstance(value, dict)]:
+        raise ValueError(f"{wrong[0]!r} is not an object")
+    return content
+
+
 def _parse_lines(text: str) -> list[dict[str, Any]]:
     # Split at "\n" only: texts may contain other separators that `splitlines` splits at.
-    return [json.loads(line) for line in text.split("\n") if line]
+    return [_parse_object(line) for line in text.split("\n") if line]
 
 
 def _read(path: Path, parse: Callable[[str], T]) -> T:

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from ntl.approaches.frozen_layers import STATES, FrozenLayers
 from ntl.config.shapes import NOT_SHAPE
-from ntl.data.arrow import cache_key, writing
+from ntl.data.arrow import cache_key, reading, writing
 from ntl.data.files import write_json
 from ntl.errors import UserError
 
@@ -109,8 +109,10 @@ def _find(folder: Path) -> dict[str, Place]:
     """Find the places of all cached rows, by their keys."""
     places: dict[str, Place] = {}
     for index in folder.glob("*.json"):  # written after the states
-        held = np.load(index.with_suffix(".npy"), mmap_mode="r")
-        starts: dict[str, int] = json.loads(index.read_text("utf-8"))
+        with reading(index):
+            starts: dict[str, int] = json.loads(index.read_text("utf-8"))
+        with reading(index.with_suffix(".npy")):
+            held = np.load(index.with_suffix(".npy"), mmap_mode="r")
         places |= {key: (held, start) for key, start in starts.items()}
     return places
 

@@ -36,6 +36,7 @@ from ntl.errors import UserError, describe
 from ntl.scores import describe_metrics
 from ntl.training.folders import checkpoint_error, read_state
 from ntl.training.run_folder import CHECKPOINT, Metrics, RunFolder
+from ntloss.integrations.transformers import AnnealCallback
 
 REPORT_EVERY = 5  # updates between two progress reports
 
@@ -80,6 +81,10 @@ class ApproachTrainer(Seq2SeqTrainer):
             self.add_callback(ProgressReporter(on_progress))
         elif not args.disable_tqdm:
             self.add_callback(Bar())
+        criterion = approach.objective.objective.criterion if hasattr(approach, "objective") else None
+        self.annealed = criterion if getattr(criterion, "schedule", None) is not None else None
+        if self.annealed is not None:
+            self.add_callback(AnnealCallback(self.annealed))
         self._seconds_before = self._started = 0.0
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self._updates = 0  # since the terms were last logged
@@ -211,6 +216,8 @@ class ApproachTrainer(Seq2SeqTrainer):
             for name in sorted(self._terms):
                 total = self.accelerator.reduce(self._terms[name].to(self.args.device), reduction="sum")
                 logs[name] = total.item() / self._updates
+            if self.annealed is not None:
+                logs["sigma"] = self.annealed.sigma.item()
             self._terms.clear()
             self._updates = 0
         super().log(logs, start_time)
@@ -218,7 +225,9 @@ class ApproachTrainer(Seq2SeqTrainer):
             if measured := {key[5:]: value for key, value in logs.items() if key.startswith("eval_")}:
                 text = f"validation: {describe_metrics(measured, 'loss')}"
             else:
-                text = ", ".join(f"{key} {logs[key]:.4g}" for key in ("loss", "learning_rate") if key in logs)
+                text = ", ".join(
+                    f"{key} {logs[key]:.4g}" for key in ("loss", "sigma", "learning_rate") if key in logs
+                )
             tqdm.write(f"step {self.state.global_step}: {text}")  # above the bar, if there is one
 
 

@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.decoding.models import Continuations, NextTokens, advance, share
-from ntloss.numbers.format import CODES, DIGIT, MINUS, PLUS, SIGN, NumberFormat, SlotTokens
+from ntloss.numbers.format import CODES, MINUS, SIGN, NumberFormat, SlotTokens
+from ntloss.numbers.grammar import DIGITS
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 # A point or a comma with this probability is followed, to see whether it continues the number.
@@ -111,7 +112,7 @@ def walk(
         dead = dead | (weight == 0) & ~outside
         if kind == SIGN:
             negative = chosen == MINUS
-        elif kind == DIGIT:
+        elif kind == DIGITS:
             mantissa = 10 * mantissa + chosen
         log_weight = torch.where(dead, 0, weight.log()).masked_fill(outside, math.inf)
         if levels:
@@ -160,7 +161,7 @@ def _pass_missing(remaining: Tensor, known: Tensor, missing: Tensor, bounds: Ten
 def _outermost(kind: str, bounds: Tensor, negative: Tensor) -> Tensor:
     """Return the code of a slot in the smallest number, for lower bounds, or the largest; `[walks]`."""
     if kind == SIGN:
-        return torch.where(bounds < 0, MINUS, PLUS)
+        return (bounds > 0).long()  # minus comes first
     return torch.where((bounds < 0) == negative, len(kind) - 1, 0)
 
 
@@ -225,17 +226,21 @@ def _continuing(
     current: Continuations,
 ) -> Tensor:
     """Return the probability that more digits follow, after a point or a comma too, `[spellings]`."""
-    pieces = vocabulary.pieces.items()
-    digits = torch.tensor([i for i, text in pieces if text[0] in DIGIT], device=root.device)
-    marks = [i for i, text in pieces if text in ("" if numbers.decimals else ".,")]
-    found = current.next_tokens(torch.cat([digits, digits.new_tensor(marks)])).log_probs.exp()[written.nodes]
-    further = found[:, : len(digits)].sum(-1)
-    for mark, marked in zip(marks, found[:, len(digits) :].unbind(-1), strict=True):
+    pieces, marks = vocabulary.pieces.items(), "" if numbers.decimals else ".,"
+    digits, digits_or_mark = (
+        [i for i, text in pieces if text.lstrip(before)[:1] in tuple(DIGITS)] for before in ("", marks)
+    )
+    single = [i for i, text in pieces if text in marks]
+    asked = torch.tensor([*digits_or_mark, *single], device=root.device)
+    found = current.next_tokens(asked).log_probs.exp()[written.nodes]
+    further = found[:, : len(digits_or_mark)].sum(-1)
+    for mark, marked in zip(single, found[:, len(digits_or_mark) :].unbind(-1), strict=True):
         if bool((marked > _LOOK_AHEAD).any()):
             tokens = F.pad(written.tokens, (0, 1), value=mark)
             after, nodes = _run(root, questions[written.rows], tokens)
             marked = torch.where(marked > _LOOK_AHEAD, marked, 0)  # whatever else is in the batch
-            further = further + marked * after.next_tokens(digits).log_probs.exp().sum(-1)[nodes]
+            further_digits = after.next_tokens(torch.tensor(digits, device=root.device)).log_probs.exp()
+            further = further + marked * further_digits.sum(-1)[nodes]
     return further.clamp(max=1)
 
 

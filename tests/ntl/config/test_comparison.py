@@ -21,6 +21,13 @@ def test_a_comparison_accepts_the_groups_of_ntl_train():
     assert str(run.output_dir) == "outputs/compare/arithmetic/ce/seed0"
 
 
+def test_a_key_that_refers_to_the_seed_has_that_of_each_run():
+    overrides = ["dataset_args=tabular", "dataset_args.train_seed=${training_args.seed}", "objectives=[ce]"]
+    runs = load_comparison([*overrides, "seeds=[3,5]"]).runs.values()
+    assert [run.data["train_seed"] for run in runs] == [3, 5]
+    assert [run.seed for run in runs] == [3, 5]
+
+
 def test_an_objective_is_a_loss_a_model_or_overrides_of_both():
     objectives = "objectives=[smmd,vanilla_t5_regression_head,'loss=ntl_was loss.weight=0.8 model_args=rt']"
     smmd, head, both = load_comparison([objectives, "seeds=[0]"]).runs.values()

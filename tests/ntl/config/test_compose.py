@@ -53,3 +53,9 @@ def test_a_name_may_be_written_as_a_number_and_fsdp_as_true():
     names = ["training_args.output_dir=5", "model_args.tokenizer_name_or_path=5", "training_args.fsdp=true"]
     (run,) = plan_runs([*SCRATCH, *names])
     assert (str(run.output_dir), run.model.tokenizer, run.trainer["fsdp"]) == ("5", "5", True)
+
+
+@pytest.mark.parametrize("prompt", ["{text} costs ${y}", "${dataset_args.target}", "$5: {text}$", "$${text}"])
+def test_dollars_in_a_prompt_stand_for_themselves(prompt):
+    (run,) = plan_runs([*SCRATCH, "dataset_args=tabular", f"dataset_args.prompt='{prompt}'"])
+    assert run.data["prompt"] == prompt

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from published_commands import scaled_down
 from safetensors import safe_open
 from tolerances import HALF_PRECISION, approx
 
+from ntl.data.files import only_writer_in
+from ntl.evaluation import EvaluationResult
 from ntl.run_language_modeling import main
 from ntl.training.run_folder import RunFolder
 
@@ -50,6 +53,35 @@ def test_reduce_on_plateau_halves_the_rate_when_the_loss_does_not_improve(run):
     assert rates == sorted(rates, reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("options", "best", "rates"),
+    [
+        (["metric_for_best_model=accuracy"], 2, [1.0, 1.0, 1.0, 0.5]),
+        (["metric_for_best_model=mae"], 1, [1.0, 1.0, 0.5, 0.25]),
+        (["metric_for_best_model=loss"], 1, [1.0, 1.0, 0.5, 0.25]),
+        (["metric_for_best_model=accuracy", "greater_is_better=false"], 1, [1.0, 1.0, 0.5, 0.25]),
+    ],
+)
+def test_the_best_checkpoint_and_the_schedule_follow_the_direction_of_the_metric(
+    run, monkeypatch, options, best, rates
+):
+    values = iter([0.1, 0.3, 0.2, 0.1])  # at steps 1 to 4
+    measured = {"loss": 1.0, "count": 1}
+
+    def measure(*_):
+        value = next(values, 0.0)
+        return EvaluationResult({**measured, **dict.fromkeys(("loss", "mae", "accuracy"), value)}, [])
+
+    monkeypatch.setattr("ntl.runs.run.evaluate", measure)
+    options = [f"training_args.{option}" for option in options]
+    options += ["training_args.eval_steps=1", "training_args.save_steps=1", "training_args.learning_rate=1.0"]
+    options += ["training_args.lr_scheduler_kwargs={factor: 0.5, patience: 0}"]
+    folder, log = run(*options)
+    state = json.loads((folder.path / "checkpoint-4/trainer_state.json").read_text())
+    assert state["best_global_step"] == best
+    assert [entry["learning_rate"] for entry in log] == approx(rates)
+
+
 def test_training_in_bfloat16_keeps_the_weights_in_float32(run):
     folder, log = run("training_args.bf16=true")
     with safe_open(folder.path / "model.safetensors", "pt") as weights:
@@ -69,17 +101,34 @@ def test_training_in_bfloat16_changes_the_losses_only_slightly(tmp_path):
     assert losses[0] == approx(losses[1], HALF_PRECISION)
 
 
-def test_tensorboard_gets_the_loss_and_its_terms(run, monkeypatch, tmp_path):
+def test_tensorboard_gets_the_loss_its_terms_and_the_final_metrics(run, monkeypatch, tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
-    run("training_args.report_to=tensorboard", "model_args=vanilla_t5_ntl")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    board = EventAccumulator(str(tmp_path / "board"))
-    board.Reload()
-    assert {"train/loss", "train/ce", "train/ntl", "eval/loss", "eval/accuracy"} <= set(
-        board.Tags()["scalars"]
-    )
+    def board():
+        board = EventAccumulator(str(tmp_path / "board"))
+        board.Reload()
+        return board
+
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
+    folder, _ = run("training_args.report_to=tensorboard", "model_args=vanilla_t5_ntl")
+    logged = {"train/loss", "train/ce", "train/ntl", "eval/loss", "eval/accuracy"}
+    final = {
+        f"test/{test}/{name}": value
+        for test, metrics in folder.metrics().items()
+        for name, value in metrics.items()
+        if value is not None
+    }
+    assert {"test/validation/accuracy", "test/interpolate/accuracy"} <= {*final}
+    assert logged | {*final} <= {*board().Tags()["scalars"]}
+    for name, value in final.items():
+        (event,) = board().Scalars(name)
+        assert (event.step, event.value) == (4, approx(value, HALF_PRECISION))  # a board keeps float32
+    shutil.rmtree(tmp_path / "board")
+    kept = [o for o in scaled_down(tmp_path) if o.startswith(("dataset", "evaluation")) or "cpu" in o]
+    evaluate = [f"model_args.model_name_or_path={folder}", "training_args=eval"]
+    assert main([*kept, *evaluate, "training_args.report_to=tensorboard"]) == 0
+    assert {*final} <= {*board().Tags()["scalars"]}
 
 
 def test_a_tracker_that_is_not_installed_is_an_error_that_says_how_to_install_it(
@@ -121,3 +170,26 @@ def test_each_module_has_its_own_test_set_on_request(tmp_path):
     found = set(RunFolder(tmp_path / "run").metrics())
     assert {"validation", "arithmetic__mul", "arithmetic__mul_big", "numbers__place_value"} < found
     assert len(found) == 1 + 13 + 7
+
+
+def test_a_run_has_one_writer_at_a_time(run, tmp_path, capsys):
+    folder, _ = run()
+    before = {path: path.stat().st_mtime_ns for path in folder.path.rglob("*")}
+    evaluate = [o for o in scaled_down(tmp_path) if o.startswith(("dataset", "evaluation")) or "cpu" in o]
+    evaluate += ["training_args=eval", f"model_args.model_name_or_path={folder}", "evaluation.name=own"]
+    overwrite = [*scaled_down(tmp_path), "training_args.overwrite_output_dir=true"]
+    with only_writer_in(folder.path):
+        for command in (overwrite, evaluate):
+            assert main(command) == 2
+            assert f"{folder} is being written by another process" in capsys.readouterr().err
+            assert {path: path.stat().st_mtime_ns for path in before} == before
+    for command in (overwrite, evaluate):
+        assert main(command) == 0
+    assert not [*folder.path.glob(".*")]
+
+
+def test_what_a_killed_run_has_left_does_not_hinder_another(run, tmp_path):
+    for name in (".lock", ".run.json.x1y2.partial"):
+        (tmp_path / "run").mkdir(exist_ok=True)
+        (tmp_path / "run" / name).touch()
+    run()

@@ -14,6 +14,7 @@ from tolerances import TRAINED_BY_ADAM, assert_close
 
 from ntl.cli import main
 from ntl.config.comparison import load_comparison
+from ntl.data.files import only_writer_in
 from ntl.errors import UserError
 from ntl.run_language_modeling import main as train
 from ntl.runs.sweep import do_runs
@@ -134,6 +135,19 @@ def test_readings_are_added_to_finished_runs_without_training_them_again(tiny):
         missing("evaluation.read=[median]", "evaluation.interval=0.5")
 
 
+def test_a_finished_run_with_damaged_results_is_repeated_on_request(tiny, capsys):
+    tiny = [*tiny[:-1], "objectives=[ce]", tiny[-1]]
+    assert compare(tiny) == 0
+    path = output(tiny) / "ce/seed0/metrics.json"
+    before = path.read_text()
+    path.write_text(before[: len(before) // 2])
+    assert compare(tiny) == 2
+    assert f"{path} cannot be read" in (error := capsys.readouterr().err)
+    assert "overwrite=true repeats it" in error
+    assert compare([*tiny, "overwrite=true"]) == 0
+    assert json.loads(path.read_text())["test"].keys() == json.loads(before)["test"].keys()
+
+
 def test_an_unreadable_run_is_an_error_that_names_it_and_it_is_kept(tiny, capsys):
     path = output(tiny) / "ce/seed0/run.json"
     path.parent.mkdir(parents=True)
@@ -165,7 +179,7 @@ def test_an_invalid_setting_is_a_one_line_error_with_code_2_and_nothing_is_writt
 def test_an_output_folder_that_is_a_file_is_an_error(tiny, capsys):
     output(tiny).write_text("mine")
     assert compare(tiny) == 2
-    assert "is not a folder and cannot be created" in capsys.readouterr().err
+    assert "cannot be written (File exists); expected a folder" in capsys.readouterr().err
     assert output(tiny).read_text() == "mine"
 
 
@@ -245,3 +259,11 @@ def test_the_command_lists_its_subcommands_and_rejects_others(capsys):
         assert "learning_rate: 0.0001" in capsys.readouterr().out
     assert main(["publish"]) == 2
     assert "'publish' is unknown" in capsys.readouterr().err
+
+
+def test_a_comparison_has_one_writer_at_a_time(tiny, capsys):
+    folder = output(tiny)
+    with only_writer_in(folder):
+        assert main(["compare", *tiny]) == 2
+        assert f"{folder} is being written by another process" in " ".join(capsys.readouterr().err.split())
+    assert not folder.exists()

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from ntl.config.comparison import load_comparison
-from ntl.runs.workers import run_all
+from ntl.runs.sweep import default_jobs
+from ntl.runs.workers import run_all, uses_gpu
 
 
 def test_a_worker_that_dies_fails_one_run_and_the_others_continue(tiny):
@@ -25,6 +26,24 @@ def test_a_worker_that_dies_fails_one_run_and_the_others_continue(tiny):
     assert "killed by signal 9" in ended["ce, seed 0"][1]
     assert ended["ce, seed 1"][0] == "done"
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "has_gpu", "uses", "jobs"),
+    [
+        ([], True, True, 1),
+        (["dataset_args=arithmetic"], True, True, 1),
+        (["preset=gpu"], True, True, 1),
+        (["training_args.use_cpu=true"], True, False, 3),
+        ([], False, False, 3),
+    ],
+)
+def test_a_comparison_uses_a_gpu_where_there_is_one(monkeypatch, overrides, has_gpu, uses, jobs):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: has_gpu)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3), raising=False)
+    runs = load_comparison(overrides).runs.values()
+    assert {uses_gpu(run) for run in runs} == {uses}
+    assert default_jobs(runs) == jobs
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere Ctrl-C is no signal to a process")

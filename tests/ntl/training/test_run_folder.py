@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -102,9 +103,33 @@ def test_folders_without_runs_are_an_error(tmp_path):
         ("[]", "not an object"),
         (json.dumps({"format": 2}), "format 2; expected 1"),
         (json.dumps({"format": 1, "name": "x"}), "lacks objective, dataset"),
+        (json.dumps({"format": 1, **asdict(RECORD), "config": [1]}), r"config is \[1\]; expected dict"),
+        (json.dumps({"format": 1, **asdict(RECORD), "objective": None}), "objective is None; expected str"),
     ],
 )
 def test_an_invalid_record_is_an_error_that_names_the_problem(tmp_path, content, message):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(UserError, match=message):
         RunFolder(tmp_path).record()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "read"),
+    [
+        ("metrics.json", '{"test": 5}', RunFolder.metrics),
+        ("metrics.json", '{"test": {"mae": 1', RunFolder.metrics),
+        ("evaluation.json", '{"test": []}', lambda folder: folder.questions("test")),
+        ("learning_curve.jsonl", "5\n", RunFolder.curve),
+        ("predictions_test.jsonl", '{"question": "q"}\n', lambda folder: folder.predictions("test")),
+    ],
+)
+def test_damaged_results_are_an_error_that_names_the_file(tmp_path, file, content, read):
+    (tmp_path / file).write_text(content)
+    with pytest.raises(UserError, match=f"{file} cannot be read"):
+        read(RunFolder(tmp_path))
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_an_evaluation_has_a_folder_of_its_own(tmp_path, name):
+    with pytest.raises(UserError, match=rf"evaluation.name={name} is not the name of a folder"):
+        RunFolder(tmp_path).evaluation(name)

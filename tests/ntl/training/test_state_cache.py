@@ -128,3 +128,13 @@ def test_training_a_head_that_is_tied_to_the_embeddings_from_a_cache_is_an_error
     assert untied.model.lm_head.weight.requires_grad
     assert not untied.model.model.embed_tokens.weight.requires_grad
     assert "states" in add_states(rows(), untied, tmp_path, 1.0)[0]
+
+
+@pytest.mark.parametrize("ending", [".npy", ".json"])
+def test_a_truncated_cache_is_an_error_that_names_the_file(tmp_path: Path, ending: str) -> None:
+    approach = make_approach()
+    add_states(rows(), approach, tmp_path, 1.0)
+    (path,) = tmp_path.rglob(f"*{ending}")
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(UserError, match=rf"{path.name}, a file of the cache, cannot be read"):
+        add_states(rows(), approach, tmp_path, 1.0)

@@ -13,7 +13,7 @@ from torch import Tensor
 from ntloss.decoding.models import NextTokens
 from ntloss.decoding.served.forms import FORMS, Prefix, Returned, in_order
 from ntloss.decoding.served.transport import Connection, Request, ServerError
-from ntloss.numbers.parsing import PIECE
+from ntloss.numbers.grammar import PIECE
 from ntloss.numbers.texts import TokenTexts
 from ntloss.numbers.vocabulary import NumberVocabulary
 
@@ -258,13 +258,15 @@ class _Reading:
         self.texts = {token.token_id: token.text for token in vocabulary.tokens} | dict(vocabulary.pieces)
         # Of tokens with the same text, a server that names them by it knows one.
         self.named = {text: i for i, text in reversed(self.texts.items())}
+        self.keys = {*self.texts, *self.named}
 
 
 class Prefixes:
     """Continuations of prompts that a server is asked about; see `Continuations`."""
 
     def __init__(self, reading: _Reading, rows: list[Prefix]) -> None:
-        self._reading, self._rows, self._returned = reading, rows, list[Returned]()
+        self._reading, self._rows = reading, rows
+        self._returned, self._nodes = list[Returned](), list[int]()
         self.partial, self.device = not reading.server.form.chosen, torch.device("cpu")
 
     @property
@@ -277,32 +279,33 @@ class Prefixes:
 
     def next_tokens(self, token_ids: Tensor) -> NextTokens:
         """Ask the server about these tokens after each row, and about equal rows once."""
-        reading, keys = self._reading, list[int | str](token_ids.tolist())
+        reading, ids = self._reading, token_ids.tolist()
         places = {row: i for i, row in enumerate(dict.fromkeys(self._rows))}
-        returned = reading.server.ask([*places], token_ids.tolist())
-        reading.passes, reading.rows = reading.passes + 1, reading.rows + len(places)
-        nodes = [places[row] for row in self._rows]
-        self._returned = [returned[i] for i in nodes]
+        # All others, such as tokens of letters, are too many to ask about.
+        if (asked := [i for i in ids if i in reading.texts]) or not self._returned:
+            self._returned = reading.server.ask([*places], asked)
+            reading.passes, reading.rows = reading.passes + 1, reading.rows + len(places)
+        keys: list[int | str] = ids
         if reading.server.form.tokenizer is None:
-            texts = [reading.texts[i] for i in token_ids.tolist()]
-            keys = [
-                t if reading.named[t] == i else "" for t, i in zip(texts, token_ids.tolist(), strict=True)
-            ]
-        log_probs = torch.tensor(
-            [[each.log_probs.get(key, -math.inf) for key in keys] for each in returned], dtype=torch.float64
-        )
-        unseen, rest = torch.zeros_like(log_probs), torch.zeros(len(returned), dtype=torch.float64)
-        if self.partial:
-            for row, each in enumerate(returned):
+            texts = [reading.texts.get(i, "") for i in ids]
+            keys = [text if reading.named.get(text) == i else "" for i, text in zip(ids, texts, strict=True)]
+        shape = len(places), len(ids)
+        log_probs = torch.full(shape, -math.inf, dtype=torch.float64)
+        unseen, rest = torch.zeros(shape, dtype=torch.float64), torch.zeros(len(places), dtype=torch.float64)
+        for row, each in enumerate(self._returned):
+            found = [each.log_probs.get(key, -math.inf) for key in keys]
+            log_probs[row] = torch.tensor(found, dtype=torch.float64)
+            if self.partial:
                 known = [math.exp(value) for value in each.log_probs.values()]
                 rest[row] = max(1 - sum(known), 0.0)
-                there = torch.tensor([key in each.log_probs or key == "" for key in keys])
-                unseen[row] = torch.where(there, 0.0, min(known))
-        return NextTokens(log_probs[nodes], unseen[nodes], rest[nodes])
+                lacks = [key not in each.log_probs and key in reading.keys for key in keys]
+                unseen[row] = torch.tensor(lacks) * min(known)
+        self._nodes = [places[row] for row in self._rows]
+        return NextTokens(log_probs[self._nodes], unseen[self._nodes], rest[self._nodes])
 
     def likeliest(self, row: int) -> int | str:
         """Return the likeliest token after a row, or its text."""
-        return self._returned[row].likeliest
+        return self._returned[self._nodes[row]].likeliest
 
     def select(self, rows: Tensor | slice) -> Prefixes:
         """Copy some rows, in any order and number."""
