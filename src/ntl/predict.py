@@ -176,52 +176,38 @@ class Predictor:
             raise _unusable_level(asked)
         return (self.generation.interval if asked is None else asked) if self.has_distribution else 0.0
 
-    def margin(self, level: float) -> float:
-        """Compute the margin that calibrates intervals, on the run's validation data.
+    def margin(self, level: float, labelled: tuple[pd.DataFrame, Sequence[float]] | None = None) -> float:
+        """Compute the margin that calibrates intervals: on the run's validation data, or on labelled rows.
 
         A warning says so if there are fewer than `FEW_ROWS` rows.
 
         Raises:
-            UserError: There are no intervals, no validation data, or too few for this level.
+            UserError: There are no intervals, no such data, or too few for this level.
         """
-        if not level or "name" not in self.data:
+        if not level or (labelled is None and "name" not in self.data):
             raise UserError(
-                f"calibrate=true needs intervals and the validation data of a run, and {self.name} lacks "
-                "them or level=none was given; expected a run that writes numbers in digits. Omit calibrate."
+                f"calibrate needs intervals and the validation data of a run, and {self.name} lacks them or "
+                "level=none was given; expected a run that writes numbers in digits, or calibrate=FILE with "
+                "truth=COLUMN. Omit calibrate."
             )
-        examples = load_task(self.data).validation
-        truths = [single_number(example.answer, "calibrate=true", "omit calibrate") for example in examples]
-        found = pd.concat(self.batches([example.question for example in examples], level, 0.0))
+        if labelled is None:
+            examples = load_task(self.data).validation
+            questions = [example.question for example in examples]
+            truths = [
+                single_number(example.answer, "calibrate=true", "omit calibrate") for example in examples
+            ]
+        else:
+            questions, truths = self.questions(labelled[0]), [*labelled[1]]
+        found = pd.concat(self.batches(questions, level, 0.0))
         margin = interval_margin(list(found["lower"]), list(found["upper"]), truths, level)
+        rows = f"{len(truths)} {'validation' if labelled is None else 'labelled'} rows"
         if math.isinf(margin):
             raise UserError(
-                f"{len(examples)} validation rows are too few to calibrate intervals of level={level:g}, or "
-                f"the model writes no numbers; expected at least {math.ceil(level / (1 - level))} rows. "
-                "Lower the level."
+                f"{rows} are too few to calibrate intervals of level={level:g}, or the model writes no "
+                f"numbers; expected at least {math.ceil(level / (1 - level))} rows. Lower the level."
             )
-        if len(examples) < FEW_ROWS:
-            warnings.warn(
-                f"{len(examples)} validation rows: the margin is uncertain. Use {FEW_ROWS} or more.",
-                stacklevel=2,
-            )
-        return margin
-
-    def margin_of(self, table: pd.DataFrame, truths: Sequence[float], level: float) -> float:
-        """Compute the margin that calibrates intervals, on rows with true answers.
-
-        Raises:
-            UserError: There are no intervals, or too few rows for this level.
-        """
-        if not level:
-            raise UserError("calibrate=FILE needs intervals; expected a level. Omit level=none or calibrate.")
-        found = pd.concat(self.batches(self.questions(table), level, 0.0))
-        margin = interval_margin(list(found["lower"]), list(found["upper"]), truths, level)
-        if math.isinf(margin):
-            raise UserError(
-                f"{len(truths)} labelled rows are too few to calibrate intervals of level={level:g}, or the "
-                f"model writes no numbers; expected at least {math.ceil(level / (1 - level))} rows. Lower "
-                "the level."
-            )
+        if len(truths) < FEW_ROWS:
+            warnings.warn(f"{rows}: the margin is uncertain. Use {FEW_ROWS} or more.", stacklevel=2)
         return margin
 
     def answer(self, questions: Sequence[str], level: float, margin: float) -> pd.DataFrame:
@@ -346,10 +332,9 @@ def _predict(arguments: Sequence[str]) -> int:
     if (labelled := options.get("calibrate", "false")) != "false":
         known = None if labelled == "true" else read_table(labelled, "calibrate")
         with warnings.catch_warnings(record=True) as caught:
-            if known is None:
-                margin = predictor.margin(level)
-            else:
-                margin = predictor.margin_of(known, read_truths(known, options["truth"]), level)
+            margin = predictor.margin(
+                level, None if known is None else (known, read_truths(known, options["truth"]))
+            )
         for warning in caught:
             say(str(warning.message))
         say(f"the intervals are {'narrowed' if margin < 0 else 'widened'} by {abs(margin):g} at each end")

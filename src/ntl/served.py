@@ -40,7 +40,8 @@ class ServedApproach:
 
     def answer(self, model: Any, questions: Sequence[str], generation: Any) -> list[str]:
         """Answer with what the model writes, up to the end of its first number."""
-        texts = _explained(lambda: self.server.write(questions, generation.max_new_tokens))
+        most = generation.max_new_tokens if self.number_format is None else self.number_format.digits + 2
+        texts = _explained(lambda: self.server.write(questions, most))
         found = [grammar().number.search(text) for text in texts]
         return [
             text if number is None else text[: number.end()]

@@ -93,7 +93,7 @@ def test_labelled_rows_calibrate_the_intervals(model, table, tmp_path, capsys):
         (["truth=z"], "truth=z: the table has no such column"),
         (["truth=b"], "truth=b: row 2 holds 'x'"),
         (["calibrate=labelled.csv"], "needs a column of true answers"),
-        (["calibrate=true"], "calibrate=true needs intervals and the validation data of a run"),
+        (["calibrate=true"], "calibrate needs intervals and the validation data of a run"),
     ],
 )
 def test_options_that_cannot_be_used_are_errors(model, tmp_path, capsys, options, complaint):
