@@ -276,7 +276,9 @@ def load(run: str | Path, prompt: str | None = None, digits: int | None = None) 
         unset = dict.fromkeys(("split_by", "group_by", "significant_digits"))
         data = {"prompt": prompt, "target": [], **unset}
         if is_address(run):
-            return Predictor(str(run), ServedApproach(str(run), digits), data, generation, True)
+            served = ServedApproach(str(run), digits)
+            generation = replace(generation, batch_size=served.batch_size)
+            return Predictor(str(run), served, data, generation, True)
     else:
         settings = _recorded_settings(folder)
         # All that follows from training is in the folder, where LoRA is merged.

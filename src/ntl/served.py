@@ -37,6 +37,8 @@ class ServedApproach:
         self.server = _explained(lambda: ServedModel(url))
         self.vocabulary = _explained(self.server.vocabulary)
         self.model = SimpleNamespace(config=SimpleNamespace(ntl={}))
+        # llama.cpp keeps the prompts of its slots, by default four, from digit to digit; the others keep all.
+        self.batch_size = 4 if self.server.form.name == "llama.cpp" else 64
 
     def answer(self, model: Any, questions: Sequence[str], generation: Any) -> list[str]:
         """Answer with what the model writes, up to the end of its first number."""

@@ -244,6 +244,21 @@ def test_inputs_that_are_no_prompts_are_errors(serve: Callable[..., FormServer])
             read(served, inputs)
     with pytest.raises(TypeError, match="has its own cache"):
         number_quantiles(served, [[5]], VOCABULARY, past_key_values=object())
+    by_text = ServedModel(serve("openai").url)
+    with pytest.raises(ValueError, match=r"prefix_ids: \[21\] are none of a number"):
+        number_quantiles(by_text, ["Z"], VOCABULARY, prefix_ids=[21])
+
+
+@pytest.mark.parametrize("kind", ["vllm", "openai"])
+def test_prefix_ids_and_passes_of_few_rows_are_those_of_the_model_in_torch(
+    kind: str, serve: Callable[..., FormServer], model: Any
+) -> None:
+    served = ServedModel(serve(kind).url, top=len(TEXTS))
+    options: Any = {"quantiles": QUANTILES, "prefix_ids": [14, 2], "rows_per_pass": 7}
+    expected = number_quantiles(model, batch_of(PROMPTS), DIGITS, **options)
+    found = number_quantiles(served, PROMPTS, DIGITS, **options)
+    assert_close(fields(found), fields(expected), DISTRIBUTION)
+    assert found.rows < expected.rows + len(PROMPTS)  # the prompts are asked about once
 
 
 def test_a_key_is_sent_and_never_shown(

@@ -184,11 +184,9 @@ class ServedModel:
         answers = self._send(
             [self.form.ask(self.model, batch, part, self.top) for batch in batches for part in parts]
         )
-        found: list[Returned] = []
-        for i, batch in enumerate(batches):
-            read = [
-                self._understand(self.form.read, each) for each in answers[i * len(parts) :][: len(parts)]
-            ]
+        found, rest = list[Returned](), iter(answers)
+        for batch in batches:
+            read = [self._understand(self.form.read, next(rest)) for _ in parts]
             if any(len(part) != len(batch) for part in read):
                 raise ServerError(f"{self} answered {len(read[0])} of {len(batch)} prompts of a request")
             for of_parts in zip(*read, strict=True):
@@ -266,7 +264,7 @@ class Prefixes:
 
     def __init__(self, reading: _Reading, rows: list[Prefix]) -> None:
         self._reading, self._rows = reading, rows
-        self._returned, self._nodes = list[Returned](), list[int]()
+        self._asked, self._returned, self._nodes = list[int](), list[Returned](), list[int]()
         self.partial, self.device = not reading.server.form.chosen, torch.device("cpu")
 
     @property
@@ -282,8 +280,9 @@ class Prefixes:
         reading, ids = self._reading, token_ids.tolist()
         places = {row: i for i, row in enumerate(dict.fromkeys(self._rows))}
         # All others, such as tokens of letters, are too many to ask about.
-        if (asked := [i for i in ids if i in reading.texts]) or not self._returned:
-            self._returned = reading.server.ask([*places], asked)
+        asked = [i for i in ids if i in reading.texts]
+        if not self._returned or (asked and asked != self._asked):
+            self._asked, self._returned = asked, reading.server.ask([*places], asked)
             reading.passes, reading.rows = reading.passes + 1, reading.rows + len(places)
         keys: list[int | str] = ids
         if reading.server.form.tokenizer is None:
@@ -319,9 +318,14 @@ class Prefixes:
         return Prefixes(self._reading, [self._longer(row, written[:n]) for row, written, n in rows])
 
     def _longer(self, row: Prefix, written: list[int]) -> Prefix:
-        if isinstance(row, str):
-            return row + "".join(self._reading.texts[i] for i in written)
-        return (*row, *written)
+        if isinstance(row, tuple):
+            return (*row, *written)
+        if unknown := {*written} - {*self._reading.texts}:
+            raise ValueError(
+                f"prefix_ids: {sorted(unknown)} are none of a number, so their text is unknown: end the "
+                "prompts with that text"
+            )
+        return row + "".join(self._reading.texts[i] for i in written)
 
 
 def _as_prompts(inputs: Any) -> list[Prefix]:
