@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 
 from ntloss.integrations.options import options_from_config
 from ntloss.integrations.transformers.model import NumberAwareModel, make_number_aware
+from ntloss.integrations.transformers.trainer import AnnealCallback
 
 # Options of LLaMA-Factory whose losses do not use the model's own.
 _OTHER_LOSSES = ("use_dft_loss", "use_eaft_loss", "use_asft_loss", "enable_liger_kernel", "use_unsloth")
@@ -41,6 +42,12 @@ class NumberLossCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Make the model number-aware."""
         self.handle = make_number_aware(kwargs["model"], kwargs["processing_class"], **self.options)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Anneal a criterion with a schedule."""
+        criterion: Any = self.options.get("criterion")
+        if getattr(criterion, "schedule", None) is not None:
+            AnnealCallback(criterion).on_step_begin(args, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Check that the trainer used the loss."""

@@ -56,6 +56,9 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
         ) -> Tensor:
             if self.loss is None:
                 self.loss = self._make_loss(outputs.logits.shape[-1])
+            if getattr(options.get("criterion"), "schedule", None) is not None:
+                state = self.trainer.state
+                options["criterion"].anneal(state.global_step / state.max_steps)
             if num_items_in_batch is None:
                 num_items_in_batch = (labels[..., 1:] != self.loss.options.ignore_index).sum()
             found: Tensor = self.loss(
@@ -72,7 +75,7 @@ def register_number_loss(name: str = "ntl", **options: Any) -> None:
                 )
             vocabulary = NumberVocabulary.from_tokenizer(template.tokenizer, vocab_size=vocab_size)
             loss = NTLCrossEntropyLoss(vocabulary, **options, shift=True)
-            if loss.objective.needs.across_positions and template.padding_free:
+            if loss.objective.needs.spans and template.padding_free:
                 raise ValueError(
                     "this criterion looks at whole numbers, and packed rows join the last number of a text "
                     "with the first of the next: expected --packing false --padding_free false, or another "

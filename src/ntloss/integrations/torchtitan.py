@@ -15,8 +15,9 @@ from typing import Any
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from ntloss import NTLCrossEntropyLoss, NumberVocabulary, get_criterion
+from ntloss import NTLCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria.criterion import needs_of
+from ntloss.criteria.registry import as_criterion
 from ntloss.numbers.tokenizer_loading import load_tokenizer
 
 try:
@@ -33,17 +34,22 @@ class NumberLoss(BaseLoss):  # type: ignore[misc]
 
     @dataclasses.dataclass(kw_only=True, slots=True)
     class Config(BaseLoss.Config):  # type: ignore[misc]
-        """Folder of the tokenizer, width of the logits, λ, and the name of the criterion."""
+        """Folder of the tokenizer, width of the logits, λ, and the criterion: a name, or a mapping."""
 
         tokenizer: str
         global_vocab_size: int | None = None
-        weight: float = 0.3
-        criterion: str = "wasserstein"
+        weight: float | None = None
+        criterion: Any = "wasserstein"
 
     def __init__(self, config: Config, *, compile_config: Any = None) -> None:
         tokenizer, size = load_tokenizer(config.tokenizer), config.global_vocab_size
         numbers = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=size)
-        criterion = get_criterion(config.criterion)
+        criterion = as_criterion(config.criterion)
+        if getattr(criterion, "schedule", None) is not None:
+            raise ValueError(
+                f"criterion={criterion!r} changes over training, and the loss is not told the step: "
+                "expected a single sigma"
+            )
         self.fn = self.loss = NTLCrossEntropyLoss(numbers, criterion, config.weight, reduction="sum")
         self._maybe_compile(compile_config)
 
@@ -77,7 +83,7 @@ def with_number_loss(config: Any, **options: Any) -> Any:
         raise ValueError(f"the loss is {type(own).__qualname__}: expected CrossEntropyLoss.Config")
     size = own.global_vocab_size or config.model_spec.model.vocab_size
     ours = NumberLoss.Config(tokenizer=config.hf_assets_path, global_vocab_size=size, **options)
-    if chunked and needs_of(get_criterion(ours.criterion)).across_positions:
+    if chunked and needs_of(as_criterion(ours.criterion)).spans:
         raise ValueError(
             f"criterion={ours.criterion!r} looks at whole numbers, and chunks may cut them: expected another "
             "criterion, or a configuration without ChunkedLossWrapper"
