@@ -15,10 +15,10 @@ import argparse
 
 import torch
 from measure import Contender, time_interleaved
-
-from ntl.approaches import Approach, Batch, build_approach
 from ntl.config.comparison import load_comparison
 from ntl.config.schema import choices
+
+from ntl.approaches import Approach, Batch, build_approach
 from ntl.data import Example, load_task
 
 MODELS = ("vanilla_t5_regression_head", "xval")  # which predict a number as a number

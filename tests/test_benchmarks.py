@@ -155,7 +155,6 @@ def test_kernels_read_the_logits_twice_and_write_them_once():
 def test_a_step_of_every_loss_of_the_lab_is_timed(benchmarks, monkeypatch, capsys):
     pytest.importorskip("transformers")
     import lab_step
-
     from ntl.config.schema import choices
 
     data = ["dataset_args.train_size=10", "dataset_args.validation_size=1", "dataset_args.test_size=1"]

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from approach_cases import make
+from ntl.config.comparison import load_comparison
 from tolerances import approx
 
-from ntl.config.comparison import load_comparison
 from ntl.data import Example, TaskData
 from studies import demo
 from studies.demo import Row

@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from ntl.config.compose import compose_config
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from ntl.config.compose import compose_config
 from ntl.data.tasks import noisy_regression
 from ntl.encodings.digits import character_tokenizer, split_digits
 from ntloss import NumberVocabulary

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
+from ntl.config.shapes import get_shape
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, TWO_PATHS, approx, assert_close, assert_identical
 
 from ntl.approaches import build_approach
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
-from ntl.config.shapes import get_shape
 from ntloss.numbers.parsing import parse_number
 
 QUESTIONS = ["1 + 1", "12 + 3", "0.5 * 3", "-7 - 8", "5 - 5", "99 * 99"]

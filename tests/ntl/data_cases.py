@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ntl.config.compose import compose_config
+
 from ntl.data import Example, TaskData, load_task
 
 

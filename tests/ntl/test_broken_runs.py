@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from ntl.runs.sweep import main as compare
 from published_commands import scaled_down
 
 from ntl.run_language_modeling import main
-from ntl.runs.sweep import main as compare
 
 RESUME = "training_args.resume_from_checkpoint=true"
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from accelerate import PartialState
 from fake_approach import FakeApproach
+from ntl.config.settings import GenerationSettings
 from processes import results_of
 from tolerances import approx, assert_close
 
-from ntl.config.settings import GenerationSettings
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
 from ntl.evaluation import batches_by_length, evaluate, evaluate_tests

@@ -4,13 +4,13 @@ import shutil
 import time
 
 import pytest
+from ntl.training.folders import last_complete_checkpoint
 from published_commands import scaled_down
 from safetensors.torch import load_file
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
 
 from ntl.evaluation import evenly_spaced
 from ntl.run_language_modeling import main
-from ntl.training.folders import last_complete_checkpoint
 from ntl.training.run_folder import RunFolder
 
 PADDED = "model_args.number_format=padded"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from ntl.approaches import IGNORE, Batch, Levels, ModelSource, Row, Share, Texts
 from ntl.approaches.answer_format import AnswerFormat
 from ntl.approaches.batches import generation_mode, is_sharded, pad, pad_questions, plain_cross_entropy
 from ntl.approaches.pretrained import build_model
-from ntl.config.settings import GenerationSettings, LossSettings
+from ntl.config import Evaluation, LossSettings
 from ntl.encodings.digits import TextEncoding
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
@@ -110,7 +109,8 @@ class LanguageModel:
             self.model = build_model(self.model_class, source)
             digits = source.settings.encoding == "digits"
             self.vocabulary = number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
-        self.objective = _objective(self.vocabulary, loss)
+        self.loss_settings = loss
+        self.set_progress(0.0)
         self._number_ids = torch.tensor(self.vocabulary.token_ids)
         self.answer_format = AnswerFormat(self.model, self.tokenizer, self.vocabulary)
 
@@ -127,6 +127,11 @@ class LanguageModel:
     def fit(self, answers: Iterable[str]) -> None:
         """Choose the number format, if answers are padded; see `Approach.fit`."""
         self.answer_format.fit(answers)
+
+    def set_progress(self, share: float) -> None:
+        """Set the options of the loss that change during training; see `Approach.set_progress`."""
+        if self.loss_settings.schedule or not share:
+            self.objective = _objective(self.vocabulary, self.loss_settings, share)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`; see `Approach.encode`."""
@@ -179,13 +184,13 @@ class LanguageModel:
         return self.encoding.encode(questions)
 
     def read(
-        self, model: nn.Module, questions: Texts, generation: GenerationSettings, levels: Levels
+        self, model: nn.Module, questions: Texts, generation: Evaluation, levels: Levels
     ) -> tuple[list[str], NumberQuantiles]:
         """Answer the questions, and find quantiles; see `Approach.read`."""
         return self.answer(model, questions, generation), self.quantiles(model, questions, levels)
 
     def answer(
-        self, model: nn.Module, questions: Texts, generation: GenerationSettings, past: Past = None
+        self, model: nn.Module, questions: Texts, generation: Evaluation, past: Past = None
     ) -> list[str]:
         """Answer the questions with beam search; see `Approach.answer`."""
         if not questions:
@@ -245,20 +250,25 @@ def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: 
         raise UserError(f"the tokenizer cannot be used with numbers: {error}") from error
 
 
-def _objective(vocabulary: NumberVocabulary, loss: LossSettings) -> NTLCrossEntropyLoss:
-    """Make the loss; a UserError says which of its settings is invalid."""
-    if loss.criterion is None:
-        loss = replace(loss, criterion="wasserstein", options={}, weight=0.0, mode="add", reweigh=False)
+def _objective(vocabulary: NumberVocabulary, loss: LossSettings, share: float) -> NTLCrossEntropyLoss:
+    """Make the loss, after a share of the training steps; a UserError says which setting is invalid."""
+    criterion, options = loss.criterion, loss.at(share)
+    if criterion is None:
+        criterion, options, loss = (
+            "wasserstein",
+            {},
+            LossSettings(weight=0.0, normalize_by=loss.normalize_by, label_smoothing=loss.label_smoothing),
+        )
     try:
         return NTLCrossEntropyLoss(
             vocabulary,
-            get_criterion(loss.criterion, **loss.options),
+            get_criterion(criterion, **options),
             loss.weight,
             loss.reweigh,
-            mode=loss.mode,
+            mode=str(loss.mode),
             ignore_index=IGNORE,
             label_smoothing=loss.label_smoothing,
-            normalize_by=loss.normalize_by,
+            normalize_by=str(loss.normalize_by),
             return_terms=True,
         )
     except (ValueError, TypeError) as error:

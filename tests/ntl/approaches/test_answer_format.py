@@ -15,11 +15,11 @@ from approach_cases import (
     rows_of,
     saved,
 )
+from ntl.config.settings import ModelSettings
 
 from ntl.approaches import IGNORE, build_approach
 from ntl.approaches.answer_format import FormatProcessor
 from ntl.approaches.language_model import number_tokens
-from ntl.config.settings import ModelSettings
 from ntl.data import Example, TaskData
 from ntl.encodings.digits import TextEncoding, load_tokenizer, split_digits
 from ntl.errors import UserError

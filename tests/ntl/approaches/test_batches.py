@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 from approach_cases import NTL
+from ntl.config.settings import ModelSettings
 
 from ntl.approaches import build_approach
-from ntl.config.settings import ModelSettings
 from ntl.errors import UserError
 
 GPT2 = {

@@ -17,11 +17,11 @@ from approach_cases import (
     rows_of,
     saved,
 )
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from tolerances import DISTRIBUTION, TWO_PATHS, assert_close, assert_identical
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ntl.approaches import IGNORE, build_approach
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.errors import UserError
 from ntloss import NTLoss
 from tests.ntl.conftest import shared

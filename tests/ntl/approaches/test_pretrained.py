@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from approach_cases import GREEDY, NTL, QUESTIONS, gradient, make, rows_of, saved
+from ntl.config.settings import ModelSettings
 from tolerances import assert_identical
 from transformers import AutoModelForCausalLM, BartConfig, BartForConditionalGeneration
 
 from ntl.approaches import build_approach
 from ntl.approaches.decoder_only import DecoderOnly
 from ntl.approaches.language_model import LanguageModel
-from ntl.config.settings import ModelSettings
 from ntl.errors import UserError
 
 

@@ -14,12 +14,12 @@ from approach_cases import (
     rows_of,
     saved,
 )
+from ntl.config.settings import ModelSettings
+from ntl.config.shapes import get_shape
 from tolerances import LEARNED, approx, assert_identical
 from transformers import AutoModelForSequenceClassification, T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import build_approach
-from ntl.config.settings import ModelSettings
-from ntl.config.shapes import get_shape
 from ntl.errors import UserError
 
 

@@ -15,12 +15,12 @@ from approach_cases import (
     rows_of,
     saved,
 )
+from ntl.config.settings import LossSettings, ModelSettings
+from ntl.config.shapes import get_shape
 from tolerances import LEARNED, TRAINED_BY_ADAM, approx, assert_close
 from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import IGNORE, build_approach
-from ntl.config.settings import LossSettings, ModelSettings
-from ntl.config.shapes import get_shape
 from ntl.errors import UserError
 from ntloss.numbers.parsing import parse_number
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-
 from ntl.config.comparison import load_comparison
+
 from ntl.errors import UserError
 
 

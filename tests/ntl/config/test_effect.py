@@ -1,9 +1,9 @@
 import shlex
 
 import pytest
+from ntl.config.schema import choices
 from published_commands import DEBUG, TRAINING
 
-from ntl.config.schema import choices
 from ntl.errors import UserError
 from ntl.run_language_modeling import plan_runs
 

@@ -1,11 +1,11 @@
 from importlib import resources
 
 import pytest
-from omegaconf import OmegaConf
-
 from ntl.config.comparison import KEYS, load_comparison
 from ntl.config.compose import describe_config
 from ntl.config.schema import choices
+from omegaconf import OmegaConf
+
 from ntl.run_language_modeling import plan_runs
 
 

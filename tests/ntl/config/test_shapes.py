@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 from approach_cases import make
-
-from ntl.approaches import build_approach
 from ntl.config.settings import LossSettings, ModelSettings
 from ntl.config.shapes import get_shape
+
+from ntl.approaches import build_approach
 from ntl.errors import UserError
 
 

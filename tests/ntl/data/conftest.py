@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 from data_cases import task
-
 from ntl.config.schema import format_setting
 
 

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from ntl.data.arrow import ROWS, read_cached
 
 from ntl.data import Example, fingerprint
-from ntl.data.arrow import ROWS, read_cached
 from ntl.data.files import Layout, load_files, read_lines, read_pairs
 from ntl.errors import UserError
 

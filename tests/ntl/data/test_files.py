@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_cases import splits, write
-
 from ntl.config.schema import choices
+
 from ntl.data import format_number
 from ntl.errors import UserError
 

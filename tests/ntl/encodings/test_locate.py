@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from ntl.config.settings import LossSettings, ModelSettings
 
 from ntl.approaches import build_approach
-from ntl.config.settings import LossSettings, ModelSettings
 from ntl.errors import UserError
 
 

@@ -9,9 +9,9 @@ import matplotlib as mpl
 import pytest
 from lxml import etree
 from matplotlib.figure import Figure
+from ntl.report.svg import DARK, label_ends, save_svg
 
 from ntl.report.style import GREEN, STYLE
-from ntl.report.svg import DARK, label_ends, save_svg
 
 
 def make_figure(color: str) -> Figure:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from ntl.config.comparison import load_comparison
+from ntl.runs.run import run
 from tolerances import TRAINED_BY_ADAM, assert_close, assert_identical
 
 from ntl.approaches import build_approach
 from ntl.approaches.language_model import LanguageModel
 from ntl.approaches.regression_head import RegressionHead
-from ntl.config.comparison import load_comparison
-from ntl.runs.run import run
 
 OBJECTIVES = ("ce", "ntl_was", "ntl_mse", "vanilla_t5_regression_head")
 

@@ -10,15 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tolerances import TRAINED_BY_ADAM, assert_close
-
-from ntl.cli import main
 from ntl.config.comparison import load_comparison
-from ntl.errors import UserError
-from ntl.run_language_modeling import main as train
 from ntl.runs.sweep import do_runs
 from ntl.runs.sweep import main as compare
 from ntl.training.folders import last_complete_checkpoint, new_record, remaining
+from tolerances import TRAINED_BY_ADAM, assert_close
+
+from ntl.cli import main
+from ntl.errors import UserError
+from ntl.run_language_modeling import main as train
 from ntl.training.run_folder import RunFolder
 
 

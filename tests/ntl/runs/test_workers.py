@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from ntl.config.comparison import load_comparison
 from ntl.runs.workers import run_all
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, RunSettings
+from ntl.training.folders import check_folder, evaluated_record, new_record, open_evaluation, open_folder
 from torch import nn
 
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, RunSettings
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
-from ntl.training.folders import check_folder, evaluated_record, new_record, open_evaluation, open_folder
 from ntl.training.run_folder import RunFolder
 
 TESTS = TaskData([], [], {"validation": [Example("1 + 1", "2")]})

@@ -1,8 +1,8 @@
 from pathlib import Path
 
 from approach_cases import ANSWERS, QUESTIONS, make
-
 from ntl.config.settings import ModelSettings
+
 from ntl.data import Example
 from ntl.encodings.digits import character_tokenizer
 from ntl.training.token_cache import tokenize
