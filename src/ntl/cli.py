@@ -74,10 +74,11 @@ def _complete(options: Sequence[str]) -> int:
 
     line, program = os.environ.get("COMP_LINE", ""), train
     if "query" in options[0]:
-        name, command, *rest = [*line.split(), ""]
-        if command not in ("train", "compare") or line.endswith(command):
+        name, _, words = line.partition(" ")
+        command, space, rest = words.partition(" ")
+        if command not in ("train", "compare") or not space:
             print(" ".join(COMMANDS))
             return 0
         program = compare if command == "compare" else train
-        os.environ["COMP_LINE"] = " ".join([name, *rest])
+        os.environ["COMP_LINE"] = f"{name} {rest}"
     return program.main(["-sc", *options])

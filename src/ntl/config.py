@@ -245,6 +245,21 @@ class TrainingArgs:
         return {key: value for key, value in vars(self).items() if key not in self.OWN}
 
 
+COUNTS = (
+    "train_size", "validation_size", "test_size", "train_per_difficulty", "validation_per_difficulty",
+    "digits", "significant_digits", "longest", "max_new_tokens",
+)  # fmt: skip
+
+
+def check_ranges(settings: Any, prefix: str = "") -> None:
+    """Raise a UserError if a count is not positive or a share is not between 0 and 1."""
+    for key in COUNTS:
+        if (value := getattr(settings, key, None)) is not None and value < 1:
+            raise UserError(f"{prefix}{key}={value}; expected at least 1.")
+    if not 0 < (share := getattr(settings, "validation_share", 0.5)) < 1:
+        raise UserError(f"{prefix}validation_share={share}; expected a share above 0 and below 1.")
+
+
 @dataclass
 class Data:
     """Keys of every dataset."""
@@ -257,6 +272,7 @@ class Data:
     shots: int = 0  # training examples before each question, for models that are not trained
 
     def __post_init__(self) -> None:
+        check_ranges(self, "dataset_args.")
         if self.mode not in (None, "dataset_comparison"):
             raise UserError(f"dataset_args.mode={self.mode}; expected null or dataset_comparison.")
 
@@ -360,6 +376,11 @@ class NoisyRegression(Sizes, Data):
     validation_size: int = 500
     max_new_tokens: int = 8
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise < 0:
+            raise UserError(f"dataset_args.noise={self.noise:g}; expected at least 0.")
+
 
 @dataclass
 class Rjokes(Data):
@@ -449,7 +470,8 @@ def read_config(given: DictConfig | Mapping[str, Any], objective: str | None = N
         given = OmegaConf.to_container(given, resolve=True, enum_to_str=True)
     if not given.get("dataset_args"):
         raise UserError(f"there is no dataset. Pass dataset_args=NAME: {', '.join(DATASET_BY_NAME)}.")
-    kinds = {"dataset_args": DATASET_BY_NAME[given["dataset_args"]["dataset_name"]], **SECTIONS}
+    name = given["dataset_args"].get("dataset_name", "")
+    kinds = {"dataset_args": DATASET_BY_NAME.get(name, Data), **SECTIONS}
     sections = {name: _read(kind, given.get(name) or {}) for name, kind in kinds.items()}
     training = sections["training_args"]
     for key, value in (given.get("training_args") or {}).items():

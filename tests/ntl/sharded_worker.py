@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch.distributed as dist
 from approach_cases import BEAMS, NTL, QUESTIONS, make, rows_of
-from ntl.config.settings import LossSettings
 from tolerances import assert_close
 from torch.distributed.fsdp import fully_shard
+
+from ntl.config import LossSettings
 
 CE = LossSettings()
 CASES = [

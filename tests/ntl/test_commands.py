@@ -8,7 +8,7 @@ import pytest
 from published_commands import DEBUG, EVALUATION, PROGRAM, TRAINING, scaled_down
 from tolerances import assert_close
 
-from ntl.run_language_modeling import main
+from ntl.train import main
 from ntl.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from accelerate import PartialState
 from fake_approach import FakeApproach
-from ntl.config.settings import GenerationSettings
 from processes import results_of
 from tolerances import approx, assert_close
 
+from ntl.config import Evaluation
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
 from ntl.evaluation import batches_by_length, evaluate, evaluate_tests
@@ -18,7 +18,7 @@ from ntl.training.run_folder import RunFolder
 NUMBERS = TaskData([], [], {})
 TEXTS = TaskData([], [], {}, number_metrics=False)
 SOLUTIONS = TaskData([], [], {}, final_answer_marker="####")
-DECODING = GenerationSettings(batch_size=2)
+DECODING = Evaluation(batch_size=2)
 
 # (question, answer, the model's text), with questions of many lengths in no particular order.
 ASKED = [
@@ -171,7 +171,7 @@ def test_results_of_another_model_or_protocol_are_not_reused(tmp_path, change):
     if change == "questions":
         data = TaskData([], [], {test: examples[:1] for test, examples in data.tests.items()})
     if change == "beams":
-        decoding = GenerationSettings(beams=1, batch_size=2)
+        decoding = Evaluation(beams=1, batch_size=2)
     approach = approach_to()
     list(evaluate_tests(approach, data, decoding, folder, identity))
     assert approach.asked

@@ -4,7 +4,7 @@ import pytest
 from published_commands import scaled_down
 from tolerances import ONE_COMPUTATION, assert_close
 
-from ntl.run_language_modeling import main
+from ntl.train import main
 from ntl.training.run_folder import RunFolder
 from ntloss.numbers import NumberFormat
 

@@ -14,7 +14,7 @@ from ntl.cli import main
 from ntl.data import Example
 from ntl.errors import UserError
 from ntl.predict import PREDICTED
-from ntl.run_language_modeling import main as train
+from ntl.train import main as train
 
 SMALL = (
     "training_args.max_steps=2",

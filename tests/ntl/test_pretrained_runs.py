@@ -9,16 +9,16 @@ from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, assert_close, assert_identical
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from ntl.run_language_modeling import main
+from ntl.train import main
 from ntl.training.run_folder import RunFolder
 from ntl.training.trainer import ApproachTrainer
 
 HEAD = "model_args=pretrained_regression_head"
 KINDS = {
-    "layers": ["model_args=pretrained", "training_args.trained_layers=1"],
-    "lora": ["model_args=pretrained", "training_args.lora=2"],
-    "head": [HEAD, "training_args.trained_layers=1", "training_args.head_learning_rate=0.01"],
-    "head with lora": [HEAD, "training_args.lora=2"],
+    "layers": ["model_args=pretrained", "weights.trained_layers=1"],
+    "lora": ["model_args=pretrained", "weights.lora={r: 2, lora_alpha: 4}"],
+    "head": [HEAD, "weights.trained_layers=1", "weights.head_learning_rate=0.01"],
+    "head with lora": [HEAD, "weights.lora={r: 2, lora_alpha: 4}"],
 }
 
 
@@ -98,7 +98,7 @@ def test_the_last_checkpoint_shares_its_weights_on_disk_and_is_not_written_into(
 
 
 def test_without_steps_the_untouched_model_is_read(tmp_path, llama, capsys):
-    read = ["model_args=pretrained", "evaluation.read=[greedy,median]", "training_args.trained_layers=1"]
+    read = ["model_args=pretrained", "evaluation.read=[greedy,median]", "weights.trained_layers=1"]
     assert main(small(tmp_path, llama, *read, steps=0)) == 0, capsys.readouterr().err
     assert "caching" not in capsys.readouterr().out
     folder = RunFolder(tmp_path / "run")
@@ -132,12 +132,12 @@ def test_a_head_has_its_own_learning_rate(tmp_path, llama, monkeypatch):
             "model_args=pretrained has no model",
         ),
         (
-            ["training_args.trained_layers=1", "training_args.lora=2"],
+            ["weights.trained_layers=1", "weights.lora={r: 2, lora_alpha: 4}"],
             "trained_layers is given together with training_args.lora",
         ),
-        (["training_args.train_head=true"], "train_head has no effect"),
-        (["training_args.trained_layers=1", "training_args.train_head=true"], "also trains the embeddings"),
-        (["training_args.head_learning_rate=0.1"], "head_learning_rate has no effect"),
+        (["weights.train_head=true"], "train_head has no effect"),
+        (["weights.trained_layers=1", "weights.train_head=true"], "also trains the embeddings"),
+        (["weights.head_learning_rate=0.1"], "head_learning_rate has no effect"),
     ],
 )
 def test_options_that_do_not_fit_are_errors(options, expected, tmp_path, llama, capsys):

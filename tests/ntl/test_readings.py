@@ -13,8 +13,8 @@ from tolerances import ONE_COMPUTATION, approx, assert_close
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
 from ntl.evaluation import check_readings, evaluate, evaluate_tests
-from ntl.run_language_modeling import main
 from ntl.scores import SPACED_LEVELS
+from ntl.train import main
 from ntl.training.run_folder import RunFolder
 from ntloss.decoding import NumberQuantiles
 from ntloss.numbers import NumberFormat

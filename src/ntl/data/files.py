@@ -11,7 +11,6 @@ import json
 import os
 import random
 import re
-import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,7 +20,6 @@ from typing import Any, NamedTuple
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
 
-LARGE_FILE = 50_000_000  # bytes above which reading a file is announced
 # The files of datasets with tests of interpolation and extrapolation, without their endings.
 SPLIT_FILES = {
     "train": "train",
@@ -226,18 +224,12 @@ def load_files(settings: Any, layouts: Sequence[Layout]) -> TaskData:
         "dataset_args.data_dir=sample selects the small sample that ships with the lab.",
     )  # fmt: skip
 
-    def read(split: str, path: Path) -> Iterable[Example]:
-        size = path.stat().st_size
-        if size > LARGE_FILE:
-            print(f"Reading {path} ({size / 1e6:,.0f} MB); this happens only once.", file=sys.stderr)
-        return layout.examples(split, path, settings)
-
     parts = {}
     for split, file in layout.files.items():
         path = (folder / file).resolve()
         status = path.stat()
         source = [split, str(path), status.st_size, status.st_mtime_ns]
-        parts[split] = read_cached(source, settings, partial(read, split, path))
+        parts[split] = read_cached(source, settings, partial(layout.examples, split, path, settings))
     return TaskData(parts.pop("train"), parts.pop("validation"), parts)
 
 

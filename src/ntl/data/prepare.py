@@ -21,7 +21,7 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config import Annotations, Products
+from ntl.config import Annotations, Products, check_ranges
 from ntl.data import Example
 from ntl.data.files import Plan, write_json
 from ntl.errors import UserError, writing_to
@@ -50,6 +50,9 @@ class Prepare:
     destination: str = "data/mathematics_dataset-v1.0"
     overwrite: bool = False
     split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @dataclass
@@ -132,7 +135,8 @@ def _prepare(arguments: Sequence[str]) -> int:
         settings = OmegaConf.merge(OmegaConf.structured(SETTINGS[dataset]), OmegaConf.from_dotlist([*given]))
         prepare(dataset, OmegaConf.to_object(settings))
     except OmegaConfBaseException as error:
-        raise UserError(f"{str(error).splitlines()[0]}. See `ntl prepare --help`.") from None
+        key = getattr(error, "full_key", None) or "a setting"
+        raise UserError(f"{key}: {str(error).splitlines()[0]}. See `ntl prepare --help`.") from None
     return 0
 
 

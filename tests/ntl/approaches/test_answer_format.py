@@ -11,11 +11,11 @@ from approach_cases import (
     QUESTIONS,
     assert_the_same,
     make,
+    model_args,
     overfit,
     rows_of,
     saved,
 )
-from ntl.config.settings import ModelSettings
 
 from ntl.approaches import IGNORE, build_approach
 from ntl.approaches.answer_format import FormatProcessor
@@ -212,7 +212,7 @@ def test_a_model_saved_before_there_were_formats_writes_plain_numbers(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     del config["ntl"]["number_format"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    approach = build_approach(ModelSettings(checkpoint=str(tmp_path)), NTL)
+    approach = build_approach(model_args(checkpoint=str(tmp_path)), NTL)
     assert approach.number_format is None
     with pytest.raises(UserError, match="was trained with number_format=plain; expected padded"):
-        build_approach(ModelSettings(checkpoint=str(tmp_path), number_format="padded"), NTL)
+        build_approach(model_args(checkpoint=str(tmp_path), number_format="padded"), NTL)

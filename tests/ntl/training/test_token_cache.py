@@ -1,7 +1,6 @@
 from pathlib import Path
 
-from approach_cases import ANSWERS, QUESTIONS, make
-from ntl.config.settings import ModelSettings
+from approach_cases import ANSWERS, QUESTIONS, make, model_args
 
 from ntl.data import Example
 from ntl.encodings.digits import character_tokenizer
@@ -14,7 +13,7 @@ def test_plain_and_padded_labels_are_cached_separately(tmp_path):
     examples = [Example(question, answer) for question, answer in zip(QUESTIONS, ANSWERS, strict=True)]
     lengths = []
     for number_format in ("plain", "padded"):
-        settings = ModelSettings(number_format=number_format)
+        settings = model_args(number_format=number_format)
         approach = make(number_format=number_format)
         approach.fit(ANSWERS)
         rows = tokenize(examples, approach, settings, tmp_path)
@@ -31,6 +30,6 @@ def test_prompts_of_different_kinds_are_cached_separately(tmp_path: Path) -> Non
     for kind in kinds:
         settings = {"family": "decoder_only", "tokenizer": str(tmp_path), **kind}
         approach = make("llama-tiny", **settings)
-        rows = tokenize([Example("a", "1")], approach, ModelSettings(**settings), tmp_path / "cache")
+        rows = tokenize([Example("a", "1")], approach, model_args(**settings), tmp_path / "cache")
         lengths.append(len(rows[0]["input_ids"]))
     assert lengths == [len("a|1|"), len("a is 1|"), len("[user]a[bot] is 1|")]

@@ -5,7 +5,7 @@ from published_commands import scaled_down
 from safetensors.torch import load_file
 from tolerances import TRAINED_BY_ADAM, assert_close
 
-from ntl.run_language_modeling import main
+from ntl.train import main
 from ntl.training.run_folder import RunFolder
 
 

