@@ -610,6 +610,14 @@ def default_jobs() -> int:
     return min(cores, MAX_JOBS)
 
 
+def _open_mappings(node: DictConfig) -> DictConfig:
+    """Let keys be added to the mappings of a group, such as `loss.options`, without Hydra's `+`."""
+    for key in [key for key in node if not OmegaConf.is_missing(node, key)]:
+        if OmegaConf.is_dict(node._get_node(key)) and node[key] is not None:
+            OmegaConf.set_struct(node[key], False)
+    return node
+
+
 def register() -> None:
     """Tell Hydra the dataclasses, and omegaconf the resolvers of `conf/`."""
     store = ConfigStore.instance()
@@ -621,9 +629,10 @@ def register() -> None:
         ("evaluation", "default"): Evaluation,
     }
     for (group, name), kind in groups.items():
-        store.store(name, kind, group)
+        store.store(name, _open_mappings(OmegaConf.structured(kind)), group)
     # Open, because all arguments of transformers can be given.
-    store.store("train", OmegaConf.structured(TrainingArgs, flags={"struct": False}), "training_args")
+    training = _open_mappings(OmegaConf.structured(TrainingArgs, flags={"struct": False}))
+    store.store("train", training, "training_args")
     for name, function in {
         "run_folder": run_folder, "sweep_folder": sweep_folder, "job_folder": job_folder, "jobs": default_jobs
     }.items():  # fmt: skip

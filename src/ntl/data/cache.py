@@ -85,6 +85,10 @@ def read_cached(
             dataset = Dataset.from_generator(rows, FEATURES, cache_dir=str(folder), fingerprint=key)
         except DatasetGenerationError as error:
             raise (error.__cause__ or error) from None
+        except ValueError as error:
+            if "no data" not in str(error):
+                raise
+            dataset = Dataset.from_dict({"question": [], "answer": []}, FEATURES)
     return CachedExamples(dataset, key)
 
 
