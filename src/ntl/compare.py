@@ -33,6 +33,8 @@ def _compare(arguments: Sequence[str]) -> int:
     keys = {argument.partition("=")[0] for argument in arguments}
     if keys & {"loss", "model_args"} and "objective" not in keys:
         arguments = [*arguments, "objective=none"]  # what is given is what is compared
+    if not any(argument.startswith("-") for argument in arguments):
+        arguments = [*arguments, "--multirun"]
     try:
         return run_hydra("compare", task, arguments)
     finally:

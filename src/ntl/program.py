@@ -73,6 +73,7 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
         UserError: Hydra refuses the configuration.
     """
     import hydra
+    from hydra._internal.utils import get_args_parser
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -81,7 +82,10 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
     if arguments and arguments[0].endswith((".yaml", ".yml")):
         arguments = [*_store_preset(Path(arguments[0])), *arguments[1:]]
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = [sys.argv[0], *_name_jobs_by(arguments), *arguments]
+    # argparse wants all overrides side by side.
+    overrides = get_args_parser().parse_intermixed_args(arguments).overrides
+    options = [argument for argument in arguments if argument not in overrides]
+    sys.argv = [sys.argv[0], *overrides, *_name_jobs_by(overrides, options), *options]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, which are printed here
     try:
         hydra.main(config_path="pkg://ntl.conf", config_name=command, version_base="1.3")(task)()
@@ -109,20 +113,20 @@ def _store_preset(path: Path) -> list[str]:
     return ["--config-dir", str(path.parent), f"preset={path.stem}"]
 
 
-def _name_jobs_by(arguments: Sequence[str]) -> list[str]:
+def _name_jobs_by(overrides: Sequence[str], options: Sequence[str]) -> list[str]:
     """Return an override that leaves keys that are not swept out of the names of a sweep's folders."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     fixed = []
-    for argument in arguments:
+    for given in overrides:
         try:
-            (override,) = OverridesParser.create().parse_overrides([argument])
+            (override,) = OverridesParser.create().parse_overrides([given])
         except HydraException:
-            continue  # an option, or what Hydra will explain
+            continue  # Hydra will explain it
         if not override.is_sweep_override():
             fixed.append(f"'{override.get_key_element()}'")
-    if not fixed or {"--shell-completion", "-sc"} & {*arguments}:
+    if not fixed or {"--shell-completion", "-sc"} & {*options}:
         return []
     return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"]
 

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from ntl.errors import UserError
-from ntl.training.run_folder import RunFolder, RunRecord
+from ntl.training.run_folder import ERROR, RunFolder, RunRecord
 
 INTERVAL = 2.0  # seconds between two readings of the folders
 LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
@@ -37,7 +37,8 @@ class SweepCallback(Callback):
         """Report the finished runs. If one failed, exit with 1 after naming it."""
         from ntl.report.program import report
 
-        folder, failed = Path(config.hydra.sweep.dir), stop()
+        folder, ok = Path(config.hydra.sweep.dir), True
+        _started[-1].end()
         contrasts = OmegaConf.to_container(config.contrasts, resolve=True)
         try:
             name = config.evaluation.name
@@ -46,8 +47,8 @@ class SweepCallback(Callback):
             )
         except UserError as error:
             print(f"no report: {error}", file=sys.stderr)
-            failed = failed or 1
-        if failed:
+            ok = False
+        if stop() or not ok:
             raise SystemExit(1)
 
 
@@ -62,7 +63,7 @@ class Watch:
     def __init__(self, folder: Path, total: int | None):
         self.folder, self.total = folder, total
         self._before = self._read()
-        self._shown: dict[Path, str] = {}
+        self._shown: set[Path] = set()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
         self._thread.start()
@@ -94,36 +95,46 @@ class Watch:
                     return
 
     def _announce(self, records: dict[Path, RunRecord], bar: tqdm) -> None:
-        for path, record in records.items():
-            old = self._before.get(path)
-            if record.status in ("finished", "failed") and self._shown.get(path) != record.status:
-                if self._shown.get(path) is None and old == record and record.status == "failed":
-                    continue  # of an earlier command
-                self._shown[path] = record.status
-                bar.write(f"{path.name}: {_summary(path, record)}", file=sys.stderr)
+        """Print a line for each run that has ended since the last reading."""
+        for path in sorted(self.folder.glob("*/*")):
+            run = path.parent
+            if path.name == ERROR and run not in self._shown:
+                self._shown.add(run)
+                bar.write(f"{run.name} FAILED: {read_error(run)}", file=sys.stderr)
+        for run, record in records.items():
+            if record.status == "finished" and run not in self._shown and self._before.get(run) != record:
+                self._shown.add(run)
+                bar.write(f"{run.name}: {_summary(run, record)}", file=sys.stderr)
 
-    def stop(self) -> list[Path]:
-        """Stop watching, and return the folders of the runs that are not finished."""
+    def end(self) -> None:
+        """Stop watching."""
         self._ended.set()
         self._thread.join()
-        return [path for path, record in self._read().items() if record.status != "finished"]
+
+    def unfinished(self) -> dict[Path, str]:
+        """Map the folders of the runs that are not finished to why."""
+        found = {run: r.status for run, r in self._read().items() if r.status != "finished"}
+        return found | {path.parent: read_error(path.parent) for path in self.folder.glob(f"*/{ERROR}")}
 
 
-def stop() -> list[Path]:
-    """Stop watching, if a sweep is watched; name the runs that are not finished, and return them."""
+def read_error(run: Path) -> str:
+    """Read why a run failed."""
+    return (run / ERROR).read_text(encoding="utf-8").strip()
+
+
+def stop() -> bool:
+    """Stop watching, if a sweep is watched; name the runs that are not finished, and whether there are any."""
     if not _started:
-        return []
+        return False
     watch = _started.pop()
-    unfinished = watch.stop()
-    for path in unfinished:
-        record = RunFolder(path).record()
-        print(f"{path.name} {record.status.upper()}: {record.error or 'see train.log'}", file=sys.stderr)
+    watch.end()
+    unfinished = watch.unfinished()
+    for run, reason in unfinished.items():
+        print(f"{run.name} is not finished: {reason}", file=sys.stderr)
     if unfinished:
-        print(
-            f"{len(unfinished)} runs in {watch.folder} are not finished. The same command continues them.",
-            file=sys.stderr,
-        )
-    return unfinished
+        count = f"{len(unfinished)} run{'s' * (len(unfinished) > 1)}"
+        print(f"{count} in {watch.folder} not finished: the same command continues.", file=sys.stderr)
+    return bool(unfinished)
 
 
 def count_runs(config: DictConfig) -> int | None:
@@ -150,8 +161,6 @@ def _summary(path: Path, record: RunRecord) -> str:
     """Describe the main test set of a finished run, or why a run failed."""
     from ntl.scores import describe_metrics
 
-    if record.status == "failed":
-        return f"FAILED: {record.error}"
     name = record.config.get("evaluation", {}).get("name", "test")
     metrics = RunFolder(path).evaluation(name).metrics()
     test = next((test for test in metrics if test != "validation"), "validation")

@@ -22,9 +22,9 @@ from omegaconf import DictConfig
 
 from ntl import sweep
 from ntl.config import Config, read_config
-from ntl.errors import UserError
+from ntl.errors import UserError, describe
 from ntl.program import run_hydra, run_program
-from ntl.training.run_folder import EvaluationFolder, Metrics, RunFolder, RunRecord, read_trained
+from ntl.training.run_folder import ERROR, EvaluationFolder, Metrics, RunFolder, RunRecord, read_trained
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,7 +56,7 @@ def task(composed: DictConfig) -> float:
 
     Returns:
         The validation metric that a sweeper minimizes, which `minimize` names. In a sweep, a run that fails
-        returns NaN, so that the others go on; its record says why.
+        returns NaN, so that the others go on; `error.txt` in its folder says why.
     """
     hydra = HydraConfig.get()
     path = Path(hydra.runtime.output_dir)
@@ -65,6 +65,7 @@ def task(composed: DictConfig) -> float:
     objective = choices.get("loss") if choices["objective"] == "none" else choices["objective"]
     try:
         with folder.lock():
+            (folder.path / ERROR).unlink(missing_ok=True)
             if hydra.mode == RunMode.MULTIRUN:
                 _leave_the_terminal_to_the_sweep()
                 composed.training_args.disable_tqdm = True
@@ -75,7 +76,8 @@ def task(composed: DictConfig) -> float:
             raise SystemExit(2) from error  # Hydra prints all overrides above other errors
         if hydra.mode != RunMode.MULTIRUN:
             raise
-        _record_failure(error, composed, folder, objective)
+        log.exception("failed")
+        (folder.path / ERROR).write_text(_message(error), encoding="utf-8")
         return math.nan
     value = metrics.get(composed.minimize)
     return math.nan if value is None else value
@@ -88,12 +90,8 @@ def _leave_the_terminal_to_the_sweep() -> None:
         root.removeHandler(handler)
 
 
-def _record_failure(error: Exception, composed: DictConfig, folder: RunFolder, objective: str | None) -> None:
-    message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    log.exception(message)
-    record = folder.record() if folder.holds_run() else RunRecord(objective=objective)
-    if record.status != "finished":
-        folder.write(record, status="failed", error=message)
+def _message(error: Exception) -> str:
+    return str(error) if isinstance(error, UserError) else describe(error)
 
 
 def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
@@ -180,7 +178,7 @@ def trainer_arguments(config: Config, folder: RunFolder) -> Any:
     import torch
     from transformers import Seq2SeqTrainingArguments
 
-    from ntl.errors import describe, unknown_key
+    from ntl.errors import unknown_key
     from ntl.scores import is_better_larger
 
     given = config.training_args.of_trainer()

@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_module
 from published_commands import DEBUG, EVALUATION, PROGRAM, TRAINING, scaled_down
 from tolerances import assert_close
 
+from ntl.config import read_config
 from ntl.train import main
 from ntl.training.run_folder import RunFolder
 
@@ -30,9 +32,10 @@ def test_a_published_command_trains_and_evaluates_the_test_sets(command, cache, 
     folder = RunFolder(tmp_path / "run")
     record = folder.record()
     assert (record.status, record.steps) == ("finished", 2)
-    assert {"validation"} < set(folder.metrics())
-    for test, metrics in folder.metrics().items():
-        assert metrics["count"] == len(folder.predictions(test)) == 6
+    results = folder.evaluation("test")
+    assert {"validation"} < set(results.metrics())
+    for test, metrics in results.metrics().items():
+        assert metrics["count"] == len(results.predictions(test)) == 6
         assert metrics["loss"] > 0
     assert (folder.path / "model.safetensors").exists()
     assert [point["step"] for point in folder.curve()] == [2]
@@ -61,8 +64,9 @@ def test_the_evaluation_command_evaluates_a_checkpoint(tmp_path, capsys):
     assert main([*shlex.split(EVALUATION.format(checkpoint=checkpoint)), *small]) == 0, (
         capsys.readouterr().err
     )
-    assert_close(RunFolder(checkpoint).metrics(), trained.metrics())
-    assert RunFolder(checkpoint).record().objective == "T5 + NTL-MSE"
+    results = RunFolder(checkpoint).evaluation("test")
+    assert_close(results.metrics(), trained.evaluation("test").metrics())
+    assert results.record().label == "T5 + NTL-MSE"
 
 
 @pytest.mark.parametrize("command", [*TRAINING][-2:])
@@ -73,4 +77,26 @@ def test_a_hub_model_fails_at_once_without_a_network_and_with_advice(command, tm
     message = capsys.readouterr().err
     assert "google-t5/t5-" in message
     assert "model_args.model_name_or_path=null" in message
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run/run.json").exists()
+
+
+@pytest.mark.parametrize("command", TRAINING)
+def test_a_published_command_chooses_its_loss(command):
+    with initialize_config_module("ntl.conf", version_base="1.3"):
+        overrides = [each.replace("+model_args", "model_args") for each in shlex.split(command)]
+        loss = read_config(compose("train", overrides)).loss
+    found = loss.options.get("loss", loss.criterion)
+    assert (found, loss.weight if loss.criterion else None) == TRAINING[command]
+
+
+def test_the_script_says_in_one_line_what_is_not_installed(tmp_path):
+    (tmp_path / "hydra.py").write_text("raise ModuleNotFoundError(name='hydra')")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys, runpy; sys.argv = ['{ROOT / PROGRAM}']; "
+         f"sys.path.insert(0, ''); sys.path.insert(1, '{tmp_path}'); "
+         f"runpy.run_path('{ROOT / PROGRAM}', run_name='__main__')"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "hydra is not installed" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

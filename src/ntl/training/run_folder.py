@@ -2,6 +2,7 @@
 
     run.json                    what is run, and how far it is (RunRecord)
     learning_curve.jsonl        one line per evaluation during training: step, eval_loss, eval_mae, ...
+    error.txt                   why the last attempt failed, in a sweep
     <name>/evaluation.json      the record of what was evaluated, written last; <name> is evaluation.name
     <name>/metrics.json         test set -> metric -> value (null if undefined)
     <name>/predictions_*.jsonl  one line per question: question, answer, text, predicted, true (, lower, ...)
@@ -26,6 +27,7 @@ from ntl.data.files import write_atomically, write_json
 from ntl.errors import UserError
 
 VERSION = 2  # of run.json and evaluation.json
+ERROR = "error.txt"  # says why a run of a sweep failed
 CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
 STATE = "trainer_state.json"  # transformers writes it last
 
@@ -44,8 +46,7 @@ class RunRecord:
         seed: Random seed of the run. Tables aggregate over seeds.
         job: Number of the run in its sweep.
         config: The whole composed configuration.
-        status: `running`, `trained`, `finished` or `failed`.
-        error: Why it failed.
+        status: `running`, `trained` or `finished`.
         steps, max_steps: Number of updates done, and in all.
         train_seconds: Training time in seconds, including earlier parts of a resumed run.
         parameters: Number of the model's parameters.
@@ -60,7 +61,6 @@ class RunRecord:
     job: int = 0
     config: Mapping[str, Any] = field(default_factory=dict)
     status: str = "running"
-    error: str | None = None
     steps: int = 0
     max_steps: int = 0
     train_seconds: float = 0.0
