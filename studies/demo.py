@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import NamedTuple
 
 import matplotlib as mpl
@@ -28,6 +28,7 @@ from ntl.data.table_files import read_table
 from ntl.errors import UserError
 from ntl.predict import Predictor, load
 from ntl.program import run_program
+from ntl.report.groups import mean_and_interval
 from ntl.report.style import BLUE, STYLE, styles
 from ntl.scores import reading_metric
 from ntl.training.run_folder import Metrics, RunFolder
@@ -127,10 +128,10 @@ def _numbers(examples: Sequence[Example]) -> np.ndarray:
 
 
 def describe_rows(rows: Sequence[Row], references: Mapping[str, float]) -> list[str]:
-    """Write the table: errors of each reading, mean ± standard deviation over seeds, and the intervals."""
+    """Write the table: errors of each reading, with 95 % confidence intervals, and the model's intervals."""
     seeds = len(rows[0].seeds)
     lines = [
-        f"Mean absolute error on the test texts, mean ± standard deviation of {seeds} seeds:",
+        f"Mean absolute error on the test texts, with 95 % confidence intervals over {seeds} seeds:",
         "",
         "| | greedy | median | 90 % interval covers | its width |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -146,7 +147,8 @@ def describe_rows(rows: Sequence[Row], references: Mapping[str, float]) -> list[
 def _spread(values: Sequence[float], unit: str = "") -> str:
     if not values:
         return "-"
-    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "") + unit
+    center, width = mean_and_interval(values)
+    return f"{center:.1f}" + (f" ± {width:.1f}" if width is not None else "") + unit
 
 
 def describe_contrasts(rows: Sequence[Row], ridge: float) -> list[str]:

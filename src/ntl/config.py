@@ -38,7 +38,7 @@ MAX_JOBS = 4  # runs at a time by default; one of a small model takes about 0.7 
 NAMES = {
     "rt": "RT", "xval": "xVal", "t5": "T5", "wasserstein": "NTL-WAS", "crps": "CRPS",
     "gaussian_cross_entropy": "Gaussian smoothing", "smoothed_wasserstein": "smoothed NTL-WAS",
-    "dist2": "DIST2", "digit_entropy": "DEL", "smmd": "SMMD", "ntil": "NTIL",
+    "hl_gauss": "HL-Gauss", "dist2": "DIST2", "digit_entropy": "DEL", "smmd": "SMMD", "ntil": "NTIL",
     "number_level": "number-level NTL", "squared": "NTL-MSE", "absolute": "NTL-MAE", "huber": "NTL-Huber",
 }  # fmt: skip
 
@@ -79,26 +79,12 @@ class LossSettings:
     # a name from ntloss.criterion_names(), as in loss=ce loss.criterion=smmd; null: cross-entropy alone
     criterion: str | None = None
     options: dict[str, Any] = field(default_factory=dict)  # arguments of the criterion, such as {sigma: 1.0}
-    # Options that change during training: {sigma: [20.0, 1.0]} falls linearly from 20 to 1.
-    schedule: dict[str, Any] = field(default_factory=dict)
     weight: float = 0.3  # λ
     reweigh: bool = False  # whether probability on text costs more than the worst number
     mode: Mode = Mode.add  # replace: the criterion replaces cross-entropy at number positions
     # what the criterion is divided by: number tokens, as in the paper, or items, all labels, as cross-entropy
     normalize_by: NormalizeBy = NormalizeBy.numbers
     label_smoothing: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, ends in self.schedule.items():
-            if not (isinstance(ends, list) and len(ends) == 2):
-                raise UserError(
-                    f"loss.schedule.{name}={ends!r}; expected the first and the last value, such as [20,1]."
-                )
-
-    def at(self, share: float) -> dict[str, Any]:
-        """Return the criterion's options after a share of the training steps, from 0 to 1."""
-        moved = {name: first + share * (last - first) for name, (first, last) in self.schedule.items()}
-        return {**self.options, **moved}
 
     @property
     def title(self) -> str:
@@ -604,8 +590,12 @@ def job_folder(overrides: str) -> str:
     return name[:200] or "run"
 
 
-def default_jobs() -> int:
-    """Return the default number of runs at a time: the resolver `ntl.jobs`."""
+def default_jobs(_root_: DictConfig) -> int:
+    """Return the default number of runs at a time, one on a GPU: the resolver `ntl.jobs`."""
+    import torch  # slow
+
+    if torch.accelerator.is_available() and not (_root_.get("training_args") or {}).get("use_cpu"):
+        return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MAX_JOBS)
 

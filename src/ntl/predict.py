@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ examples:
   ntl predict outputs/sentiment data=new.csv output=answers.csv calibrate=true
 """
 KEYS = ("data", "text", "output", "level", "calibrate", "prompt")
+FEW_ROWS = 50  # validation rows below which the margin that calibrates intervals is a rough estimate
 ADVICE = "With output=FILE, the same command continues."
 QUESTION = "question"  # the column of a plain text, unless a prompt names another one
 PREDICTED = ("written", "greedy", "median", "lower", "upper", "number_probability")
@@ -95,7 +97,8 @@ class Predictor:
             level: Share of the model's distribution between `lower` and `upper`, above 0 and below 1; 0 reads
                 neither median nor interval. Default: `evaluation.interval` of the run.
             calibrate: Whether to correct the interval with `ntloss.decoding.interval_margin`, by the run's
-                validation data, so that it holds this share of answers.
+                validation data, so that it holds this share of answers. It keeps the median, and padded
+                answers bound it.
             progress: Whether to show a bar.
 
         Returns:
@@ -119,7 +122,7 @@ class Predictor:
             return as_texts(rows)
         rows = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, (str, Mapping)) else [None]
         if rows and all(isinstance(row, Mapping) for row in rows):
-            return as_texts(pd.DataFrame(rows))
+            return as_texts(pd.DataFrame(rows, dtype=object))  # whole numbers beside gaps stay whole
         if not all(isinstance(row, str) for row in rows):
             raise UserError(
                 "the rows are neither a DataFrame nor a list of only dicts or only texts; expected one of "
@@ -166,6 +169,8 @@ class Predictor:
     def margin(self, level: float) -> float:
         """Compute the margin that calibrates intervals, on the run's validation data.
 
+        A warning says so if there are fewer than `FEW_ROWS` rows.
+
         Raises:
             UserError: There are no intervals, no validation data, or too few for this level.
         """
@@ -183,6 +188,11 @@ class Predictor:
                 f"{len(examples)} validation rows are too few to calibrate intervals of level={level:g}, or "
                 f"the model writes no numbers; expected at least {math.ceil(level / (1 - level))} rows. "
                 "Lower the level."
+            )
+        if len(examples) < FEW_ROWS:
+            warnings.warn(
+                f"{len(examples)} validation rows: the margin is uncertain. Use {FEW_ROWS} or more.",
+                stacklevel=2,
             )
         return margin
 
@@ -202,9 +212,20 @@ class Predictor:
         found["greedy"] = np.array([parse_number(text) for text in texts], dtype=float)
         if read is not None:
             lower, median, upper = read.values.sort(-1).values.cpu().numpy().T
-            found |= {"median": median, "lower": lower - margin, "upper": upper + margin}
+            found |= {"median": median, **self._moved(lower, median, upper, margin)}
             found["number_probability"] = read.starts.cpu().numpy().round(4)
         return pd.DataFrame(found)
+
+    def _moved(self, lower: Any, median: Any, upper: Any, margin: float) -> dict[str, Any]:
+        """Move the ends of intervals outwards, to where padded answers end and not past the median."""
+        ends, form = (-math.inf, math.inf), self.approach.number_format
+        if form is not None:
+            most = float(f"{'9' * form.digits}.{'9' * form.decimals}")
+            ends = (-most if form.signed else 0.0, most)
+        return {
+            "lower": np.minimum(lower - margin, median).clip(*ends),
+            "upper": np.maximum(upper + margin, median).clip(*ends),
+        }
 
 
 def load(run: str | Path, prompt: str | None = None) -> Predictor:
@@ -239,13 +260,10 @@ def load(run: str | Path, prompt: str | None = None) -> Predictor:
         loss, generation = LossSettings(), Evaluation(beams=1, max_new_tokens=16)
         data = Tabular(dataset_name="", prompt=prompt, target=[], significant_digits=None)
     else:
-        config = read_trained(path).config
-        model, loss, generation, data = (
-            config.model_args,
-            config.loss,
-            config.evaluation,
-            config.dataset_args,
-        )
+        trained = read_trained(path)
+        assert trained is not None
+        model, loss = trained.config.model_args, trained.config.loss
+        generation, data = trained.config.evaluation, trained.config.dataset_args
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     approach = build_approach(model, loss)
@@ -280,8 +298,11 @@ def _predict(arguments: Sequence[str]) -> int:
     if asked is None and not level:
         say(f"{predictor.name} has no distribution of one number, so there is no interval")
     if options.get("calibrate") == "true":
-        margin = predictor.margin(level)
-        say(f"each end of the intervals is moved outwards by {margin:g}")
+        with warnings.catch_warnings(record=True) as caught:
+            margin = predictor.margin(level)
+        for warning in caught:
+            say(str(warning.message))
+        say(f"the intervals are {'narrowed' if margin < 0 else 'widened'} by {abs(margin):g} at each end")
 
     def answer(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
         return predictor.batches(predictor.questions(rows), level, margin)

@@ -15,6 +15,7 @@ from ntl.errors import UserError
 HELP_OPTIONS = {"-h", "--help"}
 # Hydra refuses `+` before a key that exists; the paper's commands have it before this one.
 WITH_PLUS = "+model_args.number_token_loss_function="
+TEXTS = ("dataset_args.prompt", "model_args.separator")
 # Hydra deletes a group with ~; objectives and presets are empty instead, because sweeps choose among them.
 NO_GROUP = {f"{group}=null": f"~{group}" for group in ("dataset_args", "model_args", "weights", "loss")}
 NO_GROUP |= {f"{group}=null": f"{group}=none" for group in ("objective", "preset")}
@@ -78,7 +79,7 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
     from omegaconf.errors import OmegaConfBaseException
 
     arguments = [NO_GROUP.get(each, each) for each in arguments]
-    arguments = [f"+{each}" if each.startswith(WITH_PLUS) else each for each in arguments]
+    arguments = [f"+{each}" if each.startswith(WITH_PLUS) else _literal(each) for each in arguments]
     if arguments and arguments[0].endswith((".yaml", ".yml")):
         arguments = [*_store_preset(Path(arguments[0])), *arguments[1:]]
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
@@ -100,6 +101,13 @@ def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]
         if before[1] is None:
             del os.environ["HYDRA_FULL_ERROR"]
     return 0
+
+
+def _literal(override: str) -> str:
+    """Escape `${` in texts that models read, where it stands for itself."""
+    if override.partition("=")[0] in TEXTS:
+        return re.sub(r"(?<!\\)\$\{", r"\\${", override)
+    return override
 
 
 def _store_preset(path: Path) -> list[str]:

@@ -123,7 +123,7 @@ def read_error(run: Path) -> str:
 
 
 def stop() -> bool:
-    """Stop watching, if a sweep is watched; name the runs that are not finished, and whether there are any."""
+    """Stop watching, if a sweep is watched; name the runs that are not finished, if any are."""
     if not _started:
         return False
     watch = _started.pop()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ from omegaconf import DictConfig
 
 from ntl import sweep
 from ntl.config import Config, read_config
+from ntl.data.files import only_writer_in
 from ntl.errors import UserError, describe
 from ntl.program import run_hydra, run_program
 from ntl.training.run_folder import ERROR, EvaluationFolder, Metrics, RunFolder, RunRecord, read_trained
@@ -64,7 +67,8 @@ def task(composed: DictConfig) -> float:
     choices = hydra.runtime.choices
     objective = choices.get("loss") if choices["objective"] == "none" else choices["objective"]
     try:
-        with folder.lock():
+        # Under torchrun, all processes write to the folder, the first one for all.
+        with only_writer_in(folder.path) if os.environ.get("RANK", "0") == "0" else nullcontext():
             (folder.path / ERROR).unlink(missing_ok=True)
             if hydra.mode == RunMode.MULTIRUN:
                 _leave_the_terminal_to_the_sweep()
@@ -126,24 +130,45 @@ def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
     PartialState().wait_for_everyone()
     model, trainer = approach.model.to(arguments.device), None
     if start.task == "train":
-        if arguments.should_save:
-            before = (
-                folder.record().train_seconds if start.checkpoint is not None and folder.holds_run() else 0.0
-            )
-            folder.write(record, train_seconds=before)
-        PartialState().wait_for_everyone()
         trainer = make_trainer(config, arguments, data, approach, folder)
+        if arguments.should_save:
+            continues = start.checkpoint is not None and folder.holds_run()
+            seconds = folder.record().train_seconds if continues else 0.0
+            folder.write(record, train_seconds=seconds)
+        PartialState().wait_for_everyone()
         trainer.train_from(start.checkpoint)
         model, record = trainer.model_wrapped, folder.record()
         if arguments.should_save:
             folder.update(status="trained")
     results = answer_tests(config, data, approach, evaluation, record, model)
-    if trainer is not None:
-        trainer.log_tests(results)
+    track(results, arguments, record.steps, trainer, approach)
     if is_run and arguments.should_save:
         folder.update(status="finished")
     log.info(f"Metrics and predictions are in {evaluation}")
     return results
+
+
+def track(
+    results: dict[str, Metrics],
+    arguments: Any,
+    steps: int,
+    trainer: ApproachTrainer | None,
+    approach: Approach,
+) -> None:
+    """Send the metrics of the test sets to the trackers of `training_args.report_to`."""
+    from transformers import TrainerControl, TrainerState
+    from transformers.integrations import get_reporting_integration_callbacks
+
+    if trainer is None:
+        trackers = [tracker() for tracker in get_reporting_integration_callbacks(arguments.report_to)]
+    else:
+        trackers = trainer.callback_handler.callbacks
+    # Trackers show `test_X` as X in the section `test`.
+    named = {f"test_{test}/{name}": x for test, found in results.items() for name, x in found.items()}
+    logs = {name: value for name, value in named.items() if value is not None}
+    state = TrainerState(global_step=steps, is_world_process_zero=arguments.process_index == 0)
+    for tracker in trackers:
+        tracker.on_log(arguments, state, TrainerControl(), logs=dict(logs), model=approach.model)
 
 
 def as_trained(config: Config, path: str) -> tuple[Config, RunRecord]:
@@ -271,15 +296,13 @@ def make_trainer(
     def measure(model: nn.Module) -> Metrics:
         return evaluate(approach, shown, data, config.evaluation, model).metrics
 
-    return ApproachTrainer(
-        arguments,
-        approach,
-        measure,
-        folder,
-        config.weights.head_learning_rate,
-        train_dataset=training,
-        eval_dataset=validation,
-    )
+    parts = {"train_dataset": training, "eval_dataset": validation}
+    try:
+        return ApproachTrainer(
+            arguments, approach, measure, folder, config.weights.head_learning_rate, **parts
+        )
+    except (RuntimeError, ValueError, ImportError) as error:  # a tracker is not installed
+        raise UserError(f"training_args cannot be used: {describe(error)}") from None
 
 
 def answer_tests(
@@ -290,7 +313,6 @@ def answer_tests(
     from ntl.evaluation import evaluate_tests
     from ntl.scores import describe_metrics
 
-    approach.set_progress(1.0)
     parts = {"validation": data.validation, **data.tests}
     tests = {name: evenly_spaced(part, config.evaluation.samples) for name, part in parts.items()}
     data = replace(data, tests=tests)

@@ -1,4 +1,5 @@
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -6,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
+from hydra.errors import HydraException
 from published_commands import DEBUG, EVALUATION, PROGRAM, TRAINING, scaled_down
 from tolerances import assert_close
 
 from ntl.config import read_config
+from ntl.errors import UserError
 from ntl.train import main
 from ntl.training.run_folder import RunFolder
 
@@ -80,23 +83,30 @@ def test_a_hub_model_fails_at_once_without_a_network_and_with_advice(command, tm
     assert not (tmp_path / "run/run.json").exists()
 
 
+def read(command):
+    """Return the configuration of a command."""
+    with initialize_config_module("ntl.conf", version_base="1.3"):
+        return read_config(compose("train", [o.replace("+model_args", "model_args") for o in command]))
+
+
 @pytest.mark.parametrize("command", TRAINING)
 def test_a_published_command_chooses_its_loss(command):
-    with initialize_config_module("ntl.conf", version_base="1.3"):
-        overrides = [each.replace("+model_args", "model_args") for each in shlex.split(command)]
-        loss = read_config(compose("train", overrides)).loss
+    loss = read(shlex.split(command)).loss
     found = loss.options.get("loss", loss.criterion)
     assert (found, loss.weight if loss.criterion else None) == TRAINING[command]
 
 
-def test_the_script_says_in_one_line_what_is_not_installed(tmp_path):
-    (tmp_path / "hydra.py").write_text("raise ModuleNotFoundError(name='hydra')")
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys, runpy; sys.argv = ['{ROOT / PROGRAM}']; "
-         f"sys.path.insert(0, ''); sys.path.insert(1, '{tmp_path}'); "
-         f"runpy.run_path('{ROOT / PROGRAM}', run_name='__main__')"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "hydra is not installed" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is_not():
+    table = (ROOT / "docs/lab.md").read_text().partition("| there | here |")[2].partition("\n\n")[0]
+    rows = [
+        re.findall(r"`([^`]*=[^`]*)`", cell)
+        for line in table.split("\n")[2:]
+        for cell in line.split("|")[1:3]
+    ]
+    for theirs, ours in zip(rows[::2], rows[1::2], strict=True):
+        for name in theirs:
+            with pytest.raises((UserError, HydraException)):
+                read(shlex.split(name))
+        for replacement in ours:
+            read(shlex.split(replacement))
+    assert len(rows) > 10

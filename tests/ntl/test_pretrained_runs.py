@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+import ntl
 from ntl.train import main
 from ntl.training.run_folder import RunFolder
 from ntl.training.trainer import ApproachTrainer
@@ -80,6 +81,7 @@ def test_a_killed_run_continues_to_the_same_weights_which_transformers_loads(kin
     assert not found["unexpected_keys"] or "lora" in kind
     assert {*load_file(broken / "model.safetensors")} == {*one}
     assert not any("lora" in name for name in one)
+    assert not any("lora" in name for name, _ in ntl.load(broken).approach.model.named_modules())
     assert AutoTokenizer.from_pretrained(broken)("12").input_ids
 
 

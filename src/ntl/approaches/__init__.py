@@ -81,9 +81,6 @@ class Approach(Protocol):
         A model that has them from an earlier run keeps them.
         """
 
-    def set_progress(self, share: float) -> None:
-        """Set the options of the loss that change during training, after a share of its steps."""
-
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as columns of token ids (and numbers), without padding, one entry per pair."""
 

@@ -94,9 +94,6 @@ class RegressionHead:
         """Compute the statistics of the training answers; see `Approach.fit`."""
         fit(self.model.config, [single_number(answer, *READER) for answer in answers])
 
-    def set_progress(self, share: float) -> None:
-        """The loss has no options; see `Approach.set_progress`."""
-
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`, the answers' numbers; see `Approach.encode`."""
         rows = self.prompts(questions)

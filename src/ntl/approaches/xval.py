@@ -104,9 +104,6 @@ class Xval:
         """Compute the statistics of the numbers in the training answers; see `Approach.fit`."""
         fit(self.model.config, [value for answer in answers for value in find_values(answer)])
 
-    def set_progress(self, share: float) -> None:
-        """The loss has no options; see `Approach.set_progress`."""
-
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids`, `numbers`, `labels`, `label_numbers`; see `Approach.encode`."""
         (input_ids, numbers), (labels, label_numbers) = map(self.encoding.encode, (questions, answers))

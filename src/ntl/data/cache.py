@@ -19,7 +19,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from ntl.config import Data
 from ntl.data import Example
-from ntl.errors import UserError, writing_to
+from ntl.errors import UserError, describe, writing_to
 
 FORMAT = 3  # version of the readers; changing it invalidates all caches
 ROWS = 10_000  # rows that are read at once
@@ -105,3 +105,15 @@ def writing(folder: Path) -> Iterator[None]:
     with writing_to(f"dataset_args.cache_dir={folder}", room, advice):
         folder.mkdir(parents=True, exist_ok=True)
         yield
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Open a file of a cache; a UserError says that it is damaged."""
+    try:
+        yield
+    except (OSError, ValueError, EOFError) as error:  # pyarrow's errors are ValueErrors or OSErrors
+        raise UserError(
+            f"{path}, a file of the cache, cannot be read ({describe(error)}); expected what the lab wrote. "
+            "Remove it, and repeat the command, which writes it again."
+        ) from None

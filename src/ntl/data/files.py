@@ -11,15 +11,22 @@ import json
 import os
 import random
 import re
+import stat
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ntl.data import Example, TaskData
-from ntl.errors import UserError
+from filelock import FileLock, Timeout
 
+from ntl.data import Example, TaskData
+from ntl.errors import UserError, writing_to
+
+LOCK = ".lock"  # in a folder that one process writes to
+UNFINISHED = ".partial"  # the ending of files that are not complete
 # The files of datasets with tests of interpolation and extrapolation, without their endings.
 SPLIT_FILES = {
     "train": "train",
@@ -157,13 +164,67 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         OSError: The file cannot be written; an existing file is left unchanged.
     """
-    partial = path.with_name(path.name + ".partial")
+    descriptor, unfinished = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
     try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
+        with open(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.chmod(unfinished, stat.S_IMODE(path.stat().st_mode) if path.exists() else _new_file_mode())
+        os.replace(unfinished, path)
+    except BaseException:
+        os.unlink(unfinished)
         raise
+
+
+def _new_file_mode() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+@contextmanager
+def only_writer(lock: Path, given: object) -> Iterator[None]:
+    """Hold a lock that one process can hold at a time, until it ends or is killed.
+
+    Args:
+        lock: Path of the lock's file, in an existing folder.
+        given: What is written to, as the user wrote it, for the error message.
+
+    Raises:
+        UserError: Another process holds it, or it cannot be written.
+    """
+    held = FileLock(lock, timeout=0)
+    with writing_to(given, "a folder that can be written to", "Choose another one."):
+        try:
+            held.acquire()
+        except Timeout:
+            raise UserError(
+                f"{given} is being written by another process; expected one at a time. Wait for it, or "
+                "choose another one."
+            ) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows keeps open files
+            lock.unlink()  # before the release, so that no other process can hold it yet
+        held.release()
+
+
+@contextmanager
+def only_writer_in(folder: Path) -> Iterator[None]:
+    """Let only this process write to a folder, which is created if necessary; see `only_writer`."""
+    with writing_to(folder, "a folder that can be written to", "Choose another one."):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with only_writer(folder / LOCK, folder):
+            yield
+    finally:
+        with suppress(OSError):  # as a rule it holds files
+            folder.rmdir()
+
+
+def is_leftover(path: Path) -> bool:
+    """Return whether a killed process has left this lock or unfinished file."""
+    return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(UNFINISHED))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -74,6 +74,9 @@ SEEDS_NOTE = (
 def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
     """Draw the figures of one dataset, except those that no run has data for, and return the files' names."""
     written = []
+    # Matplotlib reads text between dollars as mathematics.
+    groups = [replace(group, label=group.label.replace("$", r"\$")) for group in dataset.groups]
+    dataset = replace(dataset, groups=groups)
     with mpl.rc_context(STYLE):
         figures = DatasetFigures(dataset).draw().items()
         for kind, figure in tqdm(figures, f"figures of {dataset.name}", disable=None, leave=False):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from ntl.report.formats import Columns, latex_table, markdown_table
+from ntl.report.formats import Columns, escape_html, latex_table, markdown_table
 from ntl.report.groups import Dataset, mean_and_interval, split_readings
 
 NOT_AVAILABLE = "n/a"
@@ -74,20 +74,22 @@ def markdown_report(
     """
     parts = []
     for dataset in datasets:
-        parts.append(f"## {dataset.name}")
+        parts.append(f"## {escape_html(dataset.name)}")
         for columns, remarks in make_tables(dataset):
-            parts += [markdown_table(columns), *remarks]
+            parts += [markdown_table(columns), *map(escape_html, remarks)]
         if missing := [test for test in dataset.tests if dataset.lacks_predictions(test)]:
-            parts.append(f"No error figures, because predictions are missing: {', '.join(missing)}.")
+            names = escape_html(", ".join(missing))
+            parts.append(f"No error figures, because predictions are missing: {names}.")
         if differing := [test for test in dataset.tests if dataset.has_different_questions(test)]:
             parts.append(
-                f"The questions differ between runs: {', '.join(differing)}. Rows may not be comparable."
+                f"The questions differ between runs: {escape_html(', '.join(differing))}. Rows may not be "
+                "comparable."
             )
     parts.append(_note(datasets))
     if tested is not None and len(tested):
         parts += ["## Declared contrasts", markdown_table(_contrast_columns(tested)), CONTRAST_NOTE]
     if left_out:
-        parts += ["Left out:", "\n".join(f"- {line}" for line in left_out)]
+        parts += ["Left out:", "\n".join(f"- {escape_html(line)}" for line in left_out)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -13,14 +13,11 @@ Files are written atomically: if a run is killed, each file holds either its old
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
-
-from filelock import FileLock, Timeout
 
 from ntl.config import Config, read_config
 from ntl.data.files import write_atomically, write_json
@@ -144,19 +141,6 @@ class RunFolder:
         before = [p for p in self.curve() if p["step"] < point["step"]]
         _write_lines(self.curve_path, [*before, point])
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep other processes from running in this folder; the system frees it if this one is killed."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            with FileLock(self.path / ".lock", timeout=0):
-                yield
-        except Timeout:
-            raise UserError(
-                f"another process is running in {self}. Wait for it, or pass another "
-                "training_args.output_dir."
-            ) from None
-
 
 class EvaluationFolder:
     """The results of one evaluation of a model."""
@@ -205,7 +189,7 @@ class EvaluationFolder:
 
     def metrics(self) -> dict[str, Metrics]:
         """Read the metrics by test set; empty before the first is evaluated."""
-        return _read(self.metrics_path, _parse_object) if self.metrics_path.exists() else {}
+        return _read(self.metrics_path, _parse_objects) if self.metrics_path.exists() else {}
 
     def predictions(self, test: str) -> list[Prediction]:
         """Read the predictions of one test set, in its order."""
@@ -266,6 +250,11 @@ def _read_record(path: Path) -> RunRecord:
         raise UserError(f"{path} has version {content['version']}; this version of ntl reads {VERSION}.")
     if "label" not in content:  # version 1
         content["label"] = content.pop("objective", "")
+    for key, kind in {"label": str, "dataset": str, "seed": int, "config": dict, "steps": int}.items():
+        if not isinstance(content.get(key, kind()), kind):
+            raise UserError(
+                f"{path}: {key} is {content[key]!r:.80}; expected {kind.__name__}. Omit that folder."
+            )
     known = {f.name for f in fields(RunRecord)}
     return RunRecord(**{key: value for key, value in content.items() if key in known})
 
@@ -283,9 +272,16 @@ def _parse_object(text: str) -> dict[str, Any]:
     return content
 
 
+def _parse_objects(text: str) -> dict[str, dict[str, Any]]:
+    content = _parse_object(text)
+    if wrong := [name for name, value in content.items() if not isinstance(value, dict)]:
+        raise ValueError(f"{wrong[0]!r} is not an object")
+    return content
+
+
 def _parse_lines(text: str) -> list[dict[str, Any]]:
     # Split at "\n" only: texts may contain other separators that `splitlines` splits at.
-    return [json.loads(line) for line in text.split("\n") if line]
+    return [_parse_object(line) for line in text.split("\n") if line]
 
 
 def _read(path: Path, parse: Callable[[str], T]) -> T:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ntl.config import Config, read_config
+from ntl.data.files import is_leftover
 from ntl.errors import UserError
-from ntl.training.run_folder import RunFolder
+from ntl.training.run_folder import ERROR, RunFolder
 
 # Keys that do not affect what is learned, by group.
 INDEPENDENT = {
@@ -20,7 +21,7 @@ INDEPENDENT = {
         "save_total_limit", "use_cpu", "dataloader_num_workers", "dataloader_pin_memory", "run_name",
     },
 }  # fmt: skip
-HYDRA = (".hydra", ".lock")  # in the folder before the run starts, and log files
+HYDRA = ".hydra"  # in the folder before the run starts, beside log files
 
 
 class Start(NamedTuple):
@@ -93,18 +94,23 @@ def _is_evaluated(config: Config, folder: RunFolder) -> bool:
 
 
 def _check_new(folder: RunFolder) -> None:
-    found = folder.path.iterdir() if folder.path.is_dir() else ()
-    if others := [path.name for path in found if path.name not in HYDRA and path.suffix != ".log"]:
+    others = [] if not folder.path.is_dir() else [p.name for p in folder.path.iterdir() if not _is_ours(p)]
+    if others:
         raise UserError(
-            f"{folder} holds files but no run, such as {sorted(others)[0]}; expected a new or empty folder. "
+            f"{folder} holds files but no run, such as {min(others)}; expected a new or empty folder. "
             "Pass another training_args.output_dir."
         )
 
 
+def _is_ours(path: Path) -> bool:
+    """Return whether Hydra, the log or the lock of this run made a file, or a killed run left it."""
+    return path.name in (HYDRA, ERROR) or path.suffix == ".log" or is_leftover(path)
+
+
 def clear(folder: RunFolder) -> None:
-    """Remove a run, but not the log that is being written."""
+    """Remove a run, but not what this one has written already."""
     for path in folder.path.iterdir():
-        if path.is_dir() and path.name not in HYDRA:
+        if path.is_dir() and not path.is_symlink() and path.name != HYDRA:
             shutil.rmtree(path)
-        elif path.is_file() and path.name not in HYDRA and path.suffix != ".log":
+        elif not _is_ours(path):
             path.unlink()

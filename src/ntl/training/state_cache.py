@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from ntl.approaches.frozen_layers import STATES, FrozenLayers
 from ntl.approaches.shapes import NOT_SHAPE
-from ntl.data.cache import cache_key, writing
+from ntl.data.cache import cache_key, reading, writing
 from ntl.data.files import write_json
 from ntl.errors import UserError
 
@@ -112,8 +112,10 @@ def _find(folder: Path) -> dict[str, Place]:
     """Find the places of all cached rows, by their keys."""
     places: dict[str, Place] = {}
     for index in folder.glob("*.json"):  # written after the states
-        held = np.load(index.with_suffix(".npy"), mmap_mode="r")
-        starts: dict[str, int] = json.loads(index.read_text("utf-8"))
+        with reading(index):
+            starts: dict[str, int] = json.loads(index.read_text("utf-8"))
+        with reading(index.with_suffix(".npy")):
+            held = np.load(index.with_suffix(".npy"), mmap_mode="r")
         places |= {key: (held, start) for key, start in starts.items()}
     return places
 

@@ -11,7 +11,7 @@ from datasets import Dataset
 from ntl.approaches import Approach
 from ntl.config import ModelArgs
 from ntl.data import Example, fingerprint
-from ntl.data.cache import cache_key, writing
+from ntl.data.cache import cache_key, reading, writing
 
 FORMAT = 1  # version of the cache's format; changing it invalidates all caches
 BATCH = 1000
@@ -48,6 +48,10 @@ def tokenize(examples: Sequence[Example], approach: Approach, model: ModelArgs, 
         ids = [column for column in columns.values() if column and isinstance(column[0], list)]
         return {**columns, "length": [max(map(len, row)) for row in zip(*ids, strict=True)]}
 
+    path = cache_dir / f"{key}.arrow"
+    if path.exists():
+        with reading(path):
+            Dataset.from_file(str(path))
     # `datasets` writes to a temporary file and renames it, so an interrupted run leaves no partial cache.
     with writing(cache_dir):
         return texts.map(
@@ -55,7 +59,7 @@ def tokenize(examples: Sequence[Example], approach: Approach, model: ModelArgs, 
             batched=True,
             batch_size=BATCH,
             remove_columns=texts.column_names,
-            cache_file_name=str(cache_dir / f"{key}.arrow"),
+            cache_file_name=str(path),
             new_fingerprint=key,
             desc="tokenize",
         )

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from ntl.approaches import Approach
 from ntl.errors import UserError
 from ntl.scores import describe_metrics
 from ntl.training.run_folder import CHECKPOINT, STATE, Metrics, RunFolder
+from ntloss.integrations.transformers import AnnealCallback
 
 RECORD_EVERY = 2.0  # seconds between two updates of run.json
 log = logging.getLogger(__name__)
@@ -74,6 +75,10 @@ class ApproachTrainer(Seq2SeqTrainer):
             self.add_callback(Bar())
         if args.should_save:
             self.add_callback(RecordProgress(self.record_progress))
+        criterion = approach.objective.objective.criterion if hasattr(approach, "objective") else None
+        self.annealed = criterion if getattr(criterion, "schedule", None) is not None else None
+        if self.annealed is not None:
+            self.add_callback(AnnealCallback(self.annealed))
         self._seconds_before = self._started = 0.0
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self._updates = 0  # since the terms were last logged
@@ -152,7 +157,6 @@ class ApproachTrainer(Seq2SeqTrainer):
         batches = list(islice(epoch_iterator, num_batches))
         if batches:
             self._updates += 1
-            self.approach.set_progress(self.state.global_step / self.state.max_steps)
             counts = torch.stack([self.approach.count(batch) for batch in batches]).sum(0)
             # Keep the counts as tensors, so that the host never synchronizes with an accelerator.
             self.counts = self.accelerator.reduce(counts.to(device), reduction="sum")
@@ -189,6 +193,8 @@ class ApproachTrainer(Seq2SeqTrainer):
             for name in sorted(self._terms):
                 total = self.accelerator.reduce(self._terms[name].to(self.args.device), reduction="sum")
                 logs[name] = total.item() / self._updates
+            if self.annealed is not None:
+                logs["sigma"] = self.annealed.sigma.item()
             self._terms.clear()
             self._updates = 0
         super().log(logs, start_time)
@@ -196,13 +202,9 @@ class ApproachTrainer(Seq2SeqTrainer):
             if measured := {key[5:]: value for key, value in logs.items() if key.startswith("eval_")}:
                 text = f"validation: {describe_metrics(measured, 'loss')}"
             else:
-                text = ", ".join(f"{key} {logs[key]:.4g}" for key in ("loss", "learning_rate") if key in logs)
+                keys = ("loss", "sigma", "learning_rate")
+                text = ", ".join(f"{key} {logs[key]:.4g}" for key in keys if key in logs)
             log.info(f"step {self.state.global_step}: {text}")
-
-    def log_tests(self, results: Mapping[str, Metrics]) -> None:
-        """Send the metrics of the test sets to the trackers, if there are any."""
-        named = {f"{test}/{name}": x for test, metrics in results.items() for name, x in metrics.items()}
-        super().log({name: value for name, value in named.items() if value is not None})
 
 
 class Bar(ProgressCallback):

@@ -137,3 +137,12 @@ def test_a_line_that_is_not_text_is_an_error_that_names_it(tmp_path, line):
     path.write_bytes(b"".join(lines))
     with pytest.raises(UserError, match=rf"pairs.txt, line {line}: it cannot be read as UTF-8"):
         list(read_pairs(path))
+
+
+@pytest.mark.parametrize("kept", [0, 100, 0.9])
+def test_a_truncated_cache_is_an_error_that_names_the_file(tmp_path, examples, kept):
+    path = Path(examples.dataset.cache_files[0]["filename"])
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content)) if kept < 1 else kept])
+    with pytest.raises(UserError, match=rf"{path.name}, a file of the cache, cannot be read .* Remove it"):
+        read_cached(["numbers"], {"cache_dir": str(tmp_path)}, lambda: [])

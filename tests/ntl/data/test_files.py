@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from importlib import resources
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from data_cases import splits, write
 
 from ntl.config import DATASET_BY_NAME
 from ntl.data import format_number
+from ntl.data.files import write_atomically
 from ntl.errors import UserError
 
 SIZES = {
@@ -102,3 +104,26 @@ def test_a_missing_split_is_an_error_before_anything_is_read(load, tmp_path):
     )
     with pytest.raises(UserError, match=r"lacks val.txt, test_interpolate.txt; it has notes.md, test_extr"):
         load("mathematics_dataset", data_dir=folder)
+
+
+def test_a_file_is_replaced_at_once_and_nothing_beside_it_is_touched(tmp_path, monkeypatch):
+    path, own, target = (tmp_path / name for name in ("run.json", "run.json.partial", "target"))
+    own.symlink_to(target)
+    target.write_text("mine")
+    write_atomically(path, "one")
+    path.chmod(0o640)
+    write_atomically(path, "two\r\n")
+    assert path.read_bytes() == b"two\r\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert (target.read_text(), own.is_symlink()) == ("mine", True)
+    monkeypatch.setattr("os.replace", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_atomically(path, "three")
+    assert path.read_bytes() == b"two\r\n"
+    assert {*tmp_path.iterdir()} == {path, own, target}
+
+
+def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path):
+    write_atomically(tmp_path / "a", "")
+    (tmp_path / "b").touch()
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
