@@ -16,13 +16,11 @@ from typing import NamedTuple
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from ntl.config.comparison import Comparison, load_comparison
-from ntl.config.settings import RunSettings
-from ntl.report.svg import save_svg
-from ntl.runs.sweep import compare
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 
+from ntl.config.comparison import Comparison, load_comparison
+from ntl.config.settings import RunSettings
 from ntl.data import Example, TaskData, load_task
 from ntl.data.table_files import read_table
 from ntl.errors import UserError
@@ -30,6 +28,8 @@ from ntl.predict import Predictor, load
 from ntl.program import run_program
 from ntl.report.groups import mean_and_interval
 from ntl.report.style import BLUE, STYLE, styles
+from ntl.report.svg import save_svg
+from ntl.runs.sweep import compare
 from ntl.scores import reading_metric
 from ntl.training.run_folder import Metrics, RunFolder
 

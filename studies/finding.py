@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
-from ntl.report.svg import TEXT_COLORS, save_svg
 
 from ntl.report.style import BLUE, FLOOR, GRAY, GREEN, ORANGE, PINK, STYLE, VERMILION
+from ntl.report.svg import TEXT_COLORS, save_svg
 from studies.packing import ROOT
 from studies.pretrained.run import STUDY
 from studies.pretrained.tables import Difference, difference, load

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from ntl.config.differences import REPORT, comparable
 from scipy.stats import ttest_1samp
 
+from ntl.config.differences import REPORT, comparable
 from ntl.report.groups import mean_and_interval
 from ntl.scores import reading_metric
 from ntl.training.run_folder import Metrics

@@ -9,9 +9,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
-from ntl.report.svg import TEXT_COLORS, label_ends, save_svg
 
 from ntl.report.style import FLOOR, STYLE, SeriesStyle, new_figure, plot_seeds, styles
+from ntl.report.svg import TEXT_COLORS, label_ends, save_svg
 from studies.small_models.effects import ACCURACY, NAMES, READINGS, Effect, Setting, effect, family, task_of
 from studies.small_models.run import BASELINE, RESULTS, STUDY
 

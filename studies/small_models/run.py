@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+
 from ntl.config.comparison import KEYS, objective_overrides
 from ntl.config.compose import compose_config
 from ntl.config.settings import RunSettings, read_settings
+from ntl.errors import UserError
 from ntl.runs.sweep import default_jobs, do_runs
 from ntl.training.folders import remaining
-
-from ntl.errors import UserError
 from ntl.training.run_folder import Metrics
 from studies.packing import (
     MADE,

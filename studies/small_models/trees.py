@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from ntl.config.settings import read_settings
 from sklearn.ensemble import HistGradientBoostingRegressor
 
+from ntl.config.settings import read_settings
 from ntl.data import Example, load_task
 from ntl.data.tasks.tabular import MISSING
 from ntl.errors import UserError
