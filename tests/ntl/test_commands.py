@@ -12,7 +12,7 @@ from tolerances import assert_close
 
 from ntl.config import compose_config
 from ntl.errors import UserError
-from ntl.train import main
+from ntl.train import main, trainer_arguments
 from ntl.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -94,7 +94,7 @@ def test_a_published_command_chooses_its_loss(command):
     assert (found, loss.weight if loss.criterion else None) == TRAINING[command]
 
 
-def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is_not():
+def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is_not(tmp_path):
     table = (ROOT / "docs/lab.md").read_text().partition("| there | here |")[2].partition("\n\n")[0]
     rows = [
         re.findall(r"`([^`]*=[^`]*)`", cell)
@@ -104,7 +104,7 @@ def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is
     for theirs, ours in zip(rows[::2], rows[1::2], strict=True):
         for name in theirs:
             with pytest.raises((UserError, HydraException)):
-                read(shlex.split(name))
+                trainer_arguments(read(shlex.split(name)), RunFolder(tmp_path))
         for replacement in ours:
             read(shlex.split(replacement))
     assert len(rows) > 10
