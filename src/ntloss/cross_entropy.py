@@ -237,7 +237,8 @@ class NTLCrossEntropyLoss(_CombinedLoss):
                 to 1, gets w times the number term and 1 - w times cross-entropy. Default: 1.
             number_samples: `[batch, samples]`, numbers in place of each row's own, such as the ratings of
                 several people, padded with NaN: `HLGauss` takes their mixture as the target. The row's label,
-                one of them or their median, gives the digits that are known so far. Default: none.
+                one of them or their median, gives the digits that are known so far. A row of NaN has none.
+                Default: none.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 or float64. With `return_terms`, a `LossTerms`.

@@ -277,8 +277,8 @@ def _check_samples(samples: Tensor | None, labels: Tensor, needs: Needs, validat
             "number_samples need a criterion with targets on whole numbers, such as HLGauss(sigma): this "
             "loss would ignore them"
         )
-    if _reads_values(samples, validate) and (samples.isinf() | samples.isnan().all(-1, keepdim=True)).any():
-        raise ValueError("number_samples: expected at least one number in each row and none infinite")
+    if _reads_values(samples, validate) and samples.isinf().any():
+        raise ValueError("number_samples contain an infinite number: expected finite ones, padded with NaN")
 
 
 def _check_counts(weights: Weights, options: TargetOptions) -> None:

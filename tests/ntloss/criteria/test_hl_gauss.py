@@ -168,6 +168,9 @@ class TestSamples:
             with_sample = targets_of(HLGauss(0.7, relative=0.1), text, [number, NAN])
             assert_close(with_sample, targets_of(HLGauss(0.7, relative=0.1), text), EXACT)
 
+    def test_a_row_of_padding_keeps_its_own_number(self) -> None:
+        assert_close(targets_of(HLGauss(2.0), "39", [NAN, NAN]), targets_of(HLGauss(2.0), "39"), EXACT)
+
     def test_far_from_the_label_the_label_alone_counts(self) -> None:
         assert int(targets_of(HLGauss(0.1), "39", [90.0])[1].argmax()) == 9
 
@@ -191,7 +194,7 @@ class TestSamples:
         ("criterion", "samples", "error"),
         [
             (HLGauss(1.0), torch.zeros(3, 2), "number_samples of shape"),
-            (HLGauss(1.0), torch.full((1, 2), NAN), "at least one number"),
+            (HLGauss(1.0), torch.full((1, 2), math.inf), "infinite"),
             (HLGauss(1.0), [[1.0]], "expected a real tensor"),
             (None, torch.zeros(1, 2), "HLGauss"),
         ],

@@ -13,7 +13,7 @@ from torch import Tensor
 from ntloss import LossTerms, NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, NumberVocabulary
 from ntloss.criteria import Criterion
 from ntloss.engine.targets import shift_left
-from ntloss.integrations.collator import NUMBER_WEIGHTS
+from ntloss.integrations.collator import NUMBER_SAMPLES, NUMBER_WEIGHTS, OF_NUMBERS
 from ntloss.integrations.outputs import Loss
 from ntloss.integrations.transformers.architecture import (
     HeadTensors,
@@ -33,7 +33,7 @@ from ntloss.numbers.spans import sequence_ids_of
 _STATE = "_number_aware"
 _OPTIONS = {"mode", "normalize_by", "label_smoothing", "z_loss", "validate", "ignore_index"}
 _OPTIONS_OF_CHUNKS = {"chunk_size", "drop_ignored"}
-_OF_THE_LOSS = ("num_numbers_in_batch", NUMBER_WEIGHTS)  # what a stock model does not expect
+_OF_THE_LOSS = ("num_numbers_in_batch", *OF_NUMBERS)  # what a stock model does not expect
 _FUSED = "fused_lm_head"  # with it, trainers of TRL ask for log-probabilities in place of logits
 
 
@@ -122,9 +122,8 @@ class NumberAwareModel:
         return twin
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model's `generate`, without the weights that a Seq2SeqTrainer passes with a batch."""
-        kwargs.pop(NUMBER_WEIGHTS, None)
-        return self._generate(*args, **kwargs)
+        """Run the model's `generate`, without the columns for the loss that a Seq2SeqTrainer passes."""
+        return self._generate(*args, **{k: v for k, v in kwargs.items() if k not in OF_NUMBERS})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model's forward, with this loss; see `compute` for its errors."""
@@ -204,6 +203,7 @@ class NumberAwareModel:
             "labels": labels if shift_labels is None else shift_labels,
             "sequence_ids": sequence_ids,
             NUMBER_WEIGHTS: number_weights,
+            NUMBER_SAMPLES: kwargs.pop(NUMBER_SAMPLES, None),
             **{name: kwargs.pop(name, None) for name in counts},
         }
 
@@ -265,7 +265,7 @@ def make_number_aware(
     Both terms are divided by `num_items_in_batch` if the model is called with it, as every Trainer does: the
     count of labels over the accumulated batches and all ranks. A batch may have `number_weights`,
     `[batch, seq]`, a factor of the number term at each of the unshifted `labels` (see
-    `NTLCrossEntropyLoss.forward`); `generate` ignores them.
+    `NTLCrossEntropyLoss.forward`), and `number_samples`, `[batch, samples]`; `generate` ignores both.
 
     Args:
         model: a causal, masked or encoder-decoder language model of transformers, or PEFT's wrapper of one.

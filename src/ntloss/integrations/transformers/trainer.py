@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from ntloss import HLGauss, LossTerms, NumberVocabulary, WeightScheduler
-from ntloss.integrations.collator import NUMBER_WEIGHTS, NumberWeightsCollator
+from ntloss.integrations.collator import OF_NUMBERS, NumberWeightsCollator
 from ntloss.integrations.outputs import Loss
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
 from ntloss.metrics import gather
@@ -43,8 +43,8 @@ class _NumberAware:
 
     def _set_signature_columns_if_needed(self: Any) -> None:
         super()._set_signature_columns_if_needed()  # type: ignore[misc]
-        columns = [name for name in self._signature_columns if name != NUMBER_WEIGHTS]
-        self._signature_columns = columns + [NUMBER_WEIGHTS] * (handle_of(self.model) is not None)
+        columns = [name for name in self._signature_columns if name not in OF_NUMBERS]
+        self._signature_columns = columns + [*OF_NUMBERS] * (handle_of(self.model) is not None)
 
     def compute_loss(
         self: Any,
@@ -151,17 +151,21 @@ def make_trainer_number_aware(
     if handle is None or numbers is not None or args or options:
         handle = make_number_aware(trainer.model, tokenizer_of(trainer, numbers), *args, **options)
     extend(trainer)
-    criterion = handle.loss.objective.criterion
-    if getattr(criterion, "schedule", None) is not None:
-        trainer.add_callback(AnnealCallback(criterion))  # type: ignore[arg-type]
     return handle
 
 
 def extend(trainer: Any) -> None:
-    """Make a trainer evaluate both terms, collate `number_weights`, and check whose loss it uses."""
+    """Make a trainer evaluate both terms, collate columns for the loss, and check whose loss it uses.
+
+    If the criterion has a schedule, the trainer follows it.
+    """
     if not isinstance(trainer, _NumberAware):
         own = type(trainer)
         trainer.__class__ = type(own.__name__, (_NumberAware, own), {"__module__": own.__module__})
+    handle = handle_of(trainer.model)
+    criterion: Any = None if handle is None else handle.loss.objective.criterion
+    if getattr(criterion, "schedule", None) is not None:
+        trainer.add_callback(AnnealCallback(criterion))
 
 
 def check_is_trainer(trainer: Any) -> None:
@@ -205,7 +209,7 @@ class WeightScheduleCallback(TrainerCallback):
 class AnnealCallback(TrainerCallback):
     """Calls a criterion's `anneal` before each optimizer step, with the share of the steps that are done.
 
-    `make_trainer_number_aware` adds it for a criterion with a schedule, `HLGauss.for_answers(answers)`.
+    `make_trainer_number_aware` and `make_sft_number_aware` add it for a criterion with a schedule.
 
     Args:
         criterion: an object with `anneal(progress)`, such as `HLGauss`.
