@@ -17,10 +17,13 @@ import torch
 from measure import Contender, time_interleaved
 
 from ntl.approaches import Approach, Batch, build_approach
-from ntl.config.comparison import load_comparison
-from ntl.config.schema import choices
+from ntl.config import compose_config
 from ntl.data import Example, load_task
 
+LOSSES = (
+    "ntl_was", "crps", "ntl_mse", "ntl_mae", "ntl_huber", "gaussian", "hl_gauss", "dist2", "digit_entropy",
+    "smmd", "ntil", "number_level", "raft",
+)  # fmt: skip
 MODELS = ("vanilla_t5_regression_head", "xval")  # which predict a number as a number
 STOCK = "stock"
 
@@ -35,19 +38,17 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
-    losses = [loss for loss in choices("loss") if loss not in ("ce", "from_model_args")]
-    objectives = ",".join(["ce", *losses, *MODELS])
-    comparison = load_comparison([f"objectives=[{objectives}]", "seeds=[0]", *options.overrides])
-    settings = {name.rpartition(", seed")[0]: run for name, run in comparison.runs.items()}
-    first, *_ = settings.values()
-    size = first.trainer["per_device_train_batch_size"]
-    train = load_task(first.data).train
-    made = {name: build_approach(run.model, run.loss) for name, run in settings.items()}
+    groups = {**{name: f"loss={name}" for name in ("ce", *LOSSES)}, **{m: f"model_args={m}" for m in MODELS}}
+    runs = {name: compose_config([group, *options.overrides], "compare") for name, group in groups.items()}
+    first, *_ = runs.values()
+    size = first.training_args.per_device_train_batch_size
+    train = load_task(first.dataset_args).train
+    made = {name: build_approach(run.model_args, run.loss) for name, run in runs.items()}
     for approach in made.values():
         approach.fit(example.answer for example in train)
     batches = {name: encode(approach, train[:size]) for name, approach in made.items()}
     baseline, *_ = made
-    stock = build_approach(first.model, first.loss).model
+    stock = build_approach(first.model_args, first.loss).model
     contenders = {STOCK: contender(stock, lambda: stock(**batches[baseline], use_cache=False).loss)}
     for name, approach in made.items():
         contenders[name] = contender(approach.model, objective(approach, batches[name]))

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from approach_cases import make
+from ntl.config.comparison import load_comparison
 from tolerances import approx
 
-from ntl.config.comparison import load_comparison
 from ntl.data import Example, TaskData
 from studies import demo
 from studies.demo import Row
@@ -22,7 +22,7 @@ SMALL = (
     "dataset_args.train_size=16",
     "dataset_args.validation_size=4",
     "dataset_args.test_size=12",
-    "training_args.trained_layers=1",
+    "weights.trained_layers=1",
     "training_args.max_steps=2",
     "training_args.per_device_train_batch_size=4",
 )

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from tolerances import DISTRIBUTION, ONE_COMPUTATION, TRAINED, TWO_PATHS, assert_close
 
 pytest.importorskip("transformers")
-from ntl.approaches import build_approach
 from ntl.config.settings import LossSettings, ModelSettings
+
+from ntl.approaches import build_approach
 from ntl.errors import UserError
 from studies.pretrained import tables
 from studies.pretrained.answers import AnswerTree

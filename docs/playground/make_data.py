@@ -1,8 +1,9 @@
 """Make the data of the interactive page: two small models, and what tokenizers do to numbers.
 
-    ntl compare model_args.number_format=padded 'objectives=[ce,ntl_was]' 'seeds=[0]' jobs=1 \\
-        output_dir=outputs/playground
-    python docs/playground/make_data.py models outputs/playground/ce/seed0 outputs/playground/ntl_was/seed0
+    ntl compare model_args.number_format=padded objective=ce,ntl_was training_args.seed=0 \\
+        training_args.output_dir=outputs/playground
+    python docs/playground/make_data.py models outputs/playground/objective-ce \\
+        outputs/playground/objective-ntl_was
     python docs/playground/make_data.py tokenizers t5=<folder of T5's tokenizer> gpt2=<folder of GPT-2's>
     python docs/playground/make_data.py test-set    # let the models of models.js answer the test set again
     python docs/playground/make_data.py answers     # after `make model data`; see stored_answers.py
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from ntl.config.compose import compose_config
+from ntl.config import compose_config
 from ntl.data.tasks import noisy_regression
 from ntl.encodings.digits import character_tokenizer, split_digits
 from ntloss import NumberVocabulary
@@ -223,7 +224,7 @@ def make_models(folders: Sequence[Path]) -> Path:
 
 def write_answers(models: Sequence[dict[str, Any]]) -> Path:
     """Write `models.js` with what packed models answer to the test set, and to rare questions."""
-    settings = compose_config("compare", [], "ntl compare")["dataset_args"]
+    settings = compose_config([], "compare").dataset_args
     data = noisy_regression.load(settings)
     test = data.tests["test"]
     answers, means = (
@@ -248,7 +249,8 @@ def write_answers(models: Sequence[dict[str, Any]]) -> Path:
     # The question whose errors are most like the means.
     errors = torch.stack([column for of_model in off for column in of_model])
     typical = (errors - errors.mean(-1, keepdim=True)).abs().sum(0).argmin()
-    task = {key: settings[key] for key in ("weights", "noise", "smallest", "largest", "test_size")} | {
+    keys = ("weights", "noise", "smallest", "largest", "test_size")
+    task = {key: getattr(settings, key) for key in keys} | {
         "rare": {"below": int(limits[0]), "above": int(limits[1]), "share": RARE, "size": len(rare)},
         "example": test[int(typical)].question,
         "questions": [example.question for example in test[:SHOWN]],
@@ -256,12 +258,12 @@ def write_answers(models: Sequence[dict[str, Any]]) -> Path:
     return write_constant("models", {"task": task, "models": models})
 
 
-def draw_rare(settings: Mapping[str, Any], low: float, high: float) -> list[tuple[str, float]]:
+def draw_rare(settings: Any, low: float, high: float) -> list[tuple[str, float]]:
     """Draw questions whose true means are below or above two limits, with these means."""
     rng, found = np.random.default_rng(0), []
     while len(found) < RARE_SIZE:
-        integers = rng.integers(settings["smallest"], settings["largest"], 3, endpoint=True)
-        mean = float(integers @ np.asarray(settings["weights"]))
+        integers = rng.integers(settings.smallest, settings.largest, 3, endpoint=True)
+        mean = float(integers @ np.asarray(settings.weights))
         if not low <= mean <= high:
             found.append((" ".join(map(str, integers)), mean))
     return found

@@ -23,7 +23,7 @@ import transformers
 from tqdm.auto import tqdm
 
 from ntl.approaches import build_approach
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
+from ntl.config import Data, Evaluation, LossSettings, ModelArgs, Tabular
 from ntl.data import load_task, single_number
 from ntl.data.table_files import as_texts, read_table
 from ntl.data.tasks.tabular import prompt_columns, with_names, write_questions
@@ -32,8 +32,7 @@ from ntl.predictions_file import say, write_predictions
 from ntl.program import HELP_OPTIONS, discard_output, run_program
 from ntl.scores import interval_levels
 from ntl.served import ServedApproach, is_address
-from ntl.training.folders import recorded_settings
-from ntl.training.run_folder import CHECKPOINT, RunFolder
+from ntl.training.run_folder import CHECKPOINT, RunFolder, read_trained
 from ntl.truths import describe_errors, read_truths
 from ntloss.decoding import interval_margin
 from ntloss.numbers.parsing import number_texts, parse_number
@@ -81,19 +80,17 @@ class Predictor:
         name: What messages call the model.
         approach: The model, as an `ntl.approaches.Approach`.
         data: Settings of the dataset that it was trained on; of a model that is not a run, only its prompt.
-        generation: How answers are decoded; see `ntl.config.settings.GenerationSettings`.
+        generation: How answers are decoded; see `ntl.config.Evaluation`.
         has_distribution: Whether a median and an interval can be read: not from a regression head.
     """
 
-    def __init__(
-        self, name: str, approach: Any, data: Mapping[str, Any], generation: Any, has_distribution: bool
-    ):
+    def __init__(self, name: str, approach: Any, data: Data, generation: Evaluation, has_distribution: bool):
         self.name, self.approach, self.generation = name, approach, generation
-        self.is_table = "prompt" in data
+        self.is_table = isinstance(data, Tabular)
         self.data = with_names(data) if self.is_table else data
-        self.targets = self.data["target"] if self.is_table and len(self.data["target"]) > 1 else []
+        self.targets = self.data.target if self.is_table and len(self.data.target) > 1 else []
         self.has_distribution = has_distribution and not self.targets
-        in_prompt = [(name, "text") for name in prompt_columns(self.data.get("prompt") or "")]
+        in_prompt = [(name, "text") for name in prompt_columns(getattr(self.data, "prompt", None) or "")]
         self._columns: dict[str, str] = dict(approach.model.config.ntl.get("columns", in_prompt))
 
     def predict(
@@ -138,7 +135,7 @@ class Predictor:
                 "the rows are neither a DataFrame nor a list of only dicts or only texts; expected one of "
                 "these. Put a single text or dict into a list."
             )
-        columns = [*self._columns] if self.is_table and self.data["prompt"] is not None else [QUESTION]
+        columns = [*self._columns] if self.is_table and self.data.prompt is not None else [QUESTION]
         if len(columns) > 1:
             raise UserError(
                 f"the question has the columns {', '.join(columns)}; expected rows with all of them, not a "
@@ -155,7 +152,7 @@ class Predictor:
         """Write the rows of a table of texts as questions."""
         if not len(table):
             raise UserError("there are no rows to answer; expected at least one.")
-        is_whole = self.data.get("prompt") is None and list(table.columns) == [QUESTION]
+        is_whole = getattr(self.data, "prompt", None) is None and list(table.columns) == [QUESTION]
         if is_whole or not self.is_table:
             if QUESTION not in table.columns:
                 raise UserError(
@@ -184,7 +181,7 @@ class Predictor:
         Raises:
             UserError: There are no intervals, no such data, or too few for this level.
         """
-        if not level or (labelled is None and "name" not in self.data):
+        if not level or (labelled is None and not self.data.dataset_name):
             raise UserError(
                 f"calibrate needs intervals and the validation data of a run, and {self.name} lacks them or "
                 "level=none was given; expected a run that writes numbers in digits, or calibrate=FILE with "
@@ -271,26 +268,23 @@ def load(run: str | Path, prompt: str | None = None, digits: int | None = None) 
             "braces, such as {text}. Add one."
         )
     if prompt is not None:
-        model = ModelSettings("pretrained", "auto", checkpoint=str(run))
-        loss, generation = LossSettings(), GenerationSettings(beams=1, max_new_tokens=16)
-        unset = dict.fromkeys(("split_by", "group_by", "significant_digits"))
-        data = {"prompt": prompt, "target": [], **unset}
+        model = ModelArgs(family="pretrained", tokenizer_type="auto", model_name_or_path=str(run))
+        loss, generation = LossSettings(), Evaluation(beams=1, max_new_tokens=16)
+        data = Tabular(dataset_name="", prompt=prompt, target=[], significant_digits=None)
         if is_address(run):
             served = ServedApproach(str(run), digits)
             generation = replace(generation, batch_size=served.batch_size)
             return Predictor(str(run), served, data, generation, True)
     else:
-        settings = recorded_settings(folder)
-        # All that follows from training is in the folder, where LoRA is merged.
-        trained = {"checkpoint": str(path), "trained_layers": None, "lora": None}
-        model = replace(settings.model, tokenizer=None, config={}, **trained)
-        loss, generation, data = settings.loss, settings.generation, dict(settings.data)
+        trained = read_trained(path)
+        assert trained is not None
+        model, loss = trained.config.model_args, trained.config.loss
+        generation, data = trained.config.evaluation, trained.config.dataset_args
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     approach = build_approach(model, loss)
     approach.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    written = model.head == "language" and model.encoding in ("digits", "auto")
-    return Predictor(str(run), approach, data, generation, written)
+    return Predictor(str(run), approach, data, generation, model.writes_digits)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ntl.config.compose import compose_config
+from ntl.config import compose_config
 from ntl.data import Example, TaskData, load_task
 
 
 def task(*overrides: str) -> TaskData:
     """Load a dataset, given overrides of `ntl compare`."""
-    settings = compose_config("compare", overrides, "ntl compare")["dataset_args"]
-    return load_task({**settings, "name": settings["dataset_name"]})
+    return load_task(compose_config(overrides, "compare").dataset_args)
 
 
 def splits(data: TaskData) -> dict[str, list[Example]]:

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.errors import HydraException
 from published_commands import DEBUG, EVALUATION, PROGRAM, TRAINING, scaled_down
 from tolerances import assert_close
 
+from ntl.config import compose_config
 from ntl.errors import UserError
-from ntl.run_language_modeling import main, plan_runs
+from ntl.train import main, trainer_arguments
 from ntl.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -32,9 +34,10 @@ def test_a_published_command_trains_and_evaluates_the_test_sets(command, cache, 
     folder = RunFolder(tmp_path / "run")
     record = folder.record()
     assert (record.status, record.steps) == ("finished", 2)
-    assert {"validation"} < set(folder.metrics())
-    for test, metrics in folder.metrics().items():
-        assert metrics["count"] == len(folder.predictions(test)) == 6
+    results = folder.evaluation("test")
+    assert {"validation"} < set(results.metrics())
+    for test, metrics in results.metrics().items():
+        assert metrics["count"] == len(results.predictions(test)) == 6
         assert metrics["loss"] > 0
     assert (folder.path / "model.safetensors").exists()
     assert [point["step"] for point in folder.curve()] == [2]
@@ -67,9 +70,9 @@ def test_the_evaluation_command_evaluates_a_checkpoint_with_its_own_loss(loss, n
     assert main([*shlex.split(EVALUATION.format(checkpoint=checkpoint)), *small]) == 0, (
         capsys.readouterr().err
     )
-    assert_close(RunFolder(checkpoint).metrics(), trained.metrics())
-    assert RunFolder(checkpoint).record().objective == f"T5 + {name}"
-    assert ("The loss is that of the run, NTL-WAS" in capsys.readouterr().out) == bool(loss)
+    results = RunFolder(checkpoint).evaluation("test")
+    assert_close(results.metrics(), trained.evaluation("test").metrics())
+    assert results.record().label == f"T5 + {name}"
 
 
 @pytest.mark.parametrize("command", [*TRAINING][-2:])
@@ -80,10 +83,22 @@ def test_a_hub_model_fails_at_once_without_a_network_and_with_advice(command, tm
     message = capsys.readouterr().err
     assert "google-t5/t5-" in message
     assert "model_args.model_name_or_path=null" in message
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run/run.json").exists()
 
 
-def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is_not():
+def read(command):
+    """Return the configuration of a command."""
+    return compose_config([override.replace("+model_args", "model_args") for override in command])
+
+
+@pytest.mark.parametrize("command", TRAINING)
+def test_a_published_command_chooses_its_loss(command):
+    loss = read(shlex.split(command)).loss
+    found = loss.options.get("loss", loss.criterion)
+    assert (found, loss.weight if loss.criterion else None) == TRAINING[command]
+
+
+def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is_not(tmp_path):
     table = (ROOT / "docs/lab.md").read_text().partition("| there | here |")[2].partition("\n\n")[0]
     rows = [
         re.findall(r"`([^`]*=[^`]*)`", cell)
@@ -92,8 +107,8 @@ def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is
     ]
     for theirs, ours in zip(rows[::2], rows[1::2], strict=True):
         for name in theirs:
-            with pytest.raises(UserError):
-                plan_runs(shlex.split(name))
+            with pytest.raises((UserError, HydraException)):
+                trainer_arguments(read(shlex.split(name)), RunFolder(tmp_path))
         for replacement in ours:
-            plan_runs(shlex.split(replacement))
+            read(shlex.split(replacement))
     assert len(rows) > 10

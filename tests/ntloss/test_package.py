@@ -118,7 +118,7 @@ def test_every_file_that_names_the_version_names_the_same_one() -> None:
 
 
 IN_WHEEL = re.compile(
-    r"(ntloss|ntl)/([\w/]+\.py|py\.typed)|ntl/config/[\w/]+\.yaml|ntl/data/sample/.*"
+    r"(ntloss|ntl)/([\w/]+\.py|py\.typed)|ntl/conf/[\w/]+\.yaml|ntl/approaches/shapes\.yaml|ntl/data/sample/.*"
     r"|ntloss-[^/]+\.dist-info/.*"
 )
 
@@ -135,7 +135,7 @@ def test_a_wheel_contains_both_packages_and_the_configuration(tmp_path: Path) ->
         "ntloss/py.typed",
         "ntloss/engine/readout.py",
         "ntl/py.typed",
-        "ntl/config/compare.yaml",
+        "ntl/conf/compare.yaml",
     } <= names
     (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
     assert "ntloss = ntloss.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()

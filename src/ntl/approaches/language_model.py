@@ -24,7 +24,7 @@ from ntl.approaches import IGNORE, Batch, Levels, ModelSource, Row, Share, Texts
 from ntl.approaches.answer_format import AnswerFormat
 from ntl.approaches.batches import generation_mode, is_sharded, pad, pad_questions, plain_cross_entropy
 from ntl.approaches.pretrained import build_model
-from ntl.config.settings import GenerationSettings, LossSettings
+from ntl.config import Evaluation, LossSettings, Mode
 from ntl.encodings.digits import TextEncoding
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
@@ -197,13 +197,13 @@ class LanguageModel:
         return self.encoding.encode(questions)
 
     def read(
-        self, model: nn.Module, questions: Texts, generation: GenerationSettings, levels: Levels
+        self, model: nn.Module, questions: Texts, generation: Evaluation, levels: Levels
     ) -> tuple[list[str], NumberQuantiles]:
         """Answer the questions, and find quantiles; see `Approach.read`."""
         return self.answer(model, questions, generation), self.quantiles(model, questions, levels)
 
     def answer(
-        self, model: nn.Module, questions: Texts, generation: GenerationSettings, past: Past = None
+        self, model: nn.Module, questions: Texts, generation: Evaluation, past: Past = None
     ) -> list[str]:
         """Answer the questions with beam search; see `Approach.answer`."""
         if not questions:
@@ -268,7 +268,7 @@ def _objective(
 ) -> NTLCrossEntropyLoss:
     """Make the loss, given the model's `config.ntl`; a UserError says which of its settings is invalid."""
     if loss.criterion is None:
-        loss = replace(loss, criterion="wasserstein", options={}, weight=0.0, mode="add", reweigh=False)
+        loss = replace(loss, criterion="wasserstein", options={}, weight=0.0, mode=Mode.add, reweigh=False)
     options = dict(loss.options)
     if loss.criterion == "hl_gauss":
         if options.get("sigma") == AUTO:
@@ -280,7 +280,7 @@ def _objective(
             vocabulary,
             Reweighed(criterion) if loss.reweigh else criterion,
             loss.weight,
-            mode=loss.mode,
+            mode=str(loss.mode),
             ignore_index=IGNORE,
             label_smoothing=loss.label_smoothing,
             return_terms=True,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from data_cases import splits, write
 
-from ntl.config.schema import choices
+from ntl.config import DATASET_BY_NAME
 from ntl.data import format_number
 from ntl.data.files import write_atomically
 from ntl.errors import UserError
@@ -46,7 +46,7 @@ def test_samples_have_the_prepared_layout(load, name):
 
 def test_every_dataset_but_noisy_regression_has_a_sample_test():
     # The sample of `tabular` is one CSV file (test_tabular.py).
-    assert sorted([*SIZES, "noisy_regression", "tabular"]) == choices("dataset_args")
+    assert sorted([*SIZES, "noisy_regression", "tabular"]) == sorted(DATASET_BY_NAME)
 
 
 def test_the_samples_are_small():
@@ -104,24 +104,6 @@ def test_a_missing_split_is_an_error_before_anything_is_read(load, tmp_path):
     )
     with pytest.raises(UserError, match=r"lacks val.txt, test_interpolate.txt; it has notes.md, test_extr"):
         load("mathematics_dataset", data_dir=folder)
-
-
-def test_reading_a_large_file_is_announced_only_the_first_time(load, monkeypatch, capsys):
-    monkeypatch.setattr("ntl.data.files.LARGE_FILE", 10_000)
-    load("arithmetic", data_dir="sample")
-    assert re.fullmatch(
-        r"Reading .*arithmetic_train.txt \(0 MB\); this happens only once.\n", capsys.readouterr().err
-    )
-    load("arithmetic", data_dir="sample")
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("setting", [{"data_dir": None}, {"data_dir": "sample", "cache_dir": ""}])
-def test_a_folder_setting_that_is_not_a_path_is_an_error(load, setting):
-    with pytest.raises(
-        UserError, match=rf"dataset_args.{list(setting)[-1]} is .*; expected the path of a folder"
-    ):
-        load("gsm8k", **setting)
 
 
 def test_a_file_is_replaced_at_once_and_nothing_beside_it_is_touched(tmp_path, monkeypatch):
