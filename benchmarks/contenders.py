@@ -21,6 +21,7 @@ from measure import Contender
 from torch import Tensor
 
 import ntloss
+from ntloss.engine.objective import Objective
 
 PUBLISHED = Path(__file__).resolve().parent.parent / ".published"
 WEIGHT = 0.3
@@ -166,10 +167,7 @@ def _ours(name: str, base: str, inputs: Inputs, criterion: str | None) -> Conten
     def run(*tensors: Tensor) -> object:
         if OFF not in name:
             return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
-        # Off: the same path without number tokens and without the criterion. Imported here, because
-        # `--against` runs the rest of this file on other source trees.
-        from ntloss.engine.objective import Objective
-
+        # Off: the same path without number tokens and without the criterion.
         with patch.object(Objective, "forward", _cross_entropy_alone):
             return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
 
