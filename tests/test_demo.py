@@ -13,8 +13,8 @@ from tolerances import approx
 
 from ntl.config.comparison import load_comparison
 from ntl.data import Example, TaskData
-from studies import demo
-from studies.demo import Row
+from examples.demo import demo
+from examples.demo.demo import Row
 
 SMALL = (
     "seeds=[0]",

@@ -8,7 +8,7 @@ import zipfile
 import pandas as pd
 import pytest
 
-from studies.packaged_tables import main
+from examples.demo.packaged_tables import main
 
 INNER = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
 NAMES = ("tweets", "amazonReviewSnippets", "movieReviewSnippets", "nytEditorialSnippets")
