@@ -11,10 +11,10 @@ import pytest
 from approach_cases import make
 from tolerances import approx
 
-from ntl.config.comparison import load_comparison
-from ntl.data import Example, TaskData
 from examples.demo import demo
 from examples.demo.demo import Row
+from ntl.config.comparison import load_comparison
+from ntl.data import Example, TaskData
 
 SMALL = (
     "seeds=[0]",

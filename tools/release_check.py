@@ -20,7 +20,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = {"oldest": "constraints-oldest.txt", "newest": "constraints.txt"}
-IN_SDIST = {"docs/evidence.md", "tests/tolerances.py", "mkdocs.yml", "Makefile", "results/pretrained/README.md"}
+IN_SDIST = {
+    "docs/evidence.md",
+    "tests/tolerances.py",
+    "mkdocs.yml",
+    "Makefile",
+    "studies/pretrained/README.md",
+}
 MOST_IMPORT_TIME = 1.15  # of `import torch`
 IMPORTS = """
 import time
