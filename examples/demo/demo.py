@@ -1,16 +1,19 @@
 """The demo: a pretrained model learns to rate the sentiment of texts; a table, a picture and sentences.
 
 It is `ntl compare preset=demo`, and what only these texts can show: about 20 people rated each, so that the
-model's distribution can be held against theirs. `make demo` fetches the model and the texts, and runs it.
+model's distribution can be held against theirs. A row is printed as soon as a run ends, the first one after
+about two minutes. `make demo` fetches the model and the texts, and runs it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, stdev
+from threading import Event, Thread
 from typing import NamedTuple
 
 import matplotlib as mpl
@@ -18,6 +21,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
+from tqdm import tqdm
 
 from ntl.config.comparison import Comparison, load_comparison
 from ntl.config.settings import RunSettings
@@ -70,10 +74,51 @@ def _demo(arguments: Sequence[str]) -> int:
             f"{' and '.join(missing)} of the demo are not here; expected what `make demo` fetches from the "
             "package index. Run it with a network, or `ntl compare preset=demo_sums`, which needs nothing."
         )
-    if code := compare(comparison):
-        return code
-    show(comparison)
-    return 0
+    with printing_rows(list(comparison.runs.values())):
+        code = compare(comparison)
+    if not code:
+        show(comparison)
+    return code
+
+
+@contextmanager
+def printing_rows(runs: Sequence[RunSettings]) -> Iterator[None]:
+    """Print a row for each run that is finished, as soon as it is."""
+    ended, waiting = Event(), list(runs)
+    print(
+        "Mean absolute error on the test texts; a row when a run ends, the first after about two minutes:\n"
+    )
+    print(f"| {'loss':17} | seed | greedy | median |\n| {'-' * 17} | ---: | -----: | -----: |", flush=True)
+
+    def watch() -> None:
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(1.0)
+            for run in [run for run in waiting if is_finished(run)]:
+                waiting.remove(run)
+                row = Row(name_of(run, runs[0]), [RunFolder(run.output_dir).metrics()["test"]])
+                errors = (row.values(reading_metric(reading, "mae")) for reading in READINGS)
+                cells = " | ".join(f"{error[0]:6.1f}" if error else f"{'':6}" for error in errors)
+                tqdm.write(f"| {row.name:17} | {run.seed:4} | {cells} |")
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def is_finished(run: RunSettings) -> bool:
+    """Return whether a run is trained and evaluated."""
+    folder = RunFolder(run.output_dir)
+    return folder.holds_run() and folder.record().status == "finished"
+
+
+def name_of(run: RunSettings, base: RunSettings) -> str:
+    """Return the name of a run's loss in tables."""
+    return run.objective.removeprefix(base.objective).strip() or "cross-entropy"
 
 
 def show(comparison: Comparison) -> None:
@@ -95,7 +140,10 @@ def show(comparison: Comparison) -> None:
         print(line)
     program = Path(os.path.relpath(sys.executable)).with_name("ntl")
     print(f"\nThe table and the picture are {picture.with_suffix('.md')} and {picture}.")
-    print(f'Rate a sentence of your own:  {program} predict {settings.output_dir} text="..."')
+    print("What to type next:\n")
+    print(f'  {program} predict {settings.output_dir} text="..."    # rate a sentence of your own')
+    print(f"  {program} predict {settings.output_dir} data=new.csv    # or a table with a column `text`")
+    print(f"  {program} compare preset=demo_sums    # other losses on sums, in four minutes")
 
 
 def find_rows(runs: Sequence[RunSettings]) -> list[Row]:
@@ -103,10 +151,9 @@ def find_rows(runs: Sequence[RunSettings]) -> list[Row]:
     by_folder: dict[Path, list[RunSettings]] = {}
     for run in runs:
         by_folder.setdefault(run.output_dir.parent, []).append(run)
-    base = runs[0].objective
     return [
         Row(
-            group[0].objective.removeprefix(base).strip() or "cross-entropy",
+            name_of(group[0], runs[0]),
             [RunFolder(run.output_dir).metrics()["test"] for run in group],
         )
         for group in by_folder.values()
@@ -140,7 +187,8 @@ def describe_rows(rows: Sequence[Row], references: Mapping[str, float]) -> list[
         covered = [100 * value for value in row.values("interval_coverage")]
         cells = [*errors, _spread(covered, " %"), _spread(row.values("interval_width"))]
         lines.append(f"| {row.name} | {' | '.join(cells)} |")
-    return [*lines, *(f"| {name} | {error:.1f} | | | |" for name, error in references.items())]
+    compared = ", ".join(f"{name} {error:.1f}" for name, error in references.items())
+    return [*lines, "", f"Without a language model: {compared}."]
 
 
 def _spread(values: Sequence[float], unit: str = "") -> str:
@@ -207,7 +255,12 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray) -> Figure:
         fifths = np.array([part.mean(0) for part in np.array_split(order, min(5, len(order)))])
         middle.plot(*fifths.T, "o-", color=BLUE, label="means of fifths")
         middle.legend()
-    middle.set_title("where people disagree")
+        ranks = np.argsort(np.argsort(widths, axis=0), axis=0)
+        correlation = np.corrcoef(ranks.T)[0, 1]
+        is_wider = "wider" if correlation > 0 else "not wider"
+        middle.set_title(
+            f"intervals are {is_wider} where people\ndisagree (rank correlation {correlation:.2f})"
+        )
     middle.set_xlabel("central 90 % of the people's ratings")
     middle.set_ylabel("width of the model's interval")
     for row in rows:
