@@ -77,11 +77,9 @@ def read_model(folder: str, repeats: int) -> list[dict[str, Any]]:
         written = model.generate(
             **inputs, do_sample=True, top_k=0, max_new_tokens=12, num_return_sequences=2 * WALKS
         )[:, inputs["input_ids"].shape[-1] :]
-        texts = [t.strip() for t in tokenizer.batch_decode(written)]
-        numbers = [
-            parse_number(t.removeprefix("$"), "first") if t[:1] in "0123456789$-+." else None for t in texts
-        ]
-        kept = sorted(number for number in numbers if number is not None)
+        texts = [text.strip() for text in tokenizer.batch_decode(written)]
+        starting = [text.removeprefix("$") for text in texts if text[:1] in "0123456789$-+."]
+        kept = sorted(x for text in starting if (x := parse_number(text, "first")) is not None)
         values = torch.cat([read.values for read in reads])
         results.append(
             {
@@ -90,7 +88,7 @@ def read_model(folder: str, repeats: int) -> list[dict[str, Any]]:
                 "spread": values.std(0).tolist(),
                 "samples": [kept[math.ceil(q * len(kept)) - 1] for q in QUANTILES],
                 "starts": float(reads[0].starts),
-                "share of samples": len(kept) / len(numbers),
+                "share of samples": len(kept) / len(texts),
             }
         )
     return results

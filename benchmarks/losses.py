@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +67,6 @@ class Comparison:
     names: Sequence[str]
     memory: bool = False
     criteria: Sequence[str] = ()
-
-    def entries(self) -> Iterator[tuple[str, str | None]]:
-        """Yield the contender and the criterion of each measurement."""
-        yield from ((name, None) for name in self.names)
-        yield from ((OURS, criterion) for criterion in self.criteria)
 
 
 @dataclass
@@ -127,8 +124,7 @@ def criteria(like: Case, size: str) -> Iterator[Comparison]:
 
 
 TABLES = {"dense": dense, "linear": linear, "on_off": on_off, "criteria": criteria}
-# A separate kind of table, which measures whole training steps.
-TRAINING = "integrations"
+TRAINING = "integrations"  # a table of another kind, which measures whole training steps
 
 
 def compare(comparison: Comparison, results: Results, arguments: argparse.Namespace) -> None:
@@ -137,7 +133,7 @@ def compare(comparison: Comparison, results: Results, arguments: argparse.Namesp
     case = comparison.case
     inputs = c.Inputs(case)
     ready: dict[tuple[str, str | None], measure.Contender] = {}
-    for entry in comparison.entries():
+    for entry in [*product(comparison.names, [None]), *product([OURS], comparison.criteria)]:
         name = ", ".join(filter(None, entry))
         if arguments.no_compile and COMPILED in name:
             results.skip(name, "--no-compile")
@@ -194,11 +190,8 @@ def build_and_warm_up(case: Case, name: str, criterion: str | None) -> measure.C
 
 def measure_training(results: Results, arguments: argparse.Namespace) -> None:
     """Add the training steps, which need transformers and accelerate, to the results."""
-    try:
-        import accelerate  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        results.skip(TRAINING, f"{error}; install ntloss[transformers]")
+    if not all(map(importlib.util.find_spec, ("accelerate", "transformers"))):
+        results.skip(TRAINING, "it needs ntloss[transformers]")
         return
     results.measurements += training.measurements(arguments)
 
@@ -206,10 +199,10 @@ def measure_training(results: Results, arguments: argparse.Namespace) -> None:
 def write(text: str, results: Results, arguments: argparse.Namespace) -> None:
     """Print the report, and write it to the output folder together with the measurements."""
     print(text)
-    name = f"losses-{arguments.device}{'-quick' if arguments.quick else ''}"
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / f"{name}.json").write_text(json.dumps(asdict(results), indent=1) + "\n")
-    (arguments.output / f"{name}.md").write_text(text)
+    page = arguments.output / f"losses-{arguments.device}{'-quick' if arguments.quick else ''}.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text)
+    page.with_suffix(".json").write_text(json.dumps(asdict(results), indent=1) + "\n")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

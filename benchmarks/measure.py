@@ -21,8 +21,7 @@ import torch
 
 Key = TypeVar("Key", bound=Hashable)
 
-# Allocations above this size are mapped and unmapped individually while memory is measured, so that the
-# resident size excludes memory that the allocator keeps for reuse.
+# Larger allocations are unmapped at once, so that the resident size excludes memory kept for reuse.
 _MMAP_THRESHOLD = 1 << 20
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _STATUS = Path("/proc/self/status")
@@ -177,10 +176,7 @@ def _resident_bytes(field: str) -> int:
 
 
 def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
