@@ -20,21 +20,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = {"oldest": "constraints-oldest.txt", "newest": "constraints.txt"}
-IN_SDIST = {
-    "docs/evidence.md",
-    "tests/tolerances.py",
-    "mkdocs.yml",
-    "Makefile",
-    "studies/pretrained/README.md",
-}
+IN_SDIST = {*"docs/evidence.md tests/tolerances.py mkdocs.yml Makefile studies/pretrained/README.md".split()}
 MOST_IMPORT_TIME = 1.15  # of `import torch`
 IMPORTS = """
-import time
-start = time.perf_counter()
-import torch
-middle = time.perf_counter()
-import ntloss
-print((time.perf_counter() - start) / (middle - start))
+from time import perf_counter as now
+start = now(); import torch; middle = now(); import ntloss; print((now() - start) / (middle - start))
 """
 
 
@@ -86,8 +76,7 @@ def try_wheel(wheel: Path, constraints: Path, folder: Path) -> None:
     run(command, "inspect", "no-such-folder/", cwd=folder, code=2)
     run(folder / "venv/bin/ntl", "train", cwd=folder, code=2)  # asks for the extra
     ratio = statistics.median([float(run(python, "-c", IMPORTS, cwd=folder)) for _ in range(6)][1:])
-    took = f"{constraints.name}: `import ntloss` takes {ratio:.3f} of `import torch`"
-    require(ratio <= MOST_IMPORT_TIME, took)
+    require(ratio <= MOST_IMPORT_TIME, f"{constraints.name}: `import ntloss` takes {ratio:.3f} of torch's")
     run(*install, f"ntloss[transformers] @ {wheel.as_uri()}", cwd=folder)
     imported = run(python, "-c", "import ntloss; print(ntloss.__file__)", cwd=folder)
     require(Path(imported).is_relative_to(folder), f"{imported} is imported, not the wheel")
