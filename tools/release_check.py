@@ -20,12 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = {"oldest": "constraints-oldest.txt", "newest": "constraints.txt"}
-IN_SDIST = {*"docs/evidence.md tests/tolerances.py mkdocs.yml Makefile studies/pretrained/README.md".split()}
+IN_SDIST = {"docs/evidence.md", "tests/tolerances.py", "Makefile", "studies/pretrained/README.md"}
 MOST_IMPORT_TIME = 1.15  # of `import torch`
-IMPORTS = """
-from time import perf_counter as now
-start = now(); import torch; middle = now(); import ntloss; print((now() - start) / (middle - start))
-"""
+IMPORTS = """from time import perf_counter as now
+start = now(); import torch; middle = now(); import ntloss; print((now() - start) / (middle - start))"""
 
 
 def main() -> None:
@@ -51,8 +49,8 @@ def run(*command: str | Path, cwd: Path = ROOT, code: int = 0) -> str:
     """Run a command without the repository's source, and return what it prints; require its exit code."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True)
-    shown = f"{' '.join(map(str, command))}: exit code {done.returncode}, not {code}"
-    require(done.returncode == code, f"{shown}\n{done.stdout}{done.stderr}")
+    shown = f"{' '.join(done.args)}: exit code {done.returncode}, not {code}\n{done.stdout}{done.stderr}"
+    require(done.returncode == code, shown)
     return done.stdout.strip()
 
 
@@ -76,7 +74,8 @@ def try_wheel(wheel: Path, constraints: Path, folder: Path) -> None:
     run(command, "inspect", "no-such-folder/", cwd=folder, code=2)
     run(folder / "venv/bin/ntl", "train", cwd=folder, code=2)  # asks for the extra
     ratio = statistics.median([float(run(python, "-c", IMPORTS, cwd=folder)) for _ in range(6)][1:])
-    require(ratio <= MOST_IMPORT_TIME, f"{constraints.name}: `import ntloss` takes {ratio:.3f} of torch's")
+    took = f"{constraints.name}: `import ntloss` takes {ratio:.3f} of `import torch`"
+    require(ratio <= MOST_IMPORT_TIME, took)
     run(*install, f"ntloss[transformers] @ {wheel.as_uri()}", cwd=folder)
     imported = run(python, "-c", "import ntloss; print(ntloss.__file__)", cwd=folder)
     require(Path(imported).is_relative_to(folder), f"{imported} is imported, not the wheel")
