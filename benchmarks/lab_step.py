@@ -12,17 +12,19 @@ training questions, the same for all. `stock` is the first objective's model wit
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 import torch
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
 from measure import Contender, time_interleaved
 
 from ntl.approaches import Approach, Batch, build_approach
-from ntl.config.comparison import load_comparison
-from ntl.config.schema import choices
+from ntl.config import read_config
 from ntl.data import Example, load_task
 
 MODELS = ("vanilla_t5_regression_head", "xval")  # which predict a number as a number
-STOCK = "stock"
+STOCK, BASELINE = "stock", "ce"
 
 
 def main() -> None:
@@ -35,53 +37,59 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
-    losses = [loss for loss in choices("loss") if loss not in ("ce", "from_model_args")]
-    objectives = ",".join(["ce", *losses, *MODELS])
-    comparison = load_comparison([f"objectives=[{objectives}]", "seeds=[0]", *options.overrides])
-    settings = {name.rpartition(", seed")[0]: run for name, run in comparison.runs.items()}
-    first, *_ = settings.values()
-    size = first.trainer["per_device_train_batch_size"]
-    train = load_task(first.data).train
-    made = {name: build_approach(run.model, run.loss) for name, run in settings.items()}
+    with initialize_config_module("ntl.conf", version_base="1.3"):
+        losses = GlobalHydra.instance().config_loader().get_group_options("loss")
+        names = dict.fromkeys([BASELINE, *losses], "loss") | dict.fromkeys(MODELS, "model_args")
+        del names["from_model_args"]
+        configs = {
+            name: read_config(compose("compare", [f"{group}={name}", *options.overrides]))
+            for name, group in names.items()
+        }
+    first = configs[BASELINE]
+    size = first.training_args.per_device_train_batch_size
+    train = load_task(first.dataset_args).train
+    made = {name: build(config) for name, config in configs.items()}
     for approach in made.values():
         approach.fit(example.answer for example in train)
     batches = {name: encode(approach, train[:size]) for name, approach in made.items()}
-    baseline, *_ = made
-    stock = build_approach(first.model, first.loss).model
-    contenders = {STOCK: contender(stock, lambda: stock(**batches[baseline], use_cache=False).loss)}
+    stock = build(first).model
+    contenders = {STOCK: contender(stock, lambda: stock(**batches[BASELINE], use_cache=False).loss)}
     for name, approach in made.items():
-        contenders[name] = contender(approach.model, objective(approach, batches[name]))
+        contenders[name] = contender(approach.model, partial(loss_of, approach, batches[name]))
     for each in contenders.values():
         each.run()
     timings = time_interleaved(contenders, "cpu", options.rounds, float("inf"))
-    labels = int((batches[baseline]["labels"] != -100).sum())
+    labels = int((batches[BASELINE]["labels"] != -100).sum())
     print(
-        f"{stock.num_parameters():,} parameters, vocabulary {len(made[baseline].tokenizer):,}, batch {size} "
+        f"{stock.num_parameters():,} parameters, vocabulary {len(made[BASELINE].tokenizer):,}, batch {size} "
         f"with {labels} labels, {options.threads} thread(s), torch {torch.__version__}\n"
     )
-    print(f"| step | ms | over {baseline} | over {STOCK} |\n|---|---:|---:|---:|")
+    print(f"| step | ms | over {BASELINE} | over {STOCK} |\n|---|---:|---:|---:|")
     for name, timing in timings.items():
-        ratios = " | ".join(f"{timing.median / timings[base].median:.3f}" for base in (baseline, STOCK))
+        ratios = " | ".join(f"{timing.median / timings[base].median:.3f}" for base in (BASELINE, STOCK))
         print(f"| {name} | {timing.median * 1e3:.2f} | {ratios} |")
+
+
+def build(config) -> Approach:
+    """Build the model of a configuration with its loss."""
+    return build_approach(config.model_args, config.loss, config.weights, config.training_args.seed)
 
 
 def encode(approach: Approach, examples: list[Example]) -> Batch:
     """Make a batch of examples as an approach encodes them."""
     columns = approach.encode([e.question for e in examples], [e.answer for e in examples])
-    return approach.collate(
-        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    )
+    rows = zip(*columns.values(), strict=True)
+    return approach.collate([dict(zip(columns, row, strict=True)) for row in rows])
 
 
-def objective(approach: Approach, batch: Batch):
-    """Return a function that computes the loss of an approach."""
-    return lambda: approach.loss(approach.model, batch, approach.count(batch)).loss
+def loss_of(approach: Approach, batch: Batch) -> torch.Tensor:
+    """Compute the loss of an approach."""
+    return approach.loss(approach.model, batch, approach.count(batch)).loss
 
 
 def contender(model: torch.nn.Module, loss) -> Contender:
-    """Return a training step that minimizes a loss of a model."""
-    optimizer = torch.optim.AdamW(model.parameters())
-    model.train()
+    """Return a training step that minimizes what a function computes."""
+    optimizer = torch.optim.AdamW(model.train().parameters())
 
     def run() -> None:
         loss().backward()

@@ -157,7 +157,6 @@ def test_the_decoding_benchmark_times_the_walk_and_reads_a_model(benchmarks, mon
 def test_a_step_of_every_loss_of_the_lab_is_timed(benchmarks, monkeypatch, capsys):
     pytest.importorskip("transformers")
     import lab_step
-
     from ntl.config.schema import choices
 
     data = ["dataset_args.train_size=10", "dataset_args.validation_size=1", "dataset_args.test_size=1"]

@@ -13,16 +13,15 @@ from tolerances import approx
 
 from examples.demo import demo
 from examples.demo.demo import Row
-from ntl.config.comparison import load_comparison
 from ntl.data import Example, TaskData
 
 SMALL = (
-    "seeds=[0]",
-    "jobs=1",
+    "training_args.seed=0",
+    "hydra.launcher.n_jobs=1",
     "dataset_args.train_size=16",
     "dataset_args.validation_size=4",
     "dataset_args.test_size=12",
-    "training_args.trained_layers=1",
+    "weights.trained_layers=1",
     "training_args.max_steps=2",
     "training_args.per_device_train_batch_size=4",
 )
@@ -46,7 +45,7 @@ def given(tmp_path, monkeypatch):
         f"dataset_args.file={tmp_path}/texts.csv",
         f"dataset_args.cache_dir={tmp_path}/cache",
         f"model_args.model_name_or_path={tmp_path}/model",
-        f"output_dir={tmp_path}/out",
+        f"training_args.output_dir={tmp_path}/out",
     ]
 
 
@@ -60,7 +59,6 @@ def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tm
     assert "| cross-entropy     |    0 |" in capfd.readouterr().out  # as soon as it ends
     assert demo.main(given) == 0
     out = capfd.readouterr().out
-    assert "3 of 3 runs are already finished." in out
     for name in (
         "NTL-WAS",
         "regression head",
@@ -70,7 +68,7 @@ def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tm
         assert name in out
     assert out.count("holds") + out.count("does not hold") >= 3
     assert all(sentence in out for sentence in demo.SENTENCES)
-    assert f'predict {tmp_path}/out/ce/seed0 text="..."' in out
+    assert f'predict {tmp_path}/out/objective-ce text="..."' in out
     assert "TF-IDF + ridge" in (tmp_path / "out/demo.svg").read_text("utf-8")
     table = Path(tmp_path / "out/demo.md").read_text()
     assert "| greedy | median | 90 % interval covers |" in table
@@ -88,15 +86,10 @@ def test_without_the_model_or_the_texts_one_line_says_what_to_do(given, tmp_path
         assert error.count("\n") == 1
 
 
-def test_the_sums_need_no_files_and_the_demo_has_three_seeds():
-    sums = load_comparison(["preset=demo_sums"]).runs
-    assert {run.dataset for run in sums.values()} == {"noisy_regression"}
-    runs = load_comparison(["preset=demo"]).runs
-    assert len(runs) == 9
-    assert {(run.dataset, run.model.trained_layers) for run in runs.values()} == {("tabular", 2)}
-    heads = [run.model.head for run in runs.values()]
-    assert heads.count("regression") == 3
-    assert len({run.output_dir.parent for run in runs.values()}) == 3
+def test_the_demo_trains_the_upper_layers_on_the_texts():
+    config = demo.compose_fixed(["training_args.seed=0,1,2", "training_args.output_dir=elsewhere"])
+    assert (config.dataset_args.target, config.weights.trained_layers) == ("sentiment", 2)
+    assert config.training_args.output_dir == "elsewhere"
 
 
 def test_a_contrast_holds_only_if_it_does_in_every_seed():

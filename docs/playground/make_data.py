@@ -1,11 +1,11 @@
 """Make the data of the interactive page: two small models, and what tokenizers do to numbers.
 
-    ntl compare model_args.number_format=padded 'objectives=[ce,ntl_was]' 'seeds=[0]' jobs=1 \\
-        output_dir=outputs/playground
-    python docs/playground/make_data.py models outputs/playground/ce/seed0 outputs/playground/ntl_was/seed0
+    ntl compare model_args.number_format=padded objective=ce,ntl_was training_args.seed=0 \\
+        training_args.output_dir=outputs/playground
+    python docs/playground/make_data.py models outputs/playground/objective-ce outputs/playground/objective-ntl_was
     python docs/playground/make_data.py tokenizers t5=<folder of T5's tokenizer> gpt2=<folder of GPT-2's>
     python docs/playground/make_data.py test-set    # let the models of models.js answer the test set again
-    python docs/playground/make_data.py answers outputs/stored/objective-ce_seed-0   # see stored_answers.py
+    python docs/playground/make_data.py answers outputs/stored/objective-ce   # see stored_answers.py
 
 They write JavaScript files that assign one constant, because pages that are opened from disk cannot load
 JSON.
@@ -15,26 +15,23 @@ from __future__ import annotations
 
 import argparse
 import base64
-import contextlib
-import io
 import json
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from ntl.config.compose import compose_config
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from ntl.config.compose import compose_config
 from ntl.data.tasks import noisy_regression
 from ntl.encodings.digits import character_tokenizer, split_digits
 from ntloss import NumberVocabulary
-from ntloss.cli import main as ntloss_command
+from ntloss.numbers import inspect_tokenizer
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
@@ -298,16 +295,12 @@ def inspect(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     """What `ntloss inspect` says about a tokenizer and each sentence, and the sentences' tokens."""
     vocabulary = NumberVocabulary.from_tokenizer(tokenizer, digit_level=False, space_prefixed=True)
     kinds = {token.token_id: "digit" if token.is_digit else "number" for token in vocabulary.tokens}
-    with tempfile.TemporaryDirectory() as folder:
-        file = (
-            Path(folder) / "tokenizer.json"
-        )  # the folder of a T5's tokenizer would lose the splitting of digits
-        tokenizer.backend_tokenizer.save(str(file))
-        found = [run_inspect(file, sentence) for sentence in SENTENCES]
+    found = [inspect_tokenizer(tokenizer, sentence) for sentence in SENTENCES]
     sentences = []
     for sentence, inspection in zip(SENTENCES, found, strict=True):
         ids = tokenizer(sentence, add_special_tokens=False)["input_ids"]
         pieces = tokenizer.convert_ids_to_tokens(ids)
+        chosen, (reason, *notes) = inspection.recommended, inspection.notes
         sentences.append(
             {
                 "text": sentence,
@@ -315,29 +308,23 @@ def inspect(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
                     [p.replace("▁", " ").replace("Ġ", " "), kinds.get(i, "")]
                     for i, p in zip(ids, pieces, strict=True)
                 ],
-                "digits": inspection["coverage"]["digits"],
+                "digits": inspection.digits,
                 "rows": [
-                    {key: row[key] for key in ("digit_level", "space_prefixed", "seen")}
-                    for row in inspection["coverage"]["rows"]
+                    {"digit_level": row.digit_level, "space_prefixed": row.space_prefixed, "seen": row.seen}
+                    for row in inspection.token_sets
                 ],
-                "recommendation": inspection["recommendation"],
-                "notes": inspection["notes"],
+                "recommendation": {
+                    "digit_level": chosen.digit_level,
+                    "space_prefixed": chosen.space_prefixed,
+                    "reason": reason,
+                    "code": inspection.code,
+                },
+                "notes": notes,
             }
         )
-    about = {key: found[0][key] for key in ("vocab_size", "number_tokens", "values")}
+    numbers = found[0].token_sets[-1]
+    about = {"vocab_size": found[0].vocab_size, "number_tokens": numbers.tokens, "values": numbers.values}
     return {**about, "sentences": sentences}
-
-
-def run_inspect(file: Path, sentence: str) -> dict[str, Any]:
-    """Run `ntloss inspect <tokenizer.json> --text <sentence> --json`."""
-    text = file.with_name("sentence.txt")
-    text.write_text(sentence, encoding="utf-8")
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        code = ntloss_command(["inspect", str(file), "--text", str(text), "--json"])
-    if code:
-        raise RuntimeError(f"ntloss inspect {file} ended with exit code {code}")
-    return json.loads(output.getvalue())
 
 
 # Stored answers

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
-from ntl.errors import UserError
+from ntl.errors import UserError, unknown_key
 from ntl.program import HELP_OPTIONS, run_program
 
 # Maps each command to its module. Only the requested module is imported; its `main` receives the remaining
@@ -14,9 +15,9 @@ from ntl.program import HELP_OPTIONS, run_program
 COMMANDS = {
     "prepare": "ntl.data.prepare",
     "prepare model": "ntl.approaches.convert",
-    "train": "ntl.run_language_modeling",
+    "train": "ntl.train",
     "report": "ntl.report.program",
-    "compare": "ntl.runs.sweep",
+    "compare": "ntl.compare",
     "predict": "ntl.predict",
 }
 USAGE = """\
@@ -25,7 +26,7 @@ usage: ntl COMMAND [argument ...]
 commands:
   prepare   convert a dataset's official files into training, validation and test files;
             `ntl prepare model`: a pretrained model into a folder
-  train     run the paper's program: one model, one loss, one dataset (also installed as ntl-train)
+  train     run the paper's program: one model, one loss, one dataset; with -m several
   report    collect runs of the paper's program into tables over seeds and figures
   compare   train with several objectives and seeds, and report tables and figures
   predict   answer new rows with a trained model: numbers and intervals, as CSV
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dispatch(arguments: Sequence[str]) -> int:
     """Run the command that comes first."""
     command, *rest = arguments or ["--help"]
+    if command in ("-sc", "--shell-completion"):
+        return _complete(rest)
     if f"{command} {rest[:1] and rest[0]}" in COMMANDS:
         command, rest = f"{command} {rest[0]}", rest[1:]
     if command in HELP_OPTIONS:
@@ -50,7 +53,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
         print(f"ntl {version('ntloss')}")
         return 0
     if command not in COMMANDS:
-        raise UserError(f"{command!r} is unknown; expected one of: {', '.join(COMMANDS)}. See `ntl --help`.")
+        raise unknown_key("", command, COMMANDS)
     try:
         module = import_module(COMMANDS[command])
     except ModuleNotFoundError as error:
@@ -63,3 +66,19 @@ def _dispatch(arguments: Sequence[str]) -> int:
         ) from None
     code: int = module.main(rest)
     return code
+
+
+def _complete(options: Sequence[str]) -> int:
+    """Let Hydra complete the words of `ntl train` and `ntl compare`, in every shell that it knows."""
+    from ntl import compare, train
+
+    line, program = os.environ.get("COMP_LINE", ""), train
+    if "query" in options[0]:
+        name, _, words = line.partition(" ")
+        command, space, rest = words.partition(" ")
+        if command not in ("train", "compare") or not space:
+            print(" ".join(COMMANDS))
+            return 0
+        program = compare if command == "compare" else train
+        os.environ["COMP_LINE"] = f"{name} {rest}"
+    return program.main(["-sc", *options])

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from accelerate import PartialState
@@ -21,7 +22,7 @@ from torch import nn
 
 from ntl.approaches import Approach
 from ntl.approaches.batches import evaluation_mode
-from ntl.config.settings import GenerationSettings
+from ntl.config import Evaluation
 from ntl.data import Example, TaskData, evenly_spaced, single_number
 from ntl.errors import UserError
 from ntl.scores import (
@@ -32,12 +33,13 @@ from ntl.scores import (
     finite_or_none,
     interval_levels,
     number_scores,
+    rater_crps,
     reading_scores,
     reference_scores,
     target_scores,
     text_scores,
 )
-from ntl.training.run_folder import Metrics, Prediction, RunFolder
+from ntl.training.run_folder import EvaluationFolder, Metrics, Prediction, RunRecord
 from ntloss.numbers.parsing import parse_number
 
 REFERENCE_ANSWERS = 10_000  # training answers whose median is the constant guess
@@ -58,7 +60,7 @@ def evaluate(
     approach: Approach,
     examples: Sequence[Example],
     data: TaskData,
-    generation: GenerationSettings,
+    evaluation: Evaluation,
     model: nn.Module | None = None,
 ) -> EvaluationResult:
     """Answer questions with a model and score the answers.
@@ -71,7 +73,7 @@ def evaluate(
         approach: Approach that encodes the questions and decodes the answers.
         examples: Questions and answers.
         data: Task the examples belong to, which decides how answers are compared.
-        generation: Decoding settings.
+        evaluation: Decoding settings.
         model: The wrapped model. Default: the approach's own.
     """
     if not examples:
@@ -80,7 +82,7 @@ def evaluate(
     model = approach.model if model is None else model
     rank, world = PartialState().process_index, PartialState().num_processes
     share = math.ceil(len(examples) / world)
-    batches = batches_by_length([len(e.question) for e in examples], min(generation.batch_size, share))
+    batches = batches_by_length([len(e.question) for e in examples], min(evaluation.batch_size, share))
     # A rank with fewer batches repeats the last one to keep in step; `_gather` counts it once.
     rounds = math.ceil(len(batches) / world)
     indices = [min(index, len(batches) - 1) for index in range(rank, rounds * world, world)]
@@ -91,13 +93,13 @@ def evaluate(
         losses = _losses(approach, model, mine)
         for index, batch in mine.items():
             before = approach.ill_formed or 0
-            answers[index] = _answers(approach, model, [e.question for e in batch], generation)
+            answers[index] = _answers(approach, model, [e.question for e in batch], evaluation)
             ill_formed[index] = (approach.ill_formed or 0) - before
     found = _gather(answers)
     answered = {
         i: answer for n, batch in enumerate(batches) for i, answer in zip(batch, found[n], strict=True)
     }
-    result = _result(examples, [answered[i] for i in range(len(examples))], data, losses, generation)
+    result = _result(examples, [answered[i] for i in range(len(examples))], data, losses, evaluation)
     if approach.number_format is not None:
         fits = approach.number_format.fits
         result.metrics["outside_format"] = sum(not fits(example.answer) for example in examples)
@@ -109,49 +111,35 @@ def evaluate(
 def evaluate_tests(
     approach: Approach,
     data: TaskData,
-    generation: GenerationSettings,
-    folder: RunFolder,
-    identity: Mapping[str, Any],
+    evaluation: Evaluation,
+    folder: EvaluationFolder,
+    record: RunRecord,
     model: nn.Module | None = None,
-) -> Iterator[tuple[str, Metrics, bool]]:
-    """Evaluate every test set of a task, and write the results of each as soon as it is done.
-
-    Test sets that were already evaluated with the same identity, questions and decoding are skipped.
+) -> Iterator[tuple[str, Metrics]]:
+    """Evaluate every test set of a task, replacing earlier results in the folder.
 
     Args:
-        approach, data, generation, model: See `evaluate`.
+        approach, data, evaluation, model: See `evaluate`.
         folder: Folder that rank 0 writes metrics and predictions to.
-        identity: JSON values that distinguish this model from others evaluated into this folder, such as its
-            steps and its checkpoint.
+        record: What is evaluated.
 
     Yields:
-        The name of each test set, its metrics, and whether they are new, on every rank.
+        The name of each test set and its metrics, on every rank.
     """
-    decoding: dict[str, Any] = {"beams": generation.beams, "max_new_tokens": generation.max_new_tokens}
-    if generation.quantile_readings:
-        decoding |= {"read": ["greedy", *generation.quantile_readings], "interval": generation.interval}
-    identities = {
-        test: {"model": dict(identity), "questions": questions, "decoding": decoding}
-        for test, questions in data.fingerprints.items()
-    }
     writes = PartialState().is_main_process
-    # Only rank 0 reads the folder: others may see it a moment later, and all ranks must do the same work.
-    known: dict[str, Metrics] = {}
     if writes:
-        known = {t: folder.metrics()[t] for t, same in identities.items() if folder.is_evaluated(t, same)}
-    known = gather_object([known])[0]
+        folder.clear()
     for test, examples in data.tests.items():
-        if test in known:
-            yield test, known[test], False
-            continue
-        result = evaluate(approach, examples, data, generation, model)
+        result = evaluate(approach, examples, data, evaluation, model)
         metrics = result.metrics
         if data.number_metrics:
             train = [example.answer for example in evenly_spaced(data.train, REFERENCE_ANSWERS)]
             metrics |= reference_scores(train, examples)
         if writes:
-            folder.write_results(test, metrics, result.predictions, identities[test])
-        yield test, metrics, True
+            folder.write_results(test, metrics, result.predictions)
+        yield test, metrics
+    if writes:
+        folder.finish(replace(record, questions=data.fingerprints))
 
 
 def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
@@ -163,12 +151,12 @@ def batches_by_length(lengths: Sequence[int], batch_size: int) -> list[list[int]
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def check_readings(approach: Approach, data: TaskData, generation: GenerationSettings) -> None:
+def check_readings(approach: Approach, data: TaskData, evaluation: Evaluation) -> None:
     """Check, before training, that the readings fit the model and the data."""
-    if not generation.quantile_readings:
+    if not evaluation.quantile_readings:
         return
     example: Example | None = None
-    read = f"evaluation.read=[{','.join(generation.quantile_readings)}]"
+    read = f"evaluation.read=[{','.join(evaluation.quantile_readings)}]"
     for example in chain(data.validation, *data.tests.values()):
         single_number(example.answer, read, "pass evaluation.read=[greedy]")
     if example is not None:
@@ -197,13 +185,13 @@ def _losses(approach: Approach, model: nn.Module, batches: Mapping[int, Sequence
 
 
 def _answers(
-    approach: Approach, model: nn.Module, questions: Sequence[str], generation: GenerationSettings
+    approach: Approach, model: nn.Module, questions: Sequence[str], evaluation: Evaluation
 ) -> list[Answer]:
     """Answer a batch of questions, and read the distributions of their numbers if a reading needs them."""
-    if not generation.quantile_readings:
-        return [(text, None) for text in approach.answer(model, questions, generation)]
-    levels = (*SPACED_LEVELS, *interval_levels(generation.interval), 0.5)
-    texts, read = approach.read(model, questions, generation, levels)
+    if not evaluation.quantile_readings:
+        return [(text, None) for text in approach.answer(model, questions, evaluation)]
+    levels = (*SPACED_LEVELS, *interval_levels(evaluation.interval), 0.5)
+    texts, read = approach.read(model, questions, evaluation, levels)
     # Sorted, because rounding may cross two quantiles.
     spaced = read.values[:, :SPACED].sort(-1).values
     mean = spaced.mean(-1)
@@ -218,7 +206,7 @@ def _result(
     answered: Sequence[Answer],
     data: TaskData,
     losses: Metrics,
-    generation: GenerationSettings,
+    evaluation: Evaluation,
 ) -> EvaluationResult:
     texts, answers = [text for text, _ in answered], [example.answer for example in examples]
     metrics: Metrics = {"count": len(examples), **losses}
@@ -229,9 +217,12 @@ def _result(
     metrics |= text_scores(texts, answers)
     if data.final_answer_marker is not None:
         metrics |= final_answer_scores(texts, answers, data.final_answer_marker)
-    if generation.quantile_readings:
-        metrics |= reading_scores([read for _, read in answered if read is not None], answers, generation)
-    shown = ("lower", "median", "upper", *(["mean"] if "mean" in generation.quantile_readings else []))
+    if evaluation.quantile_readings:
+        found = [read for _, read in answered if read is not None]
+        metrics |= reading_scores(found, answers, evaluation)
+        if all(example.ratings for example in examples):
+            metrics["rater_crps"] = rater_crps(found, [example.ratings for example in examples])
+    shown = ("lower", "median", "upper", *(["mean"] if "mean" in evaluation.quantile_readings else []))
     predictions = []
     for example, (text, read) in zip(examples, answered, strict=True):
         pair = [_number(side) if data.number_metrics else None for side in (text, example.answer)]

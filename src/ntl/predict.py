@@ -10,8 +10,8 @@ from __future__ import annotations
 import io
 import math
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import transformers
 from tqdm.auto import tqdm
 
 from ntl.approaches import build_approach
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, read_settings
+from ntl.config import Data, Evaluation, LossSettings, ModelArgs, Tabular
 from ntl.data import load_task, single_number
 from ntl.data.table_files import as_texts, read_table
 from ntl.data.tasks.tabular import prompt_columns, with_names, write_questions
@@ -30,7 +30,7 @@ from ntl.errors import UserError
 from ntl.predictions_file import say, write_predictions
 from ntl.program import HELP_OPTIONS, discard_output, run_program
 from ntl.scores import interval_levels
-from ntl.training.run_folder import CHECKPOINT, RunFolder
+from ntl.training.run_folder import CHECKPOINT, RunFolder, read_trained
 from ntloss.decoding import interval_margin
 from ntloss.numbers.parsing import number_texts, parse_number
 
@@ -60,6 +60,7 @@ examples:
   ntl predict outputs/sentiment data=new.csv output=answers.csv calibrate=true
 """
 KEYS = ("data", "text", "output", "level", "calibrate", "prompt")
+FEW_ROWS = 50  # validation rows below which the margin that calibrates intervals is a rough estimate
 ADVICE = "With output=FILE, the same command continues."
 QUESTION = "question"  # the column of a plain text, unless a prompt names another one
 PREDICTED = ("written", "greedy", "median", "lower", "upper", "number_probability")
@@ -72,19 +73,17 @@ class Predictor:
         name: What messages call the model.
         approach: The model, as an `ntl.approaches.Approach`.
         data: Settings of the dataset that it was trained on; of a model that is not a run, only its prompt.
-        generation: How answers are decoded; see `ntl.config.settings.GenerationSettings`.
+        generation: How answers are decoded; see `ntl.config.Evaluation`.
         has_distribution: Whether a median and an interval can be read: not from a regression head.
     """
 
-    def __init__(
-        self, name: str, approach: Any, data: Mapping[str, Any], generation: Any, has_distribution: bool
-    ):
+    def __init__(self, name: str, approach: Any, data: Data, generation: Evaluation, has_distribution: bool):
         self.name, self.approach, self.generation = name, approach, generation
-        self.is_table = "prompt" in data
+        self.is_table = isinstance(data, Tabular)
         self.data = with_names(data) if self.is_table else data
-        self.targets = self.data["target"] if self.is_table and len(self.data["target"]) > 1 else []
+        self.targets = self.data.target if self.is_table and len(self.data.target) > 1 else []
         self.has_distribution = has_distribution and not self.targets
-        in_prompt = [(name, "text") for name in prompt_columns(self.data.get("prompt") or "")]
+        in_prompt = [(name, "text") for name in prompt_columns(getattr(self.data, "prompt", None) or "")]
         self._columns: dict[str, str] = dict(approach.model.config.ntl.get("columns", in_prompt))
 
     def predict(
@@ -98,7 +97,8 @@ class Predictor:
             level: Share of the model's distribution between `lower` and `upper`, above 0 and below 1; 0 reads
                 neither median nor interval. Default: `evaluation.interval` of the run.
             calibrate: Whether to correct the interval with `ntloss.decoding.interval_margin`, by the run's
-                validation data, so that it holds this share of answers.
+                validation data, so that it holds this share of answers. It keeps the median, and padded
+                answers bound it.
             progress: Whether to show a bar.
 
         Returns:
@@ -122,13 +122,13 @@ class Predictor:
             return as_texts(rows)
         rows = list(rows) if isinstance(rows, Iterable) and not isinstance(rows, (str, Mapping)) else [None]
         if rows and all(isinstance(row, Mapping) for row in rows):
-            return as_texts(pd.DataFrame(rows))
+            return as_texts(pd.DataFrame(rows, dtype=object))  # whole numbers beside gaps stay whole
         if not all(isinstance(row, str) for row in rows):
             raise UserError(
                 "the rows are neither a DataFrame nor a list of only dicts or only texts; expected one of "
                 "these. Put a single text or dict into a list."
             )
-        columns = [*self._columns] if self.is_table and self.data["prompt"] is not None else [QUESTION]
+        columns = [*self._columns] if self.is_table and self.data.prompt is not None else [QUESTION]
         if len(columns) > 1:
             raise UserError(
                 f"the question has the columns {', '.join(columns)}; expected rows with all of them, not a "
@@ -145,7 +145,7 @@ class Predictor:
         """Write the rows of a table of texts as questions."""
         if not len(table):
             raise UserError("there are no rows to answer; expected at least one.")
-        is_whole = self.data.get("prompt") is None and list(table.columns) == [QUESTION]
+        is_whole = getattr(self.data, "prompt", None) is None and list(table.columns) == [QUESTION]
         if is_whole or not self.is_table:
             if QUESTION not in table.columns:
                 raise UserError(
@@ -169,10 +169,12 @@ class Predictor:
     def margin(self, level: float) -> float:
         """Compute the margin that calibrates intervals, on the run's validation data.
 
+        A warning says so if there are fewer than `FEW_ROWS` rows.
+
         Raises:
             UserError: There are no intervals, no validation data, or too few for this level.
         """
-        if not level or "name" not in self.data:
+        if not level or not self.data.dataset_name:
             raise UserError(
                 f"calibrate=true needs intervals and the validation data of a run, and {self.name} lacks "
                 "them or level=none was given; expected a run that writes numbers in digits. Omit calibrate."
@@ -186,6 +188,11 @@ class Predictor:
                 f"{len(examples)} validation rows are too few to calibrate intervals of level={level:g}, or "
                 f"the model writes no numbers; expected at least {math.ceil(level / (1 - level))} rows. "
                 "Lower the level."
+            )
+        if len(examples) < FEW_ROWS:
+            warnings.warn(
+                f"{len(examples)} validation rows: the margin is uncertain. Use {FEW_ROWS} or more.",
+                stacklevel=2,
             )
         return margin
 
@@ -205,9 +212,20 @@ class Predictor:
         found["greedy"] = np.array([parse_number(text) for text in texts], dtype=float)
         if read is not None:
             lower, median, upper = read.values.sort(-1).values.cpu().numpy().T
-            found |= {"median": median, "lower": lower - margin, "upper": upper + margin}
+            found |= {"median": median, **self._moved(lower, median, upper, margin)}
             found["number_probability"] = read.starts.cpu().numpy().round(4)
         return pd.DataFrame(found)
+
+    def _moved(self, lower: Any, median: Any, upper: Any, margin: float) -> dict[str, Any]:
+        """Move the ends of intervals outwards, to where padded answers end and not past the median."""
+        ends, form = (-math.inf, math.inf), self.approach.number_format
+        if form is not None:
+            most = float(f"{'9' * form.digits}.{'9' * form.decimals}")
+            ends = (-most if form.signed else 0.0, most)
+        return {
+            "lower": np.minimum(lower - margin, median).clip(*ends),
+            "upper": np.maximum(upper + margin, median).clip(*ends),
+        }
 
 
 def load(run: str | Path, prompt: str | None = None) -> Predictor:
@@ -238,21 +256,19 @@ def load(run: str | Path, prompt: str | None = None) -> Predictor:
             "braces, such as {text}. Add one."
         )
     if prompt is not None:
-        model = ModelSettings("pretrained", "auto", checkpoint=str(run))
-        loss, generation = LossSettings(), GenerationSettings(beams=1, max_new_tokens=16)
-        unset = dict.fromkeys(("split_by", "group_by", "significant_digits"))
-        data = {"prompt": prompt, "target": [], **unset}
+        model = ModelArgs(family="pretrained", tokenizer_type="auto", model_name_or_path=str(run))
+        loss, generation = LossSettings(), Evaluation(beams=1, max_new_tokens=16)
+        data = Tabular(dataset_name="", prompt=prompt, target=[], significant_digits=None)
     else:
-        settings = read_settings(folder.record().config)
-        # All that follows from training is in the folder.
-        model = replace(settings.model, checkpoint=str(path), tokenizer=None, config={}, trained_layers=None)
-        loss, generation, data = settings.loss, settings.generation, dict(settings.data)
+        trained = read_trained(path)
+        assert trained is not None
+        model, loss = trained.config.model_args, trained.config.loss
+        generation, data = trained.config.evaluation, trained.config.dataset_args
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     approach = build_approach(model, loss)
     approach.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    written = model.head == "language" and model.encoding in ("digits", "auto")
-    return Predictor(str(run), approach, data, generation, written)
+    return Predictor(str(run), approach, data, generation, model.writes_digits)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -282,8 +298,11 @@ def _predict(arguments: Sequence[str]) -> int:
     if asked is None and not level:
         say(f"{predictor.name} has no distribution of one number, so there is no interval")
     if options.get("calibrate") == "true":
-        margin = predictor.margin(level)
-        say(f"each end of the intervals is moved outwards by {margin:g}")
+        with warnings.catch_warnings(record=True) as caught:
+            margin = predictor.margin(level)
+        for warning in caught:
+            say(str(warning.message))
+        say(f"the intervals are {'narrowed' if margin < 0 else 'widened'} by {abs(margin):g} at each end")
 
     def answer(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
         return predictor.batches(predictor.questions(rows), level, margin)

@@ -6,14 +6,15 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TextIO
 
 import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from ntl.data.files import write_atomically
+from ntl.data.files import LOCK, only_writer, write_atomically
 from ntl.errors import UserError, writing_to
 
 Answer = Callable[[pd.DataFrame], Iterable[pd.DataFrame]]
@@ -30,28 +31,49 @@ def write_predictions(table: pd.DataFrame, answer: Answer, path: Path | None) ->
     Args:
         table: The rows, as texts.
         answer: Yields the predictions of rows, some rows at a time.
-        path: The CSV file. None writes to standard output.
+        path: The CSV file, or a device or a pipe, which is written from the start. None writes to standard
+            output.
 
     Raises:
-        UserError: The file cannot be written, or holds other rows or other predictions.
+        UserError: The file cannot be written, another process writes it, or it holds other rows or other
+            predictions.
     """
+    if path is None:
+        _write_rows(table, answer, 0, sys.stdout)
+        return
     room = "a file in an existing folder, with room"
-    explained = writing_to(f"output={path}", room, "Correct it; the same command continues.")
-    with explained if path is not None else nullcontext():
-        done = 0 if path is None else _finished_rows(table, answer, path)
-        if done:
-            say(f"{done:,} of {len(table):,} rows are in {path} already")
-        rest, start = table.iloc[done:].reset_index(drop=True), 0
-        opened = nullcontext(sys.stdout) if path is None else path.open("a", encoding="utf-8", newline="")
-        with opened as file, tqdm(total=len(table), initial=done, unit=" rows", disable=None) as bar:
-            for part in answer(rest) if len(rest) else ():
-                rows = rest.iloc[start : start + len(part)].reset_index(drop=True)
-                file.write(rows.join(part).to_csv(index=False, header=not done + start))
-                file.flush()
-                start += len(part)
-                bar.update(len(part))
-    if path is not None:
-        say(f"{len(table):,} rows are in {path}")
+    with writing_to(f"output={path}", room, "Correct it; the same command continues."):
+        if path.exists() and not path.is_file():  # a device or a pipe, which reading would wait for
+            with path.open("w", encoding="utf-8", newline="") as file:
+                _write_rows(table, answer, 0, file)
+            return
+        target = path.resolve()
+        with only_writer(target.with_name(f".{target.name}{LOCK}"), f"output={path}"):
+            if done := _finished_rows(table, answer, path):
+                say(f"{done:,} of {len(table):,} rows are in {path} already")
+            with target.open("a", encoding="utf-8", newline="") as file:
+                _write_rows(table, answer, done, file)
+    say(f"{len(table):,} rows are in {path}")
+
+
+def _write_rows(table: pd.DataFrame, answer: Answer, done: int, file: TextIO) -> None:
+    """Write the rows of a table behind the first `done`, with their predictions."""
+    rest, start = table.iloc[done:].reset_index(drop=True), 0
+    with tqdm(total=len(table), initial=done, unit=" rows", disable=None) as bar:
+        for part in answer(rest) if len(rest) else ():
+            rows = rest.iloc[start : start + len(part)].reset_index(drop=True).join(part)
+            header = [] if done + start else [[*rows]]
+            file.write(_csv([*header, *rows.astype(object).where(rows.notna(), "").to_numpy().tolist()]))
+            file.flush()
+            start += len(part)
+            bar.update(len(part))
+
+
+def _csv(rows: Iterable[Sequence[Any]]) -> str:
+    r"""Write rows that end in a line feed; fields with `\r` are quoted, because readers end a row there."""
+    lines: list[str] = []
+    csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n").writerows(rows)
+    return "".join(f"{line[:-2]}\n" for line in lines)
 
 
 def _finished_rows(table: pd.DataFrame, answer: Answer, path: Path) -> int:
@@ -67,7 +89,7 @@ def _finished_rows(table: pd.DataFrame, answer: Answer, path: Path) -> int:
         rows.pop()
     names, count = [*table.columns], len(rows)
     expected = table.iloc[:count].fillna("").to_numpy().tolist()
-    begin = table.iloc[:0].to_csv(index=False).rstrip("\n")
+    begin = _csv([names]).rstrip("\n")
     if text[: len(begin)] != begin[: len(text)] or [row[: len(names)] for row in rows] != expected:
         raise UserError(
             f"output={path} holds other rows than these; expected a new file, or one that was begun with the "
@@ -80,10 +102,9 @@ def _finished_rows(table: pd.DataFrame, answer: Answer, path: Path) -> int:
                 f"output={path} holds predictions of another model, or with another level or calibration; "
                 "expected the command that it was begun with. Choose another file, or remove this one."
             )
-    kept = io.StringIO(newline="")
-    csv.writer(kept, lineterminator="\n").writerows([header, *rows] if rows else [])
-    if kept.getvalue() != text:
-        write_atomically(path, kept.getvalue())
+    kept = _csv([header, *rows]) if rows else ""
+    if kept != text:
+        write_atomically(path.resolve(), kept)
     return count
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import errno
+import difflib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from ntl.errors import UserError
 
 HELP_OPTIONS = {"-h", "--help"}
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Hydra refuses `+` before a key that exists; the paper's commands have it before this one.
+WITH_PLUS = "+model_args.number_token_loss_function="
+TEXTS = ("dataset_args.prompt", "model_args.separator")
+# Hydra deletes a group with ~; objectives and presets are empty instead, because sweeps choose among them.
+NO_GROUP = {f"{group}=null": f"~{group}" for group in ("dataset_args", "model_args", "weights", "loss")}
+NO_GROUP |= {f"{group}=null": f"{group}=none" for group in ("objective", "preset")}
 
 
 def run_program(
@@ -22,14 +30,11 @@ def run_program(
         name: Name of the program, for messages.
         program: Function from the arguments to the exit code.
         arguments: Command-line arguments. Default: `sys.argv[1:]`.
-        advice: How to continue after an interrupt or once a full disk has room.
+        advice: How to continue after an interrupt.
 
     Returns:
         The exit code: the program's own, 2 for a user-fixable error, 130 if interrupted, 141 if the reader of
         `--help` closed the pipe.
-
-    Raises:
-        BrokenPipeError, OSError: The error is neither a closed pipe of `--help` nor a full disk.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -44,12 +49,6 @@ def run_program(
         if not HELP_OPTIONS & {*arguments}:  # during training, the broken pipe may not be stdout
             raise
         return discard_output()
-    except OSError as error:
-        if error.errno not in DISK_FULL and "No space left on device" not in str(error):
-            raise
-        where = f" writing {error.filename}" if error.filename else ""
-        message = f"the disk is full{where} ({error.strerror or error}); expected room for the output. "
-        message, code = f"{message}Free some space. {advice}", 2
     # Under torchrun every process raises the same error; only one prints it.
     if os.environ.get("RANK", "0") == "0":
         print(f"{name}: {message}".rstrip(), file=sys.stderr)  # there may be no advice
@@ -60,3 +59,101 @@ def discard_output() -> int:
     """Discard all that is still printed, because `| head` has closed stdout; return the exit code for it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141  # the shell's exit code for SIGPIPE
+
+
+def run_hydra(command: str, task: Callable[[Any], Any], arguments: Sequence[str]) -> int:
+    """Run a Hydra application, whose primary file is `conf/<command>.yaml`.
+
+    Args:
+        command: Name of the command.
+        task: Hydra's task function.
+        arguments: Options and overrides of Hydra. The path of a YAML file, if it comes first, is a choice of
+            the group `preset`; its folder joins Hydra's search path.
+
+    Raises:
+        UserError: Hydra refuses the configuration.
+    """
+    import hydra
+    from hydra._internal.utils import get_args_parser
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    arguments = [NO_GROUP.get(each, each) for each in arguments]
+    arguments = [f"+{each}" if each.startswith(WITH_PLUS) else _literal(each) for each in arguments]
+    if arguments and arguments[0].endswith((".yaml", ".yml")):
+        arguments = [*_store_preset(Path(arguments[0])), *arguments[1:]]
+    before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    # argparse wants all overrides side by side.
+    overrides = get_args_parser().parse_intermixed_args(arguments).overrides
+    options = [argument for argument in arguments if argument not in overrides]
+    sys.argv = [sys.argv[0], *overrides, *_name_jobs_by(overrides, options), *options]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, which are printed here
+    try:
+        hydra.main(config_path="pkg://ntl.conf", config_name=command, version_base="1.3")(task)()
+    except SystemExit as error:
+        if isinstance(error.__cause__, UserError):
+            raise error.__cause__ from None
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_explain(error)) from None
+    finally:
+        sys.argv = before[0]
+        if before[1] is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+    return 0
+
+
+def _literal(override: str) -> str:
+    """Escape `${` in texts that models read, where it stands for itself."""
+    if override.partition("=")[0] in TEXTS:
+        return re.sub(r"(?<!\\)\$\{", r"\\${", override)
+    return override
+
+
+def _store_preset(path: Path) -> list[str]:
+    """Make a file a choice of the group `preset`, and return the arguments that choose it."""
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+
+    if not path.is_file():
+        raise UserError(f"{path} does not exist; expected a YAML file with settings.")
+    ConfigStore.instance().store(path.stem, OmegaConf.load(path), "preset", "_global_")
+    return ["--config-dir", str(path.parent), f"preset={path.stem}"]
+
+
+def _name_jobs_by(overrides: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return an override that leaves keys that are not swept out of the names of a sweep's folders."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    fixed = []
+    for given in overrides:
+        try:
+            (override,) = OverridesParser.create().parse_overrides([given])
+        except HydraException:
+            continue  # Hydra will explain it
+        if not override.is_sweep_override():
+            fixed.append(f"'{override.get_key_element()}'")
+    if not fixed or {"--shell-completion", "-sc"} & {*options}:
+        return []
+    return [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"]
+
+
+def _explain(error: Exception) -> str:
+    """Return an error of Hydra or omegaconf in two lines, with a close key or choice."""
+    cause = error.__cause__ if error.__cause__ is not None else error
+    lines = [line.strip() for line in f"{error}\n{cause}".splitlines() if line.strip()]
+    lines = [line for line in dict.fromkeys(lines) if not line.startswith("object_type=")]
+    text = "\n".join(lines)
+    known: list[str] = []
+    if found := re.search(r"Available options in '[^']*':\n((?:.+\n?)+)", text):
+        known = [line.strip() for line in found[1].splitlines()]
+        lines = [lines[0], f"Available: {', '.join(known)}"]
+    wrong = re.search(r"[Cc]ould not (?:find|override) '(?:.*[/.])?([^'/.]+)'", text)
+    parent = getattr(cause, "parent_node", None)
+    if wrong and not known and parent is not None:
+        known = [str(key) for key in parent]
+    near = difflib.get_close_matches(wrong[1], known, n=1) if wrong else []
+    if near:
+        return f"{lines[0]}\nDid you mean {near[0]}?"
+    return "\n".join(lines[:2])

@@ -1,10 +1,7 @@
-"""The paper's program, which accepts the commands that the paper's repository published.
+"""The paper's program under its published name: the same as `ntl train`.
 
     python src/ntl/run_language_modeling.py model_args=vanilla_t5 training_args=train \
         run_specific_config@_global_=debug_config
-
-It is also installed as `ntl-train`. Hydra composes the configuration from `ntl/config`; `--multirun` sweeps
-over losses, weights and seeds.
 """
 
 from __future__ import annotations
@@ -15,92 +12,6 @@ from pathlib import Path
 if __name__ == "__main__":
     # Python puts a script's folder first on the import path; its modules would shadow installed packages.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
+    from ntl.cli import main
 
-import shlex
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import product
-
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import OverrideParseException
-
-from ntl.config.compose import compose_config, describe_config
-from ntl.config.effect import check_effect
-from ntl.config.settings import RunSettings, read_settings
-from ntl.program import HELP_OPTIONS, run_program
-
-CONFIG = "run_language_modeling"
-HELP = """\
-usage: ntl train [--multirun] [key=value ...]
-
-Train one model with one loss on one dataset, and answer its test sets. With --multirun, a key takes several
-values, separated by commas: one run for each combination.
-
-examples:
-  ntl train model_args=vanilla_t5 training_args=train run_specific_config@_global_=debug_config
-  ntl train --multirun loss=ce,ntl_was training_args.seed=0,1 dataset_args=arithmetic
-
-Everything below can be set as section.key=value, and so can any argument of transformers'
-Seq2SeqTrainingArguments, as training_args.key=value.
-"""
-MULTIRUN_OPTIONS = {"-m", "--multirun"}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program on Hydra overrides and options; see `ntl.program.run_program`."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    program = ["python", sys.argv[0]] if sys.argv[0].endswith(".py") else ["ntl-train"]
-    command = shlex.join([*program, *arguments, "training_args.resume_from_checkpoint=true"])
-    return run_program("ntl-train", _train, arguments, f"To continue from the last checkpoint: {command}")
-
-
-def _train(arguments: Sequence[str]) -> int:
-    if HELP_OPTIONS & {*arguments}:
-        print(HELP)
-        print(describe_config(CONFIG))
-        return 0
-    overrides = [argument for argument in arguments if argument not in MULTIRUN_OPTIONS]
-    runs = plan_runs(overrides, multirun=len(overrides) < len(arguments))
-    from ntl.runs.run import run  # slow to import, so only after the configuration is checked
-
-    for settings in runs:
-        run(settings)
-    return 0
-
-
-def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSettings]:
-    """Compose and check the configuration of every run.
-
-    Args:
-        overrides: Overrides of the command line.
-        multirun: Whether overrides may be sweeps.
-    """
-    values = [_swept_values(override) if multirun else [override] for override in overrides]
-    configs, runs = [], []
-    for given in product(*values):
-        swept = [chosen for chosen, override in zip(given, overrides, strict=True) if chosen != override]
-        configs.append(compose_config(CONFIG, given, "ntl-train"))
-        settings = read_settings(configs[-1], ",".join(swept))
-        resumes = settings.resume and settings.checkpoint is None and not settings.only_evaluate
-        if swept and resumes and not settings.output_dir.exists():
-            # One command continues a killed sweep, including runs that were never started.
-            print(f"ntl-train: {settings.output_dir} is new; training starts from scratch", file=sys.stderr)
-            settings = replace(settings, resume=False)
-        runs.append(settings)
-    check_effect(overrides, configs)
-    return runs
-
-
-def _swept_values(override: str) -> list[str]:
-    """Return one override for each value of a sweep, or the override itself if it is not a sweep."""
-    try:
-        (parsed,) = OverridesParser.create().parse_overrides([override])
-    except OverrideParseException:
-        return [override]  # `compose_config` explains what is wrong with it
-    if not parsed.is_sweep_override():
-        return [override]
-    return [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["train", *sys.argv[1:]]))

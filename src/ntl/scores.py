@@ -14,7 +14,7 @@ from decimal import Decimal, InvalidOperation
 from statistics import median
 from typing import NamedTuple
 
-from ntl.config.settings import GenerationSettings
+from ntl.config import Evaluation
 from ntl.data import Example, format_number
 from ntloss import NumericMetrics, QuantileMetrics
 from ntloss.numbers.parsing import number_texts, parse_number
@@ -211,9 +211,7 @@ def final_answer_scores(texts: Sequence[str], answers: Sequence[str], marker: st
     }
 
 
-def reading_scores(
-    read: Sequence[Distribution], answers: Sequence[str], generation: GenerationSettings
-) -> Scores:
+def reading_scores(read: Sequence[Distribution], answers: Sequence[str], evaluation: Evaluation) -> Scores:
     """Score each reading and the distributions behind them. All answers must be single numbers.
 
     Returns:
@@ -226,16 +224,42 @@ def reading_scores(
     found = QuantileMetrics(SPACED_LEVELS).update([d.spaced for d in read], true).compute()
     scores = {name: value for name, value in found.items() if name.startswith(("crps", "coverage_"))}
     ends = [(d.lower, d.upper) for d in read]
-    of_interval = QuantileMetrics(interval_levels(generation.interval)).update(ends, true).compute()
+    of_interval = QuantileMetrics(interval_levels(evaluation.interval)).update(ends, true).compute()
     names = ("interval_coverage", "interval_width", "interval_score")
     scores |= zip(names, list(of_interval.values())[-len(names) :], strict=True)
     metrics = _finite({**scores, "number_mass": sum(d.mass for d in read) / len(read)})
-    for reading in generation.quantile_readings:
+    for reading in evaluation.quantile_readings:
         numbers = [getattr(d, reading) for d in read]
         texts = [format_number(number) if math.isfinite(number) else "" for number in numbers]
         scored = number_scores(texts, answers)
         metrics |= {reading_metric(reading, name): scored[name] for name in scored if name != "count"}
     return metrics
+
+
+def rater_crps(read: Sequence[Distribution], ratings: Sequence[Sequence[float]]) -> float:
+    """Average the CRPS of each distribution over the answers of several people.
+
+    Args:
+        read: The distribution of each question.
+        ratings: Each person's answer to each question.
+    """
+    scores = []
+    for distribution, given in zip(read, ratings, strict=True):
+        metrics = QuantileMetrics(SPACED_LEVELS).update([distribution.spaced] * len(given), given)
+        scores.append(metrics.compute()["crps"])
+    return sum(scores) / len(scores)
+
+
+def is_better_larger(metric: str) -> bool:
+    """Return whether a larger value of a metric is better.
+
+    Example:
+        >>> is_better_larger("eval_accuracy"), is_better_larger("median_mae")
+        (True, False)
+    """
+    return metric.endswith(("accuracy", "exact_number", "exact_match", "exact_final_answer", "answered")) or (
+        metric.rpartition("_")[2] in ("r2", "bleu", "rouge1", "rouge2", "rougeL")
+    )
 
 
 def interval_levels(interval: float) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from ntloss.criteria import (
     Dist2,
     ExpectedValue,
     GaussianCrossEntropy,
+    HLGauss,
     Needs,
     NumberLevel,
     SmoothedWasserstein,
@@ -55,6 +56,7 @@ __all__ = [
     "DigitEntropy",
     "SMMD",
     # criteria on whole numbers; further ones, and combinations, are in ntloss.criteria
+    "HLGauss",
     "NumberLevel",
     "ntil",
     # criteria by name

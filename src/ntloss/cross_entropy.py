@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch._compile import _disable_dynamo  # unlike torch.compiler.disable, imports no compiler yet
 
 from ntloss.criteria import Criterion
-from ntloss.criteria.criterion import check_choice
+from ntloss.criteria.criterion import check_choice, mode_of
 from ntloss.engine.linear import SummarizeHidden, SumOfBlocks, local_head, rows_for
 from ntloss.engine.objective import LossTerms, Objective
 from ntloss.engine.readout import (
@@ -133,9 +133,9 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             changed in place; it gets no gradient.
         reweigh: make probability on text cost more than the worst number (`criteria.reweigh_by_mass`).
             Default: False, as in the paper: it makes numbers too long (docs/differences.md).
-        mode: "add" (default) adds the number term to cross-entropy. "replace" uses it instead of
-            cross-entropy at number positions, and "mean" then divides both terms by the total weight of all
-            positions.
+        mode: "add" adds the number term to cross-entropy. "replace" uses it instead of cross-entropy at
+            number positions, and "mean" then divides both terms by the total weight of all positions.
+            Default: that of the criterion, "replace" for `HLGauss`, "add" for all others.
         ignore_index: label of positions to ignore. Default: -100.
         label_smoothing: label smoothing of cross-entropy, from 0 (default) to 1.
         z_loss: factor of the mean squared log-normalizer, which keeps logits from drifting. Default: 0.
@@ -181,7 +181,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         weight: float | Tensor | None = None,
         reweigh: bool = False,
         *,
-        mode: str = "add",
+        mode: str | None = None,
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
@@ -196,7 +196,9 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         inplace_backward: bool = False,
     ) -> None:
         objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
-        targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift, validate)
+        targets = TargetOptions(
+            ignore_index, reduction, mode or mode_of(objective.criterion), normalize_by, shift, validate
+        )
         super().__init__(objective, weight, targets, Transform(logit_scale, softcap), return_terms, group)
         self.inplace_backward = inplace_backward
 
@@ -209,6 +211,7 @@ class NTLCrossEntropyLoss(_CombinedLoss):
         num_numbers_in_batch: Tensor | float | None = None,
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
+        number_samples: Tensor | None = None,
     ) -> Tensor | LossTerms:
         """Compute the loss.
 
@@ -232,6 +235,9 @@ class NTLCrossEntropyLoss(_CombinedLoss):
                 count of items; `normalize_by="numbers"` divides by the total of `loss_weights *
                 number_weights` over number labels. With `mode="replace"`, a number label of weight w, from 0
                 to 1, gets w times the number term and 1 - w times cross-entropy. Default: 1.
+            number_samples: `[batch, samples]`, numbers in place of each row's own, such as the ratings of
+                several people, padded with NaN: `HLGauss` takes their mixture as the target. The row's label,
+                one of them or their median, gives the digits that are known so far. Default: none.
 
         Returns:
             A scalar, or `[...]` for "none", in float32 or float64. With `return_terms`, a `LossTerms`.
@@ -250,7 +256,12 @@ class NTLCrossEntropyLoss(_CombinedLoss):
             if self.inplace_backward:
                 raise ValueError("inplace_backward=True needs whole logits, and these are sharded: omit it")
         weights = Weights(
-            loss_weights, number_weights, sequence_ids, num_items_in_batch, num_numbers_in_batch
+            loss_weights,
+            number_weights,
+            sequence_ids,
+            num_items_in_batch,
+            num_numbers_in_batch,
+            number_samples,
         )
         targets = self._prepare_targets(labels, logits, weights)
         query = Query(targets.labels, tables.token_ids, self.transform, self.objective.label_smoothing > 0)
@@ -301,7 +312,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         weight: float | Tensor | None = None,
         reweigh: bool = False,
         *,
-        mode: str = "add",
+        mode: str | None = None,
         ignore_index: int = -100,
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
@@ -317,7 +328,9 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         drop_ignored: bool = True,
     ) -> None:
         objective = Objective(as_vocabulary(vocabulary), criterion, reweigh, label_smoothing, z_loss)
-        targets = TargetOptions(ignore_index, reduction, mode, normalize_by, shift, validate)
+        targets = TargetOptions(
+            ignore_index, reduction, mode or mode_of(objective.criterion), normalize_by, shift, validate
+        )
         super().__init__(objective, weight, targets, Transform(logit_scale, softcap), return_terms, group)
         if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
             raise ValueError(f"chunk_size={chunk_size!r}: expected 1 or more tokens, or None")
@@ -341,6 +354,7 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
         num_numbers_in_batch: Tensor | float | None = None,
         sequence_ids: Tensor | None = None,
         number_weights: Tensor | None = None,
+        number_samples: Tensor | None = None,
     ) -> Tensor | LossTerms:
         """Compute the loss.
 
@@ -349,8 +363,8 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
             lm_head_weight: `[vocab, hidden]`.
             labels: `[...]`, token ids.
             bias: `[vocab]`. Default: none.
-            loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids, number_weights: see
-                `NTLCrossEntropyLoss.forward`.
+            loss_weights, num_items_in_batch, num_numbers_in_batch, sequence_ids, number_weights,
+                number_samples: see `NTLCrossEntropyLoss.forward`.
 
         Returns, Raises: see `NTLCrossEntropyLoss.forward`.
         """
@@ -360,7 +374,12 @@ class NTLLinearCrossEntropyLoss(_CombinedLoss):
                 "transform: use NTLCrossEntropyLoss on the logits"
             )
         weights = Weights(
-            loss_weights, number_weights, sequence_ids, num_items_in_batch, num_numbers_in_batch
+            loss_weights,
+            number_weights,
+            sequence_ids,
+            num_items_in_batch,
+            num_numbers_in_batch,
+            number_samples,
         )
         terms = self._compute(hidden_states, lm_head_weight, labels, bias, weights)
         return terms if self.return_terms else terms.loss

@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from pathlib import Path
+
 import torch
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, TWO_PATHS, approx, assert_close, assert_identical
 
 from ntl.approaches import build_approach
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
-from ntl.config.shapes import get_shape
+from ntl.approaches.shapes import get_shape
+from ntl.config import Evaluation, LossSettings, ModelArgs, Weights
 from ntloss.numbers.parsing import parse_number
 
 QUESTIONS = ["1 + 1", "12 + 3", "0.5 * 3", "-7 - 8", "5 - 5", "99 * 99"]
 ANSWERS = ["2", "15", "1.5", "-15", "0", "9801"]
-GREEDY = GenerationSettings(beams=1, max_new_tokens=12)
-BEAMS = GenerationSettings(beams=3, max_new_tokens=12)
+GREEDY = Evaluation(beams=1, max_new_tokens=12)
+BEAMS = Evaluation(beams=3, max_new_tokens=12)
 NTL = LossSettings(criterion="wasserstein")
 CE = LossSettings()
 
 
-def make(shape="t5-tiny", loss=NTL, **settings):
+def model_args(
+    encoding="digits", head="language", checkpoint=None, tokenizer=None, log_scale=True, config=None, **more
+):
+    """Write settings of a model by short names; `config` is an architecture, by default a tiny T5."""
+    folder = tempfile.mkdtemp()
+    Path(folder, "config.json").write_text(json.dumps(config or get_shape("t5-tiny")))
+    kinds = {"number_encoding": encoding} if encoding in ("rt", "xval") else {"tokenizer_type": encoding}
+    if head == "regression":
+        kinds["number_encoding"] = "none_regression_head"
+    return ModelArgs(
+        model_name_or_path=checkpoint,
+        tokenizer_name_or_path=tokenizer,
+        log_scale_embeddings=log_scale,
+        config_name=folder,
+        **kinds,
+        **more,
+    )
+
+
+def make(shape="t5-tiny", loss=NTL, *, seed=42, lora=None, trained_layers=None, **settings):
     """Build a tiny approach from scratch, without dropout."""
     config = get_shape(shape)
     if config["model_type"] == "t5":
         config |= {"dropout_rate": 0.0}
-    return build_approach(ModelSettings(config=config, **settings), loss)
+    weights = Weights(trained_layers=trained_layers, lora=lora and {"r": lora, "lora_alpha": 2 * lora})
+    return build_approach(model_args(config=config, **settings), loss, weights, seed)
 
 
 def rows_of(approach, questions=QUESTIONS, answers=ANSWERS):
@@ -75,7 +99,7 @@ def saved(approach, folder, settings, loss=NTL):
     """Save an approach as the trainer does, and rebuild it from the folder alone."""
     approach.model.save_pretrained(folder)
     approach.tokenizer.save_pretrained(folder)
-    return build_approach(ModelSettings(checkpoint=str(folder), **settings), loss)
+    return build_approach(model_args(checkpoint=str(folder), **settings), loss)
 
 
 def assert_the_same(approach, other, generation=BEAMS):

@@ -14,8 +14,8 @@ SHARED = REPOSITORY.parent / "shared"
 
 # A comparison that takes seconds: it exercises every step but learns nothing.
 TINY = (
-    "seeds=[0]",
-    "objectives=[ce,ntl_was]",
+    "training_args.seed=0",
+    "objective=ce,ntl_was",
     "dataset_args.train_size=64",
     "dataset_args.validation_size=8",
     "dataset_args.test_size=20",
@@ -23,14 +23,16 @@ TINY = (
     "training_args.per_device_train_batch_size=8",
     "training_args.eval_steps=2",
     "model_args.config_overrides={d_model: 16, d_kv: 8, d_ff: 16, num_layers: 1, num_heads: 2}",
-    "jobs=1",  # starting a worker costs more than its runs
+    "training_args.use_cpu=true",
+    "hydra/launcher=basic",  # starting a process costs more than its runs
 )
 
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> list[str]:
     """Return overrides for a comparison that takes seconds, with a temporary output folder."""
-    return [*TINY, f"dataset_args.cache_dir={tmp_path / 'cache'}", f"output_dir={tmp_path / 'out'}"]
+    folders = [f"dataset_args.cache_dir={tmp_path}/cache", f"training_args.output_dir={tmp_path}/out"]
+    return [*TINY, *folders]
 
 
 def shared(path: str) -> Path:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ntl.config.compose import compose_config
+from hydra import compose, initialize_config_module
+
+from ntl.config import read_config
 from ntl.data import Example, TaskData, load_task
 
 
 def task(*overrides: str) -> TaskData:
     """Load a dataset, given overrides of `ntl compare`."""
-    settings = compose_config("compare", overrides, "ntl compare")["dataset_args"]
-    return load_task({**settings, "name": settings["dataset_name"]})
+    with initialize_config_module("ntl.conf", version_base="1.3"):
+        return load_task(read_config(compose("compare", [*overrides])).dataset_args)
 
 
 def splits(data: TaskData) -> dict[str, list[Example]]:

@@ -7,7 +7,7 @@ from approach_cases import BEAMS, NTL, QUESTIONS, make, rows_of
 from tolerances import assert_close
 from torch.distributed.fsdp import fully_shard
 
-from ntl.config.settings import LossSettings
+from ntl.config import LossSettings
 
 CE = LossSettings()
 CASES = [

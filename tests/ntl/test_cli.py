@@ -15,11 +15,21 @@ from ntl import cli
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("command", "missing"), [("compare", "tqdm"), ("train", "hydra")])
-def test_a_missing_dependency_of_the_lab_is_reported_with_the_install_command(command, missing):
-    block = f"import sys; sys.modules[{missing!r}] = None"  # as if it were not installed
+SCRIPT = ROOT / "src/ntl/run_language_modeling.py"
+
+
+@pytest.mark.parametrize(
+    ("missing", "command"),
+    [
+        ("tqdm", "from ntl.cli import main; raise SystemExit(main(['compare']))"),
+        ("hydra", "from ntl.cli import main; raise SystemExit(main(['train']))"),
+        ("hydra", f"sys.argv = [{str(SCRIPT)!r}]; runpy.run_path(sys.argv[0], run_name='__main__')"),
+    ],
+)
+def test_a_missing_dependency_of_the_lab_is_reported_with_the_install_command(missing, command):
+    block = f"import runpy, sys; sys.modules[{missing!r}] = None"  # as if it were not installed
     done = subprocess.run(
-        [sys.executable, "-c", f"{block}; from ntl.cli import main; raise SystemExit(main([{command!r}]))"],
+        [sys.executable, "-c", f"{block}; {command}"],
         capture_output=True,
         text=True,
         env={"PYTHONPATH": str(Path(ntl.__file__).parents[1])},

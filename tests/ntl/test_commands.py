@@ -1,14 +1,19 @@
 import json
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_module
+from hydra.errors import HydraException
 from published_commands import DEBUG, EVALUATION, PROGRAM, TRAINING, scaled_down
 from tolerances import assert_close
 
-from ntl.run_language_modeling import main
+from ntl.config import read_config
+from ntl.errors import UserError
+from ntl.train import main
 from ntl.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +35,10 @@ def test_a_published_command_trains_and_evaluates_the_test_sets(command, cache, 
     folder = RunFolder(tmp_path / "run")
     record = folder.record()
     assert (record.status, record.steps) == ("finished", 2)
-    assert {"validation"} < set(folder.metrics())
-    for test, metrics in folder.metrics().items():
-        assert metrics["count"] == len(folder.predictions(test)) == 6
+    results = folder.evaluation("test")
+    assert {"validation"} < set(results.metrics())
+    for test, metrics in results.metrics().items():
+        assert metrics["count"] == len(results.predictions(test)) == 6
         assert metrics["loss"] > 0
     assert (folder.path / "model.safetensors").exists()
     assert [point["step"] for point in folder.curve()] == [2]
@@ -61,8 +67,9 @@ def test_the_evaluation_command_evaluates_a_checkpoint(tmp_path, capsys):
     assert main([*shlex.split(EVALUATION.format(checkpoint=checkpoint)), *small]) == 0, (
         capsys.readouterr().err
     )
-    assert_close(RunFolder(checkpoint).metrics(), trained.metrics())
-    assert RunFolder(checkpoint).record().objective == "T5 + NTL-MSE"
+    results = RunFolder(checkpoint).evaluation("test")
+    assert_close(results.metrics(), trained.evaluation("test").metrics())
+    assert results.record().label == "T5 + NTL-MSE"
 
 
 @pytest.mark.parametrize("command", [*TRAINING][-2:])
@@ -73,4 +80,33 @@ def test_a_hub_model_fails_at_once_without_a_network_and_with_advice(command, tm
     message = capsys.readouterr().err
     assert "google-t5/t5-" in message
     assert "model_args.model_name_or_path=null" in message
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run/run.json").exists()
+
+
+def read(command):
+    """Return the configuration of a command."""
+    with initialize_config_module("ntl.conf", version_base="1.3"):
+        return read_config(compose("train", [o.replace("+model_args", "model_args") for o in command]))
+
+
+@pytest.mark.parametrize("command", TRAINING)
+def test_a_published_command_chooses_its_loss(command):
+    loss = read(shlex.split(command)).loss
+    found = loss.options.get("loss", loss.criterion)
+    assert (found, loss.weight if loss.criterion else None) == TRAINING[command]
+
+
+def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is_not():
+    table = (ROOT / "docs/lab.md").read_text().partition("| there | here |")[2].partition("\n\n")[0]
+    rows = [
+        re.findall(r"`([^`]*=[^`]*)`", cell)
+        for line in table.split("\n")[2:]
+        for cell in line.split("|")[1:3]
+    ]
+    for theirs, ours in zip(rows[::2], rows[1::2], strict=True):
+        for name in theirs:
+            with pytest.raises((UserError, HydraException)):
+                read(shlex.split(name))
+        for replacement in ours:
+            read(shlex.split(replacement))
+    assert len(rows) > 10

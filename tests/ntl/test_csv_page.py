@@ -12,7 +12,7 @@ from pages import ROOT, snippets
 from ntl.cli import main
 
 PAGE = "docs/csv_to_intervals.md"
-SMALL = ["training_args.max_steps=2", "training_args.trained_layers=1", "dataset_args.cache_dir=cache"]
+SMALL = ["training_args.max_steps=2", "weights.trained_layers=1", "dataset_args.cache_dir=cache"]
 
 
 def test_the_commands_of_csv_to_intervals_run_in_turn(tmp_path, monkeypatch):

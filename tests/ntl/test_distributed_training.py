@@ -49,7 +49,11 @@ def train(folder, split, *extra):
     assert (run / "checkpoint-4/pytorch_model_fsdp.bin").exists() == (split == "fsdp")
     state = json.loads((run / "checkpoint-4/trainer_state.json").read_text())
     losses = [[entry[k] for k in ("loss", "ce", "ntl")] for entry in state["log_history"] if "loss" in entry]
-    return torch.tensor(losses), load_file(run / "model.safetensors"), RunFolder(run).metrics()
+    return (
+        torch.tensor(losses),
+        load_file(run / "model.safetensors"),
+        RunFolder(run).evaluation("test").metrics(),
+    )
 
 
 @pytest.fixture(scope="module")

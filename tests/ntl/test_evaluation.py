@@ -9,16 +9,16 @@ from fake_approach import FakeApproach
 from processes import results_of
 from tolerances import approx, assert_close
 
-from ntl.config.settings import GenerationSettings
+from ntl.config import Evaluation
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
 from ntl.evaluation import batches_by_length, evaluate, evaluate_tests
-from ntl.training.run_folder import RunFolder
+from ntl.training.run_folder import EvaluationFolder, RunRecord
 
 NUMBERS = TaskData([], [], {})
 TEXTS = TaskData([], [], {}, number_metrics=False)
 SOLUTIONS = TaskData([], [], {}, final_answer_marker="####")
-DECODING = GenerationSettings(batch_size=2)
+DECODING = Evaluation(batch_size=2)
 
 # (question, answer, the model's text), with questions of many lengths in no particular order.
 ASKED = [
@@ -149,43 +149,27 @@ def two_tests():
     return TaskData([], [], {"interpolate": EXAMPLES, "extrapolate/big": EXAMPLES[:2]})
 
 
-def test_an_interrupted_evaluation_continues_with_its_current_test_set(tmp_path):
-    folder, approach = RunFolder(tmp_path / "run"), approach_to()
-    next(evaluate_tests(approach, two_tests(), DECODING, folder, {"steps": 7}))
+def evaluated(approach, folder):
+    found = evaluate_tests(approach, two_tests(), DECODING, EvaluationFolder(folder), RunRecord("T5"))
+    return dict(found)
+
+
+def test_an_interrupted_evaluation_does_not_count_and_is_replaced(tmp_path):
+    folder, approach = EvaluationFolder(tmp_path / "run"), approach_to()
+    next(evaluate_tests(approach, two_tests(), DECODING, folder, RunRecord("T5")))
     assert list(folder.metrics()) == ["interpolate"]
-    results = list(evaluate_tests(approach, two_tests(), DECODING, folder, {"steps": 7}))
-    assert [(test, is_new) for test, _, is_new in results] == [
-        ("interpolate", False),
-        ("extrapolate/big", True),
-    ]
-    assert metrics_of(results) == folder.metrics()
+    assert not folder.is_complete()
+    results = evaluated(approach, tmp_path / "run")
+    assert folder.is_complete()
+    assert results == folder.metrics()
+    assert {*folder.record().questions} == {*results}
     assert [p.text for p in folder.predictions("extrapolate/big")] == ["it is 10", "no idea"]
-
-
-@pytest.mark.parametrize("change", ["model", "questions", "beams"])
-def test_results_of_another_model_or_protocol_are_not_reused(tmp_path, change):
-    folder, data, decoding, identity = RunFolder(tmp_path), two_tests(), DECODING, {"steps": 7}
-    list(evaluate_tests(approach_to(), data, decoding, folder, identity))
-    if change == "model":
-        identity = {"steps": 8}
-    if change == "questions":
-        data = TaskData([], [], {test: examples[:1] for test, examples in data.tests.items()})
-    if change == "beams":
-        decoding = GenerationSettings(beams=1, batch_size=2)
-    approach = approach_to()
-    list(evaluate_tests(approach, data, decoding, folder, identity))
-    assert approach.asked
-
-
-def metrics_of(results):
-    return {test: metrics for test, metrics, _ in results}
 
 
 def evaluate_on_rank(rank, folder):
     PartialState(cpu=True)  # as transformers' arguments make it
     approach = approach_to()
-    run = RunFolder(folder / "run")
-    results = metrics_of(evaluate_tests(approach, two_tests(), DECODING, run, {"steps": 7}))
+    results = evaluated(approach, folder / "run")
     alone = evaluate(approach, EXAMPLES[:1], NUMBERS, DECODING).metrics
     return approach.asked, approach.losses, results, alone
 
@@ -199,10 +183,9 @@ def test_two_processes_give_the_same_results_as_one(tmp_path):
     assert [len(batch) for batch in other_asked] == [2, 1, 1, 1]
     assert losses == other_losses == 4
     assert results == other_results
-    one = RunFolder(tmp_path / "one")
-    expected = metrics_of(evaluate_tests(approach_to(), two_tests(), DECODING, one, {}))
+    expected = evaluated(approach_to(), tmp_path / "one")
     assert_close(results, expected)
     assert alone == other_alone == evaluate(approach_to(), EXAMPLES[:1], NUMBERS, DECODING).metrics
-    written = RunFolder(tmp_path / "run")
+    written = EvaluationFolder(tmp_path / "run")
     assert written.metrics() == results
     assert [p.question for p in written.predictions("interpolate")] == [e.question for e in EXAMPLES]

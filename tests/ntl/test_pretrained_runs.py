@@ -6,19 +6,20 @@ import pytest
 from approach_cases import make
 from published_commands import scaled_down
 from safetensors.torch import load_file
-from tolerances import TRAINED_BY_ADAM, assert_close, assert_identical
+from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from ntl.run_language_modeling import main
+import ntl
+from ntl.train import main
 from ntl.training.run_folder import RunFolder
 from ntl.training.trainer import ApproachTrainer
 
 HEAD = "model_args=pretrained_regression_head"
 KINDS = {
-    "layers": ["model_args=pretrained", "training_args.trained_layers=1"],
-    "lora": ["model_args=pretrained", "training_args.lora=2"],
-    "head": [HEAD, "training_args.trained_layers=1", "training_args.head_learning_rate=0.01"],
-    "head with lora": [HEAD, "training_args.lora=2"],
+    "layers": ["model_args=pretrained", "weights.trained_layers=1"],
+    "lora": ["model_args=pretrained", "weights=lora", "weights.lora.r=2"],
+    "head": [HEAD, "weights.trained_layers=1", "weights.head_learning_rate=0.01"],
+    "head with lora": [HEAD, "weights.lora={r: 2, lora_alpha: 4}"],
 }
 
 
@@ -80,6 +81,7 @@ def test_a_killed_run_continues_to_the_same_weights_which_transformers_loads(kin
     assert not found["unexpected_keys"] or "lora" in kind
     assert {*load_file(broken / "model.safetensors")} == {*one}
     assert not any("lora" in name for name in one)
+    assert not any("lora" in name for name, _ in ntl.load(broken).approach.model.named_modules())
     assert AutoTokenizer.from_pretrained(broken)("12").input_ids
 
 
@@ -98,12 +100,12 @@ def test_the_last_checkpoint_shares_its_weights_on_disk_and_is_not_written_into(
 
 
 def test_without_steps_the_untouched_model_is_read(tmp_path, llama, capsys):
-    read = ["model_args=pretrained", "evaluation.read=[greedy,median]", "training_args.trained_layers=1"]
+    read = ["model_args=pretrained", "evaluation.read=[greedy,median]", "weights.trained_layers=1"]
     assert main(small(tmp_path, llama, *read, steps=0)) == 0, capsys.readouterr().err
     assert "caching" not in capsys.readouterr().out
     folder = RunFolder(tmp_path / "run")
     assert (folder.record().status, folder.record().steps) == ("finished", 0)
-    assert {"mae", "median_mae", "number_mass"} <= {*folder.metrics()["test"]}
+    assert {"mae", "median_mae", "number_mass"} <= {*folder.evaluation("test").metrics()["test"]}
     assert_identical(load_file(folder.path / "model.safetensors"), load_file(f"{llama}/model.safetensors"))
 
 
@@ -124,22 +126,20 @@ def test_a_head_has_its_own_learning_rate(tmp_path, llama, monkeypatch):
     assert {*seen} == {(0.001, False), (0.01, True)}
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (
-            ["model_args=pretrained", "model_args.model_name_or_path=null"],
-            "model_args=pretrained has no model",
-        ),
-        (
-            ["training_args.trained_layers=1", "training_args.lora=2"],
-            "trained_layers is given together with training_args.lora",
-        ),
-        (["training_args.train_head=true"], "train_head has no effect"),
-        (["training_args.trained_layers=1", "training_args.train_head=true"], "also trains the embeddings"),
-        (["training_args.head_learning_rate=0.1"], "head_learning_rate has no effect"),
-    ],
-)
-def test_options_that_do_not_fit_are_errors(options, expected, tmp_path, llama, capsys):
-    assert main(small(tmp_path, llama, "model_args=pretrained", *options)) == 2
-    assert expected in capsys.readouterr().err
+@pytest.mark.parametrize("options", [["weights=lora"], ["weights.trained_layers=1"]])
+def test_a_run_that_trained_a_part_is_evaluated_as_an_ordinary_model(options, tmp_path, llama, capsys):
+    command = small(tmp_path, llama, "model_args=pretrained", *options)
+    assert main(command) == 0, capsys.readouterr().err
+    folder = RunFolder(tmp_path / "run")
+    evaluation = ["training_args=eval", "evaluation.name=again", f"model_args.model_name_or_path={folder}"]
+    kept = [option for option in command if not option.startswith(("model_args.model_name", "weights"))]
+    kept = [option for option in kept if not option.startswith("training_args.output_dir")]
+    assert main([*kept, *evaluation]) == 0, capsys.readouterr().err
+    found = folder.evaluation("again").metrics()
+    assert_close(found, folder.evaluation("test").metrics(), ONE_COMPUTATION)
+
+
+def test_training_the_head_that_feeds_frozen_layers_needs_no_cache(tmp_path, llama, capsys):
+    options = ["model_args=pretrained", "weights.trained_layers=1", "weights.train_head=true"]
+    assert main(small(tmp_path, llama, *options)) == 2
+    assert "state_cache_gb=0" in capsys.readouterr().err

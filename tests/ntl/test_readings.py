@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -8,19 +7,18 @@ import torch
 from approach_cases import ANSWERS, GREEDY, QUESTIONS, make, overfit
 from fake_approach import FakeApproach
 from published_commands import scaled_down
-from tolerances import ONE_COMPUTATION, approx, assert_close
+from tolerances import approx, assert_close
 
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
-from ntl.evaluation import check_readings, evaluate, evaluate_tests
-from ntl.run_language_modeling import main
+from ntl.evaluation import check_readings, evaluate
 from ntl.scores import SPACED_LEVELS
-from ntl.training.run_folder import RunFolder
+from ntl.train import main
 from ntloss.decoding import NumberQuantiles
 from ntloss.numbers import NumberFormat
 from tests.ntl.conftest import shared
 
-ALL = replace(GREEDY, quantile_readings=("median", "mean"), batch_size=4)
+ALL = replace(GREEDY, read=["median", "mean"], batch_size=4)
 EXAMPLES = [Example(question, answer) for question, answer in zip(QUESTIONS, ANSWERS, strict=True)]
 DATA = TaskData(EXAMPLES, EXAMPLES, {"test": EXAMPLES})
 
@@ -67,7 +65,7 @@ def test_each_reading_has_its_own_metrics_and_the_decoded_numbers_keep_theirs():
 
 def test_the_interval_holds_the_requested_share_of_the_distribution():
     approach, examples = uniform([("0 10", "5"), ("0 10", "8")])
-    half = evaluate(approach, examples, DATA, replace(ALL, quantile_readings=("median",), interval=0.5))
+    half = evaluate(approach, examples, DATA, replace(ALL, read=["median"], interval=0.5))
     assert half.metrics["interval_width"] == approx(5)
     assert half.metrics["interval_coverage"] == 0.5
     assert "mean_mae" not in half.metrics
@@ -173,46 +171,4 @@ def test_readings_that_do_not_fit_are_a_one_line_error_and_nothing_is_written(
     message = capsys.readouterr().err
     assert expected in message
     assert len(message.strip().splitlines()) == 1
-    assert not (tmp_path / "run").exists()
-
-
-def test_other_readings_are_evaluated_anew_and_greedy_results_keep_their_identity(tmp_path):
-    asked = [("0 10", "5"), ("0 20", "19")]
-    folder, data = RunFolder(tmp_path), TaskData([], [], {"test": uniform(asked)[1]})
-
-    def evaluated(generation):
-        approach, _ = uniform(asked)
-        ((_, metrics, _),) = evaluate_tests(approach, data, generation, folder, {"steps": 7})
-        return bool(approach.asked), metrics
-
-    assert evaluated(GREEDY)[0]
-    decoding = json.loads(folder.evaluation_path.read_text())["test"]["decoding"]
-    assert decoding == {"beams": 1, "max_new_tokens": 12}
-    is_new, metrics = evaluated(ALL)
-    assert is_new
-    assert evaluated(ALL) == (False, metrics)
-    assert evaluated(replace(ALL, interval=0.5))[0]
-    assert evaluated(replace(ALL, quantile_readings=("median",)))[0]
-
-
-def test_a_reading_can_be_added_to_a_finished_run_once(tmp_path, capsys):
-    first = command(tmp_path, "dataset_args=arithmetic", "evaluation.read=[greedy]")
-    assert main(first) == 0, capsys.readouterr().err
-    folder = RunFolder(tmp_path / "run")
-    decoded = folder.metrics()
-    shape = "model_args.config_name"
-    again = [o for o in command(tmp_path, "dataset_args=arithmetic") if not o.startswith(shape)]
-    again += ["training_args=eval", f"model_args.model_name_or_path={folder}", "evaluation.name=own"]
-    assert main(again) == 0, capsys.readouterr().err
-    assert not (folder.path / "evaluations").exists()
-    assert folder.record().config["evaluation"]["read"] == ["greedy", "median", "mean"]
-    for test, metrics in folder.metrics().items():
-        assert_close({name: metrics[name] for name in decoded[test]}, decoded[test], ONE_COMPUTATION)
-        assert metrics["median_mae"] > 0
-        assert all(p.lower <= p.median <= p.upper for p in folder.predictions(test))
-    before = {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
-    capsys.readouterr()
-    assert main(again) == 0, capsys.readouterr().err
-    assert capsys.readouterr().out.count("answered before") == len(folder.metrics())
-    assert {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == before
-    assert not (folder.path / "evaluations").exists()
+    assert not (tmp_path / "run/run.json").exists()

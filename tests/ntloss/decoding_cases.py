@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ntloss import NumberVocabulary
 from ntloss.numbers import NumberFormat, parse_numbers
-from ntloss.numbers.parsing import grammar
+from ntloss.numbers.grammar import grammar
 
 END, PAD = 1, 0
 # Log-probabilities of the next token behind a list of tokens.
@@ -176,21 +176,22 @@ def any_length(
     found: dict[float, float] = {}
     starts = 0.0
 
-    def first(text: str) -> float | None:
-        numbers = parse_numbers(text, thousands)
-        return numbers[0] if numbers else None
+    def first(text: str, separator: str = thousands) -> float | None:
+        begins = re.match(r"\s{0,2}[$€£¥]?\s?[-+\u2212]?[.,]?[0-9]", text)
+        return parse_numbers(text, separator)[0] if begins else None
 
     def write(written: list[int], text: str, probability: float) -> None:
         nonlocal starts
         probabilities = [math.exp(p) for p in model(written)]
         value, ends = first(text), 1.0
         for i, token in vocabulary.pieces.items():
-            if grammar(thousands or ",").begun.fullmatch(text + token):
+            begun = grammar(thousands or ",").begun.fullmatch(text + token)
+            if begun or first(text + token, thousands or ",") != first(text, thousands or ","):
                 ends -= probabilities[i]
                 longer = probability * probabilities[i]
                 if value is None and first(text + token) is not None:
                     starts += longer
-                if sum(map(str.isdigit, text + token)) <= max_digits:
+                if begun and sum(map(str.isdigit, text + token)) <= max_digits:
                     write([*written, i], text + token, longer)
                 elif abs(first(text + token)) < 10**max_digits:
                     found[first(text + token)] = found.get(first(text + token), 0.0) + longer

@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,6 +86,8 @@ class Position:
         k: index of the label's value.
         place, behind: decimal place of the token's last digit and number of digits after it; see
             `Reader.numbers`.
+        own, tail, whole: digits of the label's token, of its number behind it, and of its whole number.
+        forms: how many digits the tokens of each value have, without those with a point or an exponent.
     """
 
     z: Tensor
@@ -93,6 +96,10 @@ class Position:
     k: int
     place: int = 0
     behind: int = 0
+    own: str = ""
+    tail: str = ""
+    whole: str = ""
+    forms: Mapping[float, set[int]] = field(default_factory=dict)
 
     @functools.cached_property
     def log_p(self) -> Tensor:
@@ -158,6 +165,42 @@ def gaussian(values: Tensor, k: int, sigma: float = 1.0) -> Tensor:
 
 def gaussian_cross_entropy(x: Position, sigma: float = 1.0) -> Tensor:
     return -(gaussian(x.values, x.k, sigma) * (x.z - x.lse)).sum()
+
+
+def hl_gauss_target(
+    x: Position,
+    sigma: float,
+    relative: float = 0.0,
+    leading_zeros: bool = False,
+    samples: Sequence[float] = (),
+) -> list[float]:
+    """Integrate the Gaussian over the numbers that each value stands for, in units of the last digit."""
+    if not x.own or len(x.own) not in x.forms[float(x.label)]:
+        return [float(j == x.k) for j in range(len(x.values))]
+    unit = Fraction(10) ** (x.place - x.behind)
+    y, first = int(x.own + x.tail), len(x.whole) == len(x.own + x.tail)
+    others = [int(x.whole) + (Fraction(s) - int(x.whole) * unit) / unit for s in samples] or [int(x.whole)]
+    masses = []
+    for v in x.values.tolist():
+        digits = f"{int(abs(v)):0{len(x.own)}d}"
+        allowed = len(x.own) in x.forms.get(v, ()) and (v >= 0 if x.label >= 0 else v <= 0)
+        if first and not leading_zeros and x.own[0] != "0" and len(digits) + x.place > 1:
+            allowed = allowed and digits[0] != "0"
+        low = int(digits) * 10 ** len(x.tail) - Fraction(1, 2)
+        high = low + 10 ** len(x.tail)
+        mass = 0.0
+        for other in others:
+            width = math.hypot(sigma / unit, relative * abs(other)) * math.sqrt(2) or 1e-300
+            away = other - int(x.whole)
+            a, b = (float(edge - y - away) / width for edge in (low, high))
+            mass += math.erfc(a) - math.erfc(b) if a > 0 else math.erf(b) - math.erf(a)
+        masses.append(mass if allowed else 0.0)
+    return [mass / math.fsum(masses) for mass in masses]
+
+
+def hl_gauss(x: Position, **options: Any) -> Tensor:
+    q = torch.tensor(hl_gauss_target(x, **options), dtype=torch.float64)
+    return -(q * (x.z - x.lse)).sum()
 
 
 def smoothed_wasserstein(x: Position, sigma: float = 1.0) -> Tensor:
@@ -390,7 +433,7 @@ def combined(
     for number in numbers:
         first = number[0][0]
         if term_weights[first] > 0:
-            loss = number_term(number, z, lse, flat.tolist(), number_values, options.number)
+            loss = number_term(number, z, lse, flat.tolist(), number_values, options)
             ntl = ntl + torch.eye(len(flat), dtype=torch.float64)[first] * term_weights[first] * loss
     loss = ce + options.weight * ntl
     if options.z_loss:
@@ -413,8 +456,8 @@ def numbers_of(
     number_values: Mapping[int, float],
     options: Combined,
     sequence_ids: np.ndarray | None = None,
-) -> list[list[tuple[int, int, int]]]:
-    """Find the numbers of each term: lists of (flat position, place, number of digits after it)."""
+) -> list[list[tuple[Any, ...]]]:
+    """Find the numbers of each term: lists of (position, place, digits after it, own, tail, whole)."""
     if not labels.size:
         return []
     rows = labels.reshape(-1, labels.shape[-1] if labels.ndim else 1)
@@ -422,34 +465,51 @@ def numbers_of(
     found = []
     for b, row in enumerate(rows.tolist()):
         if options.texts is None:
+            texts: list[str | None] = [None] * len(row)
             numbers = [[(t, 0, 0)] for t, y in enumerate(row) if y in number_values]
             numbers = [number for number in numbers if row[number[0][0]] != options.ignore_index]
         else:
             texts = [None if y == options.ignore_index else options.texts.get(y, "text") for y in row]
             numbers = Reader(texts, sequences[b], options.number.decimals).numbers()
         for number in numbers:
-            entries = [(b * len(row) + t, place, behind) for t, place, behind in number]
+            own = [digits_of(texts[t]) for t, *_ in number]
+            entries = [
+                (b * len(row) + t, place, behind, own[i], "".join(own[i + 1 :]), "".join(own))
+                for i, (t, place, behind) in enumerate(number)
+            ]
             found.extend([entries] if options.number.formula in PER_NUMBER else [[e] for e in entries])
     return found
 
 
+def digits_of(text: str | None) -> str:
+    """The digits of a token without a point or an exponent of its own, else nothing."""
+    digits = (text or "").strip(" +-")
+    return digits if digits.isdigit() else ""
+
+
 def number_term(
-    number: list[tuple[int, int, int]],
+    number: list[tuple[Any, ...]],
     z: Tensor,
     lse: Tensor,
     labels: list[int],
     number_values: Mapping[int, float],
-    term: Term,
+    options: Combined,
 ) -> Tensor:
     """Compute the loss of a number, or of one of its tokens, reweighed if requested."""
+    term, texts = options.number, options.texts or {}
+    widths: dict[float, set[int]] = {}
+    for i, value in number_values.items():
+        if digits := digits_of(texts.get(i)):
+            widths.setdefault(value, set()).add(len(digits))
     values = sorted(set(number_values.values()))
     ids = sorted(number_values)
     forms = torch.tensor([[0.0 if number_values[i] == v else -math.inf for i in ids] for v in values])
     span = []
-    for i, place, behind in number:
+    for i, place, behind, *written in number:
         merged = (z[i, ids].clamp(min=NEVER) + forms).logsumexp(-1)
         k = values.index(number_values[labels[i]])
-        span.append(Position(merged, lse[i], torch.tensor(values, dtype=torch.float64), k, place, behind))
+        table = torch.tensor(values, dtype=torch.float64)
+        span.append(Position(merged, lse[i], table, k, place, behind, *written, forms=widths))
     loss = term(span)
     if term.reweigh:
         mass = span[0].mass

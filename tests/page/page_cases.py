@@ -7,7 +7,6 @@ browser.
 from __future__ import annotations
 
 import json
-import math
 import random
 import sys
 from collections.abc import Sequence
@@ -27,7 +26,8 @@ sys.path.insert(0, str(PLAYGROUND))
 import make_data  # noqa: E402
 
 from ntloss import NumberTokenLoss, NumberVocabulary, get_criterion  # noqa: E402
-from ntloss.decoding import QuantileLogitsProcessor, number_quantiles  # noqa: E402
+from ntloss.decoding import number_quantiles  # noqa: E402
+from ntloss.decoding.fixed_width import choose  # noqa: E402
 from ntloss.numbers import NumberFormat  # noqa: E402
 
 CASES = FOLDER / "cases.json"
@@ -192,7 +192,7 @@ def distribution_of(bumps: list[list[float]]) -> Tensor:
 
 
 def of_distribution(probs: Tensor) -> dict[str, Any]:
-    """Readings of a distribution; the quantiles by the library's processor, fed digit by digit."""
+    """Readings of a distribution; the quantiles by the library's choice of each digit."""
     tree = probs.reshape(10, 10, 10)
     read = {name: value.item() for name, value in make_data.read_distributions(probs[None]).items()}
     return {
@@ -203,19 +203,13 @@ def of_distribution(probs: Tensor) -> dict[str, Any]:
 
 
 def walk_down(tree: Tensor, quantile: float) -> int:
-    """The quantile that `QuantileLogitsProcessor` writes."""
-    start, end = 10, 11
-    vocabulary = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=12)
-    process = QuantileLogitsProcessor(
-        vocabulary, quantile, NumberFormat(3), prompt_length=1, eos_token_id=end
-    )
-    written = [start]
+    """The quantile, digit by digit."""
+    remaining, written = torch.tensor([quantile], dtype=torch.float64), list[int]()
     for _ in range(3):
-        masses = tree[tuple(written[1:])].reshape(10, -1).sum(-1)
-        scores = torch.full((1, 12), -math.inf, dtype=torch.float64)
-        scores[0, :10] = masses.log()
-        written.append(int(process(torch.tensor([written]), scores).argmax()))
-    return int("".join(map(str, written[1:])))
+        masses = tree[tuple(written)].reshape(1, 10, -1).sum(-1)
+        digit, remaining, _ = choose(masses.double(), remaining)
+        written.append(int(digit))
+    return int("".join(map(str, written)))
 
 
 def reading_cases() -> list[dict[str, Any]]:

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
+from ntl.config import Evaluation, LossSettings, ModelArgs, Weights
+from ntl.errors import UserError
 from ntloss.decoding import NumberQuantiles
 from ntloss.numbers import NumberFormat
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from ntl.approaches.lora import Lora
 
 IGNORE = -100
-CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for ModelSettings.checkpoint
+CHECKPOINT_KEY = "model_args.model_name_or_path"  # the user's name for it
 
 Row = Mapping[str, Any]
 Texts = Sequence[str]
@@ -36,7 +38,7 @@ Batch = Mapping[str, Tensor]
 class ModelSource(NamedTuple):
     """What a model is built from; see `ntl.approaches.pretrained.load_source`."""
 
-    settings: ModelSettings
+    settings: ModelArgs
     tokenizer: PreTrainedTokenizerFast  # splits digits, unless the encoding uses it unchanged
     checkpoint: PreTrainedConfig | None  # None for a model from scratch
 
@@ -91,23 +93,26 @@ class Approach(Protocol):
     def loss(self, model: nn.Module, batch: Batch, counts: Tensor) -> Share:
         """Compute this micro-batch's share of the loss, normalized by the counts of the whole update."""
 
-    def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
+    def answer(self, model: nn.Module, questions: Sequence[str], generation: Evaluation) -> list[str]:
         """Answer a batch of questions with texts (a regression head formats its number)."""
 
     def quantiles(self, model: nn.Module, questions: Texts, levels: Levels) -> NumberQuantiles:
         """Read quantiles of the number that answers each question, if the approach writes it in digits."""
 
     def read(
-        self, model: nn.Module, questions: Texts, generation: GenerationSettings, levels: Levels
+        self, model: nn.Module, questions: Texts, generation: Evaluation, levels: Levels
     ) -> tuple[list[str], NumberQuantiles]:
         """Answer as `answer` does, and read quantiles as `quantiles` does."""
 
 
-def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
+def build_approach(
+    model: ModelArgs, loss: LossSettings, weights: Weights | None = None, seed: int = 42
+) -> Approach:
     """Build the approach that the settings describe, with its tokenizer and its model, on the CPU."""
     # Imported here, because these modules import this one, and to load only the approach that is needed.
     from ntl.approaches.pretrained import load_source
 
+    weights = weights or Weights()
     source = load_source(model)
     if model.head == "regression":
         from ntl.approaches.regression_head import RegressionHead as Kind
@@ -117,15 +122,22 @@ def build_approach(model: ModelSettings, loss: LossSettings) -> Approach:
         from ntl.approaches.decoder_only import DecoderOnly as Kind
     else:
         from ntl.approaches.language_model import LanguageModel as Kind
+    partial = weights.trained_layers is not None or weights.lora is not None
+    if model.head == "regression" and partial and not source.decodes_only:
+        raise UserError(
+            "weights.trained_layers and weights.lora need a decoder-only model under a regression head. Omit "
+            "them, or choose another model."
+        )
+    torch.manual_seed(seed)
     approach = Kind(source, loss)
     heads = [approach.head] if approach.head is not None else []
-    if model.trained_layers is not None:
+    if weights.trained_layers is not None:
         from ntl.approaches.frozen_layers import FrozenLayers
 
-        heads += [approach.model.get_output_embeddings()] if model.train_head else []
-        approach.frozen = FrozenLayers(approach.model, model.trained_layers, heads)
-    if model.lora is not None:
+        heads += [approach.model.get_output_embeddings()] if weights.train_head else []
+        approach.frozen = FrozenLayers(approach.model, weights.trained_layers, heads)
+    if weights.lora is not None:
         from ntl.approaches.lora import Lora
 
-        approach.lora = Lora(approach.model, model.lora, heads)
+        approach.lora = Lora(approach.model, weights.lora, heads)
     return approach

@@ -21,7 +21,7 @@ from huggingface_hub import constants
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from ntl.approaches import CHECKPOINT_KEY
-from ntl.data.arrow import cache_key
+from ntl.data.cache import cache_key
 from ntl.data.files import write_json
 from ntl.encodings.locate import WEIGHTS, loading, locate
 from ntl.errors import UserError, writing_to

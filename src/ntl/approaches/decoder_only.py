@@ -16,7 +16,7 @@ from ntl.approaches.batches import check_lengths, decoder_inputs, generation_mod
 from ntl.approaches.frozen_layers import given_states, pad_states
 from ntl.approaches.language_model import LanguageModel
 from ntl.approaches.prompts import decoder_prompts
-from ntl.config.settings import GenerationSettings, LossSettings
+from ntl.config import Evaluation, LossSettings
 from ntloss.decoding import NumberQuantiles
 
 
@@ -62,7 +62,7 @@ class DecoderOnly(LanguageModel):
         return logits[:, -needed:-1]
 
     def read(
-        self, model: nn.Module, questions: Texts, generation: GenerationSettings, levels: Levels
+        self, model: nn.Module, questions: Texts, generation: Evaluation, levels: Levels
     ) -> tuple[list[str], NumberQuantiles]:
         """Answer and find quantiles, if possible with one run of the prompts; see `Approach.read`."""
         past = self._run_prompts(model, questions) if generation.beams == 1 else None

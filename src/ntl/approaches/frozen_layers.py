@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ntl.errors import UserError
 
-KEY = "training_args.trained_layers"
+KEY = "weights.trained_layers"
 STATES = "states"  # the column of cached states, `[tokens, width]` in each row
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,15 +24,18 @@ from ntl.approaches import IGNORE, Batch, Levels, ModelSource, Row, Share, Texts
 from ntl.approaches.answer_format import AnswerFormat
 from ntl.approaches.batches import generation_mode, is_sharded, pad, pad_questions, plain_cross_entropy
 from ntl.approaches.pretrained import build_model
-from ntl.config.settings import GenerationSettings, LossSettings
+from ntl.config import Evaluation, LossSettings, Mode
 from ntl.encodings.digits import TextEncoding
 from ntl.encodings.regression_transformer import RegressionTransformerEncoding, numerical_encodings
 from ntl.errors import UserError
-from ntloss import NTLCrossEntropyLoss, NumberTokensLeftOut, NumberVocabulary, get_criterion
+from ntloss import HLGauss, NTLCrossEntropyLoss, NumberTokensLeftOut, NumberVocabulary, get_criterion
 from ntloss.decoding import NumberQuantiles, UnlikelyNumber, number_quantiles
 from ntloss.numbers import NumberFormat
+from ntloss.numbers.parsing import parse_number
 
 Past = DynamicCache | None
+AUTO = "auto"  # value of loss.options.sigma that leaves it to the training answers
+SIGMA = "sigma"  # entry of `config.ntl` that then holds its first and last value
 
 
 class PlacedEmbedding(nn.Embedding):
@@ -110,7 +114,8 @@ class LanguageModel:
             self.model = build_model(self.model_class, source)
             digits = source.settings.encoding == "digits"
             self.vocabulary = number_tokens(self.tokenizer, digits, self.model.config.vocab_size)
-        self.objective = _objective(self.vocabulary, loss)
+        self._loss = loss
+        self.objective = _objective(self.vocabulary, loss, self.model.config.ntl)
         self._number_ids = torch.tensor(self.vocabulary.token_ids)
         self.answer_format = AnswerFormat(self.model, self.tokenizer, self.vocabulary)
 
@@ -125,8 +130,18 @@ class LanguageModel:
         return getattr(self.encoding, "ill_formed", None)
 
     def fit(self, answers: Iterable[str]) -> None:
-        """Choose the number format, if answers are padded; see `Approach.fit`."""
+        """Choose the number format, if answers are padded, and the targets' sigma; see `Approach.fit`."""
+        answers = list(answers)
         self.answer_format.fit(answers)
+        if self._loss.options.get("sigma") == AUTO and SIGMA not in self.model.config.ntl:
+            numbers = [parse_number(answer.strip(), "whole") for answer in answers]
+            try:
+                first, last = HLGauss.for_answers(math.nan if n is None else n for n in numbers).schedule
+            except ValueError as error:
+                reason = f"loss.options={{sigma: auto}} does not fit the training answers: {error}"
+                raise UserError(f"{reason} Pass for example loss.options={{sigma: 1.0}}.") from None
+            self.model.config.ntl = {**self.model.config.ntl, SIGMA: [first, last]}
+        self.objective = _objective(self.vocabulary, self._loss, self.model.config.ntl)
 
     def encode(self, questions: Sequence[str], answers: Sequence[str]) -> dict[str, list[Any]]:
         """Encode pairs as `input_ids` and `labels`; see `Approach.encode`."""
@@ -179,13 +194,13 @@ class LanguageModel:
         return self.encoding.encode(questions)
 
     def read(
-        self, model: nn.Module, questions: Texts, generation: GenerationSettings, levels: Levels
+        self, model: nn.Module, questions: Texts, generation: Evaluation, levels: Levels
     ) -> tuple[list[str], NumberQuantiles]:
         """Answer the questions, and find quantiles; see `Approach.read`."""
         return self.answer(model, questions, generation), self.quantiles(model, questions, levels)
 
     def answer(
-        self, model: nn.Module, questions: Texts, generation: GenerationSettings, past: Past = None
+        self, model: nn.Module, questions: Texts, generation: Evaluation, past: Past = None
     ) -> list[str]:
         """Answer the questions with beam search; see `Approach.answer`."""
         if not questions:
@@ -245,20 +260,27 @@ def number_tokens(tokenizer: PreTrainedTokenizerFast, digits: bool, vocab_size: 
         raise UserError(f"the tokenizer cannot be used with numbers: {error}") from error
 
 
-def _objective(vocabulary: NumberVocabulary, loss: LossSettings) -> NTLCrossEntropyLoss:
-    """Make the loss; a UserError says which of its settings is invalid."""
+def _objective(
+    vocabulary: NumberVocabulary, loss: LossSettings, ntl: Mapping[str, Any]
+) -> NTLCrossEntropyLoss:
+    """Make the loss, given the model's `config.ntl`; a UserError says which of its settings is invalid."""
     if loss.criterion is None:
-        loss = replace(loss, criterion="wasserstein", options={}, weight=0.0, mode="add", reweigh=False)
+        loss = replace(loss, criterion="wasserstein", options={}, weight=0.0, mode=Mode.add, reweigh=False)
+    options = dict(loss.options)
+    if loss.criterion == "hl_gauss":
+        if options.get("sigma") == AUTO:
+            options["sigma"] = ntl.get(SIGMA, 1.0)  # the training answers, which decide, are not known yet
+        options.setdefault("leading_zeros", ntl["number_format"] == "padded")
     try:
         return NTLCrossEntropyLoss(
             vocabulary,
-            get_criterion(loss.criterion, **loss.options),
+            get_criterion(loss.criterion, **options),
             loss.weight,
             loss.reweigh,
-            mode=loss.mode,
+            mode=str(loss.mode),
             ignore_index=IGNORE,
             label_smoothing=loss.label_smoothing,
-            normalize_by=loss.normalize_by,
+            normalize_by=str(loss.normalize_by),
             return_terms=True,
         )
     except (ValueError, TypeError) as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from peft import LoraConfig, LoraModel
 from peft.tuners.lora import LoraLayer
@@ -15,22 +16,23 @@ BASE = ".base_layer."  # between the names of a layer and of its own weight
 
 
 class Lora:
-    """Adds a trainable product of two matrices to each linear layer, but trains the given heads as a whole.
+    """Adds a trainable product of two matrices to linear layers, but trains the given heads as a whole.
 
-    The model computes the same until it is trained. The products are scaled by 2.
+    The model computes the same until it is trained.
+
+    Args:
+        model: The model.
+        options: Arguments of peft's `LoraConfig`; by default, all linear layers are adapted.
+        heads: Modules that are trained as a whole.
     """
 
-    def __init__(self, model: PreTrainedModel, rank: int, heads: Sequence[nn.Module] = ()):
+    def __init__(self, model: PreTrainedModel, options: Mapping[str, Any], heads: Sequence[nn.Module] = ()):
         own = [name for name, module in model.named_modules() if module in heads]
-        config = LoraConfig(
-            r=rank, lora_alpha=2 * rank, target_modules="all-linear", exclude_modules=own or None
-        )
         try:
+            config = LoraConfig(**{"target_modules": "all-linear", "exclude_modules": own or None, **options})
             self._tuner = LoraModel(model, config, "default")
-        except ValueError as error:
-            raise UserError(
-                f"training_args.lora={rank} does not support this model: {error}. Omit it."
-            ) from error
+        except (TypeError, ValueError) as error:
+            raise UserError(f"weights.lora={dict(options)} cannot be used: {error}. Correct it.") from error
         for head in heads:
             head.requires_grad_(True)
 

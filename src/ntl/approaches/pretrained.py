@@ -20,7 +20,8 @@ from transformers.models.auto.modeling_auto import (
 
 from ntl.approaches import CHECKPOINT_KEY, ModelSource
 from ntl.approaches.convert import GGUF, convert_gguf
-from ntl.config.settings import ModelSettings
+from ntl.approaches.shapes import get_shape
+from ntl.config import ModelArgs
 from ntl.encodings.digits import check_special_tokens, load_tokenizer, split_digits
 from ntl.encodings.locate import WEIGHTS, loading, locate
 from ntl.errors import UserError, unknown_key
@@ -37,26 +38,26 @@ _EARLIER = {"number_format": "plain", "separator": None, "chat_template": False}
 _ALWAYS_KNOWN = ("num_labels", "tie_word_embeddings", "rope_theta", "rope_scaling")
 
 
-def load_source(settings: ModelSettings) -> ModelSource:
+def load_source(settings: ModelArgs) -> ModelSource:
     """Load what a model is built from, except for its weights; by default, the checkpoint's tokenizer."""
-    if settings.checkpoint is not None and settings.checkpoint.endswith(GGUF):
-        settings = replace(settings, checkpoint=convert_gguf(settings.checkpoint))
-    checkpoint = _read_config(settings) if settings.checkpoint is not None else None
-    if settings.tokenizer is None and settings.checkpoint is not None:
-        tokenizer = load_tokenizer(settings.checkpoint, CHECKPOINT_KEY)
+    if settings.model_name_or_path is not None and settings.model_name_or_path.endswith(GGUF):
+        settings = replace(settings, checkpoint=convert_gguf(settings.model_name_or_path))
+    checkpoint = _read_config(settings) if settings.model_name_or_path is not None else None
+    if settings.tokenizer_name_or_path is None and settings.model_name_or_path is not None:
+        tokenizer = load_tokenizer(settings.model_name_or_path, CHECKPOINT_KEY)
     else:
-        tokenizer = load_tokenizer(settings.tokenizer, "model_args.tokenizer_name_or_path")
+        tokenizer = load_tokenizer(settings.tokenizer_name_or_path, "model_args.tokenizer_name_or_path")
     source = ModelSource(settings, tokenizer, checkpoint)
     if not source.decodes_only:
         check_special_tokens(tokenizer)
     return source._replace(tokenizer=split_digits(tokenizer)) if settings.encoding != "auto" else source
 
 
-def _read_config(settings: ModelSettings) -> PreTrainedConfig:
+def _read_config(settings: ModelArgs) -> PreTrainedConfig:
     """Read and check the configuration of the checkpoint, before its weights are loaded."""
     instead = _GGUF if settings.family == "pretrained" else _SCRATCH
-    folder = locate(str(settings.checkpoint), CHECKPOINT_KEY, WEIGHTS, instead)
-    with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
+    folder = locate(str(settings.model_name_or_path), CHECKPOINT_KEY, WEIGHTS, instead)
+    with loading(CHECKPOINT_KEY, settings.model_name_or_path, _FILES):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     _check_type(config.model_type, settings)
     trained = getattr(config, "ntl", None)
@@ -66,21 +67,16 @@ def _read_config(settings: ModelSettings) -> PreTrainedConfig:
         asked = _describe(settings)
         for key in (key for key in asked if trained.get(key) != asked[key]):
             raise UserError(
-                f"{CHECKPOINT_KEY}={settings.checkpoint} was trained with {key}={trained.get(key)}; expected "
-                f"{asked[key]}, as in model_args. Choose the model_args that it was trained with."
+                f"{CHECKPOINT_KEY}={settings.model_name_or_path} was trained with {key}={trained.get(key)}; "
+                f"expected {asked[key]}, as in model_args. Choose the model_args that it was trained with."
             )
     return config
 
 
-def _scratch_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
+def _scratch_config(settings: ModelArgs, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:
     """Make the configuration of a model from scratch, whose vocabulary is the tokenizer's."""
-    arguments = dict(settings.config)
-    model_type = arguments.pop("model_type", None)
-    if model_type is None:
-        raise UserError(
-            "a model from scratch needs an architecture; expected its arguments with model_type. Pass a "
-            "shape (such as model_args.config_name=t5-tiny) or a checkpoint."
-        )
+    arguments = {**get_shape(settings.config_name), **(settings.config_overrides or {})}
+    model_type = arguments.pop("model_type")
     _check_type(model_type, settings)
     config_class = type(AutoConfig.for_model(model_type))
     # transformers would silently accept unknown arguments, and build another model than requested.
@@ -97,7 +93,7 @@ def _scratch_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast)
         raise UserError(f"{model_type} cannot be built from {arguments}: {error}. Correct it.") from error
 
 
-def _describe(settings: ModelSettings) -> dict[str, Any]:
+def _describe(settings: ModelArgs) -> dict[str, Any]:
     """Return the part of `config.ntl` that follows from the settings."""
     keys = ["encoding", "head", "number_format"]
     if settings.number_format == "padded":
@@ -105,7 +101,9 @@ def _describe(settings: ModelSettings) -> dict[str, Any]:
         keys += [key for key in given if getattr(settings, key) is not None]
     keys += ["separator", "chat_template"] if settings.family != "t5" else []
     keys += ["log_scale"] if settings.encoding in ("rt", "xval") or settings.head == "regression" else []
-    return {key: getattr(settings, key) for key in keys}
+    values = {**vars(settings), "encoding": settings.encoding, "head": settings.head}
+    values |= {"log_scale": settings.log_scale_embeddings, "number_format": str(settings.number_format)}
+    return {key: values[key] for key in keys}
 
 
 def build_model(
@@ -122,7 +120,6 @@ def build_model(
         **described: Additional entries of `config.ntl`: ids of tokens, and None for what training adds.
     """
     settings, tokenizer, checkpoint = source
-    torch.manual_seed(settings.seed)
     if checkpoint is None:
         config = _scratch_config(settings, tokenizer)
         config.ntl = _describe(settings) | described
@@ -144,18 +141,18 @@ def build_model(
     ids = {key: value for key, value in described.items() if value is not None}
     if len(tokenizer) > model.config.vocab_size or not ids.items() <= model.config.ntl.items():
         raise UserError(
-            f"{CHECKPOINT_KEY}={settings.checkpoint} has {model.config.vocab_size} tokens, the tokenizer "
-            f"{len(tokenizer)}; expected both from the same run, with the same ids. Omit "
+            f"{CHECKPOINT_KEY}={settings.model_name_or_path} has {model.config.vocab_size} tokens, the "
+            f"tokenizer {len(tokenizer)}; expected both from the same run, with the same ids. Omit "
             "model_args.tokenizer_name_or_path."
         )
     return model.train()
 
 
 def _load(
-    model_class: Any, settings: ModelSettings, config: PreTrainedConfig, new: tuple[str, ...]
+    model_class: Any, settings: ModelArgs, config: PreTrainedConfig, new: tuple[str, ...]
 ) -> PreTrainedModel:
     """Load the weights of a checkpoint, which may lack those whose names start with a prefix in `new`."""
-    with loading(CHECKPOINT_KEY, settings.checkpoint, _FILES):
+    with loading(CHECKPOINT_KEY, settings.model_name_or_path, _FILES):
         model, found = model_class.from_pretrained(
             config.name_or_path,
             config=config,
@@ -167,13 +164,13 @@ def _load(
     missing += [key[0] if isinstance(key, tuple) else key for key in found["mismatched_keys"]]
     if missing:
         raise UserError(
-            f"{CHECKPOINT_KEY}={settings.checkpoint} does not fit the model: it lacks {len(missing)} "
+            f"{CHECKPOINT_KEY}={settings.model_name_or_path} does not fit the model: it lacks {len(missing)} "
             f"weights, such as {sorted(missing)[0]}. Choose the model_args that it was trained with."
         )
     return model
 
 
-def _check_type(model_type: str, settings: ModelSettings) -> None:
+def _check_type(model_type: str, settings: ModelArgs) -> None:
     """Raise a UserError if an architecture does not belong to the family of the settings."""
     types, shown = {"t5"}, "t5"
     if settings.family != "t5":
@@ -182,6 +179,6 @@ def _check_type(model_type: str, settings: ModelSettings) -> None:
         types, shown = types | {*MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES}, "a model that writes text"
     if model_type not in types:
         raise UserError(
-            f"{settings.checkpoint or 'the configuration'} is a {model_type}; family={settings.family} "
-            f"expects {shown}. Choose another model."
+            f"{settings.model_name_or_path or 'the configuration'} is a {model_type}; "
+            f"family={settings.family} expects {shown}. Choose another model."
         )

@@ -23,7 +23,7 @@ from ntl.approaches.frozen_layers import given_states, pad_states
 from ntl.approaches.pretrained import build_model
 from ntl.approaches.prompts import decoder_prompts
 from ntl.approaches.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
-from ntl.config.settings import GenerationSettings, LossSettings
+from ntl.config import Evaluation, LossSettings
 from ntl.data import format_number, single_number
 from ntl.encodings.digits import TextEncoding
 from ntl.errors import UserError
@@ -119,7 +119,7 @@ class RegressionHead:
         error = error / counts[0].clamp(min=1).to(predicted.dtype)
         return Share(error, {"number": error.detach()})
 
-    def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
+    def answer(self, model: nn.Module, questions: Sequence[str], generation: Evaluation) -> list[str]:
         """Answer with numbers, formatted as text; see `Approach.answer`."""
         if not questions:
             return []
@@ -147,17 +147,16 @@ class RegressionHead:
 def _with_one_output(source: ModelSource) -> ModelSource:
     """Set the entries of a decoder's configuration that its classification head needs."""
     if source.checkpoint is None:
-        config = {**source.settings.config, "num_labels": 1}
-        return source._replace(settings=replace(source.settings, config=config))
+        overrides = {**(source.settings.config_overrides or {}), "num_labels": 1}
+        return source._replace(settings=replace(source.settings, config_overrides=overrides))
     source.checkpoint.num_labels, source.checkpoint.pad_token_id = 1, source.tokenizer.pad_token_id
     return source
 
 
 def _check_t5(source: ModelSource) -> None:
-    """Raise a UserError for an encoder-decoder other than T5, or one that is trained in part."""
-    settings, kind = source.settings, getattr(source.checkpoint, "model_type", "t5")
-    if kind != "t5" or settings.trained_layers is not None or settings.lora is not None:
+    """Raise a UserError for an encoder-decoder other than T5."""
+    if (kind := getattr(source.checkpoint, "model_type", "t5")) != "t5":
         raise UserError(
-            f"a regression head on an encoder-decoder, which this {kind} is, expects a T5 without "
-            "training_args.trained_layers and training_args.lora. Omit these, or choose another model."
+            f"a regression head on an encoder-decoder, which this {kind} is, expects a T5. Choose another "
+            "model."
         )

@@ -15,7 +15,7 @@ from ntl.approaches import IGNORE, Batch, ModelSource, Row, Share
 from ntl.approaches.batches import generation_mode, pad, pad_questions, plain_cross_entropy
 from ntl.approaches.pretrained import build_model
 from ntl.approaches.standardize import NO_STATISTICS, fit, init_weights, restore, standardize
-from ntl.config.settings import GenerationSettings, LossSettings
+from ntl.config import Evaluation, LossSettings
 from ntl.encodings.number_values import XvalEncoding, embedding_scale, find_values
 
 
@@ -151,7 +151,7 @@ class Xval:
             ce = plain_cross_entropy(output.logits, labels) * per_item
         return Share(loss, {"ce": ce.detach(), "number": number.detach()})
 
-    def answer(self, model: nn.Module, questions: Sequence[str], generation: GenerationSettings) -> list[str]:
+    def answer(self, model: nn.Module, questions: Sequence[str], generation: Evaluation) -> list[str]:
         """Answer greedily, feeding each predicted number to the next step; see `Approach.answer`."""
         if not questions:
             return []

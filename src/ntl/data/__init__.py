@@ -1,9 +1,8 @@
 """The data that models learn: one module per dataset in `ntl.data.tasks`, all with the same interface.
 
-A dataset is a module with a function `load(settings) -> TaskData`. `settings` is the section `dataset_args`
-of the configuration, with an additional `name`. The same settings give the same examples in every process.
-A module may also define `plan(settings) -> files.Plan`, for `ntl prepare`. `ntl.config.schema` lists the
-settings with their defaults, and what each accepts. Invalid files, and settings that do not fit them or each
+A dataset is a module with a function `load(settings) -> TaskData`, whose settings are a dataclass of
+`ntl.config`. The same settings give the same examples in every process. A module may also define
+`plan(settings) -> files.Plan`, for `ntl prepare`. Invalid files, and settings that do not fit them or each
 other, raise a UserError.
 
     gsm8k                grade-school problems with their solutions
@@ -19,13 +18,14 @@ other, raise a UserError.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ntl.config import Data
 from ntl.errors import UserError
 from ntloss.numbers.parsing import parse_number
 
@@ -38,18 +38,20 @@ class Example(NamedTuple):
         answer: Text that the model should write. Most tasks have numeric answers; MultiRC's are mostly in
             words.
         expected: The answer without noise, or None for tasks without noise.
+        ratings: The answers of several people, of which `answer` is a summary; empty if there are none.
     """
 
     question: str
     answer: str
     expected: float | None = None
+    ratings: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class TaskData:
     """The examples of one task.
 
-    Each split is a list or, if it comes from files, a memory-mapped `ntl.data.arrow.ArrowExamples`.
+    Each split is a list or, if it comes from files, a memory-mapped `ntl.data.cache.CachedExamples`.
 
     Args:
         train: Training examples.
@@ -78,20 +80,38 @@ class TaskData:
         return {test: fingerprint(examples) for test, examples in self.tests.items()}
 
 
-def load_task(settings: Mapping[str, Any]) -> TaskData:
-    """Load the examples of a task.
-
-    Args:
-        settings: A section of the configuration. Its `name` chooses the task.
-
-    Returns:
-        The examples.
+def load_task(settings: Data) -> TaskData:
+    """Load the examples of a task; its `dataset_name` chooses the module.
 
     Raises:
         UserError: The files are invalid, or the settings do not fit them or each other.
     """
-    data: TaskData = import_module(f"ntl.data.tasks.{settings['name']}").load(settings)
+    data: TaskData = import_module(f"ntl.data.tasks.{settings.dataset_name}").load(settings)
     return data
+
+
+def add_shots(data: TaskData, count: int, write: Callable[[Sequence[str]], list[str]]) -> TaskData:
+    """Put the first `count` training examples before each question of the validation and test sets.
+
+    Args:
+        data: The task.
+        count: Number of examples.
+        write: Writes answers as the model should.
+    """
+    shots = list(data.train[:count])
+    answers = write([example.answer for example in shots])
+    texts = [f"{_until_answer(e.question)}{answer}\n\n" for e, answer in zip(shots, answers, strict=True)]
+    before = "".join(texts)
+
+    def add(examples: Sequence[Example]) -> list[Example]:
+        return [example._replace(question=before + example.question) for example in examples]
+
+    tests = {name: add(examples) for name, examples in data.tests.items()}
+    return replace(data, validation=add(data.validation), tests=tests)
+
+
+def _until_answer(question: str) -> str:
+    return question if question[-1:].isspace() else f"{question}\n"
 
 
 def fingerprint(examples: Iterable[Example]) -> str:

@@ -11,17 +11,22 @@ import json
 import os
 import random
 import re
-import sys
+import stat
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ntl.data import Example, TaskData
-from ntl.errors import UserError
+from filelock import FileLock, Timeout
 
-LARGE_FILE = 50_000_000  # bytes above which reading a file is announced
+from ntl.data import Example, TaskData
+from ntl.errors import UserError, writing_to
+
+LOCK = ".lock"  # in a folder that one process writes to
+UNFINISHED = ".partial"  # the ending of files that are not complete
 # The files of datasets with tests of interpolation and extrapolation, without their endings.
 SPLIT_FILES = {
     "train": "train",
@@ -159,13 +164,67 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         OSError: The file cannot be written; an existing file is left unchanged.
     """
-    partial = path.with_name(path.name + ".partial")
+    descriptor, unfinished = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
     try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
+        with open(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.chmod(unfinished, stat.S_IMODE(path.stat().st_mode) if path.exists() else _new_file_mode())
+        os.replace(unfinished, path)
+    except BaseException:
+        os.unlink(unfinished)
         raise
+
+
+def _new_file_mode() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+@contextmanager
+def only_writer(lock: Path, given: object) -> Iterator[None]:
+    """Hold a lock that one process can hold at a time, until it ends or is killed.
+
+    Args:
+        lock: Path of the lock's file, in an existing folder.
+        given: What is written to, as the user wrote it, for the error message.
+
+    Raises:
+        UserError: Another process holds it, or it cannot be written.
+    """
+    held = FileLock(lock, timeout=0)
+    with writing_to(given, "a folder that can be written to", "Choose another one."):
+        try:
+            held.acquire()
+        except Timeout:
+            raise UserError(
+                f"{given} is being written by another process; expected one at a time. Wait for it, or "
+                "choose another one."
+            ) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows keeps open files
+            lock.unlink()  # before the release, so that no other process can hold it yet
+        held.release()
+
+
+@contextmanager
+def only_writer_in(folder: Path) -> Iterator[None]:
+    """Let only this process write to a folder, which is created if necessary; see `only_writer`."""
+    with writing_to(folder, "a folder that can be written to", "Choose another one."):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with only_writer(folder / LOCK, folder):
+            yield
+    finally:
+        with suppress(OSError):  # as a rule it holds files
+            folder.rmdir()
+
+
+def is_leftover(path: Path) -> bool:
+    """Return whether a killed process has left this lock or unfinished file."""
+    return path.name == LOCK or (path.name.startswith(".") and path.name.endswith(UNFINISHED))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -189,7 +248,7 @@ class Layout(NamedTuple):
     read: Callable[[Any], Iterable[Example]] = read_pairs
     group: Callable[[Example], str] = lambda example: example.question
 
-    def examples(self, split: str, source: Any, settings: Mapping[str, Any]) -> Iterable[Example]:
+    def examples(self, split: str, source: Any, settings: Any) -> Iterable[Example]:
         """Read the examples of a split, in order.
 
         `source` is what `read` takes: a file's path or the hub's rows.
@@ -199,12 +258,12 @@ class Layout(NamedTuple):
             return examples
         examples = list(examples)
         groups = list(dict.fromkeys(map(self.group, examples)))
-        count = max(1, round(settings["validation_share"] * len(groups)))
-        chosen = set(random.Random(settings["split_seed"]).sample(groups, count))
+        count = max(1, round(settings.validation_share * len(groups)))
+        chosen = set(random.Random(settings.split_seed).sample(groups, count))
         return [example for example in examples if (self.group(example) in chosen) == (split == "validation")]
 
 
-def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> TaskData:
+def load_files(settings: Any, layouts: Sequence[Layout]) -> TaskData:
     """Load a dataset from `data_dir`, memory-mapped. `sample` is the sample that ships with the lab.
 
     Args:
@@ -215,10 +274,10 @@ def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> TaskDa
         UserError: No layout is complete (raised before anything is read), or a file is malformed.
     """
     # Imported here because importing datasets takes a second, which only programs that read files should pay.
-    from ntl.data.arrow import read_cached
+    from ntl.data.cache import read_cached
 
-    name, folder = settings["name"], Path(settings["data_dir"] or "null").expanduser()
-    if settings["data_dir"] == "sample":
+    name, folder = settings.dataset_name, Path(settings.data_dir or "null").expanduser()
+    if settings.data_dir == "sample":
         folder = Path(__file__).parent / "sample" / name
     layout = find_layout(
         "dataset_args.data_dir", folder, layouts,
@@ -226,18 +285,12 @@ def load_files(settings: Mapping[str, Any], layouts: Sequence[Layout]) -> TaskDa
         "dataset_args.data_dir=sample selects the small sample that ships with the lab.",
     )  # fmt: skip
 
-    def read(split: str, path: Path) -> Iterable[Example]:
-        size = path.stat().st_size
-        if size > LARGE_FILE:
-            print(f"Reading {path} ({size / 1e6:,.0f} MB); this happens only once.", file=sys.stderr)
-        return layout.examples(split, path, settings)
-
     parts = {}
     for split, file in layout.files.items():
         path = (folder / file).resolve()
         status = path.stat()
         source = [split, str(path), status.st_size, status.st_mtime_ns]
-        parts[split] = read_cached(source, settings, partial(read, split, path))
+        parts[split] = read_cached(source, settings, partial(layout.examples, split, path, settings))
     return TaskData(parts.pop("train"), parts.pop("validation"), parts)
 
 
@@ -288,13 +341,13 @@ class Plan(NamedTuple):
     splits: Callable[[Path], Iterable[tuple[str, Iterable[Example]]]]
 
 
-def plan_files(settings: Mapping[str, Any], layouts: Sequence[Layout], files: Mapping[str, str]) -> Plan:
+def plan_files(settings: Any, layouts: Sequence[Layout], files: Mapping[str, str]) -> Plan:
     """Plan the `files` of a dataset. Its splits are read from the folder `source`, in one of the `layouts`.
 
     Raises:
         UserError: No layout is complete.
     """
-    folder = Path(settings["source"]).expanduser()
+    folder = Path(settings.source).expanduser()
     layout = find_layout("source", folder, layouts, "Pass source=FOLDER, the folder of the official files.")
 
     def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ from ntl.data.files import FormatError, Layout
 from ntl.errors import UserError, describe
 
 
-def load_hub(settings: Mapping[str, Any], subset: str, layout: Layout) -> TaskData:
+def load_hub(settings: Any, subset: str, layout: Layout) -> TaskData:
     """Load a dataset from the hub, memory-mapped.
 
     Args:
@@ -24,9 +23,9 @@ def load_hub(settings: Mapping[str, Any], subset: str, layout: Layout) -> TaskDa
     """
     from datasets import load_dataset
 
-    from ntl.data.arrow import read_cached
+    from ntl.data.cache import read_cached
 
-    name = settings["hub"]
+    name = settings.hub
     parts = {}
     for split, theirs in layout.files.items():
         try:

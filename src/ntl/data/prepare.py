@@ -12,14 +12,16 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
-from ntl.config.compose import compose_config, describe
-from ntl.config.schema import SCHEMAS, choices
+from ntl.config import Annotations, Products, check_ranges
 from ntl.data import Example
 from ntl.data.files import Plan, write_json
 from ntl.errors import UserError, writing_to
@@ -40,6 +42,80 @@ datasets, and their settings with defaults:
 """
 
 
+@dataclass
+class Prepare:
+    """Where the files come from and go to."""
+
+    source: str = "data/mathematics_dataset-v1.0"  # of the official files, or of the unpacked archive
+    destination: str = "data/mathematics_dataset-v1.0"
+    overwrite: bool = False
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass
+class PrepareArithmetic(Prepare):
+    """The same number of pairs of each difficulty."""
+
+    train_per_difficulty: int = 33333
+    validation_per_difficulty: int = 1000
+
+
+@dataclass
+class PrepareGsm8k(Prepare):
+    """GSM8K."""
+
+    source: str = "data/grade-school-math/grade_school_math/data"
+    destination: str = "data/grade-school-math/grade_school_math/data/preprocessed"
+    annotations: Annotations = Annotations.remove  # keep: keeps <<48/2=24>>
+    validation_share: float = 0.15
+
+
+@dataclass
+class PrepareMathematicsDataset(Prepare):
+    """The paper's mixture."""
+
+    validation_share: float = 0.0005  # of each training file
+
+
+@dataclass
+class PrepareMultirc(Prepare):
+    """SuperGLUE's files."""
+
+    source: str = "data/multirc/data"
+    destination: str = "data/multirc/data/preprocessed"
+    validation_share: float = 0.1  # of the passages
+
+
+@dataclass
+class PrepareRjokes:
+    """The official three splits."""
+
+    source: str = "data/rjokes-dataset/data"
+    destination: str = "data/rjokes-dataset/data"
+    overwrite: bool = False
+
+
+@dataclass
+class PrepareMultiplication(Products):
+    """Generated: there are no official files."""
+
+    destination: str = "data/digit-multiplication/data"
+    overwrite: bool = False
+
+
+SETTINGS: dict[str, type] = {
+    "arithmetic": PrepareArithmetic,
+    "gsm8k": PrepareGsm8k,
+    "mathematics_dataset": PrepareMathematicsDataset,
+    "multiplication": PrepareMultiplication,
+    "multirc": PrepareMultirc,
+    "rjokes": PrepareRjokes,
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on a dataset's name and key=value settings; see `ntl.program.run_program`."""
     return run_program("ntl prepare", _prepare, arguments, "Nothing was changed.")
@@ -49,37 +125,41 @@ def _prepare(arguments: Sequence[str]) -> int:
     """Prepare the dataset that comes first; a UserError says why it cannot be prepared."""
     if not arguments or HELP_OPTIONS & {*arguments}:
         print(HELP)
-        for name in choices("prepare"):
-            print(f"--- {name}\n{describe(SCHEMAS['prepare'][name])}\n")
+        for name, kind in SETTINGS.items():
+            print(f"--- {name}: {kind.__doc__}\n{OmegaConf.to_yaml(OmegaConf.structured(kind))}")
         return 0
-    dataset, *overrides = arguments
-    if dataset not in choices("prepare"):
-        known = ", ".join(choices("prepare"))
-        raise UserError(f"the dataset {dataset!r} is unknown; expected one of: {known}.")
-    prepare(dataset, compose_config(f"prepare/{dataset}", overrides, "ntl prepare"))
+    dataset, *given = arguments
+    if dataset not in SETTINGS:
+        raise UserError(f"the dataset {dataset!r} is unknown; expected one of: {', '.join(SETTINGS)}.")
+    try:
+        settings = OmegaConf.merge(OmegaConf.structured(SETTINGS[dataset]), OmegaConf.from_dotlist([*given]))
+        prepare(dataset, OmegaConf.to_object(settings))
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or "a setting"
+        raise UserError(f"{key}: {str(error).splitlines()[0]}. See `ntl prepare --help`.") from None
     return 0
 
 
-def prepare(dataset: str, settings: Mapping[str, Any]) -> None:
+def prepare(dataset: str, settings: Any) -> None:
     """Make the files of a dataset, unless they exist already, and print how many pairs each has.
 
-    `settings` are the dataset's, as in `ntl.config.schema`.
+    `settings` are those of the dataset in `SETTINGS`.
 
     Raises:
         UserError: A source file is missing or malformed, the destination cannot be written, or it holds files
             made in another way. No existing file is changed.
     """
-    folder = Path(settings["destination"]).expanduser()
+    folder = Path(settings.destination).expanduser()
     plan: Plan = import_module(f"ntl.data.tasks.{dataset}").plan(settings)
     outputs = {name: folder / name for name in plan.files.values()}
     record = folder / f".{dataset}.prepared.json"
-    made_from = {k: v for k, v in settings.items() if k not in ("source", "destination", "overwrite")}
+    made_from = {k: v for k, v in asdict(settings).items() if k not in ("source", "destination", "overwrite")}
     made_from |= _sizes(plan.sources)
     room, advice = "a folder with room for the data", "Pass destination=another/folder."
     with writing_to(f"destination={folder}", room, advice):
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{dataset}.lock"):
-            if _sizes(outputs) and not settings["overwrite"]:
+            if _sizes(outputs) and not settings.overwrite:
                 _check_record(record, _sizes(outputs) | made_from)
                 print(f"{dataset} is already prepared in {folder}: nothing to do.")
                 return
@@ -136,7 +216,7 @@ def _write_examples(path: Path, examples: Iterable[Example]) -> int:
     """Write a file of pairs (.txt) or JSON lines (.jsonl), and return the number of examples."""
     count, is_text = 0, path.suffix == ".txt"
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for question, answer, _ in examples:
+        for question, answer, *_ in examples:
             if is_text:
                 file.write(f"{question}\n{answer}\n")
             else:

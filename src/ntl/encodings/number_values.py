@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ntl.data import format_number
 from ntl.encodings.spelling import Marked, SpelledEncoding
-from ntloss.numbers.parsing import PLAIN
+from ntloss.numbers.grammar import PLAIN
 
 NUM = "[NUM]"
 LARGEST = 1e30  # larger magnitudes are clipped to this, because float32 overflows at 3e38

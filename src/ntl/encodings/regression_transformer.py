@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from ntl.encodings.spelling import Marked, SpelledEncoding
-from ntloss.numbers.parsing import PLAIN
+from ntloss.numbers.grammar import PLAIN
 
 LOWEST, HIGHEST = -12, 19
 PLACES = range(LOWEST, HIGHEST + 1)

@@ -19,8 +19,17 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from tqdm import tqdm
 
 from ntl.report.groups import Dataset, Group, mean_and_interval, split_readings
-from ntl.report.style import FLOOR, LINES_NOTE, STYLE, add_legend, margins, new_figure, plot_seeds, styles
-from ntl.report.svg import save_svg
+from ntl.report.style import (
+    FLOOR,
+    LINES_NOTE,
+    STYLE,
+    add_legend,
+    margins,
+    new_figure,
+    plot_seeds,
+    save_figure,
+    styles,
+)  # fmt: skip
 from ntl.report.uncertainty import (
     MOST_MODELS,
     draw_calibration,
@@ -65,12 +74,14 @@ SEEDS_NOTE = (
 def draw_dataset(dataset: Dataset, folder: Path) -> list[str]:
     """Draw the figures of one dataset, except those that no run has data for, and return the files' names."""
     written = []
+    # Matplotlib reads text between dollars as mathematics.
+    groups = [replace(group, label=group.label.replace("$", r"\$")) for group in dataset.groups]
+    dataset = replace(dataset, groups=groups)
     with mpl.rc_context(STYLE):
         figures = DatasetFigures(dataset).draw().items()
         for kind, figure in tqdm(figures, f"figures of {dataset.name}", disable=None, leave=False):
-            name = f"{quote(dataset.name, safe='')}_{quote(kind, safe='')}.svg"
-            save_svg(figure, folder / name)
-            written.append(name)
+            name = f"{quote(dataset.name, safe='')}_{quote(kind, safe='')}"
+            written += save_figure(figure, folder / name)
     return written
 
 
@@ -125,7 +136,7 @@ class DatasetFigures:
         self.groups = dataset.groups
         self.looks = styles([group.label for group in self.groups])
         self.room_for_legend = (0.0, 0.4 + 0.18 * len(self.groups))
-        self.curves = [[run.folder.curve() for run in group.runs] for group in self.groups]
+        self.curves = [[run.folder.run.curve() for run in group.runs] for group in self.groups]
         # Predictions by test set, label and seed.
         self.predictions = {
             test: {g.label: found for g in self.groups if (found := g.predictions(test))}

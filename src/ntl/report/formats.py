@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
@@ -18,12 +19,22 @@ Columns = Mapping[tuple[str, str], Sequence[str]]
 
 
 def markdown_table(columns: Columns) -> str:
-    """Write a table as Markdown, with the first column left-aligned; `|` in a cell is escaped."""
-    headings = [" ".join(names).strip() for names in columns]
+    """Write a table as Markdown, with the first column left-aligned; `|` and HTML in a cell are escaped."""
+    headings = [escape_html(" ".join(names).strip()) for names in columns]
     lines = ["| " + " | ".join(headings) + " |", "|---|" + "---:|" * (len(headings) - 1)]
     for row in zip(*columns.values(), strict=True):
-        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |")
+        lines.append("| " + " | ".join(escape_html(cell).replace("|", r"\|") for cell in row) + " |")
     return "\n".join(lines)
+
+
+def escape_html(text: str) -> str:
+    """Put a text on one line, and escape it so that Markdown shows HTML in it as text.
+
+    Example:
+        >>> escape_html("T5 <b>best</b>\\n")
+        'T5 &lt;b&gt;best&lt;/b&gt;'
+    """
+    return html.escape(" ".join(text.split()), quote=False)
 
 
 def latex_table(columns: Columns, caption: str) -> str:

@@ -1,37 +1,54 @@
-"""Load finished runs and group those that differ only in their seed."""
+"""Load evaluations of runs, and group those that differ only in their seed."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from scipy.stats import t
 
-from ntl.config.differences import EVALUATION, NORMALIZE_BY, REPORT, comparable
-from ntl.config.schema import READINGS, format_setting
+from ntl.config import Reading, read_config
 from ntl.errors import UserError
 from ntl.scores import reading_metric
 from ntl.training.run_folder import (
     CHECKPOINT,
-    EVALUATIONS,
+    EvaluationFolder,
     Metrics,
     Prediction,
-    RunFolder,
     RunRecord,
-    find_runs,
+    find_evaluations,
+    find_unfinished,
 )
 
 MODEL_ORDER = ("T5", "RT", "xVal")
+READINGS = tuple(map(str, Reading))
+# Settings that do not separate the rows of a report. The keys of the published loss are part of `loss`.
+SHARED = {
+    "dataset_args": {"cache_dir", "max_new_tokens"},
+    "model_args": {
+        "name", "number_token_loss", "number_token_loss_weight", "number_token_loss_with_wasserstein",
+        "number_token_loss_function", "gaussian_label_smoother", "label_smoother_sigma",
+    },
+    "weights": {"state_cache_gb"},
+    "training_args": {
+        "trial", "special_name", "output_dir", "do_only_eval", "overwrite_output_dir", "disable_tqdm",
+        "resume_from_checkpoint", "seed", "report_to", "run_name", "use_cpu", "logging_steps", "logging_dir",
+        "logging_strategy", "eval_steps", "eval_strategy", "save_steps", "save_strategy", "save_total_limit",
+        "dataloader_num_workers", "dataloader_pin_memory", "per_device_eval_batch_size",
+    },
+    "loss": set(),
+    "evaluation": {"name", "batch_size", "samples_during_training"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run: its folder, the record of what was run, and the metrics of each test set."""
+    """A finished run: the folder of its evaluation, what was run, and the metrics of each test set."""
 
-    folder: RunFolder
+    folder: EvaluationFolder
     record: RunRecord
     metrics: Mapping[str, Metrics]
 
@@ -92,7 +109,7 @@ class Dataset:
 
     def has_different_questions(self, test: str) -> bool:
         """Return whether the questions of a test set differ between runs, so that rows are not comparable."""
-        return len({run.folder.questions(test) for run in self.runs if test in run.metrics}) > 1
+        return len({run.record.questions.get(test) for run in self.runs if test in run.metrics}) > 1
 
     def lacks_predictions(self, test: str) -> bool:
         """Return whether some runs lack a test set's predictions, as do those published as metrics only."""
@@ -116,74 +133,89 @@ def mean_and_interval(values: Iterable[float | None]) -> tuple[float | None, flo
     return float(known.mean()), float(known.sem() * t.ppf(0.975, count - 1)) if count > 1 else None
 
 
-def load_datasets(folders: Sequence[Path | str], in_order: bool = False) -> tuple[list[Dataset], list[str]]:
-    """Load the finished runs in folders and their subfolders, grouped by dataset and objective.
+def load_datasets(
+    folders: Sequence[Path | str], name: str = "test", in_order: bool = False
+) -> tuple[list[Dataset], list[str]]:
+    """Load the evaluations in folders and their subfolders, grouped by dataset and objective.
 
     Args:
-        folders: Folders to search, see `run_folder.find_runs`.
-        in_order: Whether groups keep the order of their first runs. By default they are sorted by model and
-            label, so that a model without a number loss precedes those with one.
+        folders: Folders to search, see `run_folder.find_evaluations`.
+        name: Name of the evaluations, `evaluation.name`.
+        in_order: Whether groups keep the order of the runs of a sweep. By default they are sorted by model
+            and label, so that a model without a number loss precedes those with one.
 
     Returns:
         The datasets, sorted by name, and one line for each run that is left out, because it is not finished
         or repeats an earlier one.
     """
-    left_out: list[str] = []
-    named: dict[str, dict[str, list[FinishedRun]]] = {}
-    for folder in find_runs(folders):
-        run = FinishedRun(folder, folder.record(), folder.metrics())
-        record = run.record
-        if record.status == "finished" and run.metrics:
-            named.setdefault(record.dataset, {}).setdefault(record.objective, []).append(run)
-        else:
-            why = "was not evaluated" if record.status == "finished" else f"is {record.status}"
-            name = f"{folder} ({record.objective}, seed {record.seed})"
-            left_out.append(f"{name} {why}, at step {record.steps}")
-    if not named:
+    found = [FinishedRun(f, f.record(), f.metrics()) for f in find_evaluations(folders, name)]
+    unfinished = [run for folder in map(Path, folders) for run in find_unfinished(folder)]
+    records = {str(run): run.record() for run in unfinished}
+    left_out = [f"{run} is {record.status}, at step {record.steps}" for run, record in records.items()]
+    if not found:
         raise UserError(
-            f"no run is finished: {'; '.join(left_out)}. Expected at least one; repeat the command that "
-            "started a run to finish it."
+            f"{', '.join(map(str, folders))}: no finished evaluation named {name}. "
+            f"{'; '.join(left_out) or 'Pass output folders of training'}."
         )
+    if in_order:
+        found.sort(key=lambda run: run.record.job)
+    named: dict[str, list[FinishedRun]] = {}
+    for run in found:
+        named.setdefault(run.record.dataset, []).append(run)
     datasets = []
-    for name, objectives in sorted(named.items()):
-        _check_same_count(name, [run for runs in objectives.values() for run in runs])
-        groups = [group for runs in objectives.values() for group in _split_by_settings(runs, left_out)]
-        datasets.append(Dataset(name, groups if in_order else sorted(groups, key=_sort_key)))
+    for dataset, runs in sorted(named.items()):
+        groups = _split_by_settings(runs, left_out)
+        datasets.append(Dataset(dataset, groups if in_order else sorted(groups, key=_sort_key)))
     return datasets, left_out
 
 
-def _check_same_count(dataset: str, runs: Sequence[FinishedRun]) -> None:
-    """Raise a UserError if the runs' losses are divided by different counts, so that λ differs in meaning."""
-    found = {comparable(run.record.config, REPORT)[NORMALIZE_BY]: str(run.folder) for run in runs}
-    if len(found) > 1:
-        where = " and ".join(f"{NORMALIZE_BY}={value} in {found[value]}" for value in sorted(found))
-        raise UserError(
-            f"the runs on {dataset} divide the number term by different counts, so their losses cannot be "
-            f"compared: {where}. Report them separately, or repeat some of them."
-        )
+def settings_of(run: FinishedRun) -> dict[str, Any]:
+    """Return the settings that separate the rows of a report, by dotted key."""
+    config, found = read_config(run.record.config), {}
+    for group, shared in SHARED.items():
+        values = {key: value for key, value in vars(getattr(config, group)).items() if key not in shared}
+        found |= {f"{group}.{key}": value for key, value in values.items()}
+    if not config.evaluation.quantile_readings:
+        del found["evaluation.read"], found["evaluation.interval"]
+    if found.get("dataset_args.train_seed") == run.record.seed:
+        found["dataset_args.train_seed"] = "that of the run"
+    evaluated = run.folder.path.parent.name
+    if evaluated.startswith(CHECKPOINT):  # not the final model of its run
+        found["checkpoint"] = int(evaluated.removeprefix(CHECKPOINT))
+    return found
 
 
 def _split_by_settings(runs: Sequence[FinishedRun], left_out: list[str]) -> list[Group]:
-    """Group runs of one objective by the settings that differ; describe repeated runs in `left_out`."""
-    settings = pd.DataFrame([_settings(run) for run in runs], dtype=object).fillna("null")
-    settings = settings[sorted(settings)]
-    last = settings.columns.str.rpartition(".").get_level_values(2)  # enough of a key, if it is unique
-    settings.columns = [
-        key if count > 1 else end
-        for key, end, count in zip(settings, last, last.map(last.value_counts()), strict=True)
-    ]
-    differing = settings.loc[:, settings.nunique() > 1]
-    groups: dict[str, dict[int, FinishedRun]] = {}
-    for run, (_, row) in zip(runs, differing.iterrows(), strict=True):
-        shown = ", ".join(f"{key}={value}" for key, value in row.items())
-        record = run.record
-        seeds = groups.setdefault(f"{record.objective} ({shown})" if shown else record.objective, {})
-        if (first := seeds.setdefault(record.seed, run)) is not run:
-            left_out.append(
-                f"{run.folder} repeats {first.folder} ({record.dataset}, {record.objective}, seed "
-                f"{record.seed}, the same settings except names and paths); the first one is kept"
-            )
-    return [Group(label, [seeds[seed] for seed in sorted(seeds)]) for label, seeds in groups.items()]
+    """Group runs of one dataset by label and settings; describe repeated runs in `left_out`."""
+    table = pd.DataFrame([{k: format_setting(v) for k, v in settings_of(run).items()} for run in runs])
+    table = table.fillna("null")
+    groups: dict[tuple[str, ...], dict[int, FinishedRun]] = {}
+    for run, row in zip(runs, table.itertuples(index=False), strict=True):
+        seeds = groups.setdefault((run.record.label, *row), {})
+        if (first := seeds.setdefault(run.record.seed, run)) is not run:
+            left_out.append(f"{run.folder} repeats {first.folder}, which is kept")
+    labels: dict[str, list[tuple[str, ...]]] = {}
+    for label, *values in groups:
+        labels.setdefault(label, []).append(tuple(values))
+    made = []
+    for (label, *values), seeds in groups.items():
+        # Only what distinguishes rows of one label, by the last part of its key.
+        same = [{*column} for column in zip(*labels[label], strict=True)]
+        shown = [
+            f"{key.rpartition('.')[2]}={value}"
+            for key, value, column in zip(table.columns, values, same, strict=True)
+            if len(column) > 1 and value != "null"
+        ]
+        name = f"{label} ({', '.join(shown)})" if shown else label
+        made.append(Group(name, [seeds[seed] for seed in sorted(seeds)]))
+    return made
+
+
+def format_setting(value: Any) -> str:
+    """Format a setting as the user writes it: `null`, `true`, `0.3`, `[greedy,median]`."""
+    if isinstance(value, list):
+        return f"[{','.join(map(format_setting, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def split_readings(dataset: Dataset) -> Dataset:
@@ -200,43 +232,6 @@ def split_readings(dataset: Dataset) -> Dataset:
     return replace(dataset, groups=split)
 
 
-def _settings(run: FinishedRun) -> dict[str, str]:
-    """Return the settings that distinguish runs, formatted for a table. Null counts as absent."""
-    settings = {key: format_setting(value) for key, value in comparable(run.record.config, REPORT).items()}
-    evaluated = Path(str(run.record.config.get("evaluated"))).name
-    if evaluated.startswith(CHECKPOINT):  # not the final model of its run
-        settings["checkpoint"] = evaluated.removeprefix(CHECKPOINT)
-    return settings
-
-
 def _sort_key(group: Group) -> tuple[int, str]:
     model = group.label.partition(" ")[0]
     return MODEL_ORDER.index(model) if model in MODEL_ORDER else len(MODEL_ORDER), group.label
-
-
-def other_evaluations(runs: Sequence[FinishedRun]) -> list[RunFolder]:
-    """Return the runs' evaluations with other settings, except those that are among the runs themselves."""
-    known = {run.folder.path.resolve() for run in runs}
-    found = [evaluation for run in runs for evaluation in run.folder.evaluations()]
-    return [evaluation for evaluation in found if evaluation.path.resolve() not in known]
-
-
-def describe_evaluations(dataset: Dataset) -> list[str]:
-    """Describe the settings of the evaluations shown, and name the evaluations not shown, a line for each."""
-    settings: Counter[str] = Counter()
-    for run in dataset.runs:
-        asked = comparable({"evaluation": run.record.config.get("evaluation", {})}, EVALUATION)
-        names = {key: key.removeprefix("evaluation.") for key in asked if key.startswith("evaluation.")}
-        values = [f"{name}={format_setting(asked[key])}" for key, name in names.items()]
-        settings[", ".join(values) or "unrecorded settings"] += 1
-    lines = [f"Evaluated with {_counted(settings) if len(settings) > 1 else next(iter(settings))}."]
-    if others := Counter(evaluation.path.name for evaluation in other_evaluations(dataset.runs)):
-        lines.append(
-            f"Not shown: evaluations with {_counted(others)} instead of the run's own settings. To report "
-            f"one, pass its folder, RUN/{EVALUATIONS}/SETTINGS."
-        )
-    return lines
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    return "; ".join(f"{name} ({count} run{'s' if count > 1 else ''})" for name, count in counts.items())

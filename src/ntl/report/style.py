@@ -4,37 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# The Okabe-Ito palette, which remains distinguishable with color blindness and in grayscale.
-GRAY, BLUE, ORANGE, GREEN = "#7A7A7A", "#0072B2", "#E69F00", "#009E73"
-PINK, SKY, VERMILION = "#CC79A7", "#56B4E9", "#D55E00"
+# Okabe and Ito's palette, in shades that are legible on light and on dark pages: figures are transparent. It
+# remains distinguishable with color blindness.
+GRAY, BLUE, ORANGE, GREEN = "#808080", "#2A86C7", "#CF8A00", "#149B76"
+PINK, SKY, VERMILION = "#C06A98", "#4FA3D1", "#D9622B"
+TEXT, LINE, GRID = "#787878", "#909090", "#90909040"
 STYLE = {
     "font.size": 9,
     "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],
-    "text.color": "#333333",
+    "text.color": TEXT,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#999999",
+    "axes.edgecolor": LINE,
     "axes.titlesize": 10,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.labelcolor": "#333333",
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
+    "axes.titlecolor": TEXT,
+    "axes.labelcolor": TEXT,
+    "xtick.color": TEXT,
+    "ytick.color": TEXT,
     "axes.grid": True,
-    "grid.color": "#E6E6E6",
+    "grid.color": GRID,
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "legend.frameon": False,
     "svg.fonttype": "none",  # text remains text
     "svg.hashsalt": "ntloss",  # the same figure gives the same file
 }
-FLOOR: dict[str, Any] = {"color": "#333333", "lw": 0.9, "ls": (0, (4, 3))}
+FLOOR: dict[str, Any] = {"color": LINE, "lw": 0.9, "ls": (0, (4, 3))}
 LINES_NOTE = "lines: median over seeds, bands: all seeds"
 
 # Objectives with a style of their own; others take the next ones in order.
@@ -123,6 +127,14 @@ def add_legend(figure: Figure, title: str) -> None:
         handles.values(), handles, loc="outside lower center", ncols=2, fontsize=8, title=title,
         title_fontsize=8,
     )  # fmt: skip
+
+
+def save_figure(figure: Figure, path: Path) -> list[str]:
+    """Save a figure with a transparent background as SVG and PDF, and return the files' names."""
+    metadata = {".svg": {"Date": None, "Creator": None}, ".pdf": {"CreationDate": None, "Creator": None}}
+    for ending, without in metadata.items():
+        figure.savefig(f"{path}{ending}", transparent=True, metadata=without)
+    return [f"{path.name}{ending}" for ending in metadata]
 
 
 def margins(values: np.ndarray, share: float) -> tuple[float, float]:

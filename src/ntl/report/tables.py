@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from ntl.report.formats import Columns, latex_table, markdown_table
-from ntl.report.groups import Dataset, describe_evaluations, mean_and_interval, split_readings
+from ntl.report.formats import Columns, escape_html, latex_table, markdown_table
+from ntl.report.groups import Dataset, mean_and_interval, split_readings
 
 NOT_AVAILABLE = "n/a"
 TESTS_PER_TABLE = 2
@@ -23,6 +23,10 @@ NOTE = (
 UNCERTAINTY_NOTE = (
     "CRPS: continuous ranked probability score, in the unit of the numbers. Coverage: share of true numbers "
     "within the interval, nominally evaluation.interval; width: mean width of the interval."
+)
+CONTRAST_NOTE = (
+    "Paired by seed, with 95 % intervals (Student's t); p-values are corrected for the number of contrasts "
+    "(Holm). No effect: the 90 % interval lies within the margin."
 )
 LOG_NOTE = " log MAE and log R²: of sign(x)·log10(|x| + 1), as in the paper, over valid predictions."
 
@@ -44,6 +48,7 @@ COLUMNS = {
     "bleu": ("BLEU", "max"),
     "rougeL": ("ROUGE-L", "max"),
     "crps": ("CRPS", "min"),
+    "rater_crps": ("CRPS, ratings", "min"),
     "interval_coverage": ("coverage", ""),
     "interval_width": ("width", ""),
 }
@@ -51,30 +56,63 @@ FINAL_ANSWER = ("exact_final_answer", "final_answer_accuracy")
 NUMBERS = ("exact_number", "accuracy", "log_mae", "log_r2", "invalid_rate")
 NOISY_NUMBERS = ("exact_number", "mae", "rmse", "r2", "invalid_rate")  # errors in the numbers' own units
 TEXTS = ("exact_match", "bleu", "rougeL")
-UNCERTAINTY = ("crps", "interval_coverage", "interval_width")
+UNCERTAINTY = ("crps", "rater_crps", "interval_coverage", "interval_width")
 
 Table = tuple[Columns, list[str]]
 """The columns, with test sets as titles and one cell per group, and the lines below them."""
 
 
-def markdown_report(datasets: Sequence[Dataset], left_out: Sequence[str] = ()) -> str:
-    """Write all tables, and one line for each run that is left out, as Markdown: table.md."""
+def markdown_report(
+    datasets: Sequence[Dataset], tested: pd.DataFrame | None = None, left_out: Sequence[str] = ()
+) -> str:
+    """Write all tables, and one line for each run that is left out, as Markdown: table.md.
+
+    Args:
+        datasets: The runs.
+        tested: What `contrasts.compare_rows` returns.
+        left_out: The runs that are left out.
+    """
     parts = []
     for dataset in datasets:
-        parts.append(f"## {dataset.name}")
+        parts.append(f"## {escape_html(dataset.name)}")
         for columns, remarks in make_tables(dataset):
-            parts += [markdown_table(columns), *remarks]
-        parts += describe_evaluations(dataset)
+            parts += [markdown_table(columns), *map(escape_html, remarks)]
         if missing := [test for test in dataset.tests if dataset.lacks_predictions(test)]:
-            parts.append(f"No error figures, because predictions are missing: {', '.join(missing)}.")
+            names = escape_html(", ".join(missing))
+            parts.append(f"No error figures, because predictions are missing: {names}.")
         if differing := [test for test in dataset.tests if dataset.has_different_questions(test)]:
             parts.append(
-                f"The questions differ between runs: {', '.join(differing)}. Rows may not be comparable."
+                f"The questions differ between runs: {escape_html(', '.join(differing))}. Rows may not be "
+                "comparable."
             )
     parts.append(_note(datasets))
+    if tested is not None and len(tested):
+        parts += ["## Declared contrasts", markdown_table(_contrast_columns(tested)), CONTRAST_NOTE]
     if left_out:
-        parts += ["Left out:", "\n".join(f"- {line}" for line in left_out)]
+        parts += ["Left out:", "\n".join(f"- {escape_html(line)}" for line in left_out)]
     return "\n\n".join(parts) + "\n"
+
+
+def _contrast_columns(tested: pd.DataFrame) -> Columns:
+    """Format the tests of contrasts for a table."""
+    columns: dict[str, list[str]] = {
+        name: [] for name in ("contrast", "metric", "seeds", "difference", "per cent", "p, Holm", "verdict")
+    }
+    for row in tested.to_dict("records"):
+        halves = [(row[f"{name}upper"] - row[f"{name}lower"]) / 2 for name in ("", "percent_")]
+        widths = [None if math.isnan(half) else half for half in halves]
+        cells = (
+            f"{row['of']} minus {row['minus']}",
+            f"{row['metric']} on {row['test']}",
+            str(row["seeds"]),
+            round_significant(row["difference"], widths[0], signed=True),
+            round_significant(row["percent"], widths[1], signed=True),
+            NOT_AVAILABLE if math.isnan(row["p_holm"]) else f"{row['p_holm']:.2g}",
+            row["verdict"],
+        )
+        for column, cell in zip(columns.values(), cells, strict=True):
+            column.append(cell)
+    return {("", name): cells for name, cells in columns.items()}
 
 
 def latex_report(datasets: Sequence[Dataset]) -> str:
@@ -106,14 +144,14 @@ def wide_csv(datasets: Sequence[Dataset]) -> str:
 def long_csv(datasets: Sequence[Dataset]) -> str:
     """Write one CSV row per metric of each run."""
     rows = [
-        (dataset.name, group.label, run.record.seed, test, metric, value)
+        (dataset.name, group.label, run.record.seed, test, metric, value, str(run.folder))
         for dataset in datasets
         for group in dataset.groups
         for run in group.runs
         for test, metrics in run.metrics.items()
         for metric, value in metrics.items()
     ]
-    headings = ["dataset", "objective", "seed", "test", "metric", "value"]
+    headings = ["dataset", "objective", "seed", "test", "metric", "value", "folder"]
     # As objects, because numbers of one type would write counts as 20.0.
     return pd.DataFrame(rows, columns=headings, dtype=object).to_csv(index=False, lineterminator="\n")
 

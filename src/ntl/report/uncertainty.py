@@ -13,6 +13,7 @@ from ntl.report.groups import Group
 from ntl.report.style import (
     FLOOR,
     LINES_NOTE,
+    TEXT,
     VERMILION,
     SeriesStyle,
     add_legend,
@@ -101,7 +102,7 @@ def plot_intervals(ax: Axes, predictions: Sequence[Prediction], color: str) -> N
         # Ends far outside are drawn at the edge, so that they do not compress the rest.
         ax.vlines(at[where], lower[where].clip(*limits), upper[where].clip(*limits), color=shade, alpha=alpha)
     ax.scatter(at, median.clip(*limits), s=7, color=color, lw=0, zorder=3)
-    ax.plot(at, true, color="#333333", lw=1.0)
+    ax.plot(at, true, color=TEXT, lw=1.0)
     ax.set(ylim=limits, ylabel="number")
     ax.set_xticks([])
 

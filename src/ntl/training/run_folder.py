@@ -1,33 +1,32 @@
 """Read and write the files of a run's folder. No other module knows their format.
 
-    run.json                  what was run (RunRecord)
-    metrics.json              test set -> metric -> value (null if undefined)
-    evaluation.json           test set -> what was evaluated and how; decides whether results are reused
-    predictions_<test>.jsonl  one line per question: question, answer, text, predicted, true (, lower, ...)
-    learning_curve.jsonl      one line per evaluation during training: step, eval_loss, eval_mae, ...
-    evaluations/<name>/       the first four files, for an evaluation that is not the run's own
+    run.json                    what is run, and how far it is (RunRecord)
+    learning_curve.jsonl        one line per evaluation during training: step, eval_loss, eval_mae, ...
+    error.txt                   why the last attempt failed, in a sweep
+    <name>/evaluation.json      the record of what was evaluated, written last; <name> is evaluation.name
+    <name>/metrics.json         test set -> metric -> value (null if undefined)
+    <name>/predictions_*.jsonl  one line per question: question, answer, text, predicted, true (, lower, ...)
 
 Files are written atomically: if a run is killed, each file holds either its old or its new content.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from ntl.config.schema import format_setting
+from ntl.config import Config, read_config
 from ntl.data.files import write_atomically, write_json
 from ntl.errors import UserError
 
-FORMAT = 1
-EVALUATIONS = "evaluations"
+VERSION = 2  # of run.json and evaluation.json
+ERROR = "error.txt"  # says why a run of a sweep failed
 CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
-LONGEST_NAME = 60  # longer folder names are cut and end in a hash
+STATE = "trainer_state.json"  # transformers writes it last
 
 Metrics = dict[str, float | None]
 T = TypeVar("T")
@@ -35,32 +34,36 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What was run.
+    """What is run. A file of an older version may lack keys, which then have their defaults.
 
     Args:
-        name: Name of the model (`vanilla_t5_ntl`, ...).
-        objective: Name in tables and figures (`T5 + NTL-WAS`).
+        label: Name in tables and figures (`T5 + NTL-WAS`).
+        objective: The choice of the group `objective` or `loss` (`ntl_was`), by which contrasts name it.
         dataset: Name of the dataset.
         seed: Random seed of the run. Tables aggregate over seeds.
-        config: The whole composed configuration. Runs whose configurations differ in more than seeds and
-            paths are separate rows of a table.
-        status: `running` until training and evaluation are done.
-        steps: Number of updates done.
+        job: Number of the run in its sweep.
+        config: The whole composed configuration.
+        status: `running`, `trained` or `finished`.
+        steps, max_steps: Number of updates done, and in all.
         train_seconds: Training time in seconds, including earlier parts of a resumed run.
         parameters: Number of the model's parameters.
         versions: Maps each package to its version.
+        questions: Maps each test set of an evaluation to the fingerprint of its questions.
     """
 
-    name: str
-    objective: str
-    dataset: str
-    seed: int
-    config: Mapping[str, Any]
-    status: Literal["running", "finished"] = "running"
+    label: str = ""
+    objective: str | None = None
+    dataset: str = ""
+    seed: int = 42
+    job: int = 0
+    config: Mapping[str, Any] = field(default_factory=dict)
+    status: str = "running"
     steps: int = 0
+    max_steps: int = 0
     train_seconds: float = 0.0
     parameters: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
+    questions: Mapping[str, str] = field(default_factory=dict)
 
 
 class Prediction(NamedTuple):
@@ -87,98 +90,47 @@ class Prediction(NamedTuple):
 
 
 class RunFolder:
-    """The files of one run, whose folder need not exist.
-
-    Reading raises a `UserError` if a file cannot be read.
-    """
+    """The files of one run, whose folder need not exist. Reading raises a UserError if a file is damaged."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
         self.record_path = self.path / "run.json"
-        self.metrics_path = self.path / "metrics.json"
-        self.evaluation_path = self.path / "evaluation.json"
         self.curve_path = self.path / "learning_curve.jsonl"
 
     def __str__(self) -> str:
         return str(self.path)
 
-    def predictions_path(self, test: str) -> Path:
-        """Return the path of `predictions_<test>.jsonl`; special characters are percent-encoded."""
-        return self.path / f"predictions_{quote(test, safe='')}.jsonl"
-
     def holds_run(self) -> bool:
         """Return whether a run was started in this folder."""
         return self.record_path.exists()
 
-    def evaluation(self, name: str) -> RunFolder:
-        """Return the folder of an evaluation that is not the run's own; it need not exist."""
-        return RunFolder(self.path / EVALUATIONS / quote(name, safe="=,[] "))
-
-    def evaluations(self) -> list[RunFolder]:
-        """List the existing evaluations that are not the run's own, sorted by name."""
-        return [RunFolder(path.parent) for path in sorted((self.path / EVALUATIONS).glob("*/run.json"))]
-
     def record(self) -> RunRecord:
-        """Read what was run."""
-        content = _read(self.record_path, _parse_object)
-        if content.get("format") != FORMAT:
-            raise UserError(
-                f"{self.record_path} has format {content.get('format')!r}; expected {FORMAT}, which this "
-                "version of ntl writes. Omit that folder, or repeat the run."
-            )
-        names = [f.name for f in fields(RunRecord)]
-        if missing := [name for name in names if name not in content]:
-            raise UserError(
-                f"{self.record_path} lacks {', '.join(missing)}; expected the record of a training run. Omit "
-                "that folder, or repeat the run."
-            )
-        return RunRecord(**{name: content[name] for name in names})
+        """Read what is run."""
+        return _read_record(self.record_path)
 
-    def write_record(self, record: RunRecord) -> None:
-        """Write `run.json`, replacing an earlier one. The folder is created if necessary."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.record_path, {"format": FORMAT, **asdict(record)})
+    def write(self, record: RunRecord, **changes: Any) -> RunRecord:
+        """Write `run.json` with changes to a record, and return it."""
+        record = replace(record, **changes)
+        _write_record(self.record_path, record)
+        return record
 
-    def metrics(self) -> dict[str, Metrics]:
-        """Read the metrics by test set; empty before the first evaluation."""
-        return _read(self.metrics_path, _parse_object) if self.metrics_path.exists() else {}
+    def update(self, **changes: Any) -> RunRecord:
+        """Change some values of `run.json`."""
+        return self.write(self.record(), **changes)
 
-    def _identities(self) -> dict[str, Any]:
-        return _read(self.evaluation_path, _parse_object) if self.evaluation_path.exists() else {}
+    def evaluation(self, name: str) -> EvaluationFolder:
+        """Return the folder of an evaluation; it need not exist."""
+        return EvaluationFolder(self.path / name)
 
-    def is_evaluated(self, test: str, identity: Mapping[str, Any]) -> bool:
-        """Return whether a test set was evaluated with the identity that `write_results` takes."""
-        same = self._identities().get(test) == identity
-        return same and test in self.metrics() and self.predictions_path(test).exists()
-
-    def questions(self, test: str) -> str | None:
-        """Read the fingerprint of a test set's questions, or None if it was not recorded."""
-        return self._identities().get(test, {}).get("questions")
-
-    def write_results(
-        self,
-        test: str,
-        metrics: Mapping[str, float | None],
-        predictions: Sequence[Prediction],
-        identity: Mapping[str, Any],
-    ) -> None:
-        """Write the results of one test set, replacing earlier ones. Other test sets are unchanged.
-
-        `metrics` are finite or None, `predictions` in the test set's order, and `identity` JSON values that
-        say what was evaluated and how, with the test set's fingerprint as `questions`.
-        """
-        self.path.mkdir(parents=True, exist_ok=True)
-        known = self._identities()
-        # This order ensures that results are never taken for complete if the run is killed in between.
-        write_json(self.evaluation_path, {name: known[name] for name in known if name != test})
-        _write_lines(self.predictions_path(test), (prediction.row() for prediction in predictions))
-        write_json(self.metrics_path, {**self.metrics(), test: dict(metrics)})
-        write_json(self.evaluation_path, {**known, test: dict(identity)})
-
-    def predictions(self, test: str) -> list[Prediction]:
-        """Read the predictions of one test set, in its order."""
-        path = self.predictions_path(test)
-        return _read(path, lambda text: [Prediction(**row) for row in _parse_lines(text)])
+    def last_checkpoint(self) -> Path | None:
+        """Return the latest complete checkpoint, or None."""
+        complete = {}
+        for path in self.path.glob(f"{CHECKPOINT}*/{STATE}"):
+            try:
+                complete[int(json.loads(path.read_text(encoding="utf-8"))["global_step"])] = path.parent
+            except (OSError, ValueError, LookupError, TypeError):
+                continue  # training was killed while this file was written
+        return complete[max(complete)] if complete else None
 
     def curve(self) -> list[dict[str, float | None]]:
         """Read the learning curve, sorted by step; empty if none was measured."""
@@ -186,49 +138,129 @@ class RunFolder:
 
     def add_to_curve(self, point: Mapping[str, float | None]) -> None:
         """Add a point, `step` and finite metrics, to the learning curve; a resumed run repeats some."""
-        self.path.mkdir(parents=True, exist_ok=True)
         before = [p for p in self.curve() if p["step"] < point["step"]]
         _write_lines(self.curve_path, [*before, point])
 
 
-def options_name(options: Mapping[str, Any]) -> str:
-    """Make a name of options: `beams=1,samples=20`. Long ones are cut and end in a hash."""
-    name = ",".join(f"{key}={format_setting(options[key])}" for key in sorted(options))
-    if len(name) > LONGEST_NAME:
-        name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return name
+class EvaluationFolder:
+    """The results of one evaluation of a model."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        self.record_path = self.path / "evaluation.json"
+        self.metrics_path = self.path / "metrics.json"
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def run(self) -> RunFolder:
+        """The folder around this one, which holds the run if the run evaluated itself."""
+        return RunFolder(self.path.parent)
+
+    def is_complete(self) -> bool:
+        """Return whether all test sets were evaluated."""
+        return self.record_path.exists() and self.metrics_path.exists()
+
+    def clear(self) -> None:
+        """Remove the results of an earlier evaluation."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for path in (self.record_path, self.metrics_path, *self.path.glob("predictions_*.jsonl")):
+            path.unlink(missing_ok=True)
+
+    def predictions_path(self, test: str) -> Path:
+        """Return the path of `predictions_<test>.jsonl`; special characters are percent-encoded."""
+        return self.path / f"predictions_{quote(test, safe='')}.jsonl"
+
+    def write_results(
+        self, test: str, metrics: Mapping[str, float | None], predictions: Sequence[Prediction]
+    ) -> None:
+        """Add the results of one test set: finite metrics or None, predictions in the test set's order."""
+        _write_lines(self.predictions_path(test), (prediction.row() for prediction in predictions))
+        write_json(self.metrics_path, {**self.metrics(), test: dict(metrics)})
+
+    def finish(self, record: RunRecord) -> None:
+        """Write `evaluation.json`, after all test sets are evaluated."""
+        _write_record(self.record_path, replace(record, status="finished"))
+
+    def record(self) -> RunRecord:
+        """Read what was evaluated."""
+        return _read_record(self.record_path)
+
+    def metrics(self) -> dict[str, Metrics]:
+        """Read the metrics by test set; empty before the first is evaluated."""
+        return _read(self.metrics_path, _parse_objects) if self.metrics_path.exists() else {}
+
+    def predictions(self, test: str) -> list[Prediction]:
+        """Read the predictions of one test set, in its order."""
+        path = self.predictions_path(test)
+        return _read(path, lambda text: [Prediction(**row) for row in _parse_lines(text)])
 
 
-def find_runs(folders: Sequence[Path | str]) -> list[RunFolder]:
-    """Find each run in folders, in their order and sorted by path within each.
+class Trained(NamedTuple):
+    """A trained model: its configuration, whose model is that of the folder, and its record."""
 
-    Evaluations and checkpoints inside a run are included only if the given folder lies inside that run.
-    """
-    found: dict[Path, RunFolder] = {}
+    config: Config
+    record: RunRecord
+
+
+def read_trained(path: Path | str) -> Trained | None:
+    """Read how the model of a run, or of one of its checkpoints, was trained; None if it is no run."""
+    path = Path(path).expanduser()
+    steps = path.name.removeprefix(CHECKPOINT) if path.name.startswith(CHECKPOINT) else ""
+    folder = RunFolder(path.parent if steps else path)
+    if not folder.holds_run():
+        return None
+    record = folder.record()
+    # All that follows from training is in the folder.
+    model = {**record.config.get("model_args", {}), "model_name_or_path": str(path)}
+    model |= {"tokenizer_name_or_path": None, "config_overrides": {}}
+    given = {**record.config, "model_args": model, "weights": {}}
+    record = replace(record, steps=int(steps)) if steps.isdigit() else record
+    return Trained(read_config(given, record.objective), record)
+
+
+def find_unfinished(folder: Path) -> list[RunFolder]:
+    """Find the runs in a folder that are not finished."""
+    runs = [RunFolder(path.parent) for path in sorted(folder.rglob("run.json"))]
+    return [run for run in runs if run.record().status != "finished"]
+
+
+def find_evaluations(folders: Sequence[Path | str], name: str) -> list[EvaluationFolder]:
+    """Find each complete evaluation of a name in folders, in their order and sorted by path within each."""
+    found: dict[Path, EvaluationFolder] = {}
     for folder in map(Path, folders):
         if not folder.exists():
             raise UserError(f"{folder} does not exist; expected a folder that is or contains a run.")
-        for record in sorted(folder.rglob("run.json")):
-            outer = _outer_run(record.parent)
-            if outer is not None and outer.is_relative_to(folder):
-                continue
-            found.setdefault(record.parent.resolve(), RunFolder(record.parent))
-    if not found:
-        raise UserError(
-            f"{', '.join(map(str, folders))}: no run in these folders or their subfolders (no run.json); "
-            "expected output folders of training."
-        )
+        for path in sorted({*folder.rglob(f"{name}/evaluation.json"), *folder.glob("evaluation.json")}):
+            inside = path.parent.parent.relative_to(folder).parts if path.parent != folder else ()
+            if not any(part.startswith(CHECKPOINT) for part in inside):
+                found.setdefault(path.parent.resolve(), EvaluationFolder(path.parent))
     return list(found.values())
 
 
-def _outer_run(path: Path) -> Path | None:
-    """Return the run that an evaluation or a checkpoint belongs to, or None for a run itself."""
-    outer = path.parent.parent if path.parent.name == EVALUATIONS else path.parent
-    belongs = path.parent.name == EVALUATIONS or path.name.startswith(CHECKPOINT)
-    return outer if belongs and (outer / "run.json").exists() else None
+def _write_record(path: Path, record: RunRecord) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"version": VERSION, **asdict(record)})
+
+
+def _read_record(path: Path) -> RunRecord:
+    content = _read(path, _parse_object)
+    if content.get("version", 1) > VERSION:
+        raise UserError(f"{path} has version {content['version']}; this version of ntl reads {VERSION}.")
+    if "label" not in content:  # version 1
+        content["label"] = content.pop("objective", "")
+    for key, kind in {"label": str, "dataset": str, "seed": int, "config": dict, "steps": int}.items():
+        if not isinstance(content.get(key, kind()), kind):
+            raise UserError(
+                f"{path}: {key} is {content[key]!r:.80}; expected {kind.__name__}. Omit that folder."
+            )
+    known = {f.name for f in fields(RunRecord)}
+    return RunRecord(**{key: value for key, value in content.items() if key in known})
 
 
 def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
     write_atomically(path, "".join(lines))
 
@@ -240,9 +272,16 @@ def _parse_object(text: str) -> dict[str, Any]:
     return content
 
 
+def _parse_objects(text: str) -> dict[str, dict[str, Any]]:
+    content = _parse_object(text)
+    if wrong := [name for name, value in content.items() if not isinstance(value, dict)]:
+        raise ValueError(f"{wrong[0]!r} is not an object")
+    return content
+
+
 def _parse_lines(text: str) -> list[dict[str, Any]]:
     # Split at "\n" only: texts may contain other separators that `splitlines` splits at.
-    return [json.loads(line) for line in text.split("\n") if line]
+    return [_parse_object(line) for line in text.split("\n") if line]
 
 
 def _read(path: Path, parse: Callable[[str], T]) -> T:
@@ -252,5 +291,5 @@ def _read(path: Path, parse: Callable[[str], T]) -> T:
     except (OSError, ValueError, TypeError) as error:
         raise UserError(
             f"{path} cannot be read ({error}); expected JSON that training or evaluation wrote. Omit that "
-            "folder, or repeat the run."
+            "folder, or repeat the run with training_args.overwrite_output_dir=true."
         ) from None

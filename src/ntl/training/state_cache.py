@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +22,12 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ntl.approaches.frozen_layers import STATES, FrozenLayers
-from ntl.config.shapes import NOT_SHAPE
-from ntl.data.arrow import cache_key, writing
+from ntl.approaches.shapes import NOT_SHAPE
+from ntl.data.cache import cache_key, reading, writing
 from ntl.data.files import write_json
 from ntl.errors import UserError
 
+log = logging.getLogger(__name__)
 FORMAT = 3  # version of the cache's format; changing it invalidates all caches
 BATCH = 16
 
@@ -58,16 +60,16 @@ def add_states(rows: Dataset, approach: Any, cache_dir: Path, largest: float) ->
         return rows
     if frozen.ties:
         raise UserError(
-            "training_args.train_head=true also trains the embeddings, which this model's head shares, "
-            "so that the output of the frozen layers changes; expected training_args.state_cache_gb=0, which "
+            "weights.train_head=true also trains the embeddings, which this model's head shares, "
+            "so that the output of the frozen layers changes; expected weights.state_cache_gb=0, which "
             "computes it at each step, or train_head=false. Pass one of them."
         )
     size = _gigabytes(rows, frozen)
     if size > largest:
         raise UserError(
             f"the output of the frozen layers for {len(rows)} rows takes {size:.1f} GB; expected at most "
-            f"training_args.state_cache_gb={largest:g}. Raise it, lower dataset_args.train_size, or pass "
-            "training_args.state_cache_gb=0 to compute the frozen layers at each step."
+            f"weights.state_cache_gb={largest:g}. Raise it, lower dataset_args.train_size, or pass "
+            "weights.state_cache_gb=0 to compute the frozen layers at each step."
         )
     folder = cache_dir / f"states_{cache_key([FORMAT, _digest(frozen), _settings(approach.model)])}"
     keys = [_key(ids) for ids in rows["input_ids"]]
@@ -76,7 +78,8 @@ def add_states(rows: Dataset, approach: Any, cache_dir: Path, largest: float) ->
         if missing := {key: i for i, key in enumerate(keys) if key not in known}:
             chosen = rows.select(missing.values())
             size = _gigabytes(chosen, frozen)
-            print(f"caching the output of the frozen layers: {len(chosen)} rows, {size:.2g} GB in {folder}")
+            rows_and_size = f"{len(chosen)} rows, {size:.2g} GB"
+            log.info(f"caching the output of the frozen layers: {rows_and_size} in {folder}")
             _write(folder / cache_key([*missing]), [*missing], chosen, approach)
             known = _find(folder)
     return RowsWithStates(rows, [known[key] for key in keys])
@@ -109,8 +112,10 @@ def _find(folder: Path) -> dict[str, Place]:
     """Find the places of all cached rows, by their keys."""
     places: dict[str, Place] = {}
     for index in folder.glob("*.json"):  # written after the states
-        held = np.load(index.with_suffix(".npy"), mmap_mode="r")
-        starts: dict[str, int] = json.loads(index.read_text("utf-8"))
+        with reading(index):
+            starts: dict[str, int] = json.loads(index.read_text("utf-8"))
+        with reading(index.with_suffix(".npy")):
+            held = np.load(index.with_suffix(".npy"), mmap_mode="r")
         places |= {key: (held, start) for key, start in starts.items()}
     return places
 

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 
 from ntl.approaches import Approach
-from ntl.config.settings import ModelSettings
+from ntl.config import ModelArgs
 from ntl.data import Example, fingerprint
-from ntl.data.arrow import cache_key, writing
+from ntl.data.cache import cache_key, reading, writing
 
 FORMAT = 1  # version of the cache's format; changing it invalidates all caches
 BATCH = 1000
 
 
-def tokenize(
-    examples: Sequence[Example], approach: Approach, model: ModelSettings, cache_dir: Path
-) -> Dataset:
+def tokenize(examples: Sequence[Example], approach: Approach, model: ModelArgs, cache_dir: Path) -> Dataset:
     """Encode examples with the approach that is built from these settings, or load them from the cache.
 
     Returns:
         One memory-mapped row per example: the columns of `Approach.encode`, and `length`, the length of the
         longest one.
     """
-    settings = asdict(model)
     identity = {
         "format": FORMAT,
         "data": getattr(examples, "fingerprint", None) or fingerprint(examples),
         "encoding": [
-            settings[key] for key in ("family", "encoding", "head", "log_scale", "separator", "chat_template")
+            *(str(model.family), model.encoding, model.head),
+            *(model.log_scale_embeddings, model.separator, model.chat_template),
         ],
         "number_format": str(approach.number_format),
         "tokenizer": approach.tokenizer.backend_tokenizer.to_str(),
@@ -51,6 +48,10 @@ def tokenize(
         ids = [column for column in columns.values() if column and isinstance(column[0], list)]
         return {**columns, "length": [max(map(len, row)) for row in zip(*ids, strict=True)]}
 
+    path = cache_dir / f"{key}.arrow"
+    if path.exists():
+        with reading(path):
+            Dataset.from_file(str(path))
     # `datasets` writes to a temporary file and renames it, so an interrupted run leaves no partial cache.
     with writing(cache_dir):
         return texts.map(
@@ -58,7 +59,7 @@ def tokenize(
             batched=True,
             batch_size=BATCH,
             remove_columns=texts.column_names,
-            cache_file_name=str(cache_dir / f"{key}.arrow"),
+            cache_file_name=str(path),
             new_fingerprint=key,
             desc="tokenize",
         )

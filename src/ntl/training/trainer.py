@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import filecmp
+import json
+import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from tqdm.auto import tqdm
 from transformers import (
     PreTrainedModel,
     PrinterCallback,
@@ -32,12 +29,13 @@ from transformers import (
 )
 
 from ntl.approaches import Approach
-from ntl.errors import UserError, describe
+from ntl.errors import UserError
 from ntl.scores import describe_metrics
-from ntl.training.folders import checkpoint_error, read_state
-from ntl.training.run_folder import CHECKPOINT, Metrics, RunFolder
+from ntl.training.run_folder import CHECKPOINT, STATE, Metrics, RunFolder
+from ntloss.integrations.transformers import AnnealCallback
 
-REPORT_EVERY = 5  # updates between two progress reports
+RECORD_EVERY = 2.0  # seconds between two updates of run.json
+log = logging.getLogger(__name__)
 
 
 class ApproachTrainer(Seq2SeqTrainer):
@@ -49,7 +47,6 @@ class ApproachTrainer(Seq2SeqTrainer):
     Args:
         measure: Function that evaluates the (possibly wrapped) model.
         folder: Folder of the run, whose record and learning curve are kept up to date.
-        on_progress: Called with the share of the updates that are done. None shows progress to the user.
         head_rate: Learning rate of the approach's head. None: that of all weights.
     """
 
@@ -62,7 +59,6 @@ class ApproachTrainer(Seq2SeqTrainer):
         approach: Approach,
         measure: Callable[[nn.Module], Metrics],
         folder: RunFolder,
-        on_progress: Callable[[float], None] | None,
         head_rate: float | None = None,
         **datasets: Any,
     ):
@@ -74,12 +70,15 @@ class ApproachTrainer(Seq2SeqTrainer):
             **datasets,
         )
         self.approach, self.measure, self.folder, self.head_rate = approach, measure, folder, head_rate
-        self.prints = on_progress is None and self.is_world_process_zero()
         self.remove_callback(PrinterCallback if args.disable_tqdm else ProgressCallback)
-        if on_progress is not None:
-            self.add_callback(ProgressReporter(on_progress))
-        elif not args.disable_tqdm:
+        if not args.disable_tqdm:
             self.add_callback(Bar())
+        if args.should_save:
+            self.add_callback(RecordProgress(self.record_progress))
+        criterion = approach.objective.objective.criterion if hasattr(approach, "objective") else None
+        self.annealed = criterion if getattr(criterion, "schedule", None) is not None else None
+        if self.annealed is not None:
+            self.add_callback(AnnealCallback(self.annealed))
         self._seconds_before = self._started = 0.0
         self._terms: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
         self._updates = 0  # since the terms were last logged
@@ -101,7 +100,7 @@ class ApproachTrainer(Seq2SeqTrainer):
         """
         if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
             shard(self.model, self.accelerator.state.fsdp_plugin)
-        state = {} if checkpoint is None else read_state(checkpoint)
+        state = {} if checkpoint is None else json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
         # A run that counts epochs takes the number of steps from the checkpoint.
         last = self.args.max_steps if self.args.max_steps > 0 else state.get("max_steps")
         if self.args.max_steps and (checkpoint is None or state["global_step"] < last):
@@ -132,38 +131,26 @@ class ApproachTrainer(Seq2SeqTrainer):
                 optimizer.add_param_group({**group, "params": parts[1], "lr": self.head_rate})
         return optimizer
 
-    def _load_optimizer_and_scheduler(self, checkpoint):
-        """Load their states; a UserError says why they do not fit."""
-        try:
-            super()._load_optimizer_and_scheduler(checkpoint)
-        except (OSError, LookupError, ValueError) as error:
-            # The files are complete (see `check_checkpoint`), but another optimizer or launcher wrote them.
-            reason = f"the optimizer's state does not fit ({describe(error)})"
-            raise checkpoint_error(checkpoint, reason) from error
-
     def _save_checkpoint(self, model, trial):
-        with _explain_write_errors(self.args.output_dir):
-            super()._save_checkpoint(model, trial)
+        super()._save_checkpoint(model, trial)
         self.record_progress()
 
     def record_progress(self):
         """Record the steps and the seconds, from which a resumed run continues to count."""
         if self.args.should_save:
             seconds = round(self._seconds_before + time.monotonic() - self._started, 1)
-            record = replace(self.folder.record(), steps=self.state.global_step, train_seconds=seconds)
-            self.folder.write_record(record)
+            steps = {"steps": self.state.global_step, "max_steps": self.state.max_steps}
+            self.folder.update(**steps, train_seconds=seconds)
 
     def _save(self, output_dir=None, state_dict=None):
         super()._save(output_dir, state_dict if self.approach.lora is None else self.approach.lora.weights())
 
     def save_model(self, output_dir=None, _internal_call=False):
         """Save the full weights, which all processes gather if the model is sharded."""
-        folder = output_dir or self.args.output_dir
-        with _explain_write_errors(folder):
-            if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
-                self._save(folder, state_dict=_full_weights(self.model))
-            else:
-                super().save_model(output_dir, _internal_call)
+        if self.is_fsdp_enabled and self.accelerator.is_fsdp2:
+            self._save(output_dir or self.args.output_dir, state_dict=_full_weights(self.model))
+        else:
+            super().save_model(output_dir, _internal_call)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """Collect the micro-batches of one update, and count what their losses are divided by."""
@@ -190,17 +177,12 @@ class ApproachTrainer(Seq2SeqTrainer):
         self.log(metrics)
         if self.args.should_save:
             self.folder.add_to_curve({"step": self.state.global_step, **metrics})
-        chosen = f"{metric_key_prefix}_{(self.args.metric_for_best_model or 'loss').removeprefix('eval_')}"
-        if chosen not in metrics:
+        best = self.args.metric_for_best_model
+        if best is not None and metrics.get(f"{metric_key_prefix}_{best.removeprefix('eval_')}") is None:
             raise UserError(
-                f"training_args.metric_for_best_model={self.args.metric_for_best_model} is unknown; "
-                f"expected one of: {', '.join(measured)}. Correct it."
-            )
-        if metrics[chosen] is None:
-            raise UserError(
-                f"{chosen} is not finite at step {self.state.global_step}: training has diverged, or "
-                "metric_for_best_model is undefined for these answers. Lower training_args.learning_rate, or "
-                "choose another metric; the last checkpoint is kept."
+                f"training_args.metric_for_best_model={best} is unknown, or not finite at step "
+                f"{self.state.global_step} because training has diverged; known are: {', '.join(measured)}. "
+                "Correct it, or lower training_args.learning_rate."
             )
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -211,15 +193,18 @@ class ApproachTrainer(Seq2SeqTrainer):
             for name in sorted(self._terms):
                 total = self.accelerator.reduce(self._terms[name].to(self.args.device), reduction="sum")
                 logs[name] = total.item() / self._updates
+            if self.annealed is not None:
+                logs["sigma"] = self.annealed.sigma.item()
             self._terms.clear()
             self._updates = 0
         super().log(logs, start_time)
-        if self.prints and "train_runtime" not in logs:
+        if self.is_world_process_zero() and "train_runtime" not in logs:
             if measured := {key[5:]: value for key, value in logs.items() if key.startswith("eval_")}:
                 text = f"validation: {describe_metrics(measured, 'loss')}"
             else:
-                text = ", ".join(f"{key} {logs[key]:.4g}" for key in ("loss", "learning_rate") if key in logs)
-            tqdm.write(f"step {self.state.global_step}: {text}")  # above the bar, if there is one
+                keys = ("loss", "sigma", "learning_rate")
+                text = ", ".join(f"{key} {logs[key]:.4g}" for key in keys if key in logs)
+            log.info(f"step {self.state.global_step}: {text}")
 
 
 class Bar(ProgressCallback):
@@ -229,16 +214,17 @@ class Bar(ProgressCallback):
         """Print nothing."""
 
 
-class ProgressReporter(TrainerCallback):
-    """Reports the share of the updates that are done by calling `report`."""
+class RecordProgress(TrainerCallback):
+    """Keeps the number of steps in `run.json` up to date, which a sweep reads."""
 
-    def __init__(self, report: Callable[[float], None]):
-        self.report = report
+    def __init__(self, record: Callable[[], None]):
+        self.record, self._next = record, 0.0
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Report every `REPORT_EVERY` updates, and after the last one."""
-        if state.global_step % REPORT_EVERY == 0 or state.global_step == state.max_steps:
-            self.report(state.global_step / state.max_steps)
+        """Record the steps, every few seconds."""
+        if time.monotonic() > self._next:
+            self.record()
+            self._next = time.monotonic() + RECORD_EVERY
 
 
 def shard(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:
@@ -282,18 +268,3 @@ def _share_disk(folder: Path) -> None:
                 except OSError:  # a file system without links
                     return
                 os.replace(twin, saved)
-
-
-@contextmanager
-def _explain_write_errors(folder: Path | str) -> Iterator[None]:
-    """Convert the many kinds of errors that libraries raise for a full disk into a user-fixable one."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, dist.DistError):
-        raise
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise UserError(
-            f"{folder} cannot be written ({describe(error)}); expected a disk with room for "
-            "the model and its optimizer. Free some space, and continue from the last complete checkpoint "
-            "with training_args.resume_from_checkpoint=true."
-        ) from error

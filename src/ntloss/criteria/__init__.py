@@ -17,6 +17,7 @@ from ntloss.criteria.criterion import (
 )
 from ntloss.criteria.distances import CRPS, SMMD, ExpectedValue, Wasserstein
 from ntloss.criteria.entropies import DigitEntropy, Dist2, GaussianCrossEntropy, SmoothedWasserstein
+from ntloss.criteria.hl_gauss import HLGauss
 from ntloss.criteria.registry import criterion_names, get_criterion, register_criterion
 from ntloss.criteria.whole_numbers import Magnitude, NumberLevel, RelativeError
 
@@ -40,6 +41,7 @@ __all__ = [
     "SmoothedWasserstein",
     "Dist2",
     # whole numbers
+    "HLGauss",
     "NumberLevel",
     "RelativeError",
     "Magnitude",

@@ -30,6 +30,8 @@ class CriterionInput:
         number_logsumexp: `[positions]`, logsumexp of the number tokens' logits, so that the values' logits
             are `log_probs + number_logsumexp`; None if only probabilities are known.
         spans: the number that each position belongs to; None unless the criterion needs it.
+        has_form: `[values, digits]`, bool: whether a token of 1, 2, ... digits, without a point or an
+            exponent of its own, has this value; None without spans.
     """
 
     log_probs: Tensor
@@ -38,6 +40,7 @@ class CriterionInput:
     log_mass: Tensor | None = None
     number_logsumexp: Tensor | None = None
     spans: NumberSpans | None = None
+    has_form: Tensor | None = None
 
     @property
     def probs(self) -> Tensor:
@@ -52,6 +55,7 @@ class CriterionInput:
 
 # A loss on numbers: any callable that returns one loss for each position, `[positions]`. It may also have
 # - an attribute `needs`, a `Needs`;
+# - an attribute `mode`, the default `mode` of combined losses; "add" without it;
 # - a method `worst(values)`, the largest loss of a prediction with all probability on one of the distinct
 #   `values` (`[values]`, ascending, float64), or None if it has no bound. Only `reweigh` asks for it;
 # - a method `bind(values, like)`, for tables that depend on the values alone, such as a matrix of distances.
@@ -73,6 +77,7 @@ class Needs:
             dropped). Means divide by the count of numbers, and reweighing uses the mass at the first token.
             Implies `spans` and `across_positions`.
         decimals: a point between two digits belongs to their number.
+        remainders: it reads `spans.remainders`, the digits behind each token. Implies `spans`.
     """
 
     log_normalizer: bool = False
@@ -80,10 +85,12 @@ class Needs:
     across_positions: bool = False
     per_number: bool = False
     decimals: bool = False
+    remainders: bool = False
 
     def __post_init__(self) -> None:
-        if self.per_number:
+        if self.per_number or self.remainders:
             object.__setattr__(self, "spans", True)
+        if self.per_number:
             object.__setattr__(self, "across_positions", True)
 
     def union(self, other: Needs) -> Needs:
@@ -95,6 +102,12 @@ def needs_of(criterion: Criterion) -> Needs:
     """Return a criterion's attribute `needs`, or empty needs."""
     needs: Needs = getattr(criterion, "needs", Needs())
     return needs
+
+
+def mode_of(criterion: Criterion) -> str:
+    """Return a criterion's attribute `mode`, the default mode of combined losses, or "add"."""
+    mode: str = getattr(criterion, "mode", "add")
+    return mode
 
 
 def worst_of(criterion: Criterion, values: Tensor) -> float | None:

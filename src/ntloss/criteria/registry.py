@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ntloss.criteria import combine, distances, entropies, whole_numbers
+from ntloss.criteria import combine, distances, entropies, hl_gauss, whole_numbers
 from ntloss.criteria.criterion import Criterion
 
 # A new criterion of the library needs a line here, and nothing else.
@@ -20,6 +20,7 @@ CRITERIA: dict[str, Callable[..., Any]] = {
     "dist2": entropies.Dist2,
     "digit_entropy": entropies.DigitEntropy,
     "smmd": distances.SMMD,
+    "hl_gauss": hl_gauss.HLGauss,
     "ntil": combine.ntil,
     "number_level": whole_numbers.NumberLevel,
     "relative_error": whole_numbers.RelativeError,
@@ -59,7 +60,7 @@ def get_criterion(name: str, **options: Any) -> Criterion:
     make = CRITERIA[name]
     known = list(inspect.signature(make).parameters)
     if known[:1] == ["x"]:  # a function of the input is a criterion itself
-        make, known = partial(partial, make), known[1:]
+        make, known = partial(_with_options, make), known[1:]
     if unknown := sorted(set(options) - set(known)):
         choices = ", ".join(known) or "none"
         raise ValueError(f"{name!r} has no option {', '.join(map(repr, unknown))}. Its options: {choices}.")
@@ -68,6 +69,16 @@ def get_criterion(name: str, **options: Any) -> Criterion:
     if "criteria" in options:
         options["criteria"] = tuple(map(as_criterion, options["criteria"]))
     criterion: Criterion = make(**options)
+    return criterion
+
+
+def _with_options(function: Criterion, **options: Any) -> Criterion:
+    """Return a function criterion with its options, and with its attributes; see `Criterion`."""
+    if not options:
+        return function
+    criterion = partial(function, **options)
+    for name, attribute in vars(function).items():
+        setattr(criterion, name, partial(attribute, **options) if callable(attribute) else attribute)
     return criterion
 
 
@@ -87,7 +98,8 @@ def register_criterion(name: str, criterion: Callable[..., Any]) -> None:
         name: the new name.
         criterion: its class, or a function that returns an instance, whose parameters are the options; or the
             criterion itself, a function whose first parameter, the `CriterionInput`, is called `x`, and whose
-            others are the options.
+            others are the options. Its attributes are kept; `bind` and `worst` get the options that are
+            given, too.
 
     Raises:
         ValueError: the name is taken by another criterion.

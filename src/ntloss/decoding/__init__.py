@@ -11,7 +11,6 @@ Related work: Lukasik et al., "Regression-aware inference with LLMs", 2024 (samp
 Bahri, "Decoding-based regression", 2025.
 """
 
-from ntloss.decoding.processor import QuantileLogitsProcessor
 from ntloss.decoding.quantiles import NumberQuantiles, UnlikelyNumber, interval_margin, number_quantiles
 
 __all__ = [
@@ -19,8 +18,6 @@ __all__ = [
     "number_quantiles",
     "NumberQuantiles",
     "UnlikelyNumber",
-    # the same inside model.generate
-    "QuantileLogitsProcessor",
     # intervals with guaranteed coverage
     "interval_margin",
 ]

@@ -21,11 +21,11 @@ from torch import Tensor
 from ntloss.decoding.fixed_width import choose, log_total
 from ntloss.decoding.models import Branch, advance
 from ntloss.numbers.format import NumberFormat
-from ntloss.numbers.parsing import Grammar, grammar
+from ntloss.numbers.grammar import DIGITS, POINT, Grammar, count_digits, grammar, with_ascii_sign
 from ntloss.numbers.vocabulary import NumberVocabulary
 
-_NEGATIVE = re.compile("[^0-9]*[-\u2212]")
-_DIGIT = re.compile("[0-9]")
+_NEGATIVE = re.compile(f"[^{DIGITS}]*-")
+_LETTER = "a"  # stands for all of them
 
 
 class Sample(NamedTuple):
@@ -46,36 +46,30 @@ def walk(
     device = root.logits.device
     # Without separators, walks go on after a comma to see whether thousands follow that are not read.
     rule, reader = grammar(numbers.thousands or ","), grammar(numbers.thousands)
-    pieces = sorted(vocabulary.pieces.items(), key=_place)
-    end = sum(_place(piece) < (1, 0) for piece in pieces)  # where ending stands among the options
-    ids, texts = torch.tensor([i for i, _ in pieces], device=device), [""] * len(points)
-    known: dict[str, Tensor] = {}
+    options, texts = _Options(vocabulary, rule, device), [""] * len(points)
     weights, remaining = torch.ones_like(points), points
     alive, nodes, last = list(range(len(texts))), questions, root
     while True:
         rows = torch.tensor(alive, device=device)
-        allowed = torch.stack([_options(texts[row], pieces, end, rule, known) for row in alive]).to(device)
-        logits = last.logits
-        shares = (logits[:, ids].double() - log_total(logits)[:, None]).exp().nan_to_num()[nodes]
-        shares = torch.cat([shares[:, :end], torch.zeros_like(shares[:, :1]), shares[:, end:]], dim=-1)
-        shares = torch.where(allowed, shares, 0)
-        inside, may_end = shares.sum(-1), allowed[:, end]
+        allowed = torch.stack([options.allowed(texts[row]) for row in alive]).to(device)
+        shares = torch.where(allowed, options.shares(last.logits, allowed)[nodes], 0)
+        inside, may_end = shares.sum(-1), allowed[:, options.end]
         weights[rows] *= torch.where(may_end, 1, inside)
-        shares[:, end] = torch.where(may_end, (1 - inside).clamp(min=0), 0)
-        negative = torch.tensor([_NEGATIVE.match(texts[row]) is not None for row in alive], device=device)
-        chosen, remaining, share = choose(shares, remaining, negative)
+        shares[:, options.end] = torch.where(may_end, (1 - inside).clamp(min=0), 0)
+        negative = [_NEGATIVE.match(with_ascii_sign(texts[row])) is not None for row in alive]
+        chosen, remaining, share = choose(shares, remaining, torch.tensor(negative, device=device))
         weights[rows] = torch.where(share > 0, weights[rows], 0)
         going_on = []
         for i, (row, option) in enumerate(zip(alive, chosen.tolist(), strict=True)):
-            if option != end:
-                texts[row] += pieces[option - (option > end)][1]
-                if len(_DIGIT.findall(texts[row])) <= numbers.max_digits and weights[row] > 0:
-                    going_on.append(i)
+            texts[row] += options.texts[option]
+            fits = count_digits(texts[row]) <= numbers.max_digits
+            if option != options.end and fits and rule.begun.fullmatch(texts[row]) and weights[row] > 0:
+                going_on.append(i)
         if not going_on:
             break
         index = torch.tensor(going_on, device=device)
-        alive, remaining, chosen = [alive[i] for i in going_on], remaining[index], chosen[index]
-        last, nodes = advance(last, root, nodes[index], ids[chosen - (chosen > end).long()])
+        alive, remaining = [alive[i] for i in going_on], remaining[index]
+        last, nodes = advance(last, root, nodes[index], options.token_ids[chosen[index]])
     read = [reader.first(text) for text in texts]
     largest = 10.0**numbers.max_digits
     kept = [math.nan if number is None or abs(number) >= largest else number for number in read]
@@ -84,25 +78,59 @@ def walk(
     return Sample(torch.where(weights > 0, found, math.nan), weights, torch.tensor(cut_off, device=device))
 
 
-def _place(piece: tuple[int, str]) -> tuple[int, float]:
+class _Options:
+    """What may follow the text of a walk: tokens in the order of the numbers, the end, and any letter.
+
+    A token may continue the number, end it behind further digits (`3.`), or change it by what it makes of the
+    text before it (`1e3` followed by `e`, or by a letter). All other tokens are the end.
+    """
+
+    def __init__(self, vocabulary: NumberVocabulary, rule: Grammar, device: torch.device) -> None:
+        pieces = sorted(vocabulary.pieces.items(), key=lambda piece: _place(piece[1]))
+        self.rule = rule
+        self.end = sum(_place(text) < _END for _, text in pieces)
+        pieces.insert(self.end, (0, ""))
+        self.texts = [*(text for _, text in pieces), _LETTER]
+        self.token_ids = torch.tensor([i for i, _ in pieces], device=device)
+        self.letter_ids = torch.tensor(
+            [i for i in vocabulary.letter_ids if i not in vocabulary.pieces], dtype=torch.int64, device=device
+        )
+        self._known: dict[str, Tensor] = {}
+
+    def allowed(self, text: str) -> Tensor:
+        """Return which options may follow what a walk has written, `[options]`, bool."""
+        # Which digits were written makes no difference, except a zero in front.
+        key = re.sub("(?<=[0-9])[0-9]", "0", re.sub("[1-9]", "1", text))
+        if key not in self._known:
+            begun, first_text = self.rule.begun.fullmatch, self.rule.first_text
+            number = first_text(key)
+            allowed = [
+                begun(key + text) is not None or first_text(key + text) != number for text in self.texts
+            ]
+            allowed[self.end] = number is not None
+            self._known[key] = torch.tensor(allowed)
+        return self._known[key]
+
+    def shares(self, logits: Tensor, allowed: Tensor) -> Tensor:
+        """Return the probabilities of the options, `[rows, options]`, with 0 for that of the end."""
+        total = log_total(logits)[:, None]
+        shares = (logits[:, self.token_ids].double() - total).exp()
+        shares[:, self.end] = 0
+        letter = torch.zeros_like(total)
+        if bool(allowed[:, -1].any()):
+            letter = (logits[:, self.letter_ids].double() - total).exp().sum(-1, keepdim=True)
+        return torch.cat([shares, letter], dim=-1).nan_to_num()
+
+
+_END = (1, 0.0)  # the place of the end among the options
+
+
+def _place(piece: str) -> tuple[int, float]:
     """Return the place of a token among the options, in the order of the numbers that it begins."""
-    text = piece[1].strip()
+    text = with_ascii_sign(piece.strip())
     number = grammar("").first(text)
-    if text[:1] in ("-", "\u2212"):
+    if text.startswith("-"):
         return 0, -math.inf if number is None else number
-    if text[:1] == ".":
-        return 1, 1 + (number or 0)  # the end is at (1, 0)
+    if text.startswith(POINT):
+        return 1, 1 + (number or 0)
     return (3, 0) if number is None or text[0] == "," else (2, number)
-
-
-def _options(
-    text: str, pieces: list[tuple[int, str]], end: int, rule: Grammar, known: dict[str, Tensor]
-) -> Tensor:
-    """Return which tokens, or the end, may follow what a walk has written, `[options]`, bool."""
-    # Which digits were written makes no difference, except a zero in front.
-    key = re.sub("(?<=[0-9])[0-9]", "0", re.sub("[1-9]", "1", text))
-    if key not in known:
-        allowed = [rule.begun.fullmatch(key + piece) is not None for _, piece in pieces]
-        allowed.insert(end, rule.first(key) is not None)
-        known[key] = torch.tensor(allowed)
-    return known[key]

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.decoding.models import Branch, advance, share
-from ntloss.numbers.format import CODES, DIGIT, MINUS, SIGN, NumberFormat, SlotTokens
+from ntloss.numbers.format import CODES, MINUS, SIGN, NumberFormat, SlotTokens
+from ntloss.numbers.grammar import DIGITS
 from ntloss.numbers.vocabulary import NumberVocabulary
 
 # A point or a comma with this probability is followed, to see whether it continues the number.
@@ -94,7 +95,7 @@ def walk(
         dead = dead | (weight == 0)
         if kind == SIGN:
             negative = chosen == MINUS
-        elif kind == DIGIT:
+        elif kind == DIGITS:
             mantissa = 10 * mantissa + chosen
         levels, written, one_longer = _write(levels, slot, chosen, torch.where(dead, 0, weight.log()))
         last = last if one_longer else None
@@ -185,11 +186,16 @@ def _continuing(
     logits: Tensor,
 ) -> Tensor:
     """Return the probability that more digits follow, after a point or a comma too, `[spellings]`."""
-    pieces = vocabulary.pieces.items()
-    digits = torch.tensor([i for i, text in pieces if text[0] in DIGIT], device=logits.device)
+    pieces, marks = vocabulary.pieces.items(), "" if numbers.decimals else ".,"
+    digits, digits_or_mark = (
+        torch.tensor(
+            [i for i, text in pieces if text.lstrip(before)[:1] in tuple(DIGITS)], device=logits.device
+        )
+        for before in ("", marks)
+    )
     total = log_total(logits)
-    further = (mask_logits(logits, digits)[1] - total).exp()[written.nodes]
-    for mark in [i for i, text in pieces if text in ("" if numbers.decimals else ".,")]:
+    further = (mask_logits(logits, digits_or_mark)[1] - total).exp()[written.nodes]
+    for mark in [i for i, text in pieces if text in marks]:
         marked = (logits[:, mark].double() - total).exp()[written.nodes]
         if bool((marked > _LOOK_AHEAD).any()):
             tokens = F.pad(written.tokens, (0, 1), value=mark)

@@ -43,8 +43,9 @@ class NumberQuantiles:
             stratified walks). Equal to `values` for a fixed width, which is exact.
         upper: `[batch, quantiles]`, upper 95 % bounds.
         mean: `[batch]`, the mean of the numbers; NaN for a fixed width without `walks`.
-        mean_error: `[batch]`, bound of its error: 1.96 standard errors of as many independent samples; for a
-            fixed width, see `number_quantiles`.
+        mean_error: `[batch]`, any length: 1.96 standard errors of as many independent samples, estimated from
+            the walks. It is no bound: where numbers have many lengths, the walks miss rare large ones, and
+            the mean is often off by more. For a fixed width it is a bound, see `number_quantiles`.
         starts: `[batch]`, probability that such a number starts here. Fixed width: the probability that the
             format keeps along the median's digits.
         ends: `[batch]`, probability that it also ends here: that no further digits follow the median (fixed
@@ -106,7 +107,8 @@ def number_quantiles(
             of these. Default: 0, no mean.
         prefix_ids: tokens that every answer starts with, such as that of a space.
         rows_per_pass: most walks of one pass, which bounds the memory. Default: 1024.
-        generator: of the walks' points, on the CPU; the same seed gives the same result. Default: PyTorch's.
+        generator: of the walks' points, on the CPU. Default: one with seed 0, so that equal calls give equal
+            results; one of your own gives other walks.
         past_key_values: a causal model's cache of the first tokens of `inputs`, as `generate` takes it; it is
             not changed. Default: none, and the prompts are run from their start.
 
@@ -150,6 +152,7 @@ def number_quantiles(
     # One point in each of the strata, so that the error is never above that of independent points.
     shifts = torch.full((walks,), 0.5, dtype=torch.float64)
     if numbers.digits is None:
+        generator = torch.Generator().manual_seed(0) if generator is None else generator
         shifts = torch.rand(walks, generator=generator, dtype=torch.float64)
     points = (torch.arange(walks) + shifts) / max(walks, 1)
     if numbers.digits is not None:  # the median stands first
@@ -206,8 +209,8 @@ def _of_sample(sample: list[Tensor], levels: Tensor, shifts: Tensor) -> dict[str
     # The walk whose place in its stratum is closest to the level.
     place = torch.where(shares > 0, above - shares * (1 - shifts[order.indices]), math.inf)
     nearest = (place[:, None] - levels[:, None]).abs().argmin(-1)
-    count = (1 / shares.square().sum(-1)).tolist()  # of as many walks of equal weight
-    bounds = above.new_tensor([[_ranks(c, q) for q in levels.tolist()] for c in count])
+    count = (1 / shares.square().sum(-1)).nan_to_num().round().int()  # of as many walks of equal weight
+    bounds = above.new_tensor([[_ranks(c, q) for q in levels.tolist()] for c in count.tolist()])
     reached = (above[:, None, None] < bounds[..., None] - 1e-9).sum(-1).clamp(max=found.shape[-1] - 1)
     outside = bounds.new_tensor([-math.inf, math.inf]).expand_as(bounds)
     inside = order.values.gather(-1, reached.flatten(1)).reshape(bounds.shape)
@@ -224,15 +227,14 @@ def _of_sample(sample: list[Tensor], levels: Tensor, shifts: Tensor) -> dict[str
     }
 
 
-@functools.cache
-def _ranks(count: float, quantile: float) -> tuple[float, float]:
+@functools.lru_cache(maxsize=1024)
+def _ranks(number: int, quantile: float) -> tuple[float, float]:
     """Return the shares of a sample between which a quantile lies with 95 % probability.
 
     0 and above 1: there is no such bound.
     """
-    if math.isnan(count):
+    if number == 0:
         return 0.0, 2.0
-    number = max(round(count), 1)
     below = torch.distributions.Binomial(number, torch.tensor(quantile, dtype=torch.float64))
     log_shares: Tensor = below.log_prob(  # type: ignore[no-untyped-call]
         torch.arange(number + 1, dtype=torch.float64)

@@ -14,7 +14,7 @@ from ntloss.engine.readout import Readout, without_autocast
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import Targets
 from ntloss.numbers.spans import NumberSpans
-from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import NumberVocabulary, warn_without_point
 
 # Replaces logits of -inf among the number tokens: the probability is still 0, and the difference of two of
 # them is not NaN, in value or gradient.
@@ -58,6 +58,8 @@ class Objective(nn.Module):
         self.criterion = Wasserstein() if criterion is None else criterion
         self.worst = _check_criterion(self.criterion, vocabulary.value_tensor(), reweigh)
         self.needs = needs_of(self.criterion)
+        if self.needs.decimals:
+            warn_without_point(vocabulary)
         self.needs_log_normalizer = self.worst is not None or self.needs.log_normalizer
         self.label_smoothing = label_smoothing
         self.z_loss = z_loss
@@ -123,13 +125,14 @@ class Objective(nn.Module):
                 row_max, log_sum_exp = row_max[rows], log_sum_exp[rows]
         else:
             # The logits of other positions may be NaN.
-            counted = targets.counted if self.needs.spans or self.needs.across_positions else weights != 0
+            counted = targets.counted if self.needs.across_positions else weights != 0
             number_logits = torch.where(counted.unsqueeze(-1), number_logits, 0)
             if has_normalizer:
                 row_max, log_sum_exp = torch.where(counted, row_max, 0), torch.where(counted, log_sum_exp, 0)
         with without_autocast(target.device):
             normalizer = (row_max, log_sum_exp) if has_normalizer else None
-            x = criterion_input(self.tables, number_logits, target, normalizer, targets.spans)
+            spans = targets.spans if rows is None or targets.spans is None else targets.spans.select(rows)
+            x = criterion_input(self.tables, number_logits, target, normalizer, spans)
             loss = self._bound[x.log_probs.dtype](x)
             if loss.shape != target.shape:
                 raise ValueError(
@@ -176,6 +179,7 @@ def criterion_input(
         log_mass=log_mass,
         number_logsumexp=highest + number_log_sum,
         spans=spans,
+        has_form=tables.has_form,
     )
 
 

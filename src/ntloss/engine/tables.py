@@ -19,7 +19,7 @@ class NumberTables(nn.Module):
 
     Args:
         vocabulary: the number tokens.
-        spans: also build `kinds`, which finds whole numbers in labels. Default: False.
+        spans: also build `kinds`, which finds whole numbers in labels, and `has_form`. Default: False.
 
     Attributes:
         token_ids: `[number tokens]`, one token of each distinct value by ascending value, then the further
@@ -27,17 +27,20 @@ class NumberTables(nn.Module):
         values: `[values]`, the distinct values, ascending, float64 (float32 on devices without float64).
         value_of_token: `[vocab]`, index into `values` of each number token, -1 for text.
         kinds: `[vocab]`, `numbers.spans.token_kinds`, or None unless `spans`.
+        has_form: `[values, digits]`, see `CriterionInput`; None unless `spans`.
     """
 
     token_ids: Tensor
     values: Tensor
     value_of_token: Tensor
     kinds: Tensor | None
+    has_form: Tensor | None
 
     def __init__(self, vocabulary: NumberVocabulary, spans: bool = False) -> None:
         super().__init__()
         self.vocabulary = vocabulary
         self.register_buffer("kinds", None)
+        self.register_buffer("has_form", None)
         self._spans = spans
         self._build(torch.device("cpu"))
 
@@ -68,9 +71,17 @@ class NumberTables(nn.Module):
                 tables[f"level_{level}"] = torch.tensor(members)
             if self._spans:
                 tables["kinds"] = token_kinds(self.vocabulary)
+                tables["has_form"] = self._has_form(index)
             for name, table in tables.items():
                 self.register_buffer(name, table.to(device), persistent=False)
         self._levels = len(levels)
+
+    def _has_form(self, index: dict[float, int]) -> Tensor:
+        forms = [(index[t.value], t.digits) for t in self.vocabulary.tokens if t.is_whole]
+        table = torch.zeros(len(index), max((digits for _, digits in forms), default=1), dtype=torch.bool)
+        for value, digits in forms:
+            table[value, digits - 1] = True
+        return table
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NumberTables:
         # Of .half(), .to(device) and .to_empty(...), only the device takes effect; applying `fn` to an empty

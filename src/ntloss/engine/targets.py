@@ -12,7 +12,7 @@ from torch import Tensor
 from ntloss.criteria.criterion import Needs, check_choice
 from ntloss.engine.readout import values_are_hidden
 from ntloss.engine.tables import NumberTables
-from ntloss.numbers.spans import NumberSpans, find_numbers
+from ntloss.numbers.spans import NumberSpans, find_numbers, measure_remainders
 
 MODES = ("add", "replace")
 REDUCTIONS = ("mean", "sum", "none")
@@ -29,6 +29,7 @@ class Weights(NamedTuple):
     sequence_ids: Tensor | None = None
     num_items: Tensor | float | None = None
     num_numbers: Tensor | float | None = None
+    number_samples: Tensor | None = None
 
 
 class TargetOptions(NamedTuple):
@@ -84,6 +85,7 @@ def prepare_targets(
     check_labels(labels, inputs, tables.vocabulary.vocab_size, ignore_index, validate)
     if any(given is not None for given in weights):
         _check_weights(weights, labels, options)
+        _check_samples(weights.number_samples, labels, needs, options.validate)
     if reduction not in REDUCTIONS:  # an attribute of the loss may change
         check_choice("reduction", reduction, REDUCTIONS)
     if needs.spans and weights.sequence_ids is None and labels.dim() < 2:
@@ -100,9 +102,10 @@ def prepare_targets(
             shift_left(weights.sequence_ids, -1),
             weights.num_items,
             weights.num_numbers,
+            weights.number_samples,  # of whole rows
         )
-    shape = labels.shape if reduction == "none" else None
-    spans = None
+    positions, spans = labels.shape, None
+    shape = positions if reduction == "none" else None
     if needs.spans and tables.kinds is not None:
         sequence_ids = weights.sequence_ids
         spans = find_numbers(labels, tables.kinds, sequence_ids, needs.decimals, ignore_index).flatten()
@@ -111,6 +114,12 @@ def prepare_targets(
     labels = torch.where(counted, labels, -1)
     value = tables.value_of_token[labels.clamp(min=0)]
     target, is_number = value.clamp(min=0), counted & (value >= 0)
+    if needs.remainders and spans is not None:
+        of_labels = torch.where(is_number, tables.values[target], 0)
+        samples = weights.number_samples
+        if samples is not None:  # from rows to positions
+            samples = samples.unsqueeze(-2).expand(*positions, samples.shape[-1]).flatten(0, -2)
+        spans = measure_remainders(spans, of_labels, samples)
     has_term = spans.starts if needs.per_number and spans is not None else is_number
 
     dtype = torch.promote_types(inputs.dtype, torch.float32)
@@ -137,7 +146,7 @@ def prepare_targets(
         ce_weights = torch.where(is_number, item_weights * (1 - factors).clamp(min=0), item_weights)
     number_rows = None
     static_shapes = labels.device.type != "cpu" or values_are_hidden()
-    if not (needs.spans or needs.across_positions or static_shapes):
+    if not (needs.across_positions or static_shapes):
         number_rows = term_weights.nonzero().squeeze(-1)
     columns = (labels, target, counted, item_weights, ce_weights, term_weights)
     return Targets(*columns, number_rows, spans, shape)
@@ -245,6 +254,31 @@ def _check_weights(weights: Weights, labels: Tensor, options: TargetOptions) -> 
         if not valid.all():  # NaN fails these comparisons too
             expected = "weights from 0 to 1 with mode='replace'" if splits else "finite weights, 0 or more"
             raise ValueError(f"{name} contain {tensor[~valid][0].item()}: expected {expected}")
+
+
+def _check_samples(samples: Tensor | None, labels: Tensor, needs: Needs, validate: bool | None) -> None:
+    """Raise a TypeError or ValueError unless samples fit the labels' rows, and the criterion reads them."""
+    if samples is None:
+        return
+    if not isinstance(samples, Tensor) or samples.is_complex():
+        raise TypeError(f"number_samples: expected a real tensor, given {given_type(samples)}")
+    rows = labels.shape[:-1]
+    if samples.dim() != len(rows) + 1 or samples.shape[:-1] != rows or not samples.shape[-1]:
+        raise ValueError(
+            f"number_samples of shape {list(samples.shape)}: expected {[*rows, 'samples']}, the numbers of "
+            "each row, padded with NaN"
+        )
+    if samples.device != labels.device:
+        raise ValueError(
+            f"number_samples are on {samples.device}, the labels on {labels.device}: move one to the other"
+        )
+    if not needs.remainders:
+        raise ValueError(
+            "number_samples need a criterion with targets on whole numbers, such as HLGauss(sigma): this "
+            "loss would ignore them"
+        )
+    if _reads_values(samples, validate) and (samples.isinf() | samples.isnan().all(-1, keepdim=True)).any():
+        raise ValueError("number_samples: expected at least one number in each row and none infinite")
 
 
 def _check_counts(weights: Weights, options: TargetOptions) -> None:

@@ -41,10 +41,11 @@ class NumberMetricsCallback(TrainerCallback):
 
     Call `NumberMetricsCallback().attach(trainer)`. The metrics become part of the Trainer's log entries, for
     all trackers, `state.log_history` and `metric_for_best_model`; those of an evaluation have its prefix
-    (`eval_ntl`). For a baseline, train with a number-aware loss of weight 0.
+    (`eval_number_error`). For a baseline, train with a number-aware loss of weight 0.
 
     ======================== ====================================================================
-    `ce`, `ntl`              means of both terms of the loss, before $\lambda$
+    `ce`, `ntl`              means of both terms of the loss, before $\lambda$; a number-aware trainer logs
+                             `eval_ce` and `eval_ntl` itself, also without the callback
     `number_tokens`          count of labels that are number tokens: with 0, the loss sees no numbers
     `number_accuracy`        share of these that are the most likely token
     `number_value_accuracy`  share whose value is the most likely number: `4` and `▁4` count as one
@@ -61,28 +62,16 @@ class NumberMetricsCallback(TrainerCallback):
     (`chunked=True`). Examples that a distributed sampler repeats to fill up an evaluation count once.
 
     Args:
-        loss: the combined loss that your own trainer calls. Default: the loss of the trainer's number-aware
-            model.
         train_every: optimizer steps between measurements in training; None for none. Default: 10.
         places: decimal places to log separately. Default: from hundredths to ten thousands.
 
     Raises:
-        TypeError: `loss` is not a combined loss.
         ValueError: `train_every` is below 1; `places` are not consecutive.
     """
 
-    def __init__(
-        self, loss: Loss | None = None, train_every: int | None = 10, places: range = range(-2, 5)
-    ) -> None:
+    def __init__(self, *, train_every: int | None = 10, places: range = range(-2, 5)) -> None:
         if train_every is not None and train_every < 1:
             raise ValueError(f"train_every={train_every!r}: expected 1 or more steps, or None for never")
-        if loss is not None and not (isinstance(loss, torch.nn.Module) and hasattr(loss, "normalizers")):
-            raise TypeError(
-                f"NumberMetricsCallback({type(loss).__name__}): expected an NTLCrossEntropyLoss or "
-                "NTLLinearCrossEntropyLoss, such as a handle's .loss, or None. To listen to a trainer: "
-                "NumberMetricsCallback().attach(trainer)."
-            )
-        self.loss = loss
         self.train_every = train_every
         self.places = places
         self._trainer: Any = None
@@ -107,16 +96,14 @@ class NumberMetricsCallback(TrainerCallback):
         if self._trainer is not None:
             raise ValueError("attached already: expected one callback per trainer")
         handle = handle_of(trainer.model)
-        if self.loss is None and handle is None:
+        if handle is None:
             raise ValueError(
                 "the trainer has no number-aware loss to listen to: call make_trainer_number_aware(trainer) "
-                "first, with weight=0 for a baseline; or NumberMetricsCallback(loss), if your trainer calls "
-                "a loss itself"
+                "first, with weight=0 for a baseline"
             )
-        losses = (self.loss,) if self.loss is not None else handle.losses  # type: ignore[union-attr]
         self._trainer = trainer
-        self._windows = {training: _Window(losses[0], self.places) for training in (True, False)}
-        self._stops = [listen(loss, self._see) for loss in losses]
+        self._windows = {training: _Window(handle.loss, self.places) for training in (True, False)}
+        self._stops = [listen(loss, self._see) for loss in handle.losses]
         trainer.callback_handler.callbacks.insert(0, self)
         return self
 
@@ -136,10 +123,10 @@ class NumberMetricsCallback(TrainerCallback):
     def _see(self, loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
         training = bool(self._trainer.model.training)
         window = self._windows[training]
-        if not training:
-            inputs, terms = without_repeated_rows(loss, inputs, terms)
-        if training or self.loss is not None:  # a number-aware trainer evaluates the terms itself
+        if training:  # the trainer evaluates the terms itself
             window.terms.add(loss, inputs, terms)
+        else:
+            inputs = without_repeated_rows(loss, inputs)
         if not training or (self._measures and "logits" in inputs):
             window.add(loss, inputs)
 

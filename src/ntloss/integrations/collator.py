@@ -63,9 +63,11 @@ class NumberWeightsCollator:
             codes = torch.arange(first, first := first + len(own))
             like = codes if isinstance(row[name], Tensor) else codes.tolist()
             coded.append({**_without_column(row), name: like})
-        with torch.random.fork_rng(devices=[]):  # the same random masks in both batches
-            codes = self.collator(coded, *args, **kwargs)
+        random_state = torch.get_rng_state()
         batch = self.collator([_without_column(row) for row in rows], *args, **kwargs)
+        with torch.random.fork_rng(devices=[]):  # the same random masks in both batches
+            torch.set_rng_state(random_state)
+            codes = _collate_codes(self.collator, coded, args, kwargs)
         if not isinstance(batch, MutableMapping):
             raise TypeError(
                 f"the collator returned a {type(batch).__name__}: expected a dict with labels, to which "
@@ -75,6 +77,17 @@ class NumberWeightsCollator:
             labels, codes = torch.as_tensor(batch["labels"]), torch.as_tensor(codes["labels"])
             batch[NUMBER_WEIGHTS] = _aligned(torch.cat(weights), torch.cat(tokens), labels, codes)
         return batch
+
+
+def _collate_codes(collator: Callable[..., Any], coded: list[Any], args: Any, kwargs: Any) -> Any:
+    try:
+        return collator(coded, *args, **kwargs)
+    except Exception as failed:
+        raise ValueError(
+            "the collator fails with other ids in place of the tokens, perhaps because it looks for some of "
+            "them, such as a marker of the answer, so number_weights cannot be aligned with its labels: give "
+            "the rows labels, or let the collator make a column number_weights, [batch, seq], itself"
+        ) from failed
 
 
 def _without_column(row: Any) -> Any:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from ntloss.criteria.criterion import check_choice, check_positive
-from ntloss.metrics.boxes import box_iou, parse_box
 from ntloss.numbers.parsing import Which, as_float, exact_number, parse_number
 
 
@@ -131,44 +127,6 @@ def crps_reward(
 
     reward.__name__ = "crps_reward"
     return reward
-
-
-def iou_reward(column: str = "box", *, invalid: float = -1.0) -> Callable[..., list[float | None]]:
-    """Make a reward function for a `GRPOTrainer`: the overlap of a completion's box with the true one.
-
-    Args:
-        column: the dataset's column with the true boxes, as four numbers or as texts.
-        invalid: reward of a completion without four numbers. Default: -1.
-
-    Returns:
-        A function as that of `number_reward`, whose rewards are intersections over union, from 0 to 1; None
-        for a row whose column holds no box.
-
-    Raises:
-        ValueError: when called, a dataset without the column.
-
-    Example:
-        >>> iou_reward()(completions=["It is at [1, 0, 3, 2].", "No."], box=[[0, 0, 2, 2]] * 2)
-        [0.3333333333333333, -1.0]
-    """
-
-    def reward(completions: Sequence[Any], **columns: Any) -> list[float | None]:
-        true = [_true_box(box) for box in _column(columns, column, completions)]
-        found = [parse_box(_text_of(completion)) for completion in completions]
-        return [
-            None if box is None else invalid if guess is None else box_iou(guess, box).item()
-            for guess, box in zip(found, true, strict=True)
-        ]
-
-    reward.__name__ = "iou_reward"
-    return reward
-
-
-def _true_box(given: Any) -> list[float] | None:
-    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # a text, or None
-        # NumPy's numbers would print as `np.float64(1.0)`.
-        given = torch.as_tensor(given, dtype=torch.float64).flatten().tolist()
-    return parse_box(str(given))
 
 
 def _crps(sample: Sequence[float], true: float) -> float:

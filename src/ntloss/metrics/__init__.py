@@ -1,4 +1,4 @@
-"""Metrics over any number of batches and ranks: of predicted numbers, scores, quantiles and tokens.
+"""Metrics over any number of batches and ranks: of predicted numbers, quantiles and tokens.
 
     metrics = NumericMetrics()
     for batch in batches:
@@ -9,20 +9,15 @@
 """
 
 from ntloss.metrics.accumulator import gather
-from ntloss.metrics.boxes import box_iou, parse_box
+from ntloss.metrics.intervals import QuantileMetrics
 from ntloss.metrics.numeric import METRICS, NumericMetrics
-from ntloss.metrics.scores import QuantileMetrics, ScoreMetrics
 from ntloss.metrics.tokens import TokenMetrics
 
 __all__ = [
     "NumericMetrics",
     "QuantileMetrics",
-    "ScoreMetrics",
     "TokenMetrics",
     # names of the metrics that NumericMetrics computes
     "METRICS",
-    # boxes that a model writes as numbers
-    "box_iou",
-    "parse_box",
     "gather",
 ]

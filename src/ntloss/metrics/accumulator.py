@@ -27,7 +27,7 @@ class Accumulator:
     def _add(self, part: Tensor) -> None:
         """Add a batch, without a synchronization with its device."""
         if self._joined:
-            self._parts = [*self._parts, part]
+            self._parts.append(part)
         else:
             self._parts = [sum((other.to(part) for other in self._parts), part)]
 

@@ -7,8 +7,7 @@ from ntloss.numbers.format import NumberFormat
 from ntloss.numbers.inspection import Inspection, inspect_tokenizer
 from ntloss.numbers.parsing import number_texts, parse_number, parse_numbers
 from ntloss.numbers.spans import find_numbers, sequence_ids_of
-from ntloss.numbers.tokens import Coverage, NumberToken
-from ntloss.numbers.vocabulary import NumberTokensLeftOut, NumberVocabulary
+from ntloss.numbers.vocabulary import Coverage, NumberToken, NumberTokensLeftOut, NumberVocabulary
 
 __all__ = [
     # which tokens are numbers

@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntloss.numbers.parsing import SIGNED, THOUSANDS, grammar
+from ntloss.numbers.grammar import DIGITS, POINT, SIGNED, THOUSANDS, grammar, with_ascii_sign
 from ntloss.numbers.vocabulary import NumberVocabulary
 
-# Characters of a slot; a character's index is its code, below CODES.
-SIGN, DIGIT, POINT = "-+", "0123456789", "."
-MINUS, PLUS = 0, 1
+# Characters of a slot of the sign; a character's index in its slot is its code, below CODES.
+SIGN = "-+"
+MINUS = 0
 CODES = 10
 _MAX_DIGITS = 12
 
@@ -123,8 +123,8 @@ class NumberFormat:
         """Fixed width: the characters that may be at each position."""
         if self.digits is None:
             raise ValueError("numbers of any length have no slots: expected a format with digits")
-        fraction = (POINT, *(DIGIT,) * self.decimals) if self.decimals else ()
-        return (SIGN,) * self.signed + (DIGIT,) * self.digits + fraction
+        fraction = (POINT, *(DIGITS,) * self.decimals) if self.decimals else ()
+        return (SIGN,) * self.signed + (DIGITS,) * self.digits + fraction
 
     def write(self, number: str) -> str:
         """Write a number in plain text, such as `-12.5`, with fixed width; no digit is rounded.
@@ -181,9 +181,12 @@ class NumberFormat:
             ValueError: the vocabulary cannot write such numbers.
         """
         slots = self.slots
-        texts = [(t.token_id, t.text.removeprefix(" "), t.starts_number) for t in vocabulary.tokens]
-        texts += [(i, "-" if factor < 0 else "+", True) for i, factor in vocabulary.sign_ids.items()]
-        texts += [(i, ".", False) for i in vocabulary.point_ids]
+        texts = [
+            (t.token_id, with_ascii_sign(t.text.removeprefix(" ")), t.starts_number)
+            for t in vocabulary.tokens
+        ]
+        texts += [(i, SIGN[factor > 0], True) for i, factor in vocabulary.sign_ids.items()]
+        texts += [(i, POINT, False) for i in vocabulary.point_ids]
         if self.signed and not any(text.startswith("-") for _, text, _ in texts):
             raise ValueError(
                 "signed=True, but the vocabulary has no minus sign. Add one, or pass signed=False."

@@ -1,90 +1,99 @@
-"""Report how a tokenizer represents numbers; `ntloss inspect` prints this report."""
+"""How many digits of a text a tokenizer's number tokens cover, and which token set to use.
+
+A token set is a choice of number tokens by two options: `digit_level` keeps single digits only, and
+`space_prefixed` includes tokens with a marker of their tokenizer (`▁4`, `Ġ4`, `##4`).
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ntloss.numbers.grammar import THOUSANDS, grammar
 from ntloss.numbers.texts import Encode, as_texts, texts_of_tokenizer
-from ntloss.numbers.tokens import Coverage, NumberToken, count_digits, measure_coverage
-from ntloss.numbers.vocabulary import NumberVocabulary
+from ntloss.numbers.vocabulary import (
+    NumberToken,
+    NumberVocabulary,
+    count_digits_of,
+    describe_missing_digits,
+    split_tokens,
+)
 
 SENTENCE = "The answer is 42, or 3.14 in 2019."
 
-_SHAPES = ("one digit", "several digits", "decimal", "signed", "exponent")
-MARKERS = ("plain", "after a space", "inside a word")
-_SAMPLES = 5
 # Single digits are preferred even if they miss a few digits of the text, because they have decimal places and
 # only ten values.
 _ENOUGH = 0.95
 
 
 @dataclass(frozen=True)
-class TokenGroup:
-    """Tokens of one kind.
+class TokenSet:
+    """A token set, and how many digits of a text it covers.
 
     Args:
-        count: number of tokens.
-        samples: texts of the first five by token id, without leading spaces that only the decoder adds.
-    """
-
-    count: int
-    samples: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """The recommended token set.
-
-    Args:
-        digit_level: argument of `NumberVocabulary.from_tokenizer` and `NTLoss`.
-        space_prefixed: likewise.
-        reason: the reason, in one sentence.
-        code: the line of code that makes the vocabulary.
+        digit_level: True if the set has single digits only.
+        space_prefixed: True if the set includes tokens with a marker (`▁4`, `Ġ4`, `##4`).
+        tokens: number tokens in the set.
+        values: distinct values among them.
+        seen: digit characters of the text in tokens of the set.
+        problem: why the set cannot be used, or None.
     """
 
     digit_level: bool
     space_prefixed: bool
-    reason: str
-    code: str
+    tokens: int
+    values: int
+    seen: int
+    problem: str | None
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """The findings of `inspect_tokenizer`.
+    """The findings of `inspect_tokenizer`; `str` makes the report of `ntloss inspect`.
 
     Args:
         tokenizer: name of its class.
         vocab_size: its largest token id plus 1.
-        number_tokens: number of tokens that are numbers.
-        values: number of distinct values among them.
-        forms: number tokens by shape ("one digit", "several digits", "decimal", "signed", "exponent") and
-            marker ("plain": none; "after a space": `▁4`, `Ġ4`; "inside a word": `##4`), without empty groups.
-        other_scripts: tokens that are digits of other scripts; they are in no token set.
-        mixed: tokens with ASCII digits and other characters (`"4th"`, `"1,000"`); they are in no token set.
-        coverage: digits of the text, and how many of them each token set covers.
-        other_digits: digit characters of other scripts in the normalized text.
-        unseen: the five tokens outside of all token sets that hold the most digits of the text, each with its
-            number of digits.
-        recommendation: None if no token set covers any digit.
-        notes: further findings, a short text each.
+        digits: ASCII digit characters in the text, see `Coverage`.
+        token_sets: how many of these each token set covers: the narrowest first, and last all number tokens.
+        recommended: the recommended one of the token sets; None if none covers any digit.
+        notes: why, and further findings, a short text each.
     """
 
     tokenizer: str
     vocab_size: int
-    number_tokens: int
-    values: int
-    forms: Mapping[str, Mapping[str, TokenGroup]]
-    other_scripts: TokenGroup
-    mixed: TokenGroup
-    coverage: Coverage
-    other_digits: int
-    unseen: Mapping[str, int]
-    recommendation: Recommendation | None
+    digits: int
+    token_sets: tuple[TokenSet, ...]
+    recommended: TokenSet | None
     notes: tuple[str, ...]
+
+    @property
+    def code(self) -> str:
+        """The line of code that makes the recommended vocabulary; empty if there is none."""
+        if self.recommended is None:
+            return ""
+        options = (
+            f"digit_level={self.recommended.digit_level}, space_prefixed={self.recommended.space_prefixed}"
+        )
+        return f"NumberVocabulary.from_tokenizer(tokenizer, {options})"
+
+    def __str__(self) -> str:
+        numbers = self.token_sets[-1]
+        lines = [
+            f"{self.tokenizer}: {numbers.tokens:,} of {self.vocab_size:,} tokens are numbers, "
+            f"{numbers.values:,} different values",
+            f"{self.digits:,} digits, covered by each token set:",
+        ]
+        for row in self.token_sets:
+            share = f"{row.seen / self.digits:.1%}" if self.digits else "-"
+            about = row.problem or f"{row.tokens:,} tokens, {row.values:,} values"
+            lines.append(
+                f"  {'unusable' if row.problem else share:>8}  "
+                f"digit_level={row.digit_level}, space_prefixed={row.space_prefixed}: {about}"
+            )
+        return "\n".join([*lines, *([f"Choose: {self.code}"] if self.code else []), *self.notes])
 
 
 def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> Inspection:
@@ -108,150 +117,84 @@ def inspect_tokenizer(tokenizer: Any, texts: str | Iterable[str] = SENTENCE) -> 
         >>> backend = Tokenizer(models.WordLevel(vocab, "?"))
         >>> backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
         >>> inspection = inspect_tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?"))
-        >>> inspection.number_tokens, inspection.recommendation.digit_level
+        >>> inspection.token_sets[-1].tokens, inspection.recommended.digit_level
         (10, True)
     """
     texts = as_texts(texts)
     if not any(text.strip() for text in texts):
         raise ValueError("the text is empty. Expected a text like the model's training data.")
-    found = texts_of_tokenizer(tokenizer, every_script=True)
+    found = texts_of_tokenizer(tokenizer)
     vocabulary = NumberVocabulary.from_texts(found, found.vocab_size, False, True)
     tokens = vocabulary.tokens
-    used, normalized = found.count(texts)
-    coverage = measure_coverage(tokens, used, normalized, seen=tokens)
-    other_digits = sum(_is_other_digit(character) for text in normalized for character in text)
-    numbers = set(vocabulary.token_ids)
-    others = [
-        (i, _shown(text, found.bare[i])) for i, text in sorted(found.decoded.items()) if i not in numbers
-    ]
-    unseen = Counter[str]()
-    for token_id, text in others:
-        unseen[text] += used[token_id] * count_digits(text)
-    unseen = +unseen  # those of the text
-    notes = _notes_on_text(coverage, other_digits, unseen)
-    based_on = coverage
-    if not coverage.digits:
-        used, normalized = found.count(SENTENCE)
-        based_on = measure_coverage(tokens, used, normalized, seen=tokens)
-    recommendation = _recommend(tokens, based_on, used)
-    notes += _notes_on_recommendation(vocabulary, coverage, recommendation)
-    return Inspection(
-        tokenizer=type(tokenizer).__name__,
-        vocab_size=found.vocab_size,
-        number_tokens=len(tokens),
-        values=len(vocabulary.distinct_values),
-        forms=_group_forms(tokens),
-        other_scripts=_group(t for _, t in others if t.strip() and all(map(_is_other_digit, t.strip()))),
-        mixed=_group(text for _, text in others if count_digits(text)),
-        coverage=coverage,
-        other_digits=other_digits,
-        unseen=dict(unseen.most_common(_SAMPLES)),
-        recommendation=recommendation,
-        notes=(*notes, *_notes_on_spaces(found.encode, tokens)),
+    used, digits = found.count(texts)
+    token_sets = _cover(tokens, used)
+    recommended, reasons = _recommend(token_sets, digits)
+    if not digits:
+        used, of_sentence = found.count(SENTENCE)
+        recommended, reasons = _recommend(_cover(tokens, used), of_sentence)
+        reasons.append(f"The text has no digit 0 to 9; this is based on {SENTENCE!r} instead.")
+    if recommended and not recommended.digit_level:
+        reasons += _notes_on_large_values(vocabulary)
+    notes = (
+        *reasons,
+        *_notes_on_text(texts, digits - token_sets[-1].seen),
+        *_notes_on_spaces(found.encode, tokens),
     )
+    return Inspection(type(tokenizer).__name__, found.vocab_size, digits, token_sets, recommended, notes)
 
 
-def _shown(text: str, bare: bool) -> str:
-    # WordPiece's "4" begins a word and is decoded with a space before it, unlike "##4".
-    return text.removeprefix(" ") if bare else text
+def _cover(tokens: Sequence[NumberToken], used: Mapping[int, int]) -> tuple[TokenSet, ...]:
+    rows = []
+    for digit_level, space_prefixed in ((True, False), (True, True), (False, False), (False, True)):
+        kept, others = split_tokens(tokens, digit_level, space_prefixed)
+        problem = None if kept else "no token is a number in this token set"
+        if digit_level and (missing := describe_missing_digits(kept, others)):
+            problem = missing.partition(". ")[0]
+        values, seen = len({token.value for token in kept}), count_digits_of(kept, used)
+        rows.append(TokenSet(digit_level, space_prefixed, len(kept), values, seen, problem))
+    return tuple(rows)
 
 
-def _is_other_digit(character: str) -> bool:
-    return not character.isascii() and character.isdigit()
-
-
-def _group(texts: Iterable[str]) -> TokenGroup:
-    texts = tuple(texts)
-    return TokenGroup(len(texts), texts[:_SAMPLES])
-
-
-def _group_forms(tokens: Iterable[NumberToken]) -> dict[str, dict[str, TokenGroup]]:
-    forms: dict[str, dict[str, list[str]]] = {shape: {m: [] for m in MARKERS} for shape in _SHAPES}
-    for token in tokens:
-        forms[_shape(token)][_marker(token)].append(_shown(token.text, token.bare))
-    grouped = {s: {m: _group(texts) for m, texts in groups.items() if texts} for s, groups in forms.items()}
-    return {shape: groups for shape, groups in grouped.items() if groups}
-
-
-def _shape(token: NumberToken) -> str:
-    text = token.text.strip().lower()
-    if text[0] in "+-":
-        return "signed"
-    if "e" in text or "." in text:
-        return "exponent" if "e" in text else "decimal"
-    return "one digit" if token.is_digit else "several digits"
-
-
-def _marker(token: NumberToken) -> str:
-    if token.bare:
-        return "plain"
-    return "after a space" if token.text.startswith(" ") else "inside a word"
-
-
-def _recommend(
-    tokens: Sequence[NumberToken], coverage: Coverage, used: Mapping[int, int]
-) -> Recommendation | None:
-    by_digit, by_number = coverage.row(True, True), coverage.row(False, True)
+def _recommend(token_sets: Sequence[TokenSet], digits: int) -> tuple[TokenSet | None, list[str]]:
+    """Choose a token set, all with markers, and say why."""
+    bare_digits, by_digit, bare_numbers, by_number = token_sets
     if not by_number.seen:
-        return None
+        return None, ["No token set covers a single digit: a number token loss would be zero."]
     digit_level = by_digit.problem is None and by_digit.seen >= _ENOUGH * by_number.seen
-    one, any_length = (f"{row.seen / coverage.digits:.1%}" for row in (by_digit, by_number))
-    longer = [token for token in tokens if not token.is_digit and token.token_id in used]
-    if by_digit.problem:
-        reason = f"Single digits cannot be used alone ({by_digit.problem})"
-    elif not longer:
-        reason = f"No token of the text is a longer number: single digits cover {one} of its digits"
-    else:
-        most = max(longer, key=lambda token: used[token.token_id] * count_digits(token.text))
-        reason = (
-            f"Single digits cover {one} of the text's digits, and numbers of any length (such as "
-            f"{_shown(most.text, most.bare)!r}) {any_length}"
-        )
-    if marked := [t for t in tokens if not t.bare and (t.is_digit or not digit_level)]:
-        most = max(marked, key=lambda token: used.get(token.token_id, 0))
-        bare = coverage.row(digit_level, False).seen / coverage.digits
-        where = " or ".join(m for m in MARKERS if m in set(map(_marker, marked)))
-        reason += f"; {len(marked):,} of these tokens occur {where} (such as {most.text!r}), "
-        reason += f"and without them the share would be {bare:.1%}."
-    else:
-        reason += "; none of these tokens occurs after a space, so space_prefixed changes nothing."
-    code = f"NumberVocabulary.from_tokenizer(tokenizer, digit_level={digit_level}, space_prefixed=True)"
-    return Recommendation(digit_level, True, reason, code)
+    bare = bare_digits if digit_level else bare_numbers
+    one, any_length, without = (f"{row.seen / digits:.1%}" for row in (by_digit, by_number, bare))
+    reason = (
+        f"Single digits cannot be used alone ({by_digit.problem})"
+        if by_digit.problem
+        else f"Single digits cover {one} of the text's digits, and numbers of any length {any_length}"
+    )
+    reason += f"; without tokens that have a marker of the tokenizer, the share would be {without}."
+    return by_digit if digit_level else by_number, [reason]
 
 
-def _notes_on_text(coverage: Coverage, other_digits: int, unseen: Counter[str]) -> list[str]:
-    notes = []
-    if not coverage.digits:
-        notes.append(f"The text has no digit 0 to 9; the recommendation is based on {SENTENCE!r} instead.")
-    if missing := coverage.digits - coverage.seen:
-        samples = ", ".join(repr(text) for text, _ in unseen.most_common(_SAMPLES))
-        where = (
-            f"tokens that are not numbers, such as {samples}"
-            if samples
-            else "unknown, special or byte tokens"
-        )
-        share = f"{missing / coverage.digits:.1%}"
-        notes.append(f"No token set covers {missing:,} of the digits ({share}): they are in {where}.")
-    if other_digits:
-        notes.append(f"Digits of other scripts in the text, which no token set covers: {other_digits:,}.")
-    return notes
-
-
-def _notes_on_recommendation(
-    vocabulary: NumberVocabulary, coverage: Coverage, recommendation: Recommendation | None
-) -> list[str]:
-    if recommendation is None:
-        return ["No token set covers a single digit: a number token loss would be zero."]
-    if recommendation.digit_level:
-        return []
+def _notes_on_large_values(vocabulary: NumberVocabulary) -> list[str]:
     smallest, *_, largest = vocabulary.distinct_values
-    notes = [
+    return [
         f"The default criterion is in units of the values, here {smallest:,.0f} to {largest:,.0f}: the loss "
         "would outweigh cross-entropy. Choose a criterion on a scale of its own, such as "
-        "criterion=NumberLevel()."
+        "criterion=NumberLevel(), or split numbers into digits when tokenizing."
     ]
-    if coverage.row(True, True).problem is None:
-        notes.append("Or split numbers into digits when tokenizing: then digit_level=True covers them all.")
+
+
+def _notes_on_text(texts: Iterable[str], unseen: int) -> list[str]:
+    notes = []
+    if unseen:
+        notes.append(
+            f"No token set covers {unseen:,} of the digits: they are in tokens with other characters, or in "
+            "unknown, special or byte tokens."
+        )
+    found = (match.group() for text in texts for match in grammar().number.finditer(text))
+    if separated := [number for number in found if THOUSANDS in number]:
+        notes.append(
+            f"{len(separated):,} numbers of the text have separators of thousands, such as {separated[0]!r}: "
+            "one number for metrics, and several for criteria of whole numbers, such as NumberLevel(). Write "
+            "them without separators."
+        )
     return notes
 
 

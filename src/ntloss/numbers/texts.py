@@ -15,12 +15,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ntloss.numbers.grammar import DIGITS, MARKS, count_digits
+
 # SentencePiece's byte fallback: "<0x34>" decodes to "4", but "4" is never encoded to it.
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-# Tokens with none of these characters are skipped without decoding them, ...
-_OF_NUMBERS = re.compile(r"[0-9.+-]")
-# ... unless they are what else may stand in or before a number, also as byte-level tokens write it.
-_MARKS = frozenset([",", "e", "E", "\u2212", *"$€£¥", "âĪĴ", "âĤ¬", "Â£", "Â¥", "", "Ċ", "\n"])
+# Byte-level tokens write printable bytes as characters of Latin-1, and the others as those from 256.
+_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_OF_BYTE = {b: chr(b) for b in _PRINTABLE}
+_OF_BYTE |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in _PRINTABLE)}
+_SPELLED = {
+    spelled for mark in {*MARKS, "\n"} for spelled in (mark, "".join(_OF_BYTE[b] for b in mark.encode()))
+}
+# Tokens are decoded only if they hold a digit, or consist of marks in either spelling.
+_WANTED = re.compile(f".*[{DIGITS}].*|(?:▁|{'|'.join(map(re.escape, _SPELLED))})*", re.DOTALL)
+_LETTER = "[A-Za-z]"
 _BATCH = 1000  # texts; encodings take some fifty times the memory of their texts
 Encode = Callable[[list[str]], Sequence[Sequence[int]]]
 
@@ -48,17 +56,19 @@ class TokenTexts:
     decoded: Mapping[int, str]
     bare: Mapping[int, bool]  # whether the token's own string is that text, without a tokenizer's marker
     vocab_size: int  # the largest id plus 1
+    letter_ids: tuple[int, ...] = ()  # of the tokens that begin with an ASCII letter, without a space
     encode: Encode = cannot_encode  # encodes a list of texts to rows of token ids
     normalize: Callable[[str], str] = str  # the tokenizer's own normalization (T5 turns `４²` into `42`)
 
-    def count(self, texts: str | Iterable[str]) -> tuple[Counter[int], list[str]]:
-        """Count how often each token occurs in texts; return the counts and the normalized texts."""
+    def count(self, texts: str | Iterable[str]) -> tuple[Counter[int], int]:
+        """Count how often each token occurs in texts; return the counts, and that of the texts' digits."""
         texts = as_texts(texts)
         used: Counter[int] = Counter()
         for start in range(0, len(texts), _BATCH):
             used.update(itertools.chain.from_iterable(self.encode(texts[start : start + _BATCH])))
         # The digits of ASCII texts never change.
-        return used, [text if text.isascii() else self.normalize(text) for text in texts]
+        normalized = (text if text.isascii() else self.normalize(text) for text in texts)
+        return used, sum(map(count_digits, normalized))
 
 
 def as_texts(texts: str | Iterable[str]) -> list[str]:
@@ -70,15 +80,14 @@ def as_texts(texts: str | Iterable[str]) -> list[str]:
     return items
 
 
-def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts:
+def texts_of_tokenizer(tokenizer: Any) -> TokenTexts:
     """Decode every token that may be part of a number, without changing the tokenizer.
 
-    With `every_script`, include all tokens that are not ASCII, which are never number tokens. Raise a
-    TypeError if it is not a tokenizer; see `NumberVocabulary.from_tokenizer`.
+    Raise a TypeError if it is not a tokenizer; see `NumberVocabulary.from_tokenizer`.
     """
     tokenizer = _inner(tokenizer)
     if _has(tokenizer, "get_vocab", "convert_tokens_to_string"):
-        return _texts_of_hugging_face(tokenizer, every_script)
+        return _texts_of_hugging_face(tokenizer)
     normalize: Callable[[str], str] = str
     to_bytes: Callable[[int], bytes] | None = None
     if _has(tokenizer, "decode_single_token_bytes", "encode_ordinary", "n_vocab"):  # tiktoken
@@ -101,16 +110,19 @@ def texts_of_tokenizer(tokenizer: Any, every_script: bool = False) -> TokenTexts
             "mistral-common tokenizer or a SentencePieceProcessor, or list the number tokens with "
             "NumberVocabulary.from_mapping({token_id: value or text}, vocab_size)."
         )
-    decoded = {}
+    decoded, letter_ids = {}, []
     for token_id in range(size):
         with suppress(KeyError, UnicodeDecodeError):  # an unused id; part of a character
             if is_special(token_id):
                 continue
             text = to_bytes(token_id).decode() if to_bytes else tokenizer.id_to_piece(token_id)
-            if _is_wanted(text, every_script) and not (_BYTE_TOKEN.fullmatch(text) and not to_bytes):
+            if re.match(_LETTER, text):
+                letter_ids.append(token_id)
+            if _WANTED.fullmatch(text) and not (_BYTE_TOKEN.fullmatch(text) and not to_bytes):
                 decoded[token_id] = text if to_bytes else text.replace("▁", " ")
     bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
-    return TokenTexts(decoded, bare, size, functools.partial(encode_each, encode), normalize)
+    encode_all = functools.partial(encode_each, encode)
+    return TokenTexts(decoded, bare, size, tuple(letter_ids), encode_all, normalize)
 
 
 def _has(tokenizer: Any, *names: str) -> bool:
@@ -127,26 +139,30 @@ def _inner(tokenizer: Any) -> Any:
     return tokenizer.tokenizer if _has(tokenizer, "encode_instruct", "tokenizer") else tokenizer
 
 
-def _is_wanted(raw: str, every_script: bool) -> bool:
-    # Byte-level vocabularies, too, write other scripts in characters that are not ASCII.
-    text = raw.lstrip(" ▁Ġ")
-    return bool(_OF_NUMBERS.search(text)) or text in _MARKS or (every_script and not text.isascii())
-
-
-def _texts_of_hugging_face(tokenizer: Any, every_script: bool) -> TokenTexts:
+def _texts_of_hugging_face(tokenizer: Any) -> TokenTexts:
     vocab: dict[str, int] = tokenizer.get_vocab()
     special = set(getattr(tokenizer, "all_special_ids", ()))
     # Decoders drop the leading space of the first token, but not of a later one.
     anchor = len(tokenizer.convert_tokens_to_string(["a"]))
     decoded, bare = {}, {}
     for raw, token_id in vocab.items():
-        if _is_wanted(raw, every_script) and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
+        if _WANTED.fullmatch(raw) and token_id not in special and not _BYTE_TOKEN.fullmatch(raw):
             text = decoded[token_id] = tokenizer.convert_tokens_to_string(["a", raw])[anchor:]
             bare[token_id] = raw == text.removeprefix(" ")
     decoded = _without_spaces_of_decoder(tokenizer, decoded, bare)
     size = max(len(tokenizer), 1 + max(vocab.values(), default=-1))
-    encode = functools.partial(encode_with, tokenizer)
-    return TokenTexts(decoded, bare, size, encode, functools.partial(_normalize_with, tokenizer))
+    letter_ids: set[int] = set()
+    for marker in ("", "##"):  # WordPiece continues words with ##
+        if tokenizer.convert_tokens_to_string(["a", f"{marker}a"])[anchor:] == "a":
+            letter_ids |= {i for raw, i in vocab.items() if re.match(marker + _LETTER, raw)}
+    return TokenTexts(
+        decoded,
+        bare,
+        size,
+        tuple(sorted(letter_ids - special)),
+        functools.partial(encode_with, tokenizer),
+        functools.partial(_normalize_with, tokenizer),
+    )
 
 
 def _without_spaces_of_decoder(

@@ -7,6 +7,7 @@ tokenizer's own decoder, and the tokenizer is never changed.
 from __future__ import annotations
 
 import functools
+import math
 import numbers
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,27 +17,73 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ntloss.numbers.parsing import PIECE, as_float
+from ntloss.numbers.grammar import DIGITS, MARKS, PIECE, POINT, SIGNS, count_digits
+from ntloss.numbers.parsing import as_float, parse_number
 from ntloss.numbers.texts import TokenTexts, cannot_encode, encode_each, texts_of_tokenizer
-from ntloss.numbers.tokens import (
-    LARGEST,
-    Coverage,
-    NumberToken,
-    describe_missing_digits,
-    find_number_tokens,
-    measure_coverage,
-    split_tokens,
-    value_of,
-)
 
-# A sign may follow a space (" -3"); a point inside a number may not.
-_SIGNS = {"-": -1, " -": -1, "+": 1, " +": 1}
-# What else may stand in a written number or before it.
-_MARKS = (".", *_SIGNS, ",", "e", "E", " ", *"$€£¥")
+_BEFORE = "".join([" ", *SIGNS])  # what a number token may begin with
+LARGEST = torch.finfo(torch.float32).max  # losses are computed in float32
 
 
 class NumberTokensLeftOut(UserWarning):
     """Some number tokens of a vocabulary are not in the chosen token set."""
+
+
+@dataclass(frozen=True)
+class NumberToken:
+    """A token that is a number.
+
+    Args:
+        token_id: its id in the vocabulary.
+        text: what it decodes to in the middle of a text, including a leading space (`" 4"`).
+        value: the number.
+        bare: True if the token's own string is the number; False if it has a marker of its tokenizer (`▁4`,
+            `Ġ4`, `##4`).
+    """
+
+    token_id: int
+    text: str
+    value: float
+    bare: bool
+
+    @property
+    def digits(self) -> int:
+        """Number of digit characters, not counting an exponent (3 for `" 3.14"`)."""
+        return count_digits(self.text.lower().partition("e")[0])
+
+    @property
+    def is_digit(self) -> bool:
+        """True for a single ASCII digit, with or without a leading space."""
+        return self.text.removeprefix(" ") in tuple(DIGITS)
+
+    @property
+    def is_whole(self) -> bool:
+        """True without a point or an exponent of its own, which would make the token a number by itself."""
+        return self.text.lstrip(_BEFORE).isdigit()
+
+    @property
+    def starts_number(self) -> bool:
+        """True if it begins with a space or a sign, so that it cannot continue the number before it."""
+        return self.text[0] in _BEFORE
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many digits of a text are in number tokens, the only ones that a number token loss sees.
+
+    Args:
+        digits: ASCII digit characters in the text, after the tokenizer's normalization, which may turn `４²`
+            into `42`.
+        seen: digits in the number tokens.
+    """
+
+    digits: int
+    seen: int
+
+    @property
+    def share(self) -> float:
+        """Share of the digits that are seen, from 0 to 1; NaN for a text without digits."""
+        return self.seen / self.digits if self.digits else math.nan
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity, as a key of cached tables
@@ -49,9 +96,10 @@ class NumberVocabulary:
         left_out: number tokens that are not in the chosen token set.
         point_ids: ids of the decimal point.
         sign_ids: ids of signs, each with its factor, -1 or +1.
-        pieces: ids and texts of all tokens that a written number may consist of, or that may stand before it:
-            all number tokens, signs, points, separators of thousands, `e` of exponents, spaces and signs of
-            currencies.
+        pieces: ids and texts of all tokens that can begin a written number or continue one: number tokens,
+            signs, points, separators of thousands, `e` of exponents, spaces and signs of currencies, and
+            digits before other text (`3.`, `3)`).
+        letter_ids: ids of tokens that begin with a letter, which no exponent has after it.
 
     Raises:
         TypeError: `vocab_size` is not an int.
@@ -73,6 +121,7 @@ class NumberVocabulary:
     point_ids: tuple[int, ...] = ()
     sign_ids: Mapping[int, int] = field(default_factory=dict)
     pieces: Mapping[int, str] = field(default_factory=dict, repr=False)
+    letter_ids: tuple[int, ...] = field(default=(), repr=False)
     _texts: TokenTexts = field(default=TokenTexts({}, {}, 0), repr=False)
 
     def __post_init__(self) -> None:
@@ -159,7 +208,7 @@ class NumberVocabulary:
         """List the number tokens directly, for any tokenizer.
 
         Args:
-            mapping: token id to its value, or to its decoded text: an ASCII number (`"4"`, `" 4"`, `"-3"`), a
+            mapping: token id to its value, or to its decoded text: a number (`"4"`, `" 4"`, `"-3"`), a
                 decimal point, a sign, or another of the `pieces` of a number. Omit all other tokens.
             vocab_size: width of the model's logits.
             digit_level: True keeps single digits only, and requires all ten.
@@ -188,7 +237,7 @@ class NumberVocabulary:
             decoded[token_id] = _text_of_value(token_id, given)
         bare = {token_id: not text.startswith(" ") for token_id, text in decoded.items()}
         encode_all = cannot_encode if encode is None else functools.partial(encode_each, encode)
-        texts = TokenTexts(decoded, bare, vocab_size, encode_all)
+        texts = TokenTexts(decoded, bare, vocab_size, encode=encode_all)
         return cls.from_texts(texts, vocab_size, digit_level, space_prefixed)
 
     @classmethod
@@ -202,13 +251,15 @@ class NumberVocabulary:
         if left_out:
             warn_once(_describe_left_out(left_out, len(kept), digit_level))
         marks = sorted(texts.decoded.items())
+        signs = {i: text.removeprefix(" ") for i, text in marks}  # a sign may follow a space; a point may not
         return cls(
             vocab_size=vocab_size,
             tokens=tuple(kept),
             left_out=tuple(left_out),
-            point_ids=tuple(i for i, text in marks if text == "."),
-            sign_ids={i: _SIGNS[text] for i, text in marks if text in _SIGNS},
+            point_ids=tuple(i for i, text in marks if text == POINT),
+            sign_ids={i: SIGNS[text] for i, text in signs.items() if text in SIGNS},
             pieces={i: text or " " for i, text in marks if PIECE.fullmatch(text)},
+            letter_ids=texts.letter_ids,
             _texts=texts,
         )
 
@@ -219,7 +270,7 @@ class NumberVocabulary:
             texts: a text, or several.
 
         Returns:
-            The counts for this vocabulary and for the four token sets of its tokenizer.
+            The counts; `inspect_tokenizer` compares the token sets of a tokenizer.
 
         Raises:
             TypeError: `texts` are not texts.
@@ -232,8 +283,8 @@ class NumberVocabulary:
             >>> vocabulary.coverage("3.14 in 2019").share
             1.0
         """
-        used, normalized = self._texts.count(texts)
-        return measure_coverage((*self.tokens, *self.left_out), used, normalized, seen=self.tokens)
+        used, digits = self._texts.count(texts)
+        return Coverage(digits, count_digits_of(self.tokens, used))
 
 
 def as_vocabulary(given: Any) -> NumberVocabulary:
@@ -241,12 +292,63 @@ def as_vocabulary(given: Any) -> NumberVocabulary:
     return given if isinstance(given, NumberVocabulary) else NumberVocabulary.from_tokenizer(given)
 
 
+def count_digits_of(tokens: Iterable[NumberToken], used: Mapping[int, int]) -> int:
+    """Count the ASCII digit characters in tokens, given how often each is used."""
+    return sum(used.get(token.token_id, 0) * count_digits(token.text) for token in tokens)
+
+
+def value_of(text: str) -> float | None:
+    """The number that a token's text stands for, or None if it is none that float32 can hold."""
+    number = text.removeprefix(" ")
+    if number != number.strip():
+        return None
+    value = parse_number(number, "whole", thousands="")
+    return None if value is None or abs(value) > LARGEST else value
+
+
+def find_number_tokens(texts: TokenTexts) -> list[NumberToken]:
+    """The tokens whose text is a number, by ascending id."""
+    values = ((i, text, value_of(text)) for i, text in sorted(texts.decoded.items()))
+    return [NumberToken(i, text, value, texts.bare[i]) for i, text, value in values if value is not None]
+
+
+def split_tokens(
+    tokens: Iterable[NumberToken], digit_level: bool, space_prefixed: bool
+) -> tuple[list[NumberToken], list[NumberToken]]:
+    """Split number tokens into those in a token set and the others."""
+    kept: list[NumberToken] = []
+    others: list[NumberToken] = []
+    for token in tokens:
+        is_in_set = (token.is_digit or not digit_level) and (token.bare or space_prefixed)
+        (kept if is_in_set else others).append(token)
+    return kept, others
+
+
+def describe_missing_digits(kept: Iterable[NumberToken], others: Iterable[NumberToken]) -> str:
+    """Say which of the ten digits a token set lacks, and what to do; nothing if it has them all."""
+    found, elsewhere = ({t.text.removeprefix(" ") for t in tokens if t.is_digit} for tokens in (kept, others))
+    missing = sorted(set(DIGITS) - found)
+    if not missing:
+        return ""
+    if elsewhere.issuperset(missing):
+        return (
+            f"the digits {', '.join(missing)} have tokens only with a marker of the tokenizer, such as "
+            "'▁4', 'Ġ4' or '##4'. Pass space_prefixed=True to count those."
+        )
+    return (
+        f"the digits {', '.join(missing)} have no token in this vocabulary. Expected all of 0 to 9. Add them "
+        f"yourself, tokenizer.add_tokens({missing}), and resize the model to match, "
+        "model.resize_token_embeddings(len(tokenizer)); or pass digit_level=False to use the numbers in the "
+        "vocabulary."
+    )
+
+
 def _text_of_value(token_id: int, given: Any) -> str:
     if isinstance(given, str):
-        if value_of(given) is None and given not in _MARKS:
+        if value_of(given) is None and given not in MARKS:
             raise ValueError(
                 f"token {token_id}: the text {given!r} is not a number. Expected an ASCII number that "
-                f"float32 can hold, such as '4', ' 4' or '3.14', or one of {', '.join(map(repr, _MARKS))}. "
+                f"float32 can hold, such as '4', ' 4' or '3.14', or one of {', '.join(map(repr, MARKS))}. "
                 "Give the value instead of the text, or omit the token."
             )
         return given
@@ -280,7 +382,17 @@ def _describe_left_out(left_out: Sequence[NumberToken], kept: int, digit_level: 
     )
 
 
+def warn_without_point(vocabulary: NumberVocabulary) -> None:
+    """Warn, once in a process, that decimals cannot be found in this vocabulary."""
+    if not vocabulary.point_ids:
+        warn_once(
+            "decimals=True has no effect, because the vocabulary has no decimal point: 3.14 is 3 and 14. "
+            "Omit decimals, or add the token of the point, such as from_mapping({..., token_id: '.'}).",
+            UserWarning,
+        )
+
+
 @functools.cache
-def warn_once(message: str) -> None:
-    """Warn of number tokens that are left out, once in a process."""
-    warnings.warn(message, NumberTokensLeftOut, stacklevel=4)
+def warn_once(message: str, category: type[Warning] = NumberTokensLeftOut) -> None:
+    """Warn once in a process, by default of number tokens that are left out."""
+    warnings.warn(message, category, stacklevel=4)

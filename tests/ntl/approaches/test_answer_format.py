@@ -11,6 +11,7 @@ from approach_cases import (
     QUESTIONS,
     assert_the_same,
     make,
+    model_args,
     overfit,
     rows_of,
     saved,
@@ -19,7 +20,6 @@ from approach_cases import (
 from ntl.approaches import IGNORE, build_approach
 from ntl.approaches.answer_format import FormatProcessor
 from ntl.approaches.language_model import number_tokens
-from ntl.config.settings import ModelSettings
 from ntl.data import Example, TaskData
 from ntl.encodings.digits import TextEncoding, load_tokenizer, split_digits
 from ntl.errors import UserError
@@ -212,7 +212,7 @@ def test_a_model_saved_before_there_were_formats_writes_plain_numbers(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     del config["ntl"]["number_format"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    approach = build_approach(ModelSettings(checkpoint=str(tmp_path)), NTL)
+    approach = build_approach(model_args(checkpoint=str(tmp_path)), NTL)
     assert approach.number_format is None
     with pytest.raises(UserError, match="was trained with number_format=plain; expected padded"):
-        build_approach(ModelSettings(checkpoint=str(tmp_path), number_format="padded"), NTL)
+        build_approach(model_args(checkpoint=str(tmp_path), number_format="padded"), NTL)

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from approach_cases import NTL
+from approach_cases import NTL, model_args
 
 from ntl.approaches import build_approach
-from ntl.config.settings import ModelSettings
 from ntl.errors import UserError
 
 GPT2 = {
@@ -20,6 +19,6 @@ GPT2 = {
 
 def test_a_row_that_is_too_long_for_the_model_is_an_error():
     config = {**GPT2, "n_positions": 16}
-    approach = build_approach(ModelSettings(family="decoder_only", config=config), NTL)
+    approach = build_approach(model_args(family="decoder_only", config=config), NTL)
     with pytest.raises(UserError, match="take 22 tokens; this model takes at most 16"):
         approach.encode(["1" * 18], ["42"])

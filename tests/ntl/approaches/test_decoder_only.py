@@ -13,6 +13,7 @@ from approach_cases import (
     assert_the_same,
     gradient,
     make,
+    model_args,
     overfit,
     rows_of,
     saved,
@@ -21,7 +22,7 @@ from tolerances import DISTRIBUTION, TWO_PATHS, assert_close, assert_identical
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ntl.approaches import IGNORE, build_approach
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
+from ntl.config import Evaluation, LossSettings
 from ntl.errors import UserError
 from ntloss import NTLoss
 from tests.ntl.conftest import shared
@@ -40,7 +41,7 @@ SHAPES = ("llama-tiny", "mamba-tiny", "gpt2")
 
 def causal(shape="llama-tiny", loss=NTL, **settings):
     if shape == "gpt2":
-        return build_approach(ModelSettings(family="decoder_only", config=GPT2, **settings), loss)
+        return build_approach(model_args(family="decoder_only", config=GPT2, **settings), loss)
     return make(shape, loss, family="decoder_only", **settings)
 
 
@@ -63,7 +64,7 @@ def test_an_overfitted_model_still_answers_correctly_after_saving_and_loading(sh
 @pytest.mark.parametrize("shape", SHAPES)
 def test_padding_does_not_change_answers(shape):
     approach = overfit(causal(shape), steps=10)
-    short = GenerationSettings(beams=2, max_new_tokens=4)
+    short = Evaluation(beams=2, max_new_tokens=4)
     questions = ["1", "123 + 456 - 7", "12"]
     together = approach.answer(approach.model, questions, short)
     assert together == [approach.answer(approach.model, [q], short)[0] for q in questions]
@@ -77,7 +78,7 @@ def test_one_run_of_the_prompts_reads_what_two_runs_do(shape, number_format):
     overfit(approach, steps=10)
     questions, levels = ["1", "123 + 456 - 7", "", "12"], (0.05, 0.5, 0.95)
     for beams in (1, 2):
-        generation = GenerationSettings(beams=beams, max_new_tokens=4)
+        generation = Evaluation(beams=beams, max_new_tokens=4)
         answers, read = approach.read(approach.model, questions, generation, levels)
         assert answers == approach.answer(approach.model, questions, generation)
         apart = approach.quantiles(approach.model, questions, levels)
@@ -153,7 +154,7 @@ def test_pretrained_weights_are_loaded_unchanged(tmp_path):
     pretrained = GPT2LMHeadModel(GPT2Config(**{**GPT2, "vocab_size": 100}))
     pretrained.save_pretrained(tmp_path)
     causal().tokenizer.save_pretrained(tmp_path)
-    approach = build_approach(ModelSettings(family="decoder_only", checkpoint=str(tmp_path)), NTL)
+    approach = build_approach(model_args(family="decoder_only", checkpoint=str(tmp_path)), NTL)
     for key, value in pretrained.state_dict().items():
         assert_identical(approach.model.state_dict()[key], value)
     gradient(approach, rows_of(approach), 6)
@@ -172,7 +173,7 @@ def test_pretrained_weights_are_loaded_unchanged(tmp_path):
 )
 def test_invalid_settings_are_errors(settings, complaint):
     with pytest.raises(UserError, match=complaint):
-        build_approach(ModelSettings(family="decoder_only", **settings), LossSettings())
+        build_approach(model_args(family="decoder_only", **settings), LossSettings())
 
 
 @pytest.mark.parametrize("encoding", ["digits", "auto"])

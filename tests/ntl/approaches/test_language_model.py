@@ -14,6 +14,7 @@ from approach_cases import (
     assert_the_same,
     gradient,
     make,
+    model_args,
     overfit,
     rows_of,
     saved,
@@ -22,8 +23,8 @@ from tolerances import HALF_PRECISION, assert_close
 from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import IGNORE, build_approach
-from ntl.config.settings import LossSettings, ModelSettings
-from ntl.config.shapes import get_shape
+from ntl.approaches.shapes import get_shape
+from ntl.config import LossSettings
 from ntl.errors import UserError
 from ntloss import NTLoss, criterion_names
 from tests.ntl.conftest import shared
@@ -206,7 +207,7 @@ def test_pretrained_embeddings_are_enlarged_for_the_tokens_of_the_encoding(tmp_p
     )
     pretrained.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    approach = build_approach(ModelSettings(checkpoint=str(tmp_path), encoding="rt"), NTL)
+    approach = build_approach(model_args(checkpoint=str(tmp_path), encoding="rt"), NTL)
     assert_close(approach.model.shared.weight[:98], pretrained.shared.weight[:98])
     assert approach.model.shared.weight is approach.model.decoder.embed_tokens.weight
     assert approach.model.get_output_embeddings().weight is approach.model.shared.weight
@@ -226,25 +227,24 @@ def test_a_checkpoint_of_another_approach_is_rejected_before_its_weights_are_rea
         ({"family": "decoder_only"}, "is a t5; family=decoder_only"),
     ):
         with pytest.raises(UserError, match=complaint):
-            build_approach(ModelSettings(checkpoint=str(tmp_path), **settings), LossSettings())
+            build_approach(model_args(checkpoint=str(tmp_path), **settings), LossSettings())
 
 
 def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_rejected(tmp_path):
     approach = make()
     approach.model.save_pretrained(tmp_path)
-    settings = ModelSettings(checkpoint=str(tmp_path), tokenizer=str(shared("tokenizers/t5")))
+    settings = model_args(checkpoint=str(tmp_path), tokenizer=str(shared("tokenizers/t5")))
     with pytest.raises(UserError, match="tokens, the tokenizer 32100; expected both from the same run"):
         build_approach(settings, LossSettings())
     (tmp_path / "model.safetensors").unlink()
     approach.tokenizer.save_pretrained(tmp_path)
     with pytest.raises(UserError, match="cannot be loaded"):
-        build_approach(ModelSettings(checkpoint=str(tmp_path)), LossSettings())
+        build_approach(model_args(checkpoint=str(tmp_path)), LossSettings())
 
 
 @pytest.mark.parametrize(
     ("settings", "loss", "complaint"),
     [
-        ({"config": {}}, {}, "needs an architecture"),
         ({"config": {"model_type": "llama"}}, {}, "is a llama; family=t5"),
         (
             {"config": {"model_type": "t5", "d_modell": 8}},
@@ -262,7 +262,7 @@ def test_a_checkpoint_with_another_tokenizer_or_without_weights_is_rejected(tmp_
 def test_invalid_settings_are_errors(settings, loss, complaint):
     settings = {"config": get_shape("t5-tiny"), **settings}
     with pytest.raises(UserError, match=complaint):
-        build_approach(ModelSettings(**settings), LossSettings(**loss))
+        build_approach(model_args(**settings), LossSettings(**loss))
 
 
 @pytest.mark.parametrize("encoding", ["digits", "auto", "rt", "xval"])

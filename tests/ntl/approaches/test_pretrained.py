@@ -6,19 +6,20 @@ import json
 from pathlib import Path
 
 import pytest
-from approach_cases import GREEDY, NTL, QUESTIONS, gradient, make, rows_of, saved
+from approach_cases import GREEDY, NTL, QUESTIONS, gradient, make, model_args, rows_of, saved
 from tolerances import assert_identical
 from transformers import AutoModelForCausalLM, BartConfig, BartForConditionalGeneration
 
 from ntl.approaches import build_approach
 from ntl.approaches.decoder_only import DecoderOnly
 from ntl.approaches.language_model import LanguageModel
-from ntl.config.settings import ModelSettings
+from ntl.config import Weights
 from ntl.errors import UserError
 
 
 def pretrained(folder: Path | str, **settings):
-    return build_approach(ModelSettings(family="pretrained", checkpoint=str(folder), **settings), NTL)
+    weights = Weights(trained_layers=settings.pop("trained_layers", None))
+    return build_approach(model_args(family="pretrained", checkpoint=str(folder), **settings), NTL, weights)
 
 
 def test_a_decoder_is_recognized_and_its_weights_are_unchanged(tiny: Path) -> None:

@@ -10,6 +10,7 @@ from approach_cases import (
     assert_split_does_not_matter,
     assert_the_same,
     make,
+    model_args,
     overfit,
     rows_of,
     saved,
@@ -18,8 +19,8 @@ from tolerances import LEARNED, approx, assert_identical
 from transformers import AutoModelForSequenceClassification, T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import build_approach
-from ntl.config.settings import ModelSettings
-from ntl.config.shapes import get_shape
+from ntl.approaches.shapes import get_shape
+from ntl.config import Weights
 from ntl.errors import UserError
 
 
@@ -71,7 +72,7 @@ def test_pretrained_weights_get_a_regression_head(tmp_path):
     )
     pretrained.save_pretrained(tmp_path)
     make().tokenizer.save_pretrained(tmp_path)
-    approach = build_approach(ModelSettings(checkpoint=str(tmp_path), head="regression"), CE)
+    approach = build_approach(model_args(checkpoint=str(tmp_path), head="regression"), CE)
     body = approach.model.transformer.state_dict()
     for key, value in pretrained.state_dict().items():
         if key != "lm_head.weight":
@@ -134,10 +135,8 @@ def test_a_pretrained_decoder_gets_a_head_and_keeps_its_other_weights(tmp_path):
     del language.model.config.ntl
     language.model.save_pretrained(tmp_path)
     language.tokenizer.save_pretrained(tmp_path)
-    settings = ModelSettings(
-        family="pretrained", checkpoint=str(tmp_path), head="regression", trained_layers=1
-    )
-    approach = build_approach(settings, CE)
+    settings = model_args(family="pretrained", checkpoint=str(tmp_path), head="regression")
+    approach = build_approach(settings, CE, Weights(trained_layers=1))
     for key, value in approach.model.model.state_dict().items():
         assert_identical(language.model.model.state_dict()[key], value)
     trained = {name for name, weight in approach.model.named_parameters() if weight.requires_grad}
@@ -146,5 +145,5 @@ def test_a_pretrained_decoder_gets_a_head_and_keeps_its_other_weights(tmp_path):
 
 
 def test_an_encoder_decoder_with_a_head_is_not_trained_in_part(tmp_path):
-    with pytest.raises(UserError, match="which this t5 is, expects a T5 without"):
+    with pytest.raises(UserError, match="need a decoder-only model under a regression head"):
         make(head="regression", loss=CE, lora=2)

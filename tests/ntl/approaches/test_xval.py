@@ -11,6 +11,7 @@ from approach_cases import (
     assert_the_same,
     gradient,
     make,
+    model_args,
     overfit,
     rows_of,
     saved,
@@ -19,8 +20,8 @@ from tolerances import LEARNED, TRAINED_BY_ADAM, approx, assert_close
 from transformers import T5Config, T5ForConditionalGeneration
 
 from ntl.approaches import IGNORE, build_approach
-from ntl.config.settings import LossSettings, ModelSettings
-from ntl.config.shapes import get_shape
+from ntl.approaches.shapes import get_shape
+from ntl.config import LossSettings
 from ntl.errors import UserError
 from ntloss.numbers.parsing import parse_number
 
@@ -53,7 +54,7 @@ def test_the_linear_scale_is_saved_with_the_model_and_not_confused_with_the_log_
     other = saved(approach, tmp_path, {"encoding": "xval", "log_scale": False}, CE)
     assert_the_same(approach, other, GREEDY)
     with pytest.raises(UserError, match="log_scale=False; expected True"):
-        build_approach(ModelSettings(checkpoint=str(tmp_path), encoding="xval"), CE)
+        build_approach(model_args(checkpoint=str(tmp_path), encoding="xval"), CE)
 
 
 def test_the_loss_is_the_mean_of_cross_entropy_and_standardized_squared_error():
@@ -135,7 +136,7 @@ def test_pretrained_weights_get_a_number_head(tmp_path):
     )
     pretrained.save_pretrained(tmp_path)
     make().tokenizer.save_pretrained(tmp_path)
-    approach = build_approach(ModelSettings(checkpoint=str(tmp_path), encoding="xval"), CE)
+    approach = build_approach(model_args(checkpoint=str(tmp_path), encoding="xval"), CE)
     assert_close(approach.model.shared.weight[:98], pretrained.shared.weight[:98])
     assert 0.5 < approach.model.number_head[0].weight.std() * 64**0.5 < 2
     approach.fit([])

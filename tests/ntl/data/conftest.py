@@ -1,9 +1,11 @@
 from __future__ import annotations
 
-import pytest
-from data_cases import task
+from pathlib import Path
 
-from ntl.config.schema import format_setting
+import pytest
+
+from ntl.config import DATASET_BY_NAME
+from ntl.data import load_task
 
 
 @pytest.fixture
@@ -12,7 +14,10 @@ def load(tmp_path):
 
     def load(name, **changes):
         changes = {"cache_dir": tmp_path / "cache", **changes}
-        overrides = [f"dataset_args.{key}={format_setting(value)}" for key, value in changes.items()]
-        return task(f"dataset_args={name}", *overrides)
+        return load_task(DATASET_BY_NAME[name](**{key: _plain(value) for key, value in changes.items()}))
 
     return load
+
+
+def _plain(value):
+    return str(value) if isinstance(value, Path) else value

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from importlib import resources
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 from data_cases import splits, write
 
-from ntl.config.schema import choices
+from ntl.config import DATASET_BY_NAME
 from ntl.data import format_number
+from ntl.data.files import write_atomically
 from ntl.errors import UserError
 
 SIZES = {
@@ -44,7 +46,7 @@ def test_samples_have_the_prepared_layout(load, name):
 
 def test_every_dataset_but_noisy_regression_has_a_sample_test():
     # The sample of `tabular` is one CSV file (test_tabular.py).
-    assert sorted([*SIZES, "noisy_regression", "tabular"]) == choices("dataset_args")
+    assert sorted([*SIZES, "noisy_regression", "tabular"]) == sorted(DATASET_BY_NAME)
 
 
 def test_the_samples_are_small():
@@ -104,19 +106,24 @@ def test_a_missing_split_is_an_error_before_anything_is_read(load, tmp_path):
         load("mathematics_dataset", data_dir=folder)
 
 
-def test_reading_a_large_file_is_announced_only_the_first_time(load, monkeypatch, capsys):
-    monkeypatch.setattr("ntl.data.files.LARGE_FILE", 10_000)
-    load("arithmetic", data_dir="sample")
-    assert re.fullmatch(
-        r"Reading .*arithmetic_train.txt \(0 MB\); this happens only once.\n", capsys.readouterr().err
-    )
-    load("arithmetic", data_dir="sample")
-    assert capsys.readouterr().err == ""
+def test_a_file_is_replaced_at_once_and_nothing_beside_it_is_touched(tmp_path, monkeypatch):
+    path, own, target = (tmp_path / name for name in ("run.json", "run.json.partial", "target"))
+    own.symlink_to(target)
+    target.write_text("mine")
+    write_atomically(path, "one")
+    path.chmod(0o640)
+    write_atomically(path, "two\r\n")
+    assert path.read_bytes() == b"two\r\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert (target.read_text(), own.is_symlink()) == ("mine", True)
+    monkeypatch.setattr("os.replace", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_atomically(path, "three")
+    assert path.read_bytes() == b"two\r\n"
+    assert {*tmp_path.iterdir()} == {path, own, target}
 
 
-@pytest.mark.parametrize("setting", [{"data_dir": None}, {"data_dir": "sample", "cache_dir": ""}])
-def test_a_folder_setting_that_is_not_a_path_is_an_error(load, setting):
-    with pytest.raises(
-        UserError, match=rf"dataset_args.{list(setting)[-1]} is .*; expected the path of a folder"
-    ):
-        load("gsm8k", **setting)
+def test_a_new_file_has_the_permissions_of_any_new_file(tmp_path):
+    write_atomically(tmp_path / "a", "")
+    (tmp_path / "b").touch()
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode

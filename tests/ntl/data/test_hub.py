@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import datasets
 import pytest
 
-from ntl.data import load_task
+from ntl.config import Gsm8k, Multirc
+from ntl.data import Example, load_task
 from ntl.errors import UserError
 
-SPLIT = {"validation_share": 0.25, "split_seed": 0}
-GSM8K = {"name": "gsm8k", "dataset_name": "gsm8k", "hub": "openai/gsm8k", "annotations": "remove", **SPLIT}
-MULTIRC = {"name": "multirc", "dataset_name": "multirc", "hub": "aps/super_glue", **SPLIT}
+GSM8K = Gsm8k(hub="openai/gsm8k", validation_share=0.25)
+MULTIRC = Multirc(hub="aps/super_glue", validation_share=0.25)
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def hub(monkeypatch):
 
 
 def load(settings, tmp_path):
-    return load_task({**settings, "data_dir": "nowhere", "mode": None, "cache_dir": str(tmp_path / "cache")})
+    return load_task(replace(settings, data_dir="nowhere", cache_dir=str(tmp_path / "cache")))
 
 
 def test_problems_from_the_hub_equal_those_of_the_official_files(hub, tmp_path):
@@ -33,10 +35,10 @@ def test_problems_from_the_hub_equal_those_of_the_official_files(hub, tmp_path):
     hub["openai/gsm8k", "main", "test"] = rows[:3]
     data = load(GSM8K, tmp_path)
     assert (len(data.train), len(data.validation), len(data.tests["test"])) == (6, 2, 3)
-    assert data.tests["test"][1] == ("Is it 1000?", "Yes.\n#### 1000", None)
+    assert data.tests["test"][1] == Example("Is it 1000?", "Yes.\n#### 1000")
     assert data.final_answer_marker == "####"
     assert list(data.train) == list(load(GSM8K, tmp_path).train)
-    assert list(data.train) != list(load({**GSM8K, "annotations": "keep"}, tmp_path).train)
+    assert list(data.train) != list(load(replace(GSM8K, annotations="keep"), tmp_path).train)
 
 
 def test_the_hubs_answers_to_one_question_are_joined(hub, tmp_path):
@@ -57,7 +59,7 @@ def test_the_hubs_answers_to_one_question_are_joined(hub, tmp_path):
     hub["aps/super_glue", "multirc", "validation"] = rows[:4]
     data = load(MULTIRC, tmp_path)
     assert (len(data.train), len(data.validation)) == (3, 1)
-    assert list(data.tests["test"]) == [("Text 0.\n\nQuestion: Who?", "Ann | Cleo", None)]
+    assert list(data.tests["test"]) == [Example("Text 0.\n\nQuestion: Who?", "Ann | Cleo")]
     assert not data.number_metrics
 
 

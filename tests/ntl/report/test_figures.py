@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from report_cases import make_run
 from tolerances import approx
 
 from ntl.report.figures import DatasetFigures, digit_counts, draw_dataset, error_by_digits
@@ -116,3 +117,11 @@ def test_runs_without_learning_curves_have_no_learning_curve_figure(tmp_path):
     folder.write_results("test", {"exact_match": 0.5}, [], {})
     (dataset,), _ = load_datasets([tmp_path])
     assert draw_dataset(dataset, tmp_path) == ["rjokes_accuracy.svg"]
+
+
+def test_dollars_in_a_name_are_no_mathematics(tmp_path):
+    for seed in range(2):
+        make_run(tmp_path / f"runs/{seed}", "T5 $\\b$ {y} $5", seed, metrics={"accuracy": 0.5, "mae": 4.0})
+    (dataset,), _ = load_datasets([tmp_path / "runs"])
+    (name, *_) = draw_dataset(dataset, tmp_path)
+    assert "T5 $\\b$ {y} $5" in (tmp_path / name).read_text("utf-8")

@@ -166,3 +166,14 @@ def test_each_reading_is_a_row_and_distributions_have_a_table_of_their_own(tmp_p
     assert float(table["T5, median"]["test mae"]) == 7
     assert float(table["T5, median"]["test mae ±"]) == 0
     assert r"T5, median" in (tmp_path / "out" / "table.tex").read_text()
+
+
+def test_texts_of_a_foreign_run_are_shown_as_they_are(tmp_path, capsys):
+    name = "T5 <img src=x onerror=alert(1)> | $a$ and $\\b$\n# x"
+    make_run(tmp_path / "runs/a", name, 0, dataset="<b>d")
+    make_run(tmp_path / "runs/b", "T5", 0, dataset="<b>d", status="running")
+    assert report(tmp_path) == 0
+    text = (tmp_path / "out/table.md").read_text()
+    assert "<" not in text
+    assert "| T5 &lt;img src=x onerror=alert(1)&gt; \\| $a$ and $\\b$ # x |" in text
+    assert "## &lt;b&gt;d" in text

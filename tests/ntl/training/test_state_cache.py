@@ -51,12 +51,13 @@ def test_each_row_gets_its_own_states_and_a_second_call_reads_them(tmp_path: Pat
     assert torch.equal(add_states(rows(), approach, tmp_path, 1.0)[2]["states"], with_states[2]["states"])
 
 
-def test_other_draws_of_the_same_rows_compute_only_those_that_no_run_had(tmp_path: Path, capsys) -> None:
+def test_other_draws_of_the_same_rows_compute_only_those_that_no_run_had(tmp_path: Path, caplog) -> None:
+    caplog.set_level("INFO", "ntl")
     approach = make_approach()
     add_states(rows().select([0, 2]), approach, tmp_path, 1.0)
-    assert "2 rows" in capsys.readouterr().out
+    assert ": 2 rows" in caplog.messages[-1]
     drawn = add_states(rows().select([2, 1, 0, 1]), approach, tmp_path, 1.0)
-    assert ": 1 rows" in capsys.readouterr().out
+    assert ": 1 rows" in caplog.messages[-1]
     for row in (drawn[i] for i in range(4)):
         assert_close(row["states"], approach.frozen.states(pad([row]))[0])
     approach.collate = interrupt
@@ -128,3 +129,13 @@ def test_training_a_head_that_is_tied_to_the_embeddings_from_a_cache_is_an_error
     assert untied.model.lm_head.weight.requires_grad
     assert not untied.model.model.embed_tokens.weight.requires_grad
     assert "states" in add_states(rows(), untied, tmp_path, 1.0)[0]
+
+
+@pytest.mark.parametrize("ending", [".npy", ".json"])
+def test_a_truncated_cache_is_an_error_that_names_the_file(tmp_path: Path, ending: str) -> None:
+    approach = make_approach()
+    add_states(rows(), approach, tmp_path, 1.0)
+    (path,) = tmp_path.rglob(f"*{ending}")
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(UserError, match=rf"{path.name}, a file of the cache, cannot be read"):
+        add_states(rows(), approach, tmp_path, 1.0)

@@ -51,7 +51,7 @@ SEES_THE_LEVEL = ("entropy", "entropy places")
 
 
 # Their loss is infinite if a value that they need is masked.
-LOGARITHMS = ("gaussian", "dist2", "entropy")
+LOGARITHMS = ("gaussian", "dist2", "entropy", "hl_gauss")
 
 
 def loss_and_gradient(

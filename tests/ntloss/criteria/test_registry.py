@@ -21,7 +21,8 @@ from ntloss import (
     get_criterion,
     register_criterion,
 )
-from ntloss.criteria import Magnitude, PerNumber, PlaceWeighted, RelativeError, WeightedSum
+from ntloss.criteria import Magnitude, Needs, PerNumber, PlaceWeighted, RelativeError, WeightedSum
+from ntloss.criteria.criterion import needs_of, worst_of
 
 
 def test_default_options_are_the_published_ones() -> None:
@@ -40,6 +41,7 @@ def test_every_name_makes_a_criterion() -> None:
         "per_number": {"criterion": {"name": "dist2", "tau": 2.0}},
         "weighted_sum": {"criteria": ["wasserstein", {"name": "dist2", "tau": 2.0}], "weights": [0.5, 2]},
         "smmd": {"sigma": [1.0, 4.0]},
+        "hl_gauss": {"sigma": 2.0},
     }
     case = numbers_case("ntil")
     for name in criterion_names():
@@ -74,6 +76,13 @@ def test_unknown_names_and_options_list_the_choices(monkeypatch: pytest.MonkeyPa
     assert get_criterion("a function for the test", power=1.0)(x) == approx(1.5)
     with pytest.raises(ValueError, match=r"has no option 'sigma'. Its options: power"):
         get_criterion("a function for the test", sigma=1.0)
+    with monkeypatch.context() as attributes:
+        attributes.setattr(squared_distance, "needs", Needs(spans=True), raising=False)
+        attributes.setattr(squared_distance, "worst", lambda values, power=2.0: power, raising=False)
+        for options, worst in (({}, 2.0), ({"power": 3.0}, 3.0)):
+            criterion = get_criterion("a function for the test", **options)
+            assert needs_of(criterion) == Needs(spans=True)
+            assert worst_of(criterion, torch.zeros(1)) == worst
     register_criterion("squashed for the test", lambda factor=3.0: Wasserstein(factor))
     assert get_criterion("squashed for the test", factor=4.0) == Wasserstein(4.0)
     assert "squashed for the test" in criterion_names()

@@ -22,7 +22,6 @@ def run_page(tokenizer: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> dic
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *args, **options: tokenizer)
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *args, **options: model)
-    torch.manual_seed(0)
     names: dict[str, Any] = {}
     for snippet in SNIPPETS:
         exec(snippet, names)
@@ -45,9 +44,8 @@ def test_the_page_says_what_smollm2_writes(smollm2: Any, monkeypatch: pytest.Mon
     tokenizer, model = smollm2
     names = run_page(tokenizer, model, monkeypatch)
     assert names["read"].starts.item() > 0.99
-    assert names["read"].lower[0, 1] <= 11 <= names["read"].upper[0, 1]
-    assert names["low"] <= 5
-    assert names["high"] >= 15
+    assert (names["low"], names["median"], names["high"]) == (2, 11, 40)
+    assert (names["read"].lower[0, 2], names["read"].upper[0, 2]) == (21, 375)
     tokens = tokenizer.tokenize("It costs $42, or 42.")
     assert tokens[-9:] == ["Ġ$", "4", "2", ",", "Ġor", "Ġ", "4", "2", "."]
     assert (names["several"].starts > 0.5).all()

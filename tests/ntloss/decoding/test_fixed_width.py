@@ -189,7 +189,8 @@ def test_ends_is_the_probability_that_no_digits_follow_the_median(kind: str) -> 
 def test_a_number_that_hardly_starts_or_is_cut_off_is_a_warning() -> None:
     probabilities = torch.full((4, 8), 1e-4)  # after each of: text, a digit, a comma, a space
     model = FixedModel(probabilities, {0: 1, 1: 1, 2: 2, 3: 3})
-    digits = NumberVocabulary.from_mapping({0: "1", 1: "2", 2: ",", 3: " "}, vocab_size=8)
+    mapping = {0: "1", 1: "2", 2: ",", 3: " ", 4: ".5"}
+    digits = NumberVocabulary.from_mapping(mapping, vocab_size=8)
     probabilities[0, 3] = 1.0
     probabilities[3, 0] = 1.0
     probabilities[1, 1], probabilities[1, 7] = 0.5, 0.5
@@ -200,10 +201,14 @@ def test_a_number_that_hardly_starts_or_is_cut_off_is_a_warning() -> None:
         read = number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
     assert read.starts.item() > 0.99
     assert read.ends.item() == approx(0.5, 0.01)
-    probabilities[1, 1], probabilities[1, 2], probabilities[2, 0] = 0.0, 0.5, 1.0
-    with pytest.warns(UnlikelyNumber, match="further digits, a point or thousands"):
-        number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
-    probabilities[1, 2], probabilities[1, 7] = 0.0, 1.0
+    probabilities[2, 0] = 1.0
+    for further in (2, 4):
+        probabilities[1, :7] = 0.0
+        probabilities[1, further] = 0.5
+        with pytest.warns(UnlikelyNumber, match="further digits, a point or thousands"):
+            read = number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])
+        assert read.ends.item() == approx(0.5, 0.01)
+    probabilities[1, further], probabilities[1, 7] = 0.0, 1.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         number_quantiles(model, prompt, digits, format=NumberFormat(1), prefix_ids=[3])

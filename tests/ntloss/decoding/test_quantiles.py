@@ -10,6 +10,7 @@ import torch
 from tolerances import approx
 
 from ntloss.decoding import interval_margin
+from ntloss.decoding.quantiles import _ranks
 
 
 @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
@@ -36,6 +37,12 @@ def test_the_margin_is_the_smallest_score_with_enough_coverage() -> None:
     scores = {0.2: -5.0, 0.4: -1.0, 0.6: 1.0, 0.8: 4.0}
     for coverage, score in scores.items():
         assert interval_margin([0.0] * 4, [10.0] * 4, truths, coverage) == approx(score)
+
+
+def test_the_ranks_of_bounds_are_kept_for_a_bounded_number_of_samples() -> None:
+    assert _ranks(100, 0.5) == (approx(0.4), approx(0.61))
+    assert _ranks(0, 0.5) == (0, 2)
+    assert _ranks.cache_info().maxsize is not None
 
 
 def test_too_few_examples_for_a_coverage_give_an_infinite_margin() -> None:

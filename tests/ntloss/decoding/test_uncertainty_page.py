@@ -30,8 +30,7 @@ def names() -> dict[str, Any]:
 
 
 def test_all_snippets_of_the_page_run(names: dict[str, Any]) -> None:
-    assert len(SNIPPETS) == 6
-    assert {"read", "found", "mean", "written", "margin"} <= set(names)
+    assert {"read", "found", "mean", "margin"} <= set(names)
 
 
 def test_quantiles_are_in_order_and_bounds_hold(names: dict[str, Any]) -> None:
@@ -41,11 +40,6 @@ def test_quantiles_are_in_order_and_bounds_hold(names: dict[str, Any]) -> None:
     assert known.any()
     assert ((found.lower <= found.values) & (found.values <= found.upper))[known].all()
     assert (names["error"] > 0).all()
-
-
-def test_generate_writes_the_median(names: dict[str, Any]) -> None:
-    digits = names["written"][:, 1:4] - 2
-    assert (digits * torch.tensor([100, 10, 1])).sum(-1).tolist() == names["median"].tolist()
 
 
 def test_calibrated_intervals_cover_what_was_asked_for(names: dict[str, Any]) -> None:

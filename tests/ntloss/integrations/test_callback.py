@@ -17,9 +17,10 @@ import integration_cases as cases
 from integration_cases import DIGITS, ROWS, STEPS, number_aware_trainer, samples, stack, trainer_for
 from transformers import Trainer, TrainerCallback
 
-from ntloss import NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss, TokenMetrics
+from ntloss import NTLCrossEntropyLoss, TokenMetrics
 from ntloss.integrations.callback import NumberMetricsCallback
 from ntloss.integrations.transformers import handle_of, make_trainer_number_aware
+from ntloss.integrations.transformers.trainer import TermSums
 from ntloss.numbers.spans import find_numbers, token_kinds
 
 FROZEN = {"learning_rate": 0.0}  # the model is the same in all steps
@@ -167,40 +168,33 @@ def test_the_best_model_can_be_chosen_by_a_number_metric(tmp_path: Path) -> None
     )
 
 
-@pytest.mark.parametrize("kind", [NTLCrossEntropyLoss, NTLLinearCrossEntropyLoss])
-def test_a_trainer_that_calls_its_own_loss_gets_unchanged_outputs(kind: Any, tmp_path: Path) -> None:
-    loss_fn = kind(DIGITS, shift=True, **({"softcap": 5.0} if kind is NTLLinearCrossEntropyLoss else {}))
-    given = []
-
-    class OwnTrainer(Trainer):
-        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
-            outputs = model.model(inputs["input_ids"])
-            if kind is NTLCrossEntropyLoss:
-                loss = loss_fn(model.lm_head(outputs[0]), inputs["labels"])
-            else:
-                loss = loss_fn(outputs[0], model.lm_head.weight, labels=inputs["labels"])
-            given.append(type(loss))
-            return (loss, {"loss": loss}) if return_outputs else loss
-
-    model = cases.llama()
-    trainer = trainer_for(model, tmp_path, cls=OwnTrainer, **FROZEN)
-    callback = NumberMetricsCallback(loss_fn, train_every=1).attach(trainer)
+def test_several_callbacks_listen_to_one_loss(tmp_path: Path) -> None:
+    trainer = number_aware_trainer(cases.llama(), tmp_path, logging_steps=STEPS, **FROZEN)
+    loss = handle_of(trainer.model).loss
+    before = loss.return_terms, len(loss._forward_hooks)
+    first, second = (NumberMetricsCallback(train_every=1).attach(trainer) for _ in range(2))
+    first.detach()
     trainer.train()
-    returned = trainer.evaluate(samples(6))
-    assert set(given) == {Tensor}
-    metrics = expected(model, samples(6))
-    if kind is NTLCrossEntropyLoss:
-        assert_logged(returned, metrics, "eval_")
-    else:  # the loss applies the soft cap
-        inputs = stack(samples(6))
-        logits = 5.0 * torch.tanh(model(input_ids=inputs["input_ids"]).logits.detach() / 5.0)
-        capped = TokenMetrics(DIGITS).update(logits[:, :-1], inputs["labels"][:, 1:]).compute()
-        assert returned["eval_number_ce"] == approx(capped["cross_entropy"])
-    callback.detach()
-    assert not loss_fn.return_terms
-    assert not loss_fn._forward_hooks
-    assert callback not in trainer.callback_handler.callbacks
-    assert "ntl" not in trainer.evaluate(samples(6))
+    assert_logged(logged(trainer, "loss")[0], expected(trainer.model, samples()))
+    second.detach()
+    assert (loss.return_terms, len(loss._forward_hooks)) == before
+    assert not {first, second} & set(trainer.callback_handler.callbacks)
+    assert "eval_number_error" not in trainer.evaluate(samples(6))
+
+
+def test_terms_of_fractional_items_are_means_over_all_batches() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 5, DIGITS.vocab_size, generator=generator)
+    labels = torch.randint(DIGITS.vocab_size, (4, 5), generator=generator)
+    weights = torch.rand(4, 5, generator=generator) / 20  # less than one item in each batch
+    loss = NTLCrossEntropyLoss(DIGITS, normalize_by="numbers", return_terms=True)
+    sums = TermSums()
+    for row in range(4):
+        inputs = {"logits": logits[row], "labels": labels[row], "loss_weights": weights[row]}
+        absent = ("sequence_ids", "number_weights", "num_items_in_batch", "num_numbers_in_batch")
+        sums.add(loss, {**inputs, **dict.fromkeys(absent)}, loss(**inputs))
+    whole = loss(logits, labels, loss_weights=weights)
+    assert sums.pop() == approx({"ce": float(whole.ce), "ntl": float(whole.ntl)})
 
 
 def test_the_callback_does_not_change_training(tmp_path: Path) -> None:
@@ -253,10 +247,7 @@ def test_invalid_arguments_are_errors(tmp_path: Path) -> None:
         NumberMetricsCallback().attach(trainer)
     with pytest.raises(TypeError, match="expected a Trainer, given LlamaForCausalLM"):
         NumberMetricsCallback().attach(trainer.model)
-    handle = make_trainer_number_aware(trainer, DIGITS)
-    for given in (trainer, handle, "wasserstein"):
-        with pytest.raises(TypeError, match=rf"\({type(given).__name__}\): expected .*attach\(trainer\)"):
-            NumberMetricsCallback(given)  # type: ignore[arg-type]
+    make_trainer_number_aware(trainer, DIGITS)
     callback = NumberMetricsCallback().attach(trainer)
     with pytest.raises(ValueError, match="attached already"):
         callback.attach(trainer)

@@ -434,6 +434,19 @@ def test_collators_that_make_labels_of_their_own_are_errors() -> None:
         NumberWeightsCollator(lambda rows: (1, 2))(UNEVEN)
 
 
+def test_a_collator_that_looks_for_a_token_is_an_error_that_says_what_to_do() -> None:
+    def after_marker(rows: list[dict[str, Any]]) -> dict[str, Any]:
+        (row,) = rows
+        marker = row["input_ids"].index(7)
+        return {"labels": torch.tensor([[-100] * marker + row["input_ids"][marker:]])}
+
+    rows = [{"input_ids": [5, 7, 3], "number_weights": [0, 0, 1]}]
+    with pytest.raises(ValueError, match="give the rows labels, or let the collator make a column number_w"):
+        NumberWeightsCollator(after_marker)(rows)
+    with pytest.raises(ValueError, match="7 is not in list"):  # without it, the collator's own error
+        NumberWeightsCollator(after_marker)([{"input_ids": [5], "number_weights": [1]}])
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

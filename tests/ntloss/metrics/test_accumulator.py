@@ -68,6 +68,12 @@ def test_without_process_groups_gathered_returns_an_independent_copy() -> None:
     assert gathered.compute()["pinball_0.5"] < of_quantiles.compute()["pinball_0.5"]
 
 
+def test_an_update_does_not_copy_the_batches_before_it() -> None:
+    metrics = numeric(ROWS)
+    parts = metrics._parts
+    assert metrics.update([9.0], [2.0])._parts is parts
+
+
 def test_reset_discards_all_batches() -> None:
     for metrics in (numeric(ROWS), quantiles(), tokens()):
         metrics.reset()

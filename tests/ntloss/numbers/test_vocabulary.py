@@ -6,6 +6,7 @@ import enum
 import math
 import re
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tiny_tokenizers import DIGITS, VALUES_OF_MAKES
 
-from ntloss import NTLoss, NumberVocabulary
+from ntloss import (
+    NTLoss,
+    NTLossDotProduct,
+    NumberLevel,
+    NumberTokenLoss,
+    NumberTokensLeftOut,
+    NumberVocabulary,
+)
+from ntloss.numbers import NumberFormat
+from ntloss.numbers.spans import token_kinds
 
 pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
 
@@ -130,16 +140,37 @@ class TestVocabSize:
             NumberVocabulary.from_mapping({0: 1.0}, vocab_size=size)
 
 
+def test_decimals_without_a_point_in_the_vocabulary_are_a_warning() -> None:
+    digits = {i: str(i) for i in range(10)}
+    with pytest.warns(UserWarning, match="decimals=True has no effect"):
+        NumberTokenLoss(NumberVocabulary.from_mapping(digits, vocab_size=12), NumberLevel(decimals=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with_point = NumberVocabulary.from_mapping({**digits, 10: "."}, vocab_size=12)
+        NumberTokenLoss(with_point, NumberLevel(decimals=True))
+        NumberTokenLoss(NumberVocabulary.from_mapping(digits, vocab_size=12), NumberLevel())
+
+
 class TestFromMapping:
     def test_accepts_values_and_texts(self) -> None:
-        mapping = {7: 0.5, 3: "12", 5: " 12", 9: -3, 2: ".", 1: "-", 4: " -", 0: "+", 6: ","}
+        mapping = {7: 0.5, 3: "12", 5: " 12", 9: -3, 2: ".", 1: "-", 4: " -", 0: "+", 6: ",", 8: "\u2212"}
         vocabulary = NumberVocabulary.from_mapping(mapping, vocab_size=10)
         assert vocabulary.token_ids == (3, 5, 7, 9)
         assert vocabulary.values == (12.0, 12.0, 0.5, -3.0)
         assert fields(vocabulary, "starts_number") == [False, True, False, True]
         assert vocabulary.distinct_values == (-3.0, 0.5, 12.0)
         assert vocabulary.point_ids == (2,)
-        assert dict(vocabulary.sign_ids) == {1: -1, 4: -1, 0: 1}
+        assert dict(vocabulary.sign_ids) == {1: -1, 4: -1, 0: 1, 8: -1}
+
+    def test_the_minus_sign_of_typography_is_a_minus_sign(self) -> None:
+        mapping = {0: "\u22123", 1: "3", 2: "\u2212", 3: " \u22123"}
+        vocabulary = NumberVocabulary.from_mapping(mapping, vocab_size=4)
+        assert vocabulary.values == (-3.0, 3.0, -3.0)
+        assert fields(vocabulary, "starts_number") == [True, False, True]
+        assert [len(tokens) for tokens in NumberFormat(1, signed=True).tokens(vocabulary)] == [4, 1]
+        ascii_signs = {i: text.replace("\u2212", "-") for i, text in mapping.items()}
+        expected = token_kinds(NumberVocabulary.from_mapping(ascii_signs, vocab_size=4))
+        assert token_kinds(vocabulary).tolist() == expected.tolist()
 
     @pytest.mark.parametrize(
         "text", ["abc", "", "\n4", "4\n", "- ", " .", "１", "²", "nan", "inf", "1e400", "1_000", "1,000"]
@@ -238,3 +269,57 @@ def test_a_vocabulary_of_256k_tokens_takes_under_a_second(digit_level: bool) -> 
         NumberVocabulary.from_tokenizer(tokenizer, digit_level=digit_level)
         times.append(time.process_time() - start)
     assert min(times) < 1
+
+
+def warnings_of(call: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(w.message) for w in caught if issubclass(w.category, NumberTokensLeftOut)]
+
+
+class TestMissingDigits:
+    def test_the_error_for_missing_bare_digits_suggests_space_prefixed(self) -> None:
+        mapping = {d: f" {d}" if d in (3, 7) else str(d) for d in range(10)}
+        with pytest.raises(ValueError, match=r"digits 3, 7 .*space_prefixed=True"):
+            NumberVocabulary.from_mapping(mapping, 10, digit_level=True, space_prefixed=False)
+
+    def test_following_the_advice_of_the_error_works(self) -> None:
+        tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
+        tokenizer.add_tokens(DIGITS)
+        assert len(NumberVocabulary.from_tokenizer(tokenizer).distinct_values) == 10
+
+
+class TestWarningForTokensLeftOut:
+    def test_is_given_once_with_counts_and_advice(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        first = warnings_of(lambda: NTLoss(tokenizer))
+        assert len(first) == 1
+        for part in ("10 tokens count", "12 more", "10 with a marker", "2 that are not a single digit"):
+            assert part in first[0]
+        assert "space_prefixed=True" in first[0]
+        assert "digit_level=False" in first[0]
+        assert warnings_of(lambda: NTLoss(tokenizer)) == []
+
+    def test_is_not_given_if_nothing_is_left_out(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        call = lambda: NumberVocabulary.from_tokenizer(tokenizer, digit_level=False)  # noqa: E731
+        assert warnings_of(call) == []
+        assert warnings_of(lambda: NTLoss(tiny_tokenizers.llama_like())) == []
+
+    def test_gives_only_advice_that_helps(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        (message,) = warnings_of(lambda: NumberVocabulary.from_tokenizer(tokenizer))
+        assert "digit_level=False" in message
+        assert "space_prefixed" not in message
+        (message,) = warnings_of(lambda: NTLoss(tokenizer, digit_level=False))
+        assert "space_prefixed=True" in message
+        assert "digit_level" not in message
+
+    def test_the_drop_in_classes_default_to_bare_digits(self) -> None:
+        tokenizer = tiny_tokenizers.byte_level()
+        for kind in (NTLoss, NTLossDotProduct):
+            assert kind(tokenizer).number_token_ids.tolist() == sorted(
+                tokenizer.convert_tokens_to_ids(DIGITS)
+            )
+            assert len(kind(tokenizer, space_prefixed=True).number_token_ids) == 20

@@ -9,13 +9,14 @@ Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Mod
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ntl.config import Arithmetic
 from ntl.data import Example, TaskData
 from ntl.data.files import SPLIT_FILES, Layout, Plan, load_files, read_pairs
 from ntl.data.tasks.mathematics_dataset import DIFFICULTIES, find_archive
@@ -34,7 +35,7 @@ GENERATED = {
 }
 
 
-def load(settings: Mapping[str, Any]) -> TaskData:
+def load(settings: Arithmetic) -> TaskData:
     """Read or generate the examples.
 
     Returns:
@@ -42,13 +43,13 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         test. Generated training, validation and test sets have no expression in common. Training expressions
         may repeat, as in the official files.
     """
-    if settings["data_dir"] is not None:
+    if settings.data_dir is not None:
         return load_files(settings, [PREPARED])
-    rng = random.Random(settings["data_seed"])
+    rng = random.Random(settings.data_seed)
     held_out: set[str] = set()
 
     def draw(split: str, size: str, hold_out: bool = True) -> list[Example]:
-        return list(islice(_questions(split, rng, held_out, hold_out), settings[size]))
+        return list(islice(_questions(split, rng, held_out, hold_out), getattr(settings, size)))
 
     tests = {split: draw(split, "test_size") for split in ("interpolate", "extrapolate")}
     splits = [f"train-{difficulty}" for difficulty in DIFFICULTIES]
@@ -83,7 +84,7 @@ def _expression(integers: int, largest: int, rng: random.Random) -> tuple[str, i
     return f"{left_text} - {right_text}", left_value - right_value
 
 
-def plan(settings: Mapping[str, Any]) -> Plan:
+def plan(settings: Any) -> Plan:
     """Plan the files of `ntl prepare arithmetic`: the same number of pairs of each difficulty.
 
     Raises:
@@ -92,7 +93,7 @@ def plan(settings: Mapping[str, Any]) -> Plan:
     archive = find_archive(
         settings, ("arithmetic__add_sub_multiple",), ("arithmetic__add_sub_multiple_longer",)
     )
-    n_train, n_validation = settings["train_per_difficulty"], settings["validation_per_difficulty"]
+    n_train, n_validation = settings.train_per_difficulty, settings.validation_per_difficulty
 
     def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
         train: list[Example] = []
@@ -104,7 +105,7 @@ def plan(settings: Mapping[str, Any]) -> Plan:
                     f"{path} holds {len(pairs)} pairs; expected {n_train} for training + {n_validation} for "
                     "validation. Lower train_per_difficulty or validation_per_difficulty."
                 )
-            order = np.random.default_rng([settings["split_seed"], i]).permutation(len(pairs))
+            order = np.random.default_rng([settings.split_seed, i]).permutation(len(pairs))
             train += [pairs[j] for j in order[:n_train]]
             validation += [pairs[j] for j in order[n_train : n_train + n_validation]]
         yield "train", train

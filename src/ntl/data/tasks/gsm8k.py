@@ -9,11 +9,11 @@ Source: Cobbe et al., "Training Verifiers to Solve Math Word Problems", 2021.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from ntl.config import Gsm8k
 from ntl.data import Example, TaskData
 from ntl.data.files import FormatError, Layout, Plan, get_value, load_files, plan_files, read_records
 from ntl.data.hub import load_hub
@@ -31,15 +31,15 @@ _SPACES = re.compile(r"\d(?<![\d.,]\d)(?<!\d \d)\d{0,2}(?: \d{3})+(?! ?\d|-[a-zA
 _POINT = re.compile(r"\.(?<![\d.]\.)(?=\d)")
 
 
-def load(settings: Mapping[str, Any]) -> TaskData:
+def load(settings: Gsm8k) -> TaskData:
     """Read the problems.
 
     Returns:
         Training, validation and test problems. With official files, the validation problems are drawn from
         the training file.
     """
-    convert = partial(parse_problem, annotations=settings["annotations"])
-    if settings["hub"] is not None:
+    convert = partial(parse_problem, annotations=settings.annotations)
+    if settings.hub is not None:
         on_hub = Layout(ON_HUB, lambda rows: (example for row in rows for example in convert(row)))
         data = load_hub(settings, "main", on_hub)
     else:
@@ -48,9 +48,9 @@ def load(settings: Mapping[str, Any]) -> TaskData:
     return replace(data, final_answer_marker=MARKER)
 
 
-def plan(settings: Mapping[str, Any]) -> Plan:
+def plan(settings: Any) -> Plan:
     """Plan the files of `ntl prepare gsm8k`, from the official files in `source`."""
-    convert = partial(parse_problem, annotations=settings["annotations"])
+    convert = partial(parse_problem, annotations=settings.annotations)
     return plan_files(settings, [Layout(OFFICIAL, partial(read_records, convert=convert))], PREPARED)
 
 

@@ -10,7 +10,7 @@ Source: Saxton et al., "Analysing Mathematical Reasoning Abilities of Neural Mod
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from tqdm import tqdm
 
+from ntl.config import MathematicsDataset
 from ntl.data import Example, TaskData
 from ntl.data.files import SPLIT_FILES, Layout, Plan, find_layout, load_files, read_pairs
 
@@ -52,14 +53,14 @@ ARCHIVE = "mathematics_dataset-v1.0"
 BUCKET = 32 * 2**20  # bytes of text
 
 
-def load(settings: Mapping[str, Any]) -> TaskData:
+def load(settings: MathematicsDataset) -> TaskData:
     """Read the questions, with a test of interpolation and one of extrapolation.
 
     If `mode` is `dataset_comparison`, there is instead one test per module, from the official files in
     `data_dir` or in its subfolder mathematics_dataset-v1.0.
     """
     layouts = [PREPARED]
-    if settings["mode"] == "dataset_comparison":
+    if settings.mode == "dataset_comparison":
         layouts = [_by_module(inside) for inside in ("", f"{ARCHIVE}/")]
     return load_files(settings, layouts)
 
@@ -84,7 +85,7 @@ class Archive(dict[str, Path]):
             yield test, (pair for path in self.of(test) for pair in read_pairs(path))
 
 
-def find_archive(settings: Mapping[str, Any], modules: Sequence[str], longer: Sequence[str]) -> Archive:
+def find_archive(settings: Any, modules: Sequence[str], longer: Sequence[str]) -> Archive:
     """Find the files of `modules`, and of the `longer` ones of extrapolation, in the unpacked archive.
 
     It is in `source` or in its subfolder.
@@ -94,24 +95,24 @@ def find_archive(settings: Mapping[str, Any], modules: Sequence[str], longer: Se
     names += [f"extrapolate/{module}.txt" for module in longer]
     layouts = [Layout({name: inside + name for name in names}) for inside in ("", f"{ARCHIVE}/")]
     advice = f"Pass source=FOLDER, the folder of the unpacked archive {ARCHIVE}."
-    folder = Path(settings["source"]).expanduser()
+    folder = Path(settings.source).expanduser()
     layout = find_layout("source", folder, layouts, advice)
     return Archive({name: folder / file for name, file in layout.files.items()})
 
 
-def plan(settings: Mapping[str, Any]) -> Plan:
+def plan(settings: Any) -> Plan:
     """Plan the files of `ntl prepare mathematics_dataset`: a small share is held out, the rest shuffled."""
     archive = find_archive(settings, MODULES, EXTRAPOLATE_MODULES)
 
     def splits(scratch: Path) -> Iterator[tuple[str, Iterable[Example]]]:
-        files, seed = archive.of("train"), settings["split_seed"]
+        files, seed = archive.of("train"), settings.split_seed
         count = max(1, sum(path.stat().st_size for path in files) // BUCKET)
         buckets = [scratch / f"bucket-{i}" for i in range(count)]
         held_out: list[Example] = []
         with ExitStack() as stack:
             opened = [stack.enter_context(bucket.open("wb")) for bucket in buckets]
             for i, path in enumerate(tqdm(files, "reading", leave=False, disable=None)):
-                held_out += _scatter(path, opened, settings["validation_share"], [seed, i])
+                held_out += _scatter(path, opened, settings.validation_share, [seed, i])
         yield "validation", held_out
         yield "train", _gather(buckets, [seed, len(files)])
         yield from archive.read_tests()

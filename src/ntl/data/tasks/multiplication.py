@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any
 
+from ntl.config import Multiplication
 from ntl.data import Example, TaskData
 from ntl.data.files import SPLIT_FILES, Layout, Plan, load_files, read_records
 from ntl.errors import UserError
@@ -22,19 +22,19 @@ PUBLISHED = Layout({"train": "train.jsonl", "validation": "val.jsonl", "test": "
 Pair = tuple[int, int]
 
 
-def load(settings: Mapping[str, Any]) -> TaskData:
+def load(settings: Multiplication) -> TaskData:
     """Generate or read the questions."""
-    return generate(settings) if settings["data_dir"] is None else load_files(settings, [PREPARED, PUBLISHED])
+    return generate(settings) if settings.data_dir is None else load_files(settings, [PREPARED, PUBLISHED])
 
 
-def plan(settings: Mapping[str, Any]) -> Plan:
+def plan(settings: Any) -> Plan:
     """Plan the files of `ntl prepare multiplication`, which generates the questions; see `load`."""
     data = generate(settings)
     splits = {"train": data.train, "validation": data.validation, **data.tests}
     return Plan({}, PREPARED.files, lambda scratch: splits.items())
 
 
-def generate(settings: Mapping[str, Any]) -> TaskData:
+def generate(settings: Any) -> TaskData:
     """Generate the questions.
 
     Returns:
@@ -46,7 +46,7 @@ def generate(settings: Mapping[str, Any]) -> TaskData:
         UserError: Factors for extrapolation are not longer, or there are too few products to hold out for
             validation and test.
     """
-    digits, more = settings["digits"], settings["extrapolate_digits"]
+    digits, more = settings.digits, settings.extrapolate_digits
     if more <= digits:
         raise UserError(
             f"extrapolate_digits is {more}; expected more than digits={digits}. Pass extrapolate_digits="
@@ -55,20 +55,20 @@ def generate(settings: Mapping[str, Any]) -> TaskData:
     inside = [(n, m) for n in range(1, digits + 1) for m in range(1, digits + 1)]
     outside = [shape for m in range(1, digits + 1) for shape in ((more, m), (m, more))]
     room = sum(_max_held_out(shape) for shape in inside if shape[0] <= shape[1])
-    wanted = settings["validation_size"] + settings["test_size"]
+    wanted = settings.validation_size + settings.test_size
     if room < wanted:
         raise UserError(
             f"digits={digits} leaves {room} products to hold out; expected at least {wanted}. Raise "
             "digits, or lower validation_size and test_size."
         )
-    rng = random.Random(settings["data_seed"])
+    rng = random.Random(settings.data_seed)
     held_out: dict[Pair, set[Pair]] = defaultdict(set)
     tests = {
-        "interpolate": _draw(inside, settings["test_size"], rng, held_out),
-        "extrapolate": _draw(outside, settings["test_size"], rng, held_out),
+        "interpolate": _draw(inside, settings.test_size, rng, held_out),
+        "extrapolate": _draw(outside, settings.test_size, rng, held_out),
     }
-    validation = _draw(inside, settings["validation_size"], rng, held_out)
-    train = _draw(inside, settings["train_size"], rng, held_out, hold_out=False)
+    validation = _draw(inside, settings.validation_size, rng, held_out)
+    train = _draw(inside, settings.train_size, rng, held_out, hold_out=False)
     return TaskData(train, validation, tests)
 
 

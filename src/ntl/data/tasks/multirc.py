@@ -9,12 +9,13 @@ Source: Khashabi et al., "Looking Beyond the Surface", NAACL 2018; Wang et al., 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
 
+from ntl.config import Multirc
 from ntl.data import Example, TaskData
 from ntl.data.files import Layout, Plan, get_value, load_files, plan_files, read_records
 from ntl.data.hub import load_hub
@@ -22,20 +23,20 @@ from ntl.data.hub import load_hub
 BETWEEN = "\n\nQuestion: "
 
 
-def load(settings: Mapping[str, Any]) -> TaskData:
+def load(settings: Multirc) -> TaskData:
     """Read the questions.
 
     Returns:
         The questions, whose answers are not compared as numbers.
     """
-    if settings["hub"] is not None:
+    if settings.hub is not None:
         data = load_hub(settings, "multirc", ON_HUB)
     else:
         data = load_files(settings, [PREPARED, OFFICIAL])
     return replace(data, number_metrics=False)
 
 
-def plan(settings: Mapping[str, Any]) -> Plan:
+def plan(settings: Any) -> Plan:
     """Plan the files of `ntl prepare multirc`, from SuperGLUE's files in `source`."""
     return plan_files(settings, [OFFICIAL], PREPARED.files)
 

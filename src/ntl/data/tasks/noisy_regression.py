@@ -8,16 +8,14 @@ the task is exact addition or multiplication.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
+from ntl.config import NoisyRegression
 from ntl.data import Example, TaskData
 from ntl.errors import UserError
 
 
-def load(settings: Mapping[str, Any]) -> TaskData:
+def load(settings: NoisyRegression) -> TaskData:
     """Generate the examples: the sum of w x + e or, on a log scale, the product of x^w times exp(e).
 
     Returns:
@@ -28,13 +26,13 @@ def load(settings: Mapping[str, Any]) -> TaskData:
         UserError: The range of the integers includes 0 on a log scale, or has too few questions to hold out
             for validation and test.
     """
-    low, high, weights = settings["smallest"], settings["largest"], settings["weights"]
-    if settings["log_scale"] and low < 1:
+    low, high, weights = settings.smallest, settings.largest, settings.weights
+    if settings.log_scale and low < 1:
         raise UserError(
             f"dataset_args.smallest is {low}; expected at least 1 with dataset_args.log_scale=true, because "
             "there is no logarithm of 0. Pass dataset_args.smallest=1."
         )
-    held_out = settings["validation_size"] + settings["test_size"]
+    held_out = settings.validation_size + settings.test_size
     questions = (high - low + 1) ** len(weights) if high > low else 0
     if questions < 4 * held_out:
         raise UserError(
@@ -43,35 +41,31 @@ def load(settings: Mapping[str, Any]) -> TaskData:
             "the range, or lower dataset_args.validation_size and dataset_args.test_size."
         )
 
-    rng = np.random.default_rng(settings["data_seed"])
-    test = _draw(settings, settings["test_size"], rng, frozenset())
-    validation = _draw(settings, settings["validation_size"], rng, frozenset())
+    rng = np.random.default_rng(settings.data_seed)
+    test = _draw(settings, settings.test_size, rng, frozenset())
+    validation = _draw(settings, settings.validation_size, rng, frozenset())
     seen = frozenset(example.question for example in (*test, *validation))
-    train = _draw(settings, settings["train_size"], rng, seen)
+    train = _draw(settings, settings.train_size, rng, seen)
     return TaskData(train, validation, {"test": test})
 
 
 def _draw(
-    settings: Mapping[str, Any], size: int, rng: np.random.Generator, exclude: frozenset[str]
+    settings: NoisyRegression, size: int, rng: np.random.Generator, exclude: frozenset[str]
 ) -> list[Example]:
-    weights = np.asarray(settings["weights"])
+    weights = np.asarray(settings.weights)
     examples: list[Example] = []
     while len(examples) < size:
         missing = size - len(examples)
-        integers = rng.integers(
-            settings["smallest"], settings["largest"], (missing, len(weights)), endpoint=True
-        )
-        noise = rng.normal(0.0, settings["noise"], missing)
-        if settings["log_scale"]:
+        integers = rng.integers(settings.smallest, settings.largest, (missing, len(weights)), endpoint=True)
+        noise = rng.normal(0.0, settings.noise, missing)
+        if settings.log_scale:
             expected = np.prod(integers.astype(float) ** weights, axis=1)
             noisy = np.rint(expected * np.exp(noise))
         else:
             expected = integers @ weights
             noisy = np.rint(expected + noise)
         # Rounding and clipping are monotone, so they map the median to the median.
-        answers, medians = (
-            np.clip(each, 0, settings["largest_answer"]) for each in (noisy, np.rint(expected))
-        )
+        answers, medians = (np.clip(each, 0, settings.largest_answer) for each in (noisy, np.rint(expected)))
         for row, answer, median in zip(integers, answers.astype(int), medians, strict=True):
             question = " ".join(map(str, row))
             if question not in exclude:

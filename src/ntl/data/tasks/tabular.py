@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ntl.config import Tabular
 from ntl.data import Example, TaskData, format_number
 from ntl.data.table_files import read_table
 from ntl.errors import UserError
@@ -30,8 +32,8 @@ NO_VALUE = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "N
 SEPARATOR = ", "  # between the numbers of an answer with several
 
 
-def load(settings: Mapping[str, Any]) -> TaskData:
-    """Read a table and split its rows, as `ntl.config.schema.Tabular` says.
+def load(settings: Tabular) -> TaskData:
+    """Read a table and split its rows, as `ntl.config.Tabular` says.
 
     Returns:
         Training, validation and one test set. Missing values are written as `?`. Rows without a target are
@@ -42,38 +44,42 @@ def load(settings: Mapping[str, Any]) -> TaskData:
             too few rows.
     """
     settings = with_names(settings)
-    file, targets = settings["file"], settings["target"]
+    file, targets = settings.file, settings.target
     whole = read_table(SAMPLE if file == "sample" else file, "dataset_args.file")
     _check_columns(whole, settings)
-    for name in {*targets, settings["split_by"]} - {None}:
+    for name in {*targets, settings.split_by} - {None}:
         whole[name] = _with_gaps(whole[name])
     table = whole[whole[targets].notna().all(axis=1)]
     _check_rows(table, settings)
     columns = {name: "number" if _is_numeric(table[name]) else "text" for name in _columns(table, settings)}
     questions = write_questions(table, settings, columns)
     answers = [SEPARATOR.join(map(_answer, values)) for values in table[targets].itertuples(index=False)]
-    longest = settings["longest"] or math.inf
+    longest = settings.longest or math.inf
     rows = [i for i in _order(table, settings) if len(questions[i]) <= longest]
-    note = _describe_left_out(len(whole) - len(table), targets, len(table) - len(rows), settings["longest"])
-    test, rest = rows[-settings["test_size"] :], rows[: -settings["test_size"]]
+    note = _describe_left_out(len(whole) - len(table), targets, len(table) - len(rows), settings.longest)
+    test, rest = rows[-settings.test_size :], rows[: -settings.test_size]
     groups = questions
-    if settings["group_by"] is not None:
-        groups = table[settings["group_by"]].tolist()
+    if settings.group_by is not None:
+        groups = table[settings.group_by].tolist()
         rest = _without(rest, test, groups)
-    validation, rest = rest[-settings["validation_size"] :], rest[: -settings["validation_size"]]
+    validation, rest = rest[-settings.validation_size :], rest[: -settings.validation_size]
     train = _without(rest, [*validation, *test], groups)
-    needed = settings["train_size"] or 1
+    needed = settings.train_size or 1
     if len(train) < needed:
         raise UserError(
-            f"{file} has {len(train)} training rows whose {settings['group_by'] or 'question'} is in neither "
+            f"{file} has {len(train)} training rows whose {settings.group_by or 'question'} is in neither "
             f"the validation nor the test set; expected at least {needed}. Lower dataset_args.train_size, "
             "validation_size or test_size, or add columns to the question that distinguish the rows."
         )
-    if settings["train_seed"] is not None:
-        train = np.random.default_rng(settings["train_seed"]).permutation(train).tolist()
+    if settings.train_seed is not None:
+        train = np.random.default_rng(settings.train_seed).permutation(train).tolist()
     # The rows next to the held-out ones: those of a split by time are the latest.
-    train = train[-(settings["train_size"] or len(train)) :]
-    made = [[Example(questions[i], answers[i]) for i in part] for part in (train, validation, test)]
+    train = train[-(settings.train_size or len(train)) :]
+    ratings = _ratings(table, settings.ratings)
+    made = [
+        [Example(questions[i], answers[i], ratings=ratings.get(i, ())) for i in part]
+        for part in (train, validation, test)
+    ]
     several = tuple(targets) if len(targets) > 1 else ()
     return TaskData(
         made[0], made[1], {"test": made[2]}, not several, targets=several, columns=columns, note=note
@@ -86,9 +92,7 @@ def _describe_left_out(without: int, targets: Sequence[str], long: int, longest:
     return f"left out: {', '.join(parts)}" if parts else None
 
 
-def write_questions(
-    table: pd.DataFrame, settings: Mapping[str, Any], columns: Mapping[str, str]
-) -> list[str]:
+def write_questions(table: pd.DataFrame, settings: Tabular, columns: Mapping[str, str]) -> list[str]:
     """Write each row as a question.
 
     Args:
@@ -115,10 +119,10 @@ def write_questions(
                 f"row {row + 1} of the table: {name!r} is {table[name].iloc[row]!r}; expected a number, as "
                 "in the rows that the model was trained on, or nothing where it is missing. Correct it."
             )
-    digits = settings["significant_digits"]
+    digits = settings.significant_digits
     texts = pd.DataFrame({name: _texts(table[name], kind, digits) for name, kind in columns.items()})
     rows = (dict(zip(columns, row, strict=True)) for row in texts.itertuples(index=False, name=None))
-    if (prompt := settings["prompt"]) is None:
+    if (prompt := settings.prompt) is None:
         return [",".join(row.values()) for row in rows]
     prompt = prompt.replace("\\n", "\n")  # the command line has no other way to write a line break
     return [_COLUMN.sub(lambda match, row=row: row[match[1]], prompt) for row in rows]
@@ -129,21 +133,22 @@ def prompt_columns(prompt: str) -> list[str]:
     return list(dict.fromkeys(_COLUMN.findall(prompt)))
 
 
-def _columns(table: pd.DataFrame, settings: Mapping[str, Any]) -> list[str]:
+def _columns(table: pd.DataFrame, settings: Tabular) -> list[str]:
     """Return the columns of the question."""
-    if settings["prompt"] is not None:
-        return prompt_columns(settings["prompt"])
-    return settings["columns"] or [name for name in table.columns if name not in settings["target"]]
+    if settings.prompt is not None:
+        return prompt_columns(settings.prompt)
+    return settings.columns or [name for name in table.columns if name not in settings.target]
 
 
-def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+def with_names(settings: Tabular) -> Tabular:
     """Return the settings with columns as texts, and a list of targets.
 
     The command line reads a name such as 2019 as a number.
     """
-    named = {key: str(settings[key]) for key in ("split_by", "group_by") if settings[key] is not None}
-    targets = settings["target"] if isinstance(settings["target"], list) else [settings["target"]]
-    return {**settings, **named, "target": [*map(str, targets)]}
+    given = {key: getattr(settings, key) for key in ("split_by", "group_by", "ratings")}
+    named = {key: str(name) for key, name in given.items() if name is not None}
+    targets = settings.target if isinstance(settings.target, list) else [settings.target]
+    return replace(settings, **named, target=[*map(str, targets)])
 
 
 def _without(rows: Sequence[int], held_out: Sequence[int], groups: Sequence[Any]) -> list[int]:
@@ -152,59 +157,59 @@ def _without(rows: Sequence[int], held_out: Sequence[int], groups: Sequence[Any]
     return [i for i in rows if groups[i] not in taken]
 
 
-def _check_columns(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
+def _check_columns(table: pd.DataFrame, settings: Tabular) -> None:
     """Raise a UserError if a column that is named is missing, or the question contains the target."""
-    key = "columns" if settings["prompt"] is None else "prompt"
+    key = "columns" if settings.prompt is None else "prompt"
     columns = _columns(table, settings)
-    named = [*(("target", name) for name in settings["target"])]
-    named += [(name, settings[name]) for name in ("split_by", "group_by")]
+    named = [*(("target", name) for name in settings.target)]
+    named += [(name, getattr(settings, name)) for name in ("split_by", "group_by", "ratings")]
     for given, name in (*named, *((key, name) for name in columns)):
         if name is not None and name not in table.columns:
             raise UserError(
                 f"dataset_args.{given} names the column {name!r}; expected one of the columns of "
-                f"{settings['file']}: {', '.join(table.columns)}. Name one of them."
+                f"{settings.file}: {', '.join(table.columns)}. Name one of them."
             )
-    if both := [name for name in settings["target"] if name in columns]:
+    if both := [name for name in settings.target if name in columns]:
         raise UserError(
             f"dataset_args.{key} names the target {both[0]!r}; expected the columns that it is predicted "
             "from. Remove it from them."
         )
     if not columns:
         raise UserError(
-            f"dataset_args.prompt={settings['prompt']!r} names no column; expected names in braces, such as "
+            f"dataset_args.prompt={settings.prompt!r} names no column; expected names in braces, such as "
             f"{{{table.columns[0]}}}. Add one."
         )
 
 
-def _check_rows(table: pd.DataFrame, settings: Mapping[str, Any]) -> None:
+def _check_rows(table: pd.DataFrame, settings: Tabular) -> None:
     """Raise a UserError if a target is not a finite number, or there are too few rows."""
-    for target in settings["target"]:
+    for target in settings.target:
         wrong = table[target][~np.isfinite(pd.to_numeric(table[target], errors="coerce"))]
         if len(wrong):
             raise UserError(
-                f"{settings['file']}, row {wrong.index[0] + 1} below the header: {target!r} is "
+                f"{settings.file}, row {wrong.index[0] + 1} below the header: {target!r} is "
                 f"{wrong.iloc[0]!r}; expected a finite number, or nothing where it is missing. Correct the "
                 "file, or choose another dataset_args.target."
             )
-    needed = settings["validation_size"] + settings["test_size"] + (settings["train_size"] or 1)
+    needed = settings.validation_size + settings.test_size + (settings.train_size or 1)
     if len(table) < needed:
         raise UserError(
-            f"{settings['file']} has {len(table)} rows with a value of {settings['target'][0]!r}; expected "
+            f"{settings.file} has {len(table)} rows with a value of {settings.target[0]!r}; expected "
             f"at least {needed}. Lower dataset_args.train_size, validation_size or test_size."
         )
 
 
-def _order(table: pd.DataFrame, settings: Mapping[str, Any]) -> Sequence[int]:
+def _order(table: pd.DataFrame, settings: Tabular) -> Sequence[int]:
     """Return the rows in random order, groups together, or sorted by a column, rows without a value first.
 
     Raises:
         UserError: The column that sorts them holds neither numbers nor dates.
     """
-    split_by = settings["split_by"]
+    split_by = settings.split_by
     if split_by is None:
-        order = np.random.default_rng(settings["data_seed"]).permutation(len(table))
-        if settings["group_by"] is not None:
-            codes = pd.factorize(table[settings["group_by"]].iloc[order])[0]
+        order = np.random.default_rng(settings.data_seed).permutation(len(table))
+        if settings.group_by is not None:
+            codes = pd.factorize(table[settings.group_by].iloc[order])[0]
             order = order[np.argsort(codes, kind="stable")]  # groups in the order of their first rows
         return order.tolist()
     column = table[split_by].reset_index(drop=True)
@@ -216,6 +221,19 @@ def _order(table: pd.DataFrame, settings: Mapping[str, Any]) -> Sequence[int]:
         f"dataset_args.split_by={split_by} names a column with the value {column[column.notna()].iloc[0]!r}; "
         "expected numbers, or dates such as 2026-11-21. Rewrite the column, or name another one."
     )
+
+
+def _ratings(table: pd.DataFrame, column: str | None) -> dict[int, tuple[float, ...]]:
+    """Read the numbers of several people in each row, separated by spaces."""
+    if column is None:
+        return {}
+    try:
+        return {i: tuple(map(float, text.split())) for i, text in enumerate(table[column].fillna(""))}
+    except ValueError as error:
+        raise UserError(
+            f"dataset_args.ratings={column} names a column with other values ({error}); expected numbers, "
+            "separated by spaces."
+        ) from None
 
 
 def _with_gaps(column: pd.Series) -> pd.Series:

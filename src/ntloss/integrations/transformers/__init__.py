@@ -5,12 +5,17 @@ handle = make_number_aware(model, tokenizer)    for your own loop: model(**batch
 """
 
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
-from ntloss.integrations.transformers.trainer import WeightScheduleCallback, make_trainer_number_aware
+from ntloss.integrations.transformers.trainer import (
+    AnnealCallback,
+    WeightScheduleCallback,
+    make_trainer_number_aware,
+)
 
 __all__ = [
     "make_number_aware",
     "NumberAwareModel",
     "handle_of",
     "make_trainer_number_aware",
+    "AnnealCallback",
     "WeightScheduleCallback",
 ]

@@ -11,7 +11,7 @@ from accelerate.state import GradientState  # type: ignore[import-untyped]
 from torch import Tensor
 from transformers import TrainerCallback
 
-from ntloss import LossTerms, NumberVocabulary, WeightScheduler
+from ntloss import HLGauss, LossTerms, NumberVocabulary, WeightScheduler
 from ntloss.integrations.collator import NUMBER_WEIGHTS, NumberWeightsCollator
 from ntloss.integrations.outputs import Loss
 from ntloss.integrations.transformers.model import NumberAwareModel, handle_of, make_number_aware
@@ -97,7 +97,10 @@ class _NumberAware:
         handle, sums = handle_of(self.model), TermSums()
 
         def add(loss: Loss, inputs: dict[str, Any], terms: LossTerms) -> None:
-            sums.add(loss, *without_repeated_rows(loss, inputs, terms))
+            kept = without_repeated_rows(loss, inputs)
+            if kept is not inputs:
+                terms = loss.forward(**kept)  # type: ignore[assignment]  # does not call hooks
+            sums.add(loss, kept, terms)
 
         stops = [] if handle is None else [listen(loss, add) for loss in handle.losses]
         try:
@@ -121,7 +124,8 @@ def make_trainer_number_aware(
     into accumulated batches and over ranks. Evaluations log both terms of the loss beside `eval_loss`, each
     as its mean over the whole evaluation set: `eval_ce`, which compares with the `eval_loss` of a model
     trained on cross-entropy alone, and `eval_ntl`, before its weight. A dataset's column `number_weights` is
-    taken into the batches (`NumberWeightsCollator`).
+    taken into the batches (`NumberWeightsCollator`). The sigma of a criterion with a schedule,
+    `HLGauss.for_answers(answers)`, falls over the steps of training.
 
     Args:
         trainer: a `Trainer` or `Seq2SeqTrainer`, before `train()`. If its model is number-aware already, it
@@ -147,6 +151,9 @@ def make_trainer_number_aware(
     if handle is None or numbers is not None or args or options:
         handle = make_number_aware(trainer.model, tokenizer_of(trainer, numbers), *args, **options)
     extend(trainer)
+    criterion = handle.loss.objective.criterion
+    if getattr(criterion, "schedule", None) is not None:
+        trainer.add_callback(AnnealCallback(criterion))  # type: ignore[arg-type]
     return handle
 
 
@@ -193,6 +200,27 @@ class WeightScheduleCallback(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Set the weight before the micro-batches of a step; a resumed run continues at its step."""
         self.scheduler.set_step(state.global_step)
+
+
+class AnnealCallback(TrainerCallback):
+    """Calls a criterion's `anneal` before each optimizer step, with the share of the steps that are done.
+
+    `make_trainer_number_aware` adds it for a criterion with a schedule, `HLGauss.for_answers(answers)`.
+
+    Args:
+        criterion: an object with `anneal(progress)`, such as `HLGauss`.
+    """
+
+    def __init__(self, criterion: HLGauss) -> None:
+        self.criterion = criterion
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Anneal before the micro-batches of a step; a resumed run continues at its step."""
+        self.criterion.anneal(state.global_step / state.max_steps)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Anneal to the last value."""
+        self.criterion.anneal(1.0)
 
 
 def check_uses_model_loss(trainer: Any) -> None:
@@ -258,7 +286,8 @@ class TermSums:
         num_items, num_numbers = inputs["num_items_in_batch"], inputs["num_numbers_in_batch"]
         by_items = items if num_items is None else num_items
         # Without a count of numbers, the number term is this batch's mean times its share of the items.
-        by_numbers = numbers * by_items / items.clamp(min=1) if num_numbers is None else num_numbers
+        share = torch.where(items > 0, by_items / items, 0.0)
+        by_numbers = numbers * share if num_numbers is None else num_numbers
         if loss.reduction != "mean":
             by_items = by_numbers = 1.0
         sums = [terms.ce.detach().sum() * by_items, items, terms.ntl.detach().sum() * by_numbers, numbers]
@@ -276,42 +305,60 @@ class TermSums:
         }
 
 
-def listen(loss: Loss, see: Callable[[Loss, dict[str, Any], LossTerms], None]) -> Callable[[], None]:
+See = Callable[[Loss, dict[str, Any], LossTerms], None]
+
+
+def listen(loss: Loss, see: See) -> Callable[[], None]:
     """Call `see` with each call's loss, arguments and terms. The loss returns what it did before.
 
     Returns:
         A function that ends it.
     """
-    signature, had_terms = inspect.signature(loss.forward), loss.return_terms
-    loss.return_terms = True
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    @torch.no_grad()
-    def hook(module: Loss, args: Any, kwargs: Any, terms: LossTerms) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        see(module, dict(bound.arguments), terms)
-        return terms if had_terms else terms.loss
-
-    handle = loss.register_forward_hook(hook, with_kwargs=True)
+    # One hook serves all listeners of a loss, because it changes what the loss returns.
+    hook: _ListenersHook = vars(loss).get("_listeners") or _ListenersHook(loss)
+    hook.listeners.append(see)
 
     def stop() -> None:
-        handle.remove()
-        loss.return_terms = had_terms
+        hook.listeners.remove(see)
+        if not hook.listeners:
+            hook.remove(loss)
 
     return stop
 
 
-def without_repeated_rows(
-    loss: Loss, inputs: dict[str, Any], terms: LossTerms
-) -> tuple[dict[str, Any], LossTerms]:
-    """Return inputs and terms of a batch without rows that a distributed evaluation repeats to fill it."""
+class _ListenersHook:
+    """A forward hook that calls the listeners of a loss with its terms."""
+
+    def __init__(self, loss: Loss) -> None:
+        self.listeners: list[See] = []
+        self.signature, self.had_terms = inspect.signature(loss.forward), loss.return_terms
+        self.handle = loss.register_forward_hook(self, with_kwargs=True)
+        loss.return_terms = True
+        vars(loss)["_listeners"] = self
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def __call__(self, loss: Loss, args: Any, kwargs: Any, terms: LossTerms) -> Any:
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        for see in self.listeners:
+            see(loss, dict(bound.arguments), terms)
+        return terms if self.had_terms else terms.loss
+
+    def remove(self, loss: Loss) -> None:
+        """Let the loss return what it did before."""
+        self.handle.remove()
+        loss.return_terms = self.had_terms
+        del vars(loss)["_listeners"]
+
+
+def without_repeated_rows(loss: Loss, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a batch without rows that a distributed evaluation repeats to fill it."""
     state, labels = GradientState(), inputs["labels"]
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     own = state.remainder - rank * len(labels)  # this process's rows that are not repeated
     if not state.end_of_dataloader or state.remainder <= 0 or own >= len(labels) or labels.dim() < 2:
-        return inputs, terms
+        return inputs
     repeated = torch.arange(len(labels), device=labels.device) >= own
     labels = labels.masked_fill(repeated.unsqueeze(-1), loss.ignore_index)
-    inputs = {**inputs, "labels": labels, "num_items_in_batch": None, "num_numbers_in_batch": None}
-    return inputs, loss.forward(**inputs)  # type: ignore[return-value]  # does not call hooks
+    return {**inputs, "labels": labels, "num_items_in_batch": None, "num_numbers_in_batch": None}

@@ -77,9 +77,7 @@ def test_official_problems_are_split_by_seed_and_share(load, tmp_path):
     assert not set(data.train) & set(data.validation)
     other = load("gsm8k", data_dir=folder, validation_share=0.25, split_seed=1)
     assert set(other.validation) != set(data.validation)
-    with pytest.raises(
-        UserError, match=r"dataset_args.validation_share is 1; expected a number that is above 0"
-    ):
+    with pytest.raises(UserError, match=r"dataset_args.validation_share=1; expected a share above 0"):
         load("gsm8k", data_dir=folder, validation_share=1)
 
 

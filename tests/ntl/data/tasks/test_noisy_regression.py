@@ -63,14 +63,10 @@ def test_without_noise_the_answers_are_exact():
 @pytest.mark.parametrize(
     ("override", "complaint"),
     [
-        ("dataset_args.noise=-1", "dataset_args.noise is -1"),
-        ("dataset_args.train_size=0", "dataset_args.train_size is 0"),
-        ("dataset_args.weights=[]", r"dataset_args.weights is \[\]"),
-        ("dataset_args.weights=[a]", r"dataset_args.weights is \['a'\]"),
+        ("dataset_args.noise=-1", "dataset_args.noise=-1"),
+        ("dataset_args.train_size=0", "dataset_args.train_size=0"),
         ("dataset_args.largest=12", "make 27 questions"),
-        ("dataset_args.smallest=x", "dataset_args.smallest is 'x'"),
         ("dataset_args.log_scale=true dataset_args.smallest=0", "smallest is 0; .* at least 1"),
-        ("dataset_args.log_scale=maybe", "log_scale is 'maybe'; expected true or false"),
     ],
 )
 def test_settings_out_of_range_are_errors(override, complaint):

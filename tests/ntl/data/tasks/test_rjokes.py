@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from data_cases import write
 
+from ntl.data import Example
 from ntl.errors import UserError
 
 
@@ -11,7 +12,7 @@ def test_jokes_become_questions_and_scores_become_answers(load, tmp_path):
         f"{name}.tsv": f"3\tA joke from {name}.\n11\tWith a\\\ttab\n" for name in ("train", "dev", "test")
     }
     data = load("rjokes", data_dir=write(tmp_path / "data", files))
-    assert list(data.validation) == [("A joke from dev.", "3", None), ("With a tab", "11", None)]
+    assert list(data.validation) == [Example("A joke from dev.", "3"), Example("With a tab", "11")]
 
 
 @pytest.mark.parametrize(

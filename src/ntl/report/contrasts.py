@@ -1,0 +1,163 @@
+"""Test declared contrasts: differences between two rows of a report, paired by seed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from scipy.stats import ttest_1samp
+
+from ntl.errors import UserError, unknown_key
+from ntl.report.groups import READINGS, Dataset, Group, format_setting, settings_of
+from ntl.scores import is_better_larger
+
+KEYS = ("of", "minus", "metric", "test", "dataset")
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A declared difference: a metric of one row minus that of another.
+
+    Args:
+        of, minus: A row: the choice of `objective` or `loss` (`ntl_was`), a label of the tables, or a mapping
+            of settings to values. A reading can follow a comma: `ce, median`.
+        metric: A metric of the report, such as `mae` or `crps`.
+        test: A test set. None: the first one that is not the validation set.
+        dataset: A dataset. None: the only one.
+    """
+
+    of: Any
+    minus: Any
+    metric: str = "mae"
+    test: str | None = None
+    dataset: str | None = None
+
+
+def read_contrasts(given: Sequence[Mapping[str, Any]]) -> list[Contrast]:
+    """Read the list `contrasts` of a sweep's YAML; a UserError names an unknown key."""
+    for each in given:
+        for key in each:
+            if key not in KEYS:
+                raise unknown_key("contrasts: ", key, KEYS)
+        if not {"of", "minus"} <= {*each}:
+            raise UserError(f"contrasts: {dict(each)} lacks of or minus; expected both rows.")
+    return [Contrast(**each) for each in given]
+
+
+def compare_rows(datasets: Sequence[Dataset], contrasts: Sequence[Contrast], margin: float) -> pd.DataFrame:
+    """Compute the differences with paired t-tests, corrected for their number by Holm's method.
+
+    Args:
+        datasets: The runs.
+        contrasts: What is compared.
+        margin: Bounds of "no effect", in per cent of the second row's mean.
+
+    Returns:
+        One row per contrast: `of`, `minus`, `metric`, `test`, `seeds`; the mean `difference` with its 95 %
+        interval `lower`, `upper`; the same in per cent of the second row's mean; `p` and `p_holm`; and the
+        `verdict`. It says "no effect" only if the 90 % interval lies within the margin, which is the test of
+        equivalence by two one-sided t-tests at 5 %.
+    """
+    table = pd.DataFrame([_difference(datasets, contrast) for contrast in contrasts])
+    if table.empty:
+        return table
+    table["p_holm"] = holm(table["p"])
+    table["verdict"] = [_verdict(row, margin) for _, row in table.iterrows()]
+    return table.drop(columns=["percent_lower_90", "percent_upper_90"])
+
+
+def holm(p: pd.Series) -> pd.Series:
+    """Correct p-values for their number (Holm, 1979); unknown ones stay unknown.
+
+    Example:
+        >>> holm(pd.Series([0.01, 0.04, 0.03])).tolist()
+        [0.03, 0.06, 0.06]
+    """
+    known = p.dropna().sort_values()
+    factors = pd.Series(range(len(known), 0, -1), index=known.index)
+    return (known * factors).cummax().clip(upper=1.0).reindex(p.index)
+
+
+def _difference(datasets: Sequence[Dataset], contrast: Contrast) -> dict[str, Any]:
+    dataset = _choose(datasets, contrast)
+    test = contrast.test or next((t for t in dataset.tests if t != "validation"), "validation")
+    rows = [_find(dataset, name) for name in (contrast.of, contrast.minus)]
+    of, minus = (row.values(test, contrast.metric).dropna() for row in rows)
+    pairs = (of - minus).dropna()
+    base = minus[pairs.index].mean()
+    found: dict[str, Any] = {
+        "of": _name(contrast.of), "minus": _name(contrast.minus), "metric": contrast.metric, "test": test,
+        "seeds": len(pairs), "difference": pairs.mean(), "percent": 100 * pairs.mean() / abs(base),
+    }  # fmt: skip
+    if len(pairs) < 2:
+        return {**found, **dict.fromkeys(_UNCERTAIN, float("nan"))}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # equal differences, for which p is near 0
+        tested = ttest_1samp(pairs, 0)
+        inner, outer = tested.confidence_interval(0.9), tested.confidence_interval(0.95)
+    ends = {"lower": outer.low, "upper": outer.high}
+    ends |= {f"percent_{name}": 100 * value / abs(base) for name, value in ends.items()}
+    ends |= {
+        f"percent_{name}_90": 100 * end / abs(base)
+        for name, end in zip(("lower", "upper"), inner, strict=True)
+    }
+    return {**found, **ends, "p": float(tested.pvalue) if pairs.any() else 1.0}
+
+
+_UNCERTAIN = (
+    "lower", "upper", "percent_lower", "percent_upper", "percent_lower_90", "percent_upper_90", "p",
+)  # fmt: skip
+
+
+def _verdict(row: pd.Series, margin: float) -> str:
+    if row["p_holm"] < SIGNIFICANT:
+        better = (row["difference"] > 0) == is_better_larger(row["metric"])
+        return f"{'higher' if row['difference'] > 0 else 'lower'} ({'better' if better else 'worse'})"
+    if -margin <= row["percent_lower_90"] and row["percent_upper_90"] <= margin:
+        return f"no effect within ± {margin:g} %"
+    half = (row["percent_upper"] - row["percent_lower"]) / 2
+    return f"undecided ± {half:.1f} %" if half == half else "undecided (one seed)"
+
+
+def _choose(datasets: Sequence[Dataset], contrast: Contrast) -> Dataset:
+    names = [dataset.name for dataset in datasets]
+    if contrast.dataset is None and len(datasets) == 1:
+        return datasets[0]
+    if contrast.dataset not in names:
+        raise UserError(f"contrasts: dataset={contrast.dataset}; expected one of: {', '.join(names)}.")
+    return datasets[names.index(contrast.dataset)]
+
+
+def _find(dataset: Dataset, name: Any) -> Group:
+    """Find the row that a contrast names."""
+    reading = "greedy"
+    if isinstance(name, str) and name.rpartition(", ")[2] in READINGS:
+        name, _, reading = name.rpartition(", ")
+    found = [group for group in dataset.groups if _matches(group, name)]
+    if len(found) != 1:
+        labels = "; ".join(group.label for group in found or dataset.groups)
+        count = "several rows" if found else "no row"
+        raise UserError(
+            f"contrasts: {_name(name)} names {count} of {dataset.name}; expected one of: {labels}. Name its "
+            "label, or its settings as {loss.weight: 0.3}."
+        )
+    return Group(found[0].label, found[0].runs, reading)
+
+
+def _matches(group: Group, name: Any) -> bool:
+    first = group.runs[0]
+    if isinstance(name, Mapping):
+        settings = settings_of(first)
+        values = {"objective": first.record.objective, **settings}
+        return all(format_setting(values.get(key)) == format_setting(value) for key, value in name.items())
+    return name in (group.label, first.record.objective)
+
+
+def _name(name: Any) -> str:
+    if isinstance(name, Mapping):
+        return ", ".join(f"{key}={format_setting(value)}" for key, value in name.items())
+    return str(name)

@@ -1,1 +1,0 @@
-"""A run trains and evaluates one model; a sweep executes several runs and reports them."""

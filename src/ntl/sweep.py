@@ -1,0 +1,167 @@
+"""What a sweep shows and reports, whichever of Hydra's launchers executes its runs.
+
+The runs write how far they are into their folders. A thread of the command reads that, and shows the progress
+of all runs. At the end the finished runs are reported, and those that failed are named.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+from tqdm import tqdm
+
+from ntl.errors import UserError
+from ntl.training.run_folder import ERROR, RunFolder, RunRecord
+
+INTERVAL = 2.0  # seconds between two readings of the folders
+LINE_EVERY = 30.0  # seconds between two lines of progress without a terminal
+_started: list[Watch] = []  # that of this process: a thread cannot be sent to the processes of a launcher
+
+
+class SweepCallback(Callback):
+    """Shows the progress of a sweep's runs, and reports them at the end."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Start to watch the folder of the sweep."""
+        _started.append(Watch(Path(config.hydra.sweep.dir), count_runs(config)))
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Report the finished runs. If one failed, exit with 1 after naming it."""
+        from ntl.report.program import report
+
+        folder, ok = Path(config.hydra.sweep.dir), True
+        _started[-1].end()
+        contrasts = OmegaConf.to_container(config.contrasts, resolve=True)
+        try:
+            name = config.evaluation.name
+            report(
+                [folder], folder / "report", name, in_order=True, contrasts=contrasts, margin=config.margin
+            )
+        except UserError as error:
+            print(f"no report: {error}", file=sys.stderr)
+            ok = False
+        if stop() or not ok:
+            raise SystemExit(1)
+
+
+class Watch:
+    """A thread that reads the progress of the runs in a folder and shows it.
+
+    Args:
+        folder: The sweep's folder.
+        total: Number of runs; None if it is not known in advance.
+    """
+
+    def __init__(self, folder: Path, total: int | None):
+        self.folder, self.total = folder, total
+        self._before = self._read()
+        self._shown: set[Path] = set()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._show, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> dict[Path, RunRecord]:
+        found = {}
+        for path in sorted(self.folder.glob("*/run.json")):
+            try:
+                found[path.parent] = RunFolder(path.parent).record()
+            except UserError:
+                continue  # damaged: its own run says so
+        return found
+
+    def _show(self) -> None:
+        often = 0.1 if sys.stderr.isatty() else LINE_EVERY
+        layout = "{percentage:3.0f}% of all updates, {desc}, {elapsed}, about {remaining} left"
+        bar = tqdm(total=self.total, smoothing=0, miniters=0, mininterval=often, bar_format=layout)
+        with bar:
+            while True:
+                ended = self._ended.wait(INTERVAL)
+                records = self._read()
+                self._announce(records, bar)
+                bar.total = max(self.total or 0, len(records)) or 1
+                done = sum(_share(record) for record in records.values())
+                count = Counter(record.status for record in records.values())
+                bar.set_description_str(f"{count['finished']} of {bar.total} runs finished", refresh=False)
+                bar.update(done - bar.n)
+                if ended:
+                    return
+
+    def _announce(self, records: dict[Path, RunRecord], bar: tqdm) -> None:
+        """Print a line for each run that has ended since the last reading."""
+        for path in sorted(self.folder.glob("*/*")):
+            run = path.parent
+            if path.name == ERROR and run not in self._shown:
+                self._shown.add(run)
+                bar.write(f"{run.name} FAILED: {read_error(run)}", file=sys.stderr)
+        for run, record in records.items():
+            if record.status == "finished" and run not in self._shown and self._before.get(run) != record:
+                self._shown.add(run)
+                bar.write(f"{run.name}: {_summary(run, record)}", file=sys.stderr)
+
+    def end(self) -> None:
+        """Stop watching."""
+        self._ended.set()
+        self._thread.join()
+
+    def unfinished(self) -> dict[Path, str]:
+        """Map the folders of the runs that are not finished to why."""
+        found = {run: r.status for run, r in self._read().items() if r.status != "finished"}
+        return found | {path.parent: read_error(path.parent) for path in self.folder.glob(f"*/{ERROR}")}
+
+
+def read_error(run: Path) -> str:
+    """Read why a run failed."""
+    return (run / ERROR).read_text(encoding="utf-8").strip()
+
+
+def stop() -> bool:
+    """Stop watching, if a sweep is watched; name the runs that are not finished, if any are."""
+    if not _started:
+        return False
+    watch = _started.pop()
+    watch.end()
+    unfinished = watch.unfinished()
+    for run, reason in unfinished.items():
+        print(f"{run.name} is not finished: {reason}", file=sys.stderr)
+    if unfinished:
+        count = f"{len(unfinished)} run{'s' * (len(unfinished) > 1)}"
+        print(f"{count} in {watch.folder} not finished: the same command continues.", file=sys.stderr)
+    return bool(unfinished)
+
+
+def count_runs(config: DictConfig) -> int | None:
+    """Count the runs of a grid; None for other sweepers than Hydra's own."""
+    if not config.hydra.sweeper._target_.endswith("BasicSweeper"):
+        return None
+    params = OmegaConf.to_container(config.hydra.sweeper.get("params") or OmegaConf.create({}))
+    overrides = [f"{key}={value}" for key, value in params.items() if value is not None]
+    overrides += config.hydra.overrides.task
+    counts = {}
+    for override in OverridesParser.create().parse_overrides(overrides):
+        is_sweep = override.is_discrete_sweep()
+        counts[override.get_key_element()] = len([*override.sweep_string_iterator()]) if is_sweep else 1
+    return math.prod(counts.values())
+
+
+def _share(record: RunRecord) -> float:
+    if record.status in ("finished", "trained"):
+        return 1.0
+    return record.steps / record.max_steps if record.max_steps > 0 else 0.0
+
+
+def _summary(path: Path, record: RunRecord) -> str:
+    """Describe the main test set of a finished run, or why a run failed."""
+    from ntl.scores import describe_metrics
+
+    name = record.config.get("evaluation", {}).get("name", "test")
+    metrics = RunFolder(path).evaluation(name).metrics()
+    test = next((test for test in metrics if test != "validation"), "validation")
+    return f"{test}: {describe_metrics(metrics[test])}" if metrics else "finished"

@@ -1,0 +1,266 @@
+"""HL-Gauss on whole numbers: a Gaussian around the label's number, split over its digits."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ntloss.criteria.criterion import CriterionInput, Needs, spans_of
+from ntloss.numbers.spans import NumberSpans, Remainders
+
+_SIGMA = "a number, a scalar tensor, or two numbers, first and last"
+# In widths of a cell; beyond it, the target is uniform to rounding.
+_WIDEST = 1e12
+# Of the answers' standard deviation, where sigma starts; and of that start, where it ends.
+START, END = 0.55, 1 / 8
+
+
+class HLGauss:
+    r"""Cross-entropy with Gaussian targets on whole numbers, one digit at a time, in nats.
+
+    The first 3 of 39 stands for the numbers from 30 to 39. Given the true digits before it, the target of a
+    digit is the share of $N(y, \sigma^2)$ that falls into its cell,
+
+    $q_v \propto \Phi((hi_v - y) / \sigma) - \Phi((lo_v - y) / \sigma)$,
+
+    where the cell of v holds the numbers that begin with the true digits so far and v, each with half a unit
+    of its last digit on either side. The loss is $-\sum_v q_v \log p_v - \log m$ with $m$ the probability of
+    all number tokens, so probability on text costs, too. It knows place and carry: the target of the first
+    digit of 39 is split between 3 and 4, because 39 and 40 are neighbors. It ranges from the entropy of q to
+    infinity, and is smallest if the probabilities are q. As sigma decreases it approaches cross-entropy; as
+    sigma grows the target becomes uniform.
+
+    It takes the place of cross-entropy at number positions: combined losses choose `mode="replace"` for it
+    unless told otherwise. The model learns the distribution of $y + N(0, \sigma^2)$, so its intervals are
+    wider than the labels' by that. Use it where near misses are acceptable, not where answers are right or
+    wrong.
+
+    The target covers numbers with the label's length and sign. A first digit of 0 is left out of numbers
+    above 9, unless the label itself begins with one. A token with a point or an exponent of its own (`3.14`,
+    `1e3`) keeps cross-entropy.
+
+    Args:
+        sigma: standard deviation of the target, in the unit of the numbers: a float, a scalar tensor, or the
+            first and last value of `anneal`. It may be set at any time, `criterion.sigma = 2.0`, which fills
+            a tensor in place and recompiles nothing.
+        relative: standard deviation as a share of the label's magnitude, for long tails. It adds to sigma as
+            an independent error: the variance is $\sigma^2 + (relative \cdot y)^2$. Default: 0.
+        leading_zeros: answers are padded to one width, so the first digit may be 0. Default: False.
+        decimals: a point between two digits belongs to their number. Default: True.
+
+    Raises:
+        TypeError: `sigma` is not a number, a scalar tensor or a pair of numbers.
+        ValueError: `sigma` or `relative` is negative or not finite.
+
+    Source: HL-Gauss, "Improving Regression Performance with Distributional Losses", ICML 2018, and "Stop
+    Regressing", ICML 2024, which have one classifier over all bins; here each digit has its own.
+
+    Example:
+        >>> from ntloss import HLGauss, NTLCrossEntropyLoss, NumberVocabulary
+        >>> digits = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=16)
+        >>> loss_fn, labels = NTLCrossEntropyLoss(digits, HLGauss(sigma=2.0)), torch.tensor([[3, 9]])
+        >>> logits = torch.zeros(2, 1, 2, 16)
+        >>> logits[0, 0, 0, 4] = logits[1, 0, 0, 2] = 5.0  # expects 4 or 2 as the first digit of 39
+        >>> [round(loss_fn(some, labels).item(), 2) for some in logits]
+        [2.93, 3.93]
+    """
+
+    needs = Needs(log_normalizer=True, remainders=True, decimals=True)
+    mode = "replace"
+
+    def __init__(
+        self,
+        sigma: float | Tensor | tuple[float, float],
+        relative: float = 0.0,
+        *,
+        leading_zeros: bool = False,
+        decimals: bool = True,
+    ) -> None:
+        self.schedule: tuple[float, float] | None = None
+        if isinstance(sigma, (tuple, list)):
+            if len(sigma) != 2:
+                raise TypeError(
+                    f"sigma={sigma!r}: expected a number, a scalar tensor, or two numbers, first and last"
+                )
+            first, last = (float(check_sigma(end)) for end in sigma)
+            self.schedule, sigma = (first, last), first
+        self._sigma = check_sigma(sigma)
+        if not isinstance(relative, (int, float)) or not 0 <= relative < math.inf:
+            raise ValueError(f"relative={relative!r}: expected a share of the number, 0 or more")
+        self.relative = float(relative)
+        self.leading_zeros = leading_zeros
+        if not decimals:
+            self.needs = Needs(log_normalizer=True, remainders=True)
+
+    @classmethod
+    def for_answers(cls, answers: Iterable[float], **options: Any) -> HLGauss:
+        """Make the criterion with the sigma that suits training answers and falls during training.
+
+        It falls from 0.55 of their standard deviation to an eighth of that, with `anneal`.
+
+        Args:
+            answers: the numbers of the training data, two or more that differ.
+            options: `relative`, `leading_zeros`, `decimals`.
+
+        Raises:
+            ValueError: fewer than two different numbers, or one that is not finite.
+
+        Example:
+            >>> criterion = HLGauss.for_answers([10, 20, 30, 40])
+            >>> criterion
+            HLGauss(sigma=(6.15, 0.769))
+            >>> for step in range(3):
+            ...     sigma = criterion.anneal(step / 2)
+            >>> round(sigma, 3)
+            0.769
+        """
+        numbers = [float(answer) for answer in answers]
+        spread = statistics.pstdev(numbers) if len(numbers) > 1 and all(map(math.isfinite, numbers)) else 0.0
+        if not spread > 0:
+            raise ValueError(
+                f"answers: expected at least two different finite numbers, given {len(numbers)}: "
+                f"{', '.join(map(str, numbers[:5]))}. Pass sigma yourself: HLGauss(sigma=1.0)."
+            )
+        return cls((START * spread, START * END * spread), **options)
+
+    @property
+    def sigma(self) -> Tensor:
+        """The current standard deviation, a scalar tensor."""
+        return self._sigma
+
+    @sigma.setter
+    def sigma(self, value: float | Tensor) -> None:
+        self._sigma.fill_(check_sigma(value))
+
+    def anneal(self, progress: float) -> float:
+        """Set sigma for a share of training, linearly between its first and last value.
+
+        Args:
+            progress: steps done / all steps, from 0 to 1. More counts as 1.
+
+        Returns:
+            The new sigma.
+
+        Raises:
+            ValueError: sigma is not a pair, or `progress` is negative or not a number.
+        """
+        if self.schedule is None:
+            raise ValueError(
+                "sigma has no schedule: expected HLGauss((first, last)) or HLGauss.for_answers(answers). Set "
+                "a fixed one with criterion.sigma = 2.0."
+            )
+        if not progress >= 0:
+            raise ValueError(f"progress={progress!r}: expected a share of training, from 0 to 1")
+        first, last = self.schedule
+        sigma = first + (last - first) * min(float(progress), 1.0)
+        self._sigma.fill_(sigma)
+        return sigma
+
+    def __call__(self, x: CriterionInput) -> Tensor:
+        """Compute the loss of each position: `[positions]`."""
+        if x.log_mass is None:
+            raise ValueError(
+                f"log_mass is None, but {self!r} reads the probability of text: pass the log-normalizer"
+            )
+        return -(self.targets(x) * x.log_probs).sum(-1) - x.log_mass
+
+    def targets(self, x: CriterionInput) -> Tensor:
+        """Compute the target of each position, given the true digits before it: `[positions, values]`.
+
+        Raises:
+            ValueError: the input has no spans with remainders.
+        """
+        spans = spans_of(x, self)
+        if spans.remainders is None or x.has_form is None:
+            raise ValueError(
+                f"spans.remainders or has_form is None, but {self!r} reads both: make the input with "
+                "ntloss.numbers.spans.measure_remainders, or use a loss"
+            )
+        masses = self._masses(x, spans, spans.remainders)
+        # Where every cell is far from all samples, the label alone is the target.
+        is_label = torch.zeros_like(masses).scatter(-1, x.target.unsqueeze(-1), 1)
+        total = masses.sum(-1, keepdim=True)
+        return torch.where(total > 0, masses / torch.where(total > 0, total, 1), is_label)
+
+    def _masses(self, x: CriterionInput, spans: NumberSpans, behind: Remainders) -> Tensor:
+        """Compute the Gaussian's mass in the cell of each value, 0 for values that cannot stand here."""
+        label = x.target_values.abs()
+        steps = x.values.abs() - label.unsqueeze(-1)  # in units of the token's last digit, as all below
+        half = torch.pow(10.0, -spans.place_from_end.to(behind.remainder)) / 2
+        below, above = (
+            (side + half).to(label).unsqueeze(-1) for side in (behind.remainder, behind.complement)
+        )
+        # From y to the edges of each cell. Those next to y are sums of the digits behind it, which are
+        # precise in numbers of any length; the others are whole steps away from them.
+        lower = torch.where(steps > 0, steps - 1 + above, steps - below)
+        upper = torch.where(steps < 0, steps + 1 - below, steps + above)
+        unit = torch.pow(10.0, -spans.place.to(behind.magnitude))
+        if behind.deviations is None:
+            masses = _mass(lower, upper, self._sigma_in_units(behind.magnitude, unit).to(label).unsqueeze(-1))
+        else:
+            is_sample, unit = ~behind.deviations.isnan(), unit.unsqueeze(-1)
+            away = torch.where(is_sample, behind.deviations, 0)
+            sigma = self._sigma_in_units((behind.magnitude.unsqueeze(-1) + away).abs(), unit).to(label)
+            away = (away * unit).to(label).unsqueeze(-1)
+            lower, upper = lower.unsqueeze(-2) - away, upper.unsqueeze(-2) - away
+            masses = (_mass(lower, upper, sigma.unsqueeze(-1)) * is_sample.unsqueeze(-1)).sum(-2)
+        return torch.where(self._may_stand(x, spans, label), masses, 0)
+
+    def _sigma_in_units(self, magnitude: Tensor, unit: Tensor) -> Tensor:
+        """Compute the target's standard deviation in units of each token's last digit."""
+        sigma = self._sigma.detach().to(unit.dtype) * unit
+        if self.relative:
+            sigma = torch.hypot(sigma, self.relative * (magnitude * unit))
+        return sigma.clamp(max=_WIDEST)
+
+    def _may_stand(self, x: CriterionInput, spans: NumberSpans, label: Tensor) -> Tensor:
+        """Find the values that fit the label's length and sign: `[positions, values]`, bool."""
+        assert x.has_form is not None  # `targets` has checked it
+        longest = x.has_form.shape[-1]
+        digits = spans.digits.clamp(1, longest)
+        fits = x.has_form.t()[digits - 1]
+        negative = (x.target_values < 0).unsqueeze(-1)
+        fits = fits & torch.where(negative, x.values <= 0, x.values >= 0)
+        if not self.leading_zeros:
+            # The smallest first token without a leading zero; 0 itself is a number of one digit.
+            smallest = torch.pow(10.0, (digits - 1).to(label))
+            first = spans.starts & (spans.place + digits > 1) & (label >= smallest)
+            fits = fits & ~(first.unsqueeze(-1) & (x.values.abs() < smallest.unsqueeze(-1)))
+        is_label = torch.zeros_like(fits).scatter(-1, x.target.unsqueeze(-1), True)
+        # A token with a point or an exponent of its own, or text, has no neighbours.
+        return torch.where(fits.gather(-1, x.target.unsqueeze(-1)), fits, is_label)
+
+    def __repr__(self) -> str:
+        sigma = self.schedule or (float(self._sigma),)
+        shown = ", ".join(f"{value:.3g}" for value in sigma)
+        options = [f"sigma=({shown})" if self.schedule else f"sigma={shown}"]
+        options += [f"relative={self.relative:g}"] * bool(self.relative)
+        options += ["leading_zeros=True"] * self.leading_zeros + ["decimals=False"] * (
+            not self.needs.decimals
+        )
+        return f"HLGauss({', '.join(options)})"
+
+
+def _mass(lower: Tensor, upper: Tensor, sigma: Tensor) -> Tensor:
+    """Integrate a Gaussian around 0 between two edges; a width of 0 puts all mass between edges around 0."""
+    scale = 1 / (sigma.clamp(min=torch.finfo(sigma.dtype).tiny) * math.sqrt(2))
+    # Unlike the distribution function, erf is precise around 0, so that wide Gaussians have exact cells.
+    return (torch.erf(upper * scale) - torch.erf(lower * scale)) / 2
+
+
+def check_sigma(sigma: Any) -> Tensor:
+    """Return a standard deviation as a scalar tensor; raise a TypeError or ValueError for anything else."""
+    if isinstance(sigma, Tensor) and sigma.dim() == 0 and sigma.is_floating_point():
+        return sigma
+    if isinstance(sigma, bool) or not isinstance(sigma, (int, float)):
+        raise TypeError(
+            f"sigma={sigma!r}: expected a number, a scalar tensor, or two numbers, first and last"
+        )
+    if not 0 <= sigma < math.inf:
+        raise ValueError(f"sigma={sigma!r}: expected a finite standard deviation, 0 or more")
+    return torch.tensor(float(sigma), dtype=torch.float64, device="cpu")

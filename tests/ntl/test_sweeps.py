@@ -1,0 +1,289 @@
+"""Sweeps: `ntl train -m` and `ntl compare`, in one process and in several, failed, killed and continued."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from published_commands import scaled_down
+from tolerances import TRAINED_BY_ADAM, assert_close, assert_identical
+
+from ntl.approaches.language_model import LanguageModel
+from ntl.approaches.regression_head import RegressionHead
+from ntl.cli import main
+from ntl.compare import main as compare
+from ntl.train import main as train
+from ntl.training.run_folder import RunFolder
+
+COMMAND = "import sys; from ntl.cli import main; sys.exit(main())"
+NAMES = ["objective-ce", "objective-ntl_was"]
+
+
+@pytest.fixture(autouse=True)
+def quick_figures(monkeypatch):
+    """Leave figures out, which take seconds; test_figures.py draws them."""
+    monkeypatch.setattr("ntl.report.figures.draw_dataset", lambda *_: [])
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+def changed(tiny: list[str], *more: str) -> list[str]:
+    """Return the overrides with others in place of those of the same keys."""
+    keys = {option.partition("=")[0] for option in more}
+    return [*(option for option in tiny if option.partition("=")[0] not in keys), *more]
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    runs = (RunFolder(path.parent) for path in sorted(folder.glob("*/run.json")))
+    return {run.path.name: run.record().status for run in runs}
+
+
+def metrics(folder: Path) -> dict:
+    return RunFolder(folder).evaluation("test").metrics()
+
+
+def test_a_comparison_writes_runs_and_a_report_and_a_second_call_continues(tiny, out, capsys):
+    assert main(["compare", *tiny]) == 0
+    printed = capsys.readouterr()
+    assert "| T5 + NTL-WAS |" in printed.out
+    assert "2 of 2 runs finished" in printed.err
+    assert statuses(out) == dict.fromkeys(NAMES, "finished")
+    assert (out / "report/table.md").read_text() in printed.out
+    for name in NAMES:
+        assert [point["step"] for point in RunFolder(out / name).curve()] == [2, 4]
+        assert metrics(out / name)["test"]["noise_mae"] > 0
+    # One more objective, without new runs of the others.
+    before = {name: (out / name / "run.json").stat().st_mtime_ns for name in NAMES}
+    assert compare(changed(tiny, "objective=ce,ntl_was,head")) == 0
+    printed = capsys.readouterr().out
+    assert "| T5 regression head |" in printed
+    assert "test MAE vs T5 |" in printed
+    assert before == {name: (out / name / "run.json").stat().st_mtime_ns for name in NAMES}
+
+
+def test_rows_are_in_the_order_of_the_objectives_and_differences_are_relative_to_the_first(tiny, capsys):
+    assert compare(changed(tiny, "objective=head,ce")) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert "MAE vs T5 regression head" in rows[0]
+    assert [row.split(" | ")[0] for row in rows[1:3]] == ["| T5 regression head", "| T5"]
+
+
+def test_what_is_given_is_what_is_compared(tiny, out):
+    assert compare([*tiny[:1], *tiny[2:], "model_args=vanilla_t5,vanilla_t5_ntl"]) == 0
+    labels = {RunFolder(path.parent).record().label for path in out.glob("*/run.json")}
+    assert labels == {"T5", "T5 + NTL-MSE"}
+
+
+@pytest.mark.skipif(not find_spec("hydra_plugins.hydra_joblib_launcher"), reason="needs the joblib launcher")
+def test_local_processes_give_the_metrics_of_one_process(tiny, tmp_path, out):
+    assert compare(tiny) == 0
+    parallel = changed(tiny, "hydra/launcher=local", f"training_args.output_dir={tmp_path}/parallel")
+    assert compare(parallel) == 0
+    for name in NAMES:
+        assert_close(metrics(tmp_path / "parallel" / name), metrics(out / name), TRAINED_BY_ADAM)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "plugin"), [("submitit_local", "hydra_submitit_launcher"), ("ray", "hydra_ray_launcher")]
+)
+def test_other_launchers_give_the_metrics_of_one_process(launcher, plugin, tiny, tmp_path, out):
+    if not find_spec(f"hydra_plugins.{plugin}"):
+        pytest.skip(f"needs {plugin}, an extra")
+    assert compare(tiny) == 0
+    other = changed(tiny, f"hydra/launcher={launcher}", f"training_args.output_dir={tmp_path}/other")
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, "compare", *other], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name in NAMES:
+        assert_close(metrics(tmp_path / "other" / name), metrics(out / name), TRAINED_BY_ADAM)
+
+
+def test_a_sweep_over_losses_and_weights_writes_each_run_to_its_own_folder(tmp_path, capsys):
+    sweep = ["--multirun", "loss=ntl_was,smmd", "loss.weight=0.1,0.3", "evaluation.samples=2"]
+    assert train([*scaled_down(tmp_path), *sweep]) == 0, capsys.readouterr().err
+    records = [RunFolder(path.parent).record() for path in (tmp_path / "run").glob("*/run.json")]
+    found = {(record.label, record.config["loss"]["weight"]) for record in records}
+    assert found == {(f"T5 + {n}", w) for n in ("NTL-WAS", "SMMD") for w in (0.1, 0.3)}
+    # Names of folders can be passed back as they are.
+    assert not [path for path in (tmp_path / "run").iterdir() if {*path.name} & {*"=,{} "}]
+
+
+def test_keys_that_follow_the_seed_have_the_value_of_each_run(tiny, out):
+    seeds = ["training_args.seed=0,1", "objective=ce", "dataset_args.data_seed=${training_args.seed}"]
+    assert compare(changed(tiny, *seeds)) == 0
+    records = [RunFolder(path.parent).record() for path in out.glob("*/run.json")]
+    assert {(r.seed, r.config["dataset_args"]["data_seed"]) for r in records} == {(0, 0), (1, 1)}
+
+
+def test_a_failed_run_does_not_end_the_sweep_and_is_named_at_the_end(tiny, out, capsys):
+    sweep = ["objective=ce", "training_args.learning_rate=1e30,0.001", "training_args.max_grad_norm=0"]
+    assert compare(changed(tiny, *sweep)) == 1
+    failed, finished = "learning_rate-1e+30", "learning_rate-0.001"
+    assert statuses(out) == {failed: "running", finished: "finished"}
+    *_, last_but_one, last = capsys.readouterr().err.strip().splitlines()
+    assert last_but_one.startswith(f"{failed} is not finished: ")
+    assert "the same command continues" in last
+    assert (out / "report/table.md").exists()
+
+
+def test_runs_with_other_settings_are_kept_until_they_are_overwritten(tiny, out, capsys):
+    one = changed(tiny, "objective=ce")
+    assert compare(one) == 0
+    other = changed(one, "training_args.max_steps=2")
+    assert compare(other) == 1
+    assert "max_steps" in capsys.readouterr().err
+    (name,) = statuses(out)
+    assert RunFolder(out / name).record().steps == 4
+    assert compare([*other, "training_args.overwrite_output_dir=true"]) == 0
+    assert RunFolder(out / name).record().steps == 2
+
+
+def test_only_runs_that_are_not_finished_are_continued(tiny, out):
+    seeds = changed(tiny, "objective=ce", "training_args.seed=0,1,2", "training_args.save_steps=2")
+    assert compare(seeds) == 0
+    whole = {name: metrics(out / name) for name in statuses(out)}
+    # Killed before its first checkpoint, killed after one, and finished.
+    first, second, third = (RunFolder(out / f"seed-{seed}") for seed in range(3))
+    for run in (first, second):
+        shutil.rmtree(run.path / "checkpoint-4", ignore_errors=True)
+        shutil.rmtree(run.path / "test")
+        run.update(status="running", steps=2)
+    shutil.rmtree(first.path / "checkpoint-2", ignore_errors=True)
+    stamp = third.record_path.stat().st_mtime_ns
+    assert compare(seeds) == 0
+    assert third.record_path.stat().st_mtime_ns == stamp
+    for name, before in whole.items():
+        assert_close(metrics(out / name), before, TRAINED_BY_ADAM)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs process groups to send Ctrl-C")
+def test_a_sweep_of_local_processes_is_interrupted_and_continued(tiny, out):
+    steps = ["training_args.max_steps=60", "training_args.eval_steps=60", "training_args.save_steps=20"]
+    command = changed(tiny, *steps, "hydra/launcher=local", "hydra.launcher.n_jobs=1")
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "compare", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        # Background processes of a shell ignore Ctrl-C, and a child of these tests would inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    deadline = time.monotonic() + 240
+    while RunFolder(out / NAMES[1]).last_checkpoint() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, printed
+    assert "To continue: ntl compare" in printed
+    stamp = (out / NAMES[0] / "run.json").stat().st_mtime_ns
+    assert compare(changed(tiny, *steps)) == 0
+    assert statuses(out) == dict.fromkeys(NAMES, "finished")
+    assert (out / NAMES[0] / "run.json").stat().st_mtime_ns == stamp
+
+
+def test_a_study_in_one_file_is_swept_and_its_contrasts_are_tested(tiny, tmp_path, capsys):
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        """
+defaults: [small_t5]
+evaluation: {read: [greedy, median]}
+model_args: {number_format: padded}
+hydra:
+  sweeper:
+    params: {objective: "ce,ntl_was", training_args.seed: "0,1,2"}
+contrasts:
+  - {of: ntl_was, minus: ce}
+  - {of: "ce, median", minus: {objective: ce}, metric: rmse}
+margin: 1.0e+9
+"""
+    )
+    kept = [option for option in tiny if not option.startswith(("objective", "training_args.seed"))]
+    assert compare([str(study), *kept]) == 0, capsys.readouterr().err
+    with (tmp_path / "out/report/contrasts.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["of"], row["seeds"]) for row in rows] == [("ntl_was", "3"), ("ce, median", "3")]
+    assert "Declared contrasts" in capsys.readouterr().out
+    own = ["--study", str(study), "--output", str(tmp_path / "again")]
+    assert main(["report", str(tmp_path / "out"), *own]) == 0
+    assert (tmp_path / "again/contrasts.csv").exists()
+
+
+@pytest.mark.parametrize("sweep", ["loss=ntl_was,nope", "training_args.seed=[1,2", "evaluation.beamz=1,2"])
+def test_an_invalid_sweep_is_an_error_with_code_2_or_fails_each_run(sweep, tmp_path, capsys):
+    assert train(["--multirun", *scaled_down(tmp_path), sweep]) != 0
+    assert capsys.readouterr().err
+    assert "finished" not in statuses(tmp_path / "run").values() or "nope" in sweep
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_hydras_options_work(command, capsys):
+    assert main([command, "--help"]) == 0
+    assert f"usage: ntl {command}" in capsys.readouterr().out
+    assert main([command, "--cfg", "job", "loss=null", "weights=lora"]) == 0
+    printed = capsys.readouterr().out
+    assert "criterion" not in printed
+    assert "lora_alpha" in printed
+    assert main([command, "--cfg", "job", "~weights", "hydra.verbose=true"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ntl tr", "train"),
+        ("ntl train loss=ntl_w", "loss=ntl_was"),
+        ("ntl compare objective=h", "objective=head"),
+    ],
+)
+def test_words_are_completed(line, expected, monkeypatch, capsys):
+    monkeypatch.setenv("COMP_LINE", line)
+    assert main(["-sc", "query=bash"]) == 0
+    assert expected in capsys.readouterr().out.split()
+
+
+def test_all_objectives_of_one_seed_see_the_same_weights_and_batches(tiny, out, monkeypatch):
+    seen: dict[str, list] = {}
+    started: dict[str, dict] = {}
+
+    def record(kind):
+        collate, fit = kind.collate, kind.fit
+
+        def recorded(self, rows):
+            seen.setdefault(type(self).__name__ + str(id(self)), []).append(
+                [row["input_ids"] for row in rows]
+            )
+            return collate(self, rows)
+
+        def fitted(self, answers):
+            body = getattr(self.model, "transformer", self.model)
+            started[len(started)] = {key: value.clone() for key, value in body.state_dict().items()}
+            return fit(self, answers)
+
+        monkeypatch.setattr(kind, "collate", recorded)
+        monkeypatch.setattr(kind, "fit", fitted)
+
+    record(LanguageModel)
+    record(RegressionHead)
+    assert compare(changed(tiny, "objective=ce,ntl_was,head", "training_args.eval_steps=4")) == 0
+    ce, ntl, head = started.values()
+    assert_identical(ntl, ce)
+    assert_identical(head, {key: ce[key] for key in head})
+    batches = [[rows for rows in found if len(rows) == 8][:4] for found in seen.values()]
+    assert batches[0] == batches[1] == batches[2]
+    assert len({tuple(map(tuple, rows)) for rows in batches[0]}) == 4
+    assert json.loads((out / "objective-head/run.json").read_text())["label"] == "T5 regression head"
+    assert torch.is_tensor(next(iter(ce.values())))
