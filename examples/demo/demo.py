@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from threading import Event, Thread
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from ntl.data import Example, TaskData, load_task
 from ntl.errors import UserError
 from ntl.predict import Predictor, load
 from ntl.program import run_program
+from ntl.report.groups import mean_and_interval
 from ntl.report.style import BLUE, FLOOR, GRAY, STYLE, save_figure, styles
 from ntl.scores import reading_metric
 from ntl.training.run_folder import Metrics, RunFolder, RunRecord
@@ -136,18 +137,13 @@ def name_of(record: RunRecord, config: Config) -> str:
 
 def show(config: Config) -> None:
     """Print the table, the contrasts and the sentences, and draw the picture, of finished runs."""
-    data, (first, _), output = (
-        load_task(config.dataset_args),
-        finished_runs(config)[0],
-        config.training_args.output_dir,
-    )
-    rows = find_rows(config)
-    ridge = ridge_error(data)
+    rows, (first, _) = find_rows(config), finished_runs(config)[0]
+    ridge = ridge_error(load_task(config.dataset_args))
     constant = rows[0].values("constant_mae")[0]
     lines = describe_rows(rows, {"TF-IDF + ridge regression": ridge, "always the training median": constant})
     lines += ["", *describe_contrasts(rows, ridge)]
     print("\n" + "\n".join(lines) + "\n")
-    picture = Path(output, "demo.svg")
+    picture = Path(config.training_args.output_dir, "demo.svg")
     with mpl.rc_context(STYLE):
         save_figure(draw(rows, ridge, spreads(config, first)), picture.with_suffix(""))
     picture.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -184,10 +180,10 @@ def _numbers(examples: Sequence[Example]) -> np.ndarray:
 
 
 def describe_rows(rows: Sequence[Row], references: Mapping[str, float]) -> list[str]:
-    """Write the table: errors of each reading, mean ± standard deviation over seeds, and the intervals."""
+    """Write the table: errors of each reading, with 95 % confidence intervals, and the model's intervals."""
     seeds = len(rows[0].seeds)
     lines = [
-        f"Mean absolute error on the test texts, mean ± standard deviation of {seeds} seeds:",
+        f"Mean absolute error on the test texts, with 95 % confidence intervals over {seeds} seeds:",
         "",
         "| | greedy | median | 90 % interval covers | its width |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -204,7 +200,8 @@ def describe_rows(rows: Sequence[Row], references: Mapping[str, float]) -> list[
 def _spread(values: Sequence[float], unit: str = "") -> str:
     if not values:
         return "-"
-    return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "") + unit
+    center, width = mean_and_interval(values)
+    return f"{center:.1f}" + (f" ± {width:.1f}" if width is not None else "") + unit
 
 
 def describe_contrasts(rows: Sequence[Row], ridge: float) -> list[str]:
