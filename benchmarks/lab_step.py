@@ -15,14 +15,16 @@ import argparse
 from functools import partial
 
 import torch
-from hydra import compose, initialize_config_module
-from hydra.core.global_hydra import GlobalHydra
 from measure import Contender, time_interleaved
 
 from ntl.approaches import Approach, Batch, build_approach
-from ntl.config import read_config
+from ntl.config import compose_config
 from ntl.data import Example, load_task
 
+LOSSES = (
+    "ntl_was", "crps", "ntl_mse", "ntl_mae", "ntl_huber", "gaussian", "hl_gauss", "dist2", "digit_entropy",
+    "smmd", "ntil", "number_level", "raft",
+)  # fmt: skip
 MODELS = ("vanilla_t5_regression_head", "xval")  # which predict a number as a number
 STOCK, BASELINE = "stock", "ce"
 
@@ -37,22 +39,19 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
-    with initialize_config_module("ntl.conf", version_base="1.3"):
-        losses = GlobalHydra.instance().config_loader().get_group_options("loss")
-        names = dict.fromkeys([BASELINE, *losses], "loss") | dict.fromkeys(MODELS, "model_args")
-        del names["from_model_args"]
-        configs = {
-            name: read_config(compose("compare", [f"{group}={name}", *options.overrides]))
-            for name, group in names.items()
-        }
+    groups = dict.fromkeys([BASELINE, *LOSSES], "loss") | dict.fromkeys(MODELS, "model_args")
+    configs = {
+        name: compose_config([f"{group}={name}", *options.overrides], "compare")
+        for name, group in groups.items()
+    }
     first = configs[BASELINE]
     size = first.training_args.per_device_train_batch_size
     train = load_task(first.dataset_args).train
-    made = {name: build(config) for name, config in configs.items()}
+    made = {name: build_approach(config.model_args, config.loss) for name, config in configs.items()}
     for approach in made.values():
         approach.fit(example.answer for example in train)
     batches = {name: encode(approach, train[:size]) for name, approach in made.items()}
-    stock = build(first).model
+    stock = build_approach(first.model_args, first.loss).model
     contenders = {STOCK: contender(stock, lambda: stock(**batches[BASELINE], use_cache=False).loss)}
     for name, approach in made.items():
         contenders[name] = contender(approach.model, partial(loss_of, approach, batches[name]))
@@ -68,11 +67,6 @@ def main() -> None:
     for name, timing in timings.items():
         ratios = " | ".join(f"{timing.median / timings[base].median:.3f}" for base in (BASELINE, STOCK))
         print(f"| {name} | {timing.median * 1e3:.2f} | {ratios} |")
-
-
-def build(config) -> Approach:
-    """Build the model of a configuration with its loss."""
-    return build_approach(config.model_args, config.loss, config.weights, config.training_args.seed)
 
 
 def encode(approach: Approach, examples: list[Example]) -> Batch:

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from ntl.config.compose import compose_config
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
+from ntl.config import compose_config
 from ntl.data.tasks import noisy_regression
 from ntl.encodings.digits import character_tokenizer, split_digits
 from ntloss import NumberVocabulary
@@ -220,7 +220,7 @@ def make_models(folders: Sequence[Path]) -> Path:
 
 def write_answers(models: Sequence[dict[str, Any]]) -> Path:
     """Write `models.js` with what packed models answer to the test set, and to rare questions."""
-    settings = compose_config("compare", [], "ntl compare")["dataset_args"]
+    settings = compose_config([], "compare").dataset_args
     data = noisy_regression.load(settings)
     test = data.tests["test"]
     answers, means = (
@@ -248,7 +248,9 @@ def write_answers(models: Sequence[dict[str, Any]]) -> Path:
     # The question whose errors are most like the means.
     errors = torch.stack([column for of_model in off for column in of_model])
     typical = (errors - errors.mean(-1, keepdim=True)).abs().sum(0).argmin()
-    task = {key: settings[key] for key in ("weights", "noise", "smallest", "largest", "test_size")} | {
+    task = {
+        key: getattr(settings, key) for key in ("weights", "noise", "smallest", "largest", "test_size")
+    } | {
         "floor": mean_of((answers - means).abs()),
         "rare": {"below": int(limits[0]), "above": int(limits[1]), "share": RARE, "size": len(rare)},
         "example": test[int(typical)].question,
@@ -257,12 +259,12 @@ def write_answers(models: Sequence[dict[str, Any]]) -> Path:
     return write_constant("models", {"task": task, "models": models})
 
 
-def draw_rare(settings: Mapping[str, Any], low: float, high: float) -> list[tuple[str, float]]:
+def draw_rare(settings: Any, low: float, high: float) -> list[tuple[str, float]]:
     """Draw questions whose true means are below or above two limits, with these means."""
     rng, found = np.random.default_rng(0), []
     while len(found) < RARE_SIZE:
-        integers = rng.integers(settings["smallest"], settings["largest"], 3, endpoint=True)
-        mean = float(integers @ np.asarray(settings["weights"]))
+        integers = rng.integers(settings.smallest, settings.largest, 3, endpoint=True)
+        mean = float(integers @ np.asarray(settings.weights))
         if not low <= mean <= high:
             found.append((" ".join(map(str, integers)), mean))
     return found

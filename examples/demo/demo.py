@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
-from hydra import compose, initialize_config_module
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -27,7 +26,7 @@ from sklearn.linear_model import Ridge
 from tqdm import tqdm
 
 from ntl import compare
-from ntl.config import Config, read_config
+from ntl.config import Config, compose_config
 from ntl.data import Example, TaskData, load_task
 from ntl.errors import UserError
 from ntl.predict import Predictor, load
@@ -86,8 +85,7 @@ def compose_fixed(arguments: Sequence[str]) -> Config:
     """Compose what all runs share: the configuration without what is swept."""
     overrides = OverridesParser.create().parse_overrides([*PRESET, *arguments])
     fixed = [each.input_line for each in overrides if not each.is_sweep_override()]
-    with initialize_config_module("ntl.conf", version_base="1.3"):
-        return read_config(compose("compare", fixed))
+    return compose_config(fixed, "compare")
 
 
 @contextmanager

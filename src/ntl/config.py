@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
@@ -467,6 +468,17 @@ def read_config(given: DictConfig | Mapping[str, Any], objective: str | None = N
     config.loss = _loss(config)
     check_combination(config)
     return config
+
+
+def compose_config(overrides: Sequence[str], command: str = "train") -> Config:
+    """Compose a configuration as a command does, for programs that do not run it.
+
+    Args:
+        overrides: Overrides of Hydra, such as `dataset_args=arithmetic`.
+        command: `train` or `compare`.
+    """
+    with initialize_config_module("ntl.conf", version_base="1.3"):
+        return read_config(compose(command, [*overrides]))
 
 
 def _read(kind: type, given: Mapping[str, Any]) -> Any:

@@ -49,10 +49,14 @@ def run_program(
         if not HELP_OPTIONS & {*arguments}:  # during training, the broken pipe may not be stdout
             raise
         return discard_output()
-    # Under torchrun every process raises the same error; only one prints it.
-    if os.environ.get("RANK", "0") == "0":
+    if is_first_process():  # under torchrun every process raises the same error
         print(f"{name}: {message}".rstrip(), file=sys.stderr)  # there may be no advice
     return code
+
+
+def is_first_process() -> bool:
+    """Return whether this is the process that writes and prints, under torchrun and elsewhere."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def discard_output() -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import shlex
 import sys
 import time
@@ -26,7 +25,7 @@ from ntl import sweep
 from ntl.config import Config, read_config
 from ntl.data.files import only_writer_in
 from ntl.errors import UserError, describe
-from ntl.program import run_hydra, run_program
+from ntl.program import is_first_process, run_hydra, run_program
 from ntl.training.run_folder import ERROR, EvaluationFolder, Metrics, RunFolder, RunRecord, read_trained
 
 if TYPE_CHECKING:
@@ -67,8 +66,7 @@ def task(composed: DictConfig) -> float:
     choices = hydra.runtime.choices
     objective = choices.get("loss") if choices["objective"] == "none" else choices["objective"]
     try:
-        # Under torchrun, all processes write to the folder, the first one for all.
-        with only_writer_in(folder.path) if os.environ.get("RANK", "0") == "0" else nullcontext():
+        with only_writer_in(folder.path) if is_first_process() else nullcontext():
             (folder.path / ERROR).unlink(missing_ok=True)
             if hydra.mode == RunMode.MULTIRUN:
                 _leave_the_terminal_to_the_sweep()
@@ -81,7 +79,8 @@ def task(composed: DictConfig) -> float:
         if hydra.mode != RunMode.MULTIRUN:
             raise
         log.exception("failed")
-        (folder.path / ERROR).write_text(_message(error), encoding="utf-8")
+        message = str(error) if isinstance(error, UserError) else describe(error)
+        (folder.path / ERROR).write_text(message, encoding="utf-8")
         return math.nan
     value = metrics.get(composed.minimize)
     return math.nan if value is None else value
@@ -92,10 +91,6 @@ def _leave_the_terminal_to_the_sweep() -> None:
     root = logging.getLogger()
     for handler in [each for each in root.handlers if type(each) is logging.StreamHandler]:
         root.removeHandler(handler)
-
-
-def _message(error: Exception) -> str:
-    return str(error) if isinstance(error, UserError) else describe(error)
 
 
 def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
@@ -119,7 +114,7 @@ def run(config: Config, folder: RunFolder) -> dict[str, Metrics]:
     if start.task == "nothing":
         log.info(f"{folder} is finished already")
         return evaluation.metrics()
-    _quiet(bars=not arguments.disable_tqdm)
+    _quiet(arguments)
     record = new_record(config)
     if start.task == "evaluate":
         path = folder.path if is_run else config.model_args.model_name_or_path
@@ -189,13 +184,16 @@ def as_trained(config: Config, path: str) -> tuple[Config, RunRecord]:
     return replace(trained.config, given=given, **kept), record
 
 
-def _quiet(bars: bool) -> None:
+def _quiet(arguments: Any) -> None:
+    """Let one process print, and transformers only warnings of training."""
     import datasets
     import transformers
 
+    if not arguments.should_log:
+        logging.getLogger("ntl").setLevel(logging.WARNING)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()  # of loading and saving weights, not of training
-    (datasets.enable_progress_bar if bars else datasets.disable_progress_bar)()
+    (datasets.disable_progress_bar if arguments.disable_tqdm else datasets.enable_progress_bar)()
 
 
 def trainer_arguments(config: Config, folder: RunFolder) -> Any:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hydra import compose, initialize_config_module
-
-from ntl.config import read_config
+from ntl.config import compose_config
 from ntl.data import Example, TaskData, load_task
 
 
 def task(*overrides: str) -> TaskData:
     """Load a dataset, given overrides of `ntl compare`."""
-    with initialize_config_module("ntl.conf", version_base="1.3"):
-        return load_task(read_config(compose("compare", [*overrides])).dataset_args)
+    return load_task(compose_config(overrides, "compare").dataset_args)
 
 
 def splits(data: TaskData) -> dict[str, list[Example]]:

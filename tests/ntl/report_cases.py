@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 
 from ntl.cli import main
 from ntl.training.run_folder import Prediction, RunFolder, RunRecord
@@ -19,15 +18,19 @@ NUMBERS = {
 PREDICTIONS = [Prediction("q", str(i), str(i + 1), i + 1.0, float(i)) for i in range(20)]
 
 
-def make_run(path, objective, seed, accuracy=0.5, *, dataset="arithmetic", test="interpolate", **changes):
+def make_run(path, label, seed, accuracy=0.5, *, dataset="arithmetic", test="interpolate", **changes):
     """Make a run, which is finished unless `changes` to its record say otherwise."""
     folder = RunFolder(path)
-    config = changes.pop("config", {})
-    config = {"training_args": {"seed": seed, "output_dir": str(path)}, **config}
+    config = {"dataset_args": {"dataset_name": dataset}, "training_args": {"seed": seed}}
+    for group, values in changes.pop("config", {}).items():
+        config[group] = {**config.get(group, {}), **values}
     metrics = changes.pop("metrics", {"accuracy": accuracy, **NUMBERS})
-    record = RunRecord("model", objective, dataset, seed, config, status="finished", steps=10)
-    folder.write_record(replace(record, **changes))
-    folder.write_results(test, metrics, PREDICTIONS, {"questions": "the same"})
+    predictions = changes.pop("predictions", PREDICTIONS)
+    record = RunRecord(label, dataset=dataset, seed=seed, config=config, status="finished", steps=10)
+    record = folder.write(record, questions={test: "the same"}, **changes)
+    folder.evaluation("test").write_results(test, metrics, predictions)
+    if record.status == "finished":
+        folder.evaluation("test").finish(record)
     folder.add_to_curve({"step": 5, "eval_accuracy": accuracy})
     return folder
 
@@ -48,7 +51,6 @@ def make_readings(path, objective, seed, **errors):
     if errors:
         metrics |= {"crps": 2.0, "interval_coverage": 0.8, "interval_width": 4.0 + seed}
         metrics |= {f"coverage_{percent}": percent / 100 for percent in (95, 55, 5)}
-    folder = make_run(path, objective, seed, dataset="noisy_regression", test="test", metrics=metrics)
     read = [p._replace(lower=p.true - 2, median=p.true, upper=p.true + 2) for p in PREDICTIONS]
-    folder.write_results("test", metrics, read if errors else PREDICTIONS, {"questions": "the same"})
-    return folder
+    what = {"dataset": "noisy_regression", "test": "test", "metrics": metrics}
+    return make_run(path, objective, seed, **what, predictions=read if errors else PREDICTIONS)

@@ -6,12 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_module
 from hydra.errors import HydraException
 from published_commands import DEBUG, EVALUATION, PROGRAM, TRAINING, scaled_down
 from tolerances import assert_close
 
-from ntl.config import read_config
+from ntl.config import compose_config
 from ntl.errors import UserError
 from ntl.train import main
 from ntl.training.run_folder import RunFolder
@@ -85,8 +84,7 @@ def test_a_hub_model_fails_at_once_without_a_network_and_with_advice(command, tm
 
 def read(command):
     """Return the configuration of a command."""
-    with initialize_config_module("ntl.conf", version_base="1.3"):
-        return read_config(compose("train", [o.replace("+model_args", "model_args") for o in command]))
+    return compose_config([override.replace("+model_args", "model_args") for override in command])
 
 
 @pytest.mark.parametrize("command", TRAINING)

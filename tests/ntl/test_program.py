@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -49,10 +48,9 @@ def test_a_broken_pipe_during_training_is_raised():
         run_program("ntl", run, ["train"])
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full")])
-def test_a_message_without_advice_ends_with_its_last_sentence(capsys, error):
+def test_a_message_without_advice_ends_with_its_last_sentence(capsys):
     def run(arguments):
-        raise error
+        raise KeyboardInterrupt
 
-    assert run_program("ntl", run, ["report"]) in (2, 130)
+    assert run_program("ntl", run, ["report"]) == 130
     assert capsys.readouterr().err.endswith(".\n")

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
+from omegaconf.errors import OmegaConfBaseException
+
 from ntl.config import Config, read_config
 from ntl.data.files import write_atomically, write_json
-from ntl.errors import UserError
+from ntl.errors import UserError, describe
 
 VERSION = 2  # of run.json and evaluation.json
 ERROR = "error.txt"  # says why a run of a sweep failed
@@ -213,11 +215,16 @@ def read_trained(path: Path | str) -> Trained | None:
         return None
     record = folder.record()
     # All that follows from training is in the folder.
-    model = {**record.config.get("model_args", {}), "model_name_or_path": str(path)}
+    model = {**(record.config.get("model_args") or {}), "model_name_or_path": str(path)}
     model |= {"tokenizer_name_or_path": None, "config_overrides": {}}
     given = {**record.config, "model_args": model, "weights": {}}
     record = replace(record, steps=int(steps)) if steps.isdigit() else record
-    return Trained(read_config(given, record.objective), record)
+    try:
+        return Trained(read_config(given, record.objective), record)
+    except (UserError, OmegaConfBaseException, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{folder.record_path} has a configuration that cannot be read ({describe(error)}). Repeat the run."
+        ) from None
 
 
 def find_unfinished(folder: Path) -> list[RunFolder]:

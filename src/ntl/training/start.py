@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from ntl.config import Config, read_config
 from ntl.data.files import is_leftover
 from ntl.errors import UserError
+from ntl.program import is_first_process
 from ntl.training.run_folder import ERROR, RunFolder
 
 # Keys that do not affect what is learned, by group.
@@ -45,7 +46,8 @@ def decide(config: Config, folder: RunFolder) -> Start:
     if not folder.holds_run():
         _check_new(folder)
     elif training.overwrite_output_dir:
-        clear(folder)
+        if is_first_process():
+            clear(folder)
     else:
         record = folder.record()
         before = read_config(record.config)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 
@@ -7,5 +9,5 @@ import pytest
 def quick_figures(monkeypatch):
     """Write figures without rendering them, which takes seconds; test_figures.py renders them."""
     monkeypatch.setattr(
-        "matplotlib.figure.Figure.savefig", lambda figure, path, **_: path.write_text("drawn")
+        "matplotlib.figure.Figure.savefig", lambda figure, path, **_: Path(path).write_text("drawn")
     )

@@ -8,7 +8,7 @@ from tolerances import approx
 
 from ntl.report.figures import DatasetFigures, digit_counts, draw_dataset, error_by_digits
 from ntl.report.groups import load_datasets
-from ntl.training.run_folder import Prediction, RunFolder, RunRecord
+from ntl.training.run_folder import Prediction
 
 
 def predict(predicted, true, times=1):
@@ -38,9 +38,8 @@ def test_errors_are_grouped_by_the_true_numbers_digits():
 
 def test_digit_confusion_shows_places_with_digits_and_few_models(tmp_path):
     for i in range(6):
-        folder = RunFolder(tmp_path / f"runs/{i}")
-        folder.write_record(RunRecord("m", f"T5 + {i}", "rjokes", 0, {}, status="finished"))
-        folder.write_results("test", {"accuracy": 0.1 * i}, predict(4.0, 4.0, 12), {})
+        what = {"metrics": {"accuracy": 0.1 * i}, "predictions": predict(4.0, 4.0, 12)}
+        make_run(tmp_path / f"runs/{i}", f"T5 + {i}", 0, test="test", **what)
     (dataset,), _ = load_datasets([tmp_path / "runs"])
     figure = DatasetFigures(dataset).digit_confusion("test")
     titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
@@ -52,9 +51,8 @@ def test_digit_confusion_shows_places_with_digits_and_few_models(tmp_path):
 
 def test_xval_is_not_in_a_panel_of_cross_entropies(tmp_path):
     for name in ("T5", "xVal"):
-        folder = RunFolder(tmp_path / name)
-        folder.write_record(RunRecord("m", name, "rjokes", 0, {}, status="finished"))
-        folder.write_results("test", {"exact_match": 0.5}, [], {})
+        folder = make_run(tmp_path / name, name, 0, metrics={"exact_match": 0.5})
+        folder.curve_path.unlink()
         folder.add_to_curve({"step": 1, "eval_ce": 1.0, "eval_accuracy": 0.5})
     (dataset,), _ = load_datasets([tmp_path])
     figure = DatasetFigures(dataset).learning_curves()
@@ -67,11 +65,11 @@ def test_xval_is_not_in_a_panel_of_cross_entropies(tmp_path):
 def test_all_figures_are_drawn_for_few_and_for_many_objectives(tmp_path, objectives, seeds):
     for i in range(objectives):
         for seed in range(seeds):
-            folder = RunFolder(tmp_path / f"runs/{i}-{seed}")
-            folder.write_record(RunRecord("m", f"T5 + {i}", "arith/x", seed, {}, status="finished"))
             answers = predict(4.0 + seed, 4.0, 12) + predict(None, 30.0, 12)
             metrics = {"accuracy": 0.1 * i, "log_mae": None, "mae": 4.0, "noise_mae": 2.0}
-            folder.write_results("test", metrics, answers, {})
+            what = {"dataset": "arith/x", "test": "test", "metrics": metrics, "predictions": answers}
+            folder = make_run(tmp_path / f"runs/{i}-{seed}", f"T5 + {i}", seed, **what)
+            folder.curve_path.unlink()
             # The second seed was evaluated at other steps, and one objective has no cross-entropy.
             cross_entropy = None if i == 0 else 1.0
             folder.add_to_curve({"step": 10, "eval_accuracy": 0.5, "eval_mae": 9.0, "eval_ce": cross_entropy})
@@ -80,19 +78,20 @@ def test_all_figures_are_drawn_for_few_and_for_many_objectives(tmp_path, objecti
     (tmp_path / "out").mkdir()
     names = draw_dataset(dataset, tmp_path / "out")
     kinds = ("accuracy", "learning_curves", "error_by_magnitude", "digit_confusion_test", "overview")
-    assert names == [f"arith%2Fx_{kind}.svg" for kind in kinds]
-    for name in names:
+    assert names == [f"arith%2Fx_{kind}{ending}" for kind in kinds for ending in (".svg", ".pdf")]
+    assert all((tmp_path / "out" / name).stat().st_size for name in names)
+    for name in names[::2]:
         assert (tmp_path / "out" / name).read_text("utf-8").rstrip().endswith("</svg>")
 
 
 def test_titles_name_the_first_seed_that_was_evaluated_on_the_test_set(tmp_path):
     for seed in (0, 1):
-        folder = RunFolder(tmp_path / f"{seed}")
-        folder.write_record(RunRecord("m", "T5", "noisy_regression", seed, {}, status="finished"))
-        folder.write_results("validation", {"accuracy": 0.5}, predict(4.0, 4.0, 12), {})
+        answers = predict(4.0, 4.0, 12)
+        what = {"dataset": "noisy_regression", "test": "validation", "predictions": answers}
+        folder = make_run(tmp_path / f"{seed}", "T5", seed, **what, metrics={"accuracy": 0.5})
     metrics = {"accuracy": 0.5, "mae": 4.0, "noise_mae": 2.0}
     read = [p._replace(lower=1.0, median=4.0, upper=9.0) for p in predict(5.0, 4.0, 12)]
-    folder.write_results("test", metrics, read, {})
+    folder.evaluation("test").write_results("test", metrics, read)
     (dataset,), _ = load_datasets([tmp_path])
     figures = DatasetFigures(dataset).draw()
     assert figures["overview"].axes[2].get_title() == "T5 (seed 1)"
@@ -100,11 +99,10 @@ def test_titles_name_the_first_seed_that_was_evaluated_on_the_test_set(tmp_path)
 
 
 def test_the_overview_shows_intervals_even_if_the_first_question_has_none(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.write_record(RunRecord("m", "T5", "noisy_regression", 0, {}, status="finished"))
     read = [p._replace(lower=1.0, median=4.0, upper=9.0) for p in predict(5.0, 4.0, 12)]
     metrics = {"accuracy": 0.5, "mae": 4.0, "noise_mae": 2.0}
-    folder.write_results("test", metrics, [*predict(5.0, 4.0), *read], {})
+    what = {"dataset": "noisy_regression", "test": "test", "metrics": metrics}
+    make_run(tmp_path, "T5", 0, **what, predictions=[*predict(5.0, 4.0), *read])
     (dataset,), _ = load_datasets([tmp_path])
     *_, predicted, coverage = DatasetFigures(dataset).draw()["overview"].axes
     assert predicted.get_xlabel() == "questions by true number (line)"
@@ -112,11 +110,10 @@ def test_the_overview_shows_intervals_even_if_the_first_question_has_none(tmp_pa
 
 
 def test_runs_without_learning_curves_have_no_learning_curve_figure(tmp_path):
-    folder = RunFolder(tmp_path / "run")
-    folder.write_record(RunRecord("m", "T5", "rjokes", 0, {}, status="finished"))
-    folder.write_results("test", {"exact_match": 0.5}, [], {})
+    folder = make_run(tmp_path / "run", "T5", 0, dataset="rjokes", metrics={"exact_match": 0.5})
+    folder.curve_path.unlink()
     (dataset,), _ = load_datasets([tmp_path])
-    assert draw_dataset(dataset, tmp_path) == ["rjokes_accuracy.svg"]
+    assert draw_dataset(dataset, tmp_path) == ["rjokes_accuracy.svg", "rjokes_accuracy.pdf"]
 
 
 def test_dollars_in_a_name_are_no_mathematics(tmp_path):

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 from report_cases import NUMBERS, make_readings, make_run, report, rows_of
 from tolerances import approx
-
-from ntl.cli import main
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -37,7 +33,7 @@ def test_the_best_mean_is_bold_only_if_its_interval_overlaps_with_no_other(tmp_p
     assert "| T5 + NTL-WAS | **0.500 ± 0.013** |" in (tmp_path / "out/table.md").read_text()
     for seed, accuracy in enumerate((0.4, 0.6)):
         make_run(tmp_path / f"runs/was/{seed}", "T5 + NTL-WAS", seed, accuracy)
-    assert report(tmp_path, "--overwrite") == 0
+    assert report(tmp_path) == 0
     assert "| T5 + NTL-WAS | 0.50 ± 1.27 |" in (tmp_path / "out/table.md").read_text()
 
 
@@ -102,32 +98,10 @@ def test_exact_numbers_come_first_and_runs_without_them_have_no_mean(tmp_path):
     assert "| RT | n/a |" in text
 
 
-def test_the_report_names_the_evaluations_that_it_shows_and_omits(tmp_path):
-    config = {"evaluation": {"beams": 4, "samples": None, "samples_during_training": 50}}
-    run = make_run(tmp_path / "runs/a", "T5", 0, config=config)
-    few = run.evaluation("samples=20")
-    make_run(few.path, "T5", 0, 0.9, config={"evaluation": {**config["evaluation"], "samples": 20}})
-    assert report(tmp_path) == 0
-    assert [row["interpolate accuracy"] for row in rows_of(tmp_path)] == ["0.5"]
-    text = (tmp_path / "out/table.md").read_text()
-    assert "Evaluated with beams=4, samples=null." in text
-    assert "Not shown: evaluations with samples=20 (1 run)" in text
-    assert json.loads((tmp_path / "out/report.json").read_text())["not_shown"] == [str(few)]
-    assert main(["report", str(few), "--output", str(tmp_path / "few")]) == 0
-    text = (tmp_path / "few/table.md").read_text()
-    assert "Evaluated with beams=4, samples=20." in text
-    assert "| T5 | 1 | 0.900 |" in text
-    assert main(["report", str(run), str(few), "--output", str(tmp_path / "both")]) == 0
-    text = (tmp_path / "both/table.md").read_text()
-    assert "Evaluated with beams=4, samples=20 (1 run); beams=4, samples=null (1 run)." in text
-    assert "| T5 (samples=20) | 0.900 |" in text
-    assert "Not shown" not in text
-
-
 def test_runs_without_predictions_are_reported_with_fewer_figures(tmp_path):
     for objective, accuracy in {"T5": 0.5, "T5 + NTL-MSE": 0.75}.items():
         run = make_run(tmp_path / "runs" / objective, objective, 0, accuracy, test="validation")
-        run.predictions_path("validation").unlink()
+        run.evaluation("test").predictions_path("validation").unlink()
     assert report(tmp_path) == 0
     text = (tmp_path / "out/table.md").read_text()
     assert "because predictions are missing: validation." in text
@@ -139,7 +113,7 @@ def test_runs_without_predictions_are_reported_with_fewer_figures(tmp_path):
 def test_the_report_names_test_sets_that_differ_between_runs(tmp_path):
     make_run(tmp_path / "runs/a", "T5", 0)
     folder = make_run(tmp_path / "runs/b", "RT", 0)
-    folder.write_results("interpolate", folder.metrics()["interpolate"], [], {"questions": "others"})
+    folder.evaluation("test").finish(folder.update(questions={"interpolate": "others"}))
     assert report(tmp_path) == 0
     assert "The questions differ between runs: interpolate." in (tmp_path / "out/table.md").read_text()
 

@@ -1,0 +1,88 @@
+"""Declared contrasts: scipy's paired tests, and claims no stronger than their intervals."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from report_cases import make_readings, make_run
+from scipy.stats import ttest_rel
+from tolerances import approx
+
+from ntl.errors import UserError
+from ntl.report.contrasts import compare_rows, read_contrasts
+from ntl.report.groups import load_datasets
+
+CE, WAS = (10.0, 12.0, 11.0), (9.0, 11.2, 9.9)
+
+
+@pytest.fixture
+def datasets(tmp_path):
+    for label, objective, errors in (("T5", "ce", CE), ("T5 + NTL-WAS", "ntl_was", WAS)):
+        for seed, mae in enumerate(errors):
+            metrics = {"accuracy": 0.5, "mae": mae}
+            path = tmp_path / f"{objective}{seed}"
+            config = {"loss": {"criterion": "wasserstein" if objective == "ntl_was" else None}}
+            make_run(path, label, seed, metrics=metrics, objective=objective, config=config)
+    return load_datasets([tmp_path])[0]
+
+
+def compare(datasets, *contrasts, margin=5.0):
+    return compare_rows(datasets, read_contrasts(contrasts), margin)
+
+
+def test_differences_are_those_of_a_paired_t_test(datasets):
+    (row,) = compare(datasets, {"of": "ntl_was", "minus": "ce"}).to_dict("records")
+    expected = ttest_rel(WAS, CE)
+    ends = expected.confidence_interval()
+    assert (row["seeds"], row["test"]) == (3, "interpolate")
+    assert row["p"] == row["p_holm"] == approx(expected.pvalue)
+    assert (row["lower"], row["upper"]) == (approx(ends.low), approx(ends.high))
+    assert row["percent"] == approx(100 * row["difference"] / 11)
+    assert row["verdict"] == "lower (better)"
+
+
+def test_p_values_are_corrected_for_the_number_of_contrasts(datasets):
+    both = [{"of": "ntl_was", "minus": "ce"}, {"of": "ce", "minus": "T5 + NTL-WAS"}]
+    found = compare(datasets, *both, {"of": "ce", "minus": "ce"})
+    assert list(found["p_holm"][:2]) == approx(list(3 * found["p"][:2]))
+    assert found["difference"][0] == approx(-found["difference"][1])
+
+
+def test_no_effect_is_said_only_within_the_margin(datasets):
+    contrast = {"of": "ce", "minus": {"loss.criterion": None}}
+    assert compare(datasets, contrast)["verdict"][0] == "no effect within ± 5 %"
+    wide = {"of": "ntl_was", "minus": "ce", "metric": "accuracy"}
+    assert compare(datasets, wide)["verdict"][0] == "no effect within ± 5 %"
+    unclear = [dict(wide, metric="mae")] * 9  # corrected for nine
+    assert compare(datasets, *unclear)["verdict"][0].startswith("undecided ± ")
+    assert compare(datasets, *unclear, margin=50.0)["verdict"][0] == "no effect within ± 50 %"
+
+
+def test_readings_are_named_behind_a_comma(tmp_path):
+    for seed in (0, 1):
+        make_readings(tmp_path / str(seed), "T5", seed, greedy=9.0 + seed, median=7.0)
+    found = compare(load_datasets([tmp_path])[0], {"of": "T5, median", "minus": "T5"})
+    assert list(found["difference"]) == [-2.5]
+
+
+@pytest.mark.parametrize(
+    ("contrast", "expected"),
+    [
+        ({"of": "crps", "minus": "ce"}, "no row"),
+        ({"of": {"model_args.family": "t5"}, "minus": "ce"}, "several rows"),
+        ({"of": "ce"}, "lacks of or minus"),
+        ({"of": "ce", "minos": "ce"}, "Did you mean contrasts: minus"),
+        ({"of": "ce", "minus": "ce", "dataset": "gsm8k"}, "arithmetic"),
+    ],
+)
+def test_a_contrast_that_names_no_row_is_an_error(datasets, contrast, expected):
+    with pytest.raises(UserError, match=expected):
+        compare(datasets, contrast)
+
+
+def test_one_seed_has_no_interval(tmp_path):
+    for objective in ("ce", "ntl_was"):
+        make_run(tmp_path / objective, objective, 0, objective=objective, metrics={"mae": 5.0})
+    found = compare(load_datasets([tmp_path])[0], {"of": "ntl_was", "minus": "ce"})
+    assert found["verdict"][0] == "undecided (one seed)"
+    assert pd.isna(found["p_holm"][0])
