@@ -3,7 +3,7 @@
 RUN is a run of the sweep in studies/pretrained/sentiment.yaml, cross-entropy with seed 0:
 
     ntl compare studies/pretrained/sentiment.yaml objective=ce training_args.seed=0 \\
-        training_args.output_dir=outputs/stored
+        dataset_args.validation_size=16 training_args.output_dir=outputs/stored
 
 On another processor it has other errors. The page shows what the model answers to the sentences of
 sentences.txt, which were written for the page. The texts of the test set are third parties', so of these rows
