@@ -180,8 +180,9 @@ def _numbers(examples: Sequence[Example]) -> np.ndarray:
 def describe_rows(rows: Sequence[Row], references: Mapping[str, float]) -> list[str]:
     """Write the table: errors of each reading, with 95 % confidence intervals, and the model's intervals."""
     seeds = len(rows[0].seeds)
+    intervals = f"with 95 % confidence intervals over {seeds} seeds" if seeds > 1 else "one seed"
     lines = [
-        f"Mean absolute error on the test texts, with 95 % confidence intervals over {seeds} seeds:",
+        f"Mean absolute error on the test texts, {intervals}:",
         "",
         "| | greedy | median | 90 % interval covers | its width |",
         "| --- | ---: | ---: | ---: | ---: |",
