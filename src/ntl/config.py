@@ -179,14 +179,14 @@ class Weights:
     # Layers that are trained, from the top (of the decoder), with the norm behind them; null: all.
     trained_layers: int | None = None
     train_head: bool = False  # with trained_layers: the output head, too
-    # arguments of peft's LoraConfig, such as {r: 8, lora_alpha: 16}; merged into the saved model. null: none
-    lora: dict[str, Any] | None = None
+    # arguments of peft's LoraConfig, such as {r: 8, lora_alpha: 16}; merged into the saved model. {}: none
+    lora: dict[str, Any] = field(default_factory=dict)
     head_learning_rate: float | None = None  # of a regression head; null: training_args.learning_rate
     # Largest cache of the frozen layers' output, in GB of dataset_args.cache_dir; 0: computed at each step.
     state_cache_gb: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.trained_layers is not None and self.lora is not None:
+        if self.trained_layers is not None and self.lora:
             raise UserError(
                 "weights.trained_layers is given together with weights.lora. Omit one of the two."
             )
@@ -510,7 +510,7 @@ def check_combination(config: Config) -> None:
     """Raise a UserError unless the groups of a configuration fit together."""
     args, weights, training = config.model_args, config.weights, config.training_args
     readings, sharded = config.evaluation.quantile_readings, bool(getattr(training, "fsdp", None))
-    partial = next((key for key in ("trained_layers", "lora") if getattr(weights, key) is not None), None)
+    partial = next((key for key in ("trained_layers", "lora") if getattr(weights, key)), None)
     if args.model_name_or_path is None and (args.family == "pretrained" or training.do_only_eval):
         what = "training_args=eval" if training.do_only_eval else "model_args=pretrained"
         raise UserError(

@@ -46,7 +46,7 @@ def make(shape="t5-tiny", loss=NTL, *, seed=42, lora=None, trained_layers=None, 
     config = get_shape(shape)
     if config["model_type"] == "t5":
         config |= {"dropout_rate": 0.0}
-    weights = Weights(trained_layers=trained_layers, lora=lora and {"r": lora, "lora_alpha": 2 * lora})
+    weights = Weights(trained_layers=trained_layers, lora={"r": lora, "lora_alpha": 2 * lora} if lora else {})
     return build_approach(model_args(config=config, **settings), loss, weights, seed)
 
 

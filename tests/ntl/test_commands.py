@@ -12,7 +12,7 @@ from tolerances import assert_close
 
 from ntl.config import compose_config
 from ntl.errors import UserError
-from ntl.train import main
+from ntl.train import main, trainer_arguments
 from ntl.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -55,8 +55,12 @@ def test_the_documented_debug_command_runs_from_any_folder(tmp_path):
     assert str(Path("outputs/mathematics_dataset/debug/vanilla_t5")) in done.stdout
 
 
-def test_the_evaluation_command_evaluates_a_checkpoint(tmp_path, capsys):
-    command = "model_args=vanilla_t5_ntl training_args=train"
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [("", "NTL-MSE"), ("model_args.number_token_loss_with_wasserstein=true", "NTL-WAS")],
+)
+def test_the_evaluation_command_evaluates_a_checkpoint_with_its_own_loss(loss, name, tmp_path, capsys):
+    command = f"model_args=vanilla_t5_ntl training_args=train {loss}"
     assert main([*shlex.split(command), *scaled_down(tmp_path)]) == 0, capsys.readouterr().err
     checkpoint = tmp_path / "run/checkpoint-2"
     trained = RunFolder(tmp_path / "run")
@@ -94,7 +98,7 @@ def test_a_published_command_chooses_its_loss(command):
     assert (found, loss.weight if loss.criterion else None) == TRAINING[command]
 
 
-def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is_not():
+def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is_not(tmp_path):
     table = (ROOT / "docs/lab.md").read_text().partition("| there | here |")[2].partition("\n\n")[0]
     rows = [
         re.findall(r"`([^`]*=[^`]*)`", cell)
@@ -104,7 +108,7 @@ def test_names_of_the_papers_configuration_are_unknown_and_what_replaces_them_is
     for theirs, ours in zip(rows[::2], rows[1::2], strict=True):
         for name in theirs:
             with pytest.raises((UserError, HydraException)):
-                read(shlex.split(name))
+                trainer_arguments(read(shlex.split(name)), RunFolder(tmp_path))
         for replacement in ours:
             read(shlex.split(replacement))
     assert len(rows) > 10

@@ -122,7 +122,7 @@ def build_approach(
         from ntl.approaches.decoder_only import DecoderOnly as Kind
     else:
         from ntl.approaches.language_model import LanguageModel as Kind
-    partial = weights.trained_layers is not None or weights.lora is not None
+    partial = weights.trained_layers is not None or weights.lora
     if model.head == "regression" and partial and not source.decodes_only:
         raise UserError(
             "weights.trained_layers and weights.lora need a decoder-only model under a regression head. Omit "
@@ -136,7 +136,7 @@ def build_approach(
 
         heads += [approach.model.get_output_embeddings()] if weights.train_head else []
         approach.frozen = FrozenLayers(approach.model, weights.trained_layers, heads)
-    if weights.lora is not None:
+    if weights.lora:
         from ntl.approaches.lora import Lora
 
         approach.lora = Lora(approach.model, weights.lora, heads)

@@ -177,8 +177,6 @@ def settings_of(run: FinishedRun) -> dict[str, Any]:
         found |= {f"{group}.{key}": value for key, value in values.items()}
     if not config.evaluation.quantile_readings:
         del found["evaluation.read"], found["evaluation.interval"]
-    if found.get("dataset_args.train_seed") == run.record.seed:
-        found["dataset_args.train_seed"] = "that of the run"
     evaluated = run.folder.path.parent.name
     if evaluated.startswith(CHECKPOINT):  # not the final model of its run
         found["checkpoint"] = int(evaluated.removeprefix(CHECKPOINT))
@@ -186,9 +184,13 @@ def settings_of(run: FinishedRun) -> dict[str, Any]:
 
 
 def _split_by_settings(runs: Sequence[FinishedRun], left_out: list[str]) -> list[Group]:
-    """Group runs of one dataset by label and settings; describe repeated runs in `left_out`."""
+    """Group runs of one dataset by label and settings; describe repeated runs in `left_out`.
+
+    Another seed, such as `train_seed`, does not count if it is each run's own.
+    """
     table = pd.DataFrame([{k: format_setting(v) for k, v in settings_of(run).items()} for run in runs])
-    table = table.fillna("null")
+    table, own = table.fillna("null"), [str(run.record.seed) for run in runs]
+    table = table.drop(columns=[key for key in table if key.endswith("_seed") and [*table[key]] == own])
     groups: dict[tuple[str, ...], dict[int, FinishedRun]] = {}
     for run, row in zip(runs, table.itertuples(index=False), strict=True):
         seeds = groups.setdefault((run.record.label, *row), {})

@@ -223,7 +223,8 @@ def read_trained(path: Path | str) -> Trained | None:
         return Trained(read_config(given, record.objective), record)
     except (UserError, OmegaConfBaseException, LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"{folder.record_path} has a configuration that cannot be read ({describe(error)}). Repeat the run."
+            f"{folder.record_path} has a configuration that cannot be read ({describe(error)}). Repeat "
+            "the run."
         ) from None
 
 

@@ -58,7 +58,7 @@ class Objective(nn.Module):
         self.criterion = Wasserstein() if criterion is None else criterion
         self.worst = _check_criterion(self.criterion, vocabulary.value_tensor(), reweigh)
         self.needs = needs_of(self.criterion)
-        if self.needs.decimals:
+        if getattr(self.criterion, "decimals", False):  # requested, not a default
             warn_without_point(vocabulary)
         self.needs_log_normalizer = self.worst is not None or self.needs.log_normalizer
         self.label_smoothing = label_smoothing

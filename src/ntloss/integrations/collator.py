@@ -30,7 +30,8 @@ class NumberWeightsCollator:
         TypeError: when called, a batch that is not a dict or, if there are weights, a row that is not one, or
             weights that are not numbers.
         ValueError: when called, weights whose length differs from that of the row's labels (or `input_ids`,
-            if it has no labels), negative or infinite weights, or a batch whose labels are not the rows'.
+            if it has no labels), negative or infinite weights, a batch whose labels are not the rows', or a
+            collator that fails without the rows' own tokens.
 
     Example:
         >>> import torch
