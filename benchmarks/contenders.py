@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
+import importlib
 import os
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from importlib.metadata import version
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +22,7 @@ from measure import Contender
 from torch import Tensor
 
 import ntloss
+from ntloss.engine.objective import Objective
 
 PUBLISHED = Path(__file__).resolve().parent.parent / ".published"
 WEIGHT = 0.3
@@ -118,10 +120,10 @@ def number_texts(count: int) -> list[str]:
 
 
 def criteria() -> dict[str, Any]:
-    """Return every criterion of the library that is not composed of others, by name and with its defaults."""
-    made_of_others = {"per_number", "place_weighted", "weighted_sum"}
+    """Return every criterion of the library that is not composed of others, by name, by default as it is."""
+    made_of_others, needed = {"per_number", "place_weighted", "weighted_sum"}, {"hl_gauss": {"sigma": 1.0}}
     names = [name for name in ntloss.criterion_names() if name not in made_of_others]
-    return {name: ntloss.get_criterion(name) for name in names}
+    return {name: ntloss.get_criterion(name, **needed.get(name, {})) for name in names}
 
 
 def build(name: str, inputs: Inputs, criterion: str | None = None) -> Contender:
@@ -166,10 +168,7 @@ def _ours(name: str, base: str, inputs: Inputs, criterion: str | None) -> Conten
     def run(*tensors: Tensor) -> object:
         if OFF not in name:
             return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
-        # Off: the same path without number tokens and without the criterion. Imported here, because
-        # `--against` runs the rest of this file on other source trees.
-        from ntloss.engine.objective import Objective
-
+        # Off: the same path without number tokens and without the criterion.
         with patch.object(Objective, "forward", _cross_entropy_alone):
             return torch.autograd.grad(loss(*tensors, inputs.labels), tensors)
 
@@ -201,26 +200,20 @@ def _head_and_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> T
     return _cross_entropy(F.linear(hidden, weight), labels)
 
 
-def _published(reweigh: bool) -> Callable[[Inputs], Callable[..., Tensor]]:
-    def make(inputs: Inputs) -> Callable[..., Tensor]:
-        number_loss = published_package().NTLoss(
-            _Tokenizer(inputs), digit_level=inputs.case.numbers == 10, reweigh=reweigh
-        )
-        return lambda logits, labels: _cross_entropy(logits, labels) + WEIGHT * number_loss(logits, labels)
-
-    return make
+def _published(inputs: Inputs, reweigh: bool) -> Callable[..., Tensor]:
+    number_loss = published_package().NTLoss(
+        _Tokenizer(inputs), digit_level=inputs.case.numbers == 10, reweigh=reweigh
+    )
+    return lambda logits, labels: _cross_entropy(logits, labels) + WEIGHT * number_loss(logits, labels)
 
 
-def _torch_linear(chunked: bool) -> Callable[[Inputs], Callable[..., Tensor]]:
-    def make(_: Inputs) -> Callable[..., Tensor]:
-        if not hasattr(F, "linear_cross_entropy"):
-            raise UnavailableError(f"PyTorch {torch.__version__} has no F.linear_cross_entropy")
-        options = torch.nn.LinearCrossEntropyOptions() if chunked else None
-        return lambda hidden, weight, labels: F.linear_cross_entropy(
-            hidden.flatten(0, 1), weight, labels.flatten(), options=options
-        )
-
-    return make
+def _torch_linear(_: Inputs, chunked: bool) -> Callable[..., Tensor]:
+    if not hasattr(F, "linear_cross_entropy"):
+        raise UnavailableError(f"PyTorch {torch.__version__} has no F.linear_cross_entropy")
+    options = torch.nn.LinearCrossEntropyOptions() if chunked else None
+    return lambda hidden, weight, labels: F.linear_cross_entropy(
+        hidden.flatten(0, 1), weight, labels.flatten(), options=options
+    )
 
 
 def _liger(_: Inputs) -> Callable[..., Tensor]:
@@ -241,10 +234,10 @@ def _cut(_: Inputs) -> Callable[..., Tensor]:
 _OTHERS: dict[str, Callable[[Inputs], Callable[..., Tensor]]] = {
     CE: lambda _: _cross_entropy,
     HEAD: lambda _: _head_and_cross_entropy,
-    OLD: _published(reweigh=True),
-    OLD_PLAIN: _published(reweigh=False),
-    TORCH_LINEAR: _torch_linear(chunked=False),
-    TORCH_CHUNKED: _torch_linear(chunked=True),
+    OLD: partial(_published, reweigh=True),
+    OLD_PLAIN: partial(_published, reweigh=False),
+    TORCH_LINEAR: partial(_torch_linear, chunked=False),
+    TORCH_CHUNKED: partial(_torch_linear, chunked=True),
     LIGER: _liger,
     LIGER_LINEAR: _liger_linear,
     CUT: _cut,
@@ -276,10 +269,10 @@ def published_package() -> ModuleType:
     # Last on the path, so that `import ntloss` stays ours; the folder also holds its dependencies.
     sys.path.append(str(PUBLISHED))
     name = "published_ntloss"
-    spec = importlib.util.spec_from_file_location(name, start, submodule_search_locations=[str(start.parent)])
+    spec = spec_from_file_location(name, start, submodule_search_locations=[str(start.parent)])
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except ImportError as error:
@@ -290,13 +283,8 @@ def published_package() -> ModuleType:
 
 def versions() -> dict[str, str]:
     """Return the versions of the contenders' installed packages."""
-    found = {"ntloss": ntloss.__version__}
-    for package in ("liger-kernel", "cut-cross-entropy", "triton"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    others = [p for p in ("liger-kernel", "cut-cross-entropy", "triton") if find_spec(p.replace("-", "_"))]
+    return {"ntloss": ntloss.__version__, **{package: version(package) for package in others}}
 
 
 def _module(name: str) -> ModuleType:

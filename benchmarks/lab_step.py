@@ -12,6 +12,7 @@ training questions, the same for all. `stock` is the first objective's model wit
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 import torch
 from measure import Contender, time_interleaved
@@ -25,7 +26,7 @@ LOSSES = (
     "smmd", "ntil", "number_level", "raft",
 )  # fmt: skip
 MODELS = ("vanilla_t5_regression_head", "xval")  # which predict a number as a number
-STOCK = "stock"
+STOCK, BASELINE = "stock", "ce"
 
 
 def main() -> None:
@@ -38,51 +39,51 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
-    groups = {**{name: f"loss={name}" for name in ("ce", *LOSSES)}, **{m: f"model_args={m}" for m in MODELS}}
-    runs = {name: compose_config([group, *options.overrides], "compare") for name, group in groups.items()}
-    first, *_ = runs.values()
+    groups = dict.fromkeys([BASELINE, *LOSSES], "loss") | dict.fromkeys(MODELS, "model_args")
+    configs = {
+        name: compose_config([f"{group}={name}", *options.overrides], "compare")
+        for name, group in groups.items()
+    }
+    first = configs[BASELINE]
     size = first.training_args.per_device_train_batch_size
     train = load_task(first.dataset_args).train
-    made = {name: build_approach(run.model_args, run.loss) for name, run in runs.items()}
+    made = {name: build_approach(config.model_args, config.loss) for name, config in configs.items()}
     for approach in made.values():
         approach.fit(example.answer for example in train)
     batches = {name: encode(approach, train[:size]) for name, approach in made.items()}
-    baseline, *_ = made
     stock = build_approach(first.model_args, first.loss).model
-    contenders = {STOCK: contender(stock, lambda: stock(**batches[baseline], use_cache=False).loss)}
+    contenders = {STOCK: contender(stock, lambda: stock(**batches[BASELINE], use_cache=False).loss)}
     for name, approach in made.items():
-        contenders[name] = contender(approach.model, objective(approach, batches[name]))
+        contenders[name] = contender(approach.model, partial(loss_of, approach, batches[name]))
     for each in contenders.values():
         each.run()
     timings = time_interleaved(contenders, "cpu", options.rounds, float("inf"))
-    labels = int((batches[baseline]["labels"] != -100).sum())
+    labels = int((batches[BASELINE]["labels"] != -100).sum())
     print(
-        f"{stock.num_parameters():,} parameters, vocabulary {len(made[baseline].tokenizer):,}, batch {size} "
+        f"{stock.num_parameters():,} parameters, vocabulary {len(made[BASELINE].tokenizer):,}, batch {size} "
         f"with {labels} labels, {options.threads} thread(s), torch {torch.__version__}\n"
     )
-    print(f"| step | ms | over {baseline} | over {STOCK} |\n|---|---:|---:|---:|")
+    print(f"| step | ms | over {BASELINE} | over {STOCK} |\n|---|---:|---:|---:|")
     for name, timing in timings.items():
-        ratios = " | ".join(f"{timing.median / timings[base].median:.3f}" for base in (baseline, STOCK))
+        ratios = " | ".join(f"{timing.median / timings[base].median:.3f}" for base in (BASELINE, STOCK))
         print(f"| {name} | {timing.median * 1e3:.2f} | {ratios} |")
 
 
 def encode(approach: Approach, examples: list[Example]) -> Batch:
     """Make a batch of examples as an approach encodes them."""
     columns = approach.encode([e.question for e in examples], [e.answer for e in examples])
-    return approach.collate(
-        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    )
+    rows = zip(*columns.values(), strict=True)
+    return approach.collate([dict(zip(columns, row, strict=True)) for row in rows])
 
 
-def objective(approach: Approach, batch: Batch):
-    """Return a function that computes the loss of an approach."""
-    return lambda: approach.loss(approach.model, batch, approach.count(batch)).loss
+def loss_of(approach: Approach, batch: Batch) -> torch.Tensor:
+    """Compute the loss of an approach."""
+    return approach.loss(approach.model, batch, approach.count(batch)).loss
 
 
 def contender(model: torch.nn.Module, loss) -> Contender:
-    """Return a training step that minimizes a loss of a model."""
-    optimizer = torch.optim.AdamW(model.parameters())
-    model.train()
+    """Return a training step that minimizes what a function computes."""
+    optimizer = torch.optim.AdamW(model.train().parameters())
 
     def run() -> None:
         loss().backward()

@@ -4,10 +4,7 @@
     python benchmarks/losses.py --quick                tiny shapes, to check that everything runs
     python benchmarks/losses.py --device cuda          bfloat16 on a GPU, without the table `criteria`
     python benchmarks/losses.py --markdown results/benchmarks/losses.md  also insert the tables into it
-    python benchmarks/losses.py --against ../before/src  compare with another checkout
 
-`--against` times our contenders (except those with the number term off) alternately in this source tree and
-in another. It reports the ratios new / old with their geometric mean, and measures nothing else.
 docs/benchmarks.md explains the tables, which are also written to `--output` as Markdown and JSON.
 """
 
@@ -15,22 +12,22 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import json
-import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import against
 import contenders as c
 import measure
 import torch
 import training
 from contenders import COMPILED, IN_PLACE, OFF, OURS, OURS_LINEAR, Case
-from report import insert, render, render_ratios
+from report import insert, render
 
 DENSE = [c.CE, c.CE + COMPILED, OURS, OURS + COMPILED, OURS + IN_PLACE, OURS + OFF, c.OLD, c.OLD_PLAIN]
 DENSE_ON_CUDA = [*DENSE[:-2], c.LIGER]
@@ -70,11 +67,6 @@ class Comparison:
     names: Sequence[str]
     memory: bool = False
     criteria: Sequence[str] = ()
-
-    def entries(self) -> Iterator[tuple[str, str | None]]:
-        """Yield the contender and the criterion of each measurement."""
-        yield from ((name, None) for name in self.names)
-        yield from ((OURS, criterion) for criterion in self.criteria)
 
 
 @dataclass
@@ -132,8 +124,7 @@ def criteria(like: Case, size: str) -> Iterator[Comparison]:
 
 
 TABLES = {"dense": dense, "linear": linear, "on_off": on_off, "criteria": criteria}
-# A separate kind of table, which measures whole training steps.
-TRAINING = "integrations"
+TRAINING = "integrations"  # a table of another kind, which measures whole training steps
 
 
 def compare(comparison: Comparison, results: Results, arguments: argparse.Namespace) -> None:
@@ -142,7 +133,7 @@ def compare(comparison: Comparison, results: Results, arguments: argparse.Namesp
     case = comparison.case
     inputs = c.Inputs(case)
     ready: dict[tuple[str, str | None], measure.Contender] = {}
-    for entry in comparison.entries():
+    for entry in [*product(comparison.names, [None]), *product([OURS], comparison.criteria)]:
         name = ", ".join(filter(None, entry))
         if arguments.no_compile and COMPILED in name:
             results.skip(name, "--no-compile")
@@ -168,7 +159,8 @@ def compare(comparison: Comparison, results: Results, arguments: argparse.Namesp
         if case.device == "cuda":
             memory = {entry: measure.peak_memory(contender, "cuda") for entry, contender in ready.items()}
         else:
-            memory = peaks_in_fresh_processes(case, list(ready))
+            builders = {entry: partial(build_and_warm_up, case, *entry) for entry in ready}
+            memory = measure.peaks_in_fresh_processes(builders)
     for (name, criterion), timing in timings.items():
         peak = memory.get((name, criterion))
         buffers = None if peak is None else (peak - case.gradient_bytes) / case.logits_bytes
@@ -188,63 +180,29 @@ def compare(comparison: Comparison, results: Results, arguments: argparse.Namesp
     gc.collect()
 
 
-def peaks_in_fresh_processes(
-    case: Case, entries: Sequence[tuple[str, str | None]]
-) -> dict[tuple[str, str | None], int | None]:
-    """Measure the peak memory of each contender in a fresh process; two run at a time, as none is timed."""
-    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
-    context.set_forkserver_preload(
-        ["torch", "torch._dynamo"]
-    )  # children fork from a process that has imported them
-    threads = torch.get_num_threads()
-    with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
-        peaks = [pool.submit(peak_of, case, *entry, threads) for entry in entries]
-        return {entry: peak.result() for entry, peak in zip(entries, peaks, strict=True)}
-
-
-def peak_of(case: Case, name: str, criterion: str | None, threads: int) -> int | None:
-    """Measure the peak memory of one contender. Call this in a fresh process."""
-    measure.give_memory_back()
-    torch.set_num_threads(threads)
+def build_and_warm_up(case: Case, name: str, criterion: str | None) -> measure.Contender:
+    """Build a contender and run it once."""
     contender = c.build(name, c.Inputs(case), criterion)
     contender.prepare()
     contender.run()
-    return measure.peak_memory(contender, case.device)
-
-
-def compare_trees(like: Case, size: str, results: Results, arguments: argparse.Namespace) -> None:
-    """Time our contenders in this source tree and in another, and write the ratios."""
-    comparisons = (
-        (comparison.case, list(comparison.entries()))
-        for table in arguments.tables
-        if table != TRAINING
-        for comparison in TABLES[table](like, size)
-    )
-    measured, skipped = against.measurements(comparisons, arguments.against, arguments)
-    results.measurements += measured
-    for entry in skipped:
-        results.skip(**entry)
-    write("against", render_ratios(asdict(results)), results, arguments)
+    return contender
 
 
 def measure_training(results: Results, arguments: argparse.Namespace) -> None:
     """Add the training steps, which need transformers and accelerate, to the results."""
-    try:
-        import accelerate  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        results.skip(TRAINING, f"{error}; install ntloss[transformers]")
+    if not all(map(importlib.util.find_spec, ("accelerate", "transformers"))):
+        results.skip(TRAINING, "it needs ntloss[transformers]")
         return
     results.measurements += training.measurements(arguments)
 
 
-def write(name: str, text: str, results: Results, arguments: argparse.Namespace) -> None:
+def write(text: str, results: Results, arguments: argparse.Namespace) -> None:
     """Print the report, and write it to the output folder together with the measurements."""
     print(text)
-    name = f"{name}-{arguments.device}{'-quick' if arguments.quick else ''}"
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / f"{name}.json").write_text(json.dumps(asdict(results), indent=1) + "\n")
-    (arguments.output / f"{name}.md").write_text(text)
+    page = arguments.output / f"losses-{arguments.device}{'-quick' if arguments.quick else ''}.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text)
+    page.with_suffix(".json").write_text(json.dumps(asdict(results), indent=1) + "\n")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -264,8 +222,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny shapes; the figures mean nothing")
     parser.add_argument("--no-compile", action="store_true", help="skip compiled contenders")
     parser.add_argument("--no-memory", action="store_true", help="do not measure memory")
-    parser.add_argument("--against", type=Path, help="`src` of another checkout, to time only our "
-                        "contenders alternately in both trees")  # fmt: skip
     parser.add_argument("--output", type=Path, default=Path("outputs/bench"), help="folder of the report")
     parser.add_argument("--markdown", type=Path, help="page to insert the tables into, between its markers")
     parsed = parser.parse_args(arguments)
@@ -293,9 +249,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         {"quick": options.quick, "device": options.device, "dtype": options.dtype, "tables": options.tables},
     )
     like = Case(1, 1, dtype=options.dtype, device=options.device)
-    if options.against:
-        compare_trees(like, size, results, options)
-        return 0
     # Beyond its recompilation limit, PyTorch would silently run compiled contenders eagerly.
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
         for table in options.tables:
@@ -306,7 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{table}: {comparison.case}", file=sys.stderr)
                 compare(comparison, results, options)
     text = render(asdict(results))
-    write("losses", text, results, options)
+    write(text, results, options)
     if options.markdown:
         insert(text, options.markdown, options.device)
     return 0

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing
 import os
 import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
-# Allocations above this size are mapped and unmapped individually while memory is measured, so that the
-# resident size excludes memory that the allocator keeps for reuse.
+Key = TypeVar("Key", bound=Hashable)
+
+# Larger allocations are unmapped at once, so that the resident size excludes memory kept for reuse.
 _MMAP_THRESHOLD = 1 << 20
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _STATUS = Path("/proc/self/status")
@@ -52,8 +57,8 @@ class Timing:
 
 
 def time_interleaved(
-    contenders: Mapping[str, Contender], device: str, repeats: int, seconds: float
-) -> dict[str, Timing]:
+    contenders: Mapping[Key, Contender], device: str, repeats: int, seconds: float
+) -> dict[Key, Timing]:
     """Time the contenders round by round, so that slow moments of the machine affect all of them.
 
     Args:
@@ -65,7 +70,7 @@ def time_interleaved(
     Returns:
         Timings by name.
     """
-    spent: dict[str, list[float]] = {name: [] for name in contenders}
+    spent: dict[Key, list[float]] = {name: [] for name in contenders}
     names, begin = list(contenders), time.perf_counter()
     for round_ in range(repeats):
         if round_ >= 3 and time.perf_counter() - begin > seconds:
@@ -107,11 +112,29 @@ def peak_memory(contender: Contender, device: str) -> int | None:
     return _resident_bytes("VmHWM") - before
 
 
-def give_memory_back() -> None:
-    """Make this process's allocator return large buffers at once. Call this before any allocation."""
+def peaks_in_fresh_processes(builders: Mapping[Key, Callable[[], Contender]]) -> dict[Key, int | None]:
+    """Measure the peak memory of contenders on the CPU, each in a fresh process, two at a time.
+
+    Args:
+        builders: Functions that build a contender and run it once; they are pickled.
+
+    Returns:
+        Peaks in bytes, see `peak_memory`.
+    """
+    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    context.set_forkserver_preload(["torch", "torch._dynamo"])  # imported once, before the processes fork
+    with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
+        peaks = [pool.submit(_peak_of, build, torch.get_num_threads()) for build in builders.values()]
+        return {name: peak.result() for name, peak in zip(builders, peaks, strict=True)}
+
+
+def _peak_of(build: Callable[[], Contender], threads: int) -> int | None:
+    """Measure the peak memory of one contender. Call this in a fresh process."""
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
+    if hasattr(libc, "mallopt"):  # large buffers are given back at once
         libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD)
+    torch.set_num_threads(threads)
+    return peak_memory(build(), "cpu")
 
 
 def machine(device: str) -> dict[str, object]:
@@ -153,10 +176,7 @@ def _resident_bytes(field: str) -> int:
 
 
 def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

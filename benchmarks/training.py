@@ -6,11 +6,10 @@ On the CPU of tiny models, on a GPU of a model of the shape of Llama 3.2 1B with
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any
 
 import measure
@@ -41,7 +40,11 @@ def measurements(options: argparse.Namespace) -> list[dict[str, Any]]:
         timings = measure.time_interleaved(steps, device, 3 * options.repeats, 2 * options.seconds)
         peaks: dict[str, int | None] = {}
         if not options.no_memory:
-            peaks = peaks_in_fresh_processes(model, options.quick) if device == "cpu" else peaks_on_gpu(steps)
+            if device == "cpu":
+                builders = {name: partial(build_and_warm_up, model, name, options.quick) for name in names}
+                peaks = measure.peaks_in_fresh_processes(builders)
+            else:
+                peaks = {name: measure.peak_memory(step, device) for name, step in steps.items()}
         for name, timing in timings.items():
             peak = peaks.get(name)
             made.append(
@@ -117,68 +120,24 @@ def build(name: str, vocab: int, quick: bool = False) -> Any:
     return LlamaForCausalLM(config).train()
 
 
-def peaks_on_gpu(steps: dict[str, measure.Contender]) -> dict[str, int | None]:
-    """Measure the peak memory of a step of each contender beyond the models and their optimizers."""
-    return {name: measure.peak_memory(step, "cuda") for name, step in steps.items()}
-
-
-def peaks_in_fresh_processes(model: str, quick: bool) -> dict[str, int | None]:
-    """Measure the peak memory of a step of each contender in a fresh process."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
-        peaks = {
-            name: pool.submit(peak_of, model, name, quick, torch.get_num_threads()) for name in CONTENDERS
-        }
-        return {name: peak.result() for name, peak in peaks.items()}
-
-
-def peak_of(model: str, contender: str, quick: bool, threads: int) -> int | None:
-    """Measure the peak memory of a step. Call this in a fresh process."""
-    measure.give_memory_back()
-    torch.set_num_threads(threads)
-    step = training_step(model, contender, quick)
-    for _ in range(2):  # the optimizer's state, the check of a head
-        step()
-    return measure.peak_memory(measure.Contender(step), "cpu")
+def build_and_warm_up(model: str, contender: str, quick: bool) -> measure.Contender:
+    """Build a contender on the CPU and run it twice: the optimizer's state, the check of a head."""
+    step = measure.Contender(training_step(model, contender, quick))
+    for _ in range(2):
+        step.run()
+    return step
 
 
 def table(measured: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return the headings and rows of the table: time and memory relative to the stock model."""
+    found = {(m["model"], m["contender"]): m for m in measured}
     rows = []
-    names = list(dict.fromkeys(m["contender"] for m in measured))
-    for model in dict.fromkeys(m["model"] for m in measured):
-        stock = _of(measured, model, STOCK)
-        peak = stock["peak_mib"]
-        rows.append(
-            [model, STOCK, f"{stock['median_ms']:.0f} ms", "", "-" if peak is None else f"{peak:.0f} MiB"]
-        )
-        for name in names[1:]:
-            fastest = _of(measured, model, name)["least_ms"] / stock["least_ms"]
-            memory = memory_over_stock(measured, model, name)
-            rows.append(
-                [
-                    model,
-                    name,
-                    f"{time_over_stock(measured, model, name):.2f}",
-                    f"{fastest:.2f}",
-                    "-" if memory is None else f"{memory:.2f}",
-                ]
-            )
+    for (model, name), mine in found.items():
+        stock, peak = found[model, STOCK], mine["peak_mib"]
+        if name == STOCK:
+            figures = [f"{stock['median_ms']:.0f} ms", "", "-" if peak is None else f"{peak:.0f} MiB"]
+        else:
+            figures = [f"{mine[time] / stock[time]:.2f}" for time in ("median_ms", "least_ms")]
+            figures.append("-" if peak is None else f"{peak / stock['peak_mib']:.2f}")
+        rows.append([model, name, *figures])
     return ["model", "loss", "time", "of the fastest rounds", "peak memory"], rows
-
-
-def time_over_stock(measured: list[dict[str, Any]], model: str, name: str) -> float:
-    """Return the ratio of median times."""
-    mine, stock = _of(measured, model, name), _of(measured, model, STOCK)
-    return float(mine["median_ms"] / stock["median_ms"])
-
-
-def memory_over_stock(measured: list[dict[str, Any]], model: str, name: str) -> float | None:
-    """Return the ratio of peak memory, or None if it was not measured."""
-    mine, stock = _of(measured, model, name)["peak_mib"], _of(measured, model, STOCK)["peak_mib"]
-    return None if mine is None or stock is None else float(mine / stock)
-
-
-def _of(measured: list[dict[str, Any]], model: str, name: str) -> dict[str, Any]:
-    (found,) = (m for m in measured if m["model"] == model and m["contender"] == name)
-    return found

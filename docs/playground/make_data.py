@@ -1,12 +1,11 @@
 """Make the data of the interactive page: two small models, and what tokenizers do to numbers.
 
     ntl compare model_args.number_format=padded objective=ce,ntl_was training_args.seed=0 \\
-        training_args.output_dir=outputs/playground
-    python docs/playground/make_data.py models outputs/playground/objective-ce \\
-        outputs/playground/objective-ntl_was
+        training_args.output_dir=outputs/page
+    python docs/playground/make_data.py models outputs/page/objective-ce outputs/page/objective-ntl_was
     python docs/playground/make_data.py tokenizers t5=<folder of T5's tokenizer> gpt2=<folder of GPT-2's>
     python docs/playground/make_data.py test-set    # let the models of models.js answer the test set again
-    python docs/playground/make_data.py answers     # after `make model data`; see stored_answers.py
+    python docs/playground/make_data.py answers outputs/stored/objective-ce   # see stored_answers.py
 
 They write JavaScript files that assign one constant, because pages that are opened from disk cannot load
 JSON.
@@ -326,12 +325,11 @@ def inspect(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
 # Stored answers
 
 
-def make_answers() -> Path:
-    """Write `answers.js`: answers of the study's pretrained model, which is trained for it."""
-    sys.path.insert(0, str(ROOT))
+def make_answers(run: Path) -> Path:
+    """Write `answers.js` from the folder of a run; see stored_answers.py."""
     from stored_answers import answer
 
-    return write_constant("answers", answer())
+    return write_constant("answers", answer(run))
 
 
 def page_files() -> Iterator[Path]:
@@ -353,14 +351,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tokenizers = commands.add_parser("tokenizers", help="write tokenizers.js")
     tokenizers.add_argument("folders", nargs=2, metavar="NAME=FOLDER", help="t5=<folder> gpt2=<folder>")
     commands.add_parser("test-set", help="write the answers in models.js again")
-    commands.add_parser("answers", help="write answers.js")
+    answers = commands.add_parser("answers", help="write answers.js")
+    answers.add_argument("run", type=Path, metavar="RUN", help="folder of a run of the sentiment sweep")
     given = parser.parse_args(arguments)
     if given.command == "models":
         written = make_models(given.runs)
     elif given.command == "test-set":
         written = write_answers(read_constant("models")["models"])
     elif given.command == "answers":
-        written = make_answers()
+        written = make_answers(given.run)
     else:
         folders = {name: Path(folder) for name, _, folder in (each.partition("=") for each in given.folders)}
         if set(folders) != {"t5", "gpt2"}:

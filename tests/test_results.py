@@ -1,0 +1,162 @@
+"""The published tables of results/ are those of the runs beside them, read and computed here once more."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from math import sqrt
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+stats = pytest.importorskip("scipy.stats")
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+READINGS = ("greedy", "median", "mean")
+PRETRAINED = {
+    "CE": "ce",
+    "CE + CRPS": "crps",
+    "CE + NTL-WAS": "ntl_was",
+    "RAFT": "raft",
+    "regression head": "head",
+    "CE, LoRA": "ce_lora",
+    "CE + NTL-WAS, LoRA": "ntl_was_lora",
+    "untouched": "zero_shot",
+    "untouched, 8 examples in the prompt": "few_shot",
+    "TF-IDF + ridge": "ridge",
+    "gradient-boosted trees": "trees",
+    "training median": "constant",
+}
+SMALL = {
+    "CE": "ce",
+    "CE + NTL-WAS": "ntl_was",
+    "CE + NTL-MSE": "ntl_mse",
+    "CE + CRPS": "crps",
+    "CE + DIST2": "dist2",
+    "regression head": "regression_head",
+    "xVal": "xval",
+    "Gaussian smoothing": "gaussian",
+    "RAFT": "raft",
+}
+pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="an sdist has no results")
+
+
+def runs_of(study):
+    """Metrics of the reported runs, by setting, arm and seed."""
+    found = {}
+    with lzma.open(RESULTS / study / "runs.jsonl.xz", "rt", encoding="utf-8") as lines:
+        for run in map(json.loads, lines):
+            setting, arm, *seed = run["run"].split("/")
+            if arm != "selection":
+                metrics = run["metrics"].get("test", run["metrics"])
+                found.setdefault(setting, {}).setdefault(arm, {})[int(seed[0].removeprefix("seed"))] = metrics
+    return found
+
+
+def tables_of(study):
+    """Rows of the first table below each heading."""
+    found = {}
+    for section in re.split(r"^##+ ", (RESULTS / study / "tables.md").read_text("utf-8"), flags=re.MULTILINE):
+        lines = [line for line in section.splitlines() if line.startswith("|")]
+        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        head = cells[0] if cells else []
+        rows = [dict(zip(head, row, strict=True)) for row in cells[2:] if len(row) == len(head)]
+        found[section.splitlines()[0]] = rows
+    return found
+
+
+def assert_cell(cell, values, factor=1.0):
+    """Compare a cell, such as `8.60 ± 0.14`, with the mean and the 95 % interval of values."""
+    values = [factor * value for value in values if value is not None]
+    shown = re.findall(r"[-+]?\d[\d.]*", cell)
+    half = (
+        [stats.t.ppf(0.975, len(values) - 1) * stdev(values) / sqrt(len(values))] if len(values) > 1 else []
+    )
+    assert len(shown) == 1 + len(half), cell
+    for text, value in zip(shown, [mean(values), *half], strict=True):
+        digits = len(text.partition(".")[2])
+        assert abs(float(text) - value) <= 0.5001 * 10**-digits, (cell, value)
+
+
+def differences(mine, theirs, key, other, seeds=()):
+    """Differences by seed, of the seeds that both have, and the mean of what is subtracted."""
+    shared = [seed for seed in sorted({*mine} & {*theirs}) if not seeds or seed in seeds]
+    pairs = [(mine[seed][key], theirs[seed][other]) for seed in shared]
+    return [a - b for a, b in pairs], mean(b for _, b in pairs)
+
+
+def holm(p):
+    order, found = sorted(p), []
+    for place, value in enumerate(order):
+        found.append(max([*found[-1:], min(1.0, (len(order) - place) * value)]))
+    return dict(zip(order, found, strict=True))
+
+
+def test_tables_of_the_pretrained_study_are_those_of_its_runs():
+    runs, tables = runs_of("pretrained"), tables_of("pretrained")
+    checked = 0
+    for heading, rows in tables.items():
+        if not (named := re.fullmatch(r"(\w+), (\d+) training rows", heading)):
+            continue
+        for row in rows:
+            metrics = list(runs["-".join(named.groups())][PRETRAINED[row[""]]].values())
+            assert int(row["seeds"]) == len(metrics)
+            scores = {"90 % covers": ("coverage", 100), "width": ("width", 1), "CRPS": ("crps", 1)}
+            for title, (key, factor) in {**{r: (f"{r}_mae", 1) for r in READINGS}, **scores}.items():
+                if row[title]:
+                    assert_cell(row[title], [m[key] for m in metrics if key in m], factor)
+                    checked += 1
+    assert checked > 200
+
+
+def test_declared_contrasts_of_the_pretrained_study_are_those_of_its_runs():
+    runs, groups = runs_of("pretrained"), {}
+    for row in tables_of("pretrained")["Declared contrasts"]:
+        setting, _, contrast = row["contrast"].partition(": ")
+        task, rows = re.fullmatch(r"(\w+)(?:, (\d+) rows)?", setting).groups()
+        terms = [term.rpartition(", ") for term in contrast.split(" minus ")]
+        (mine, _, reading), (theirs, _, other) = terms
+        arms = runs[f"{task}-{rows or 600}"]
+        seeds = range(5, 12) if row["group"] == "diamonds" else ()
+        values, base = differences(
+            arms[PRETRAINED[mine]], arms[PRETRAINED[theirs]], f"{reading}_mae", f"{other}_mae", seeds
+        )
+        assert_cell(row["difference"].removesuffix(" %"), values, 100 / base)
+        assert row["seeds better"] == f"{sum(value < 0 for value in values)} of {len(values)}"
+        groups.setdefault(row["group"], []).append((row, stats.ttest_1samp(values, 0).pvalue))
+    for rows in groups.values():
+        corrected = holm([p for _, p in rows])
+        assert [row["p, Holm"] for row, _ in rows] == [f"{corrected[p]:.2g}" for _, p in rows]
+    assert {*groups} == {"losses", "readings", "diamonds", "housing", "more_housing"}
+
+
+def test_the_figure_of_the_home_page_has_the_range_of_the_declared_reading():
+    runs = runs_of("pretrained")
+    gains = []
+    for task in ("sentiment", "places", "diamonds", "housing", "populations"):
+        ce = runs[f"{task}-600"]["ce"]
+        values, base = differences(ce, ce, "median_mae", "greedy_mae")
+        gains.append(-100 * mean(values) / base)
+    text = (ROOT / "docs" / "images" / "finding.svg").read_text("utf-8")
+    assert f"{min(gains):.0f} to {max(gains):.0f} % in each of five tasks" in text
+
+
+def test_tables_of_the_study_on_small_models_are_those_of_its_runs():
+    runs, tables = runs_of("small_models"), tables_of("small_models")
+    checked = 0
+    for setting, arms in runs.items():
+        if setting.startswith(("exact", "gsm8k")):  # other columns
+            continue
+        for row in tables[setting]:
+            arm, reading = arms.get(SMALL.get(row["objective"])), row["reading"]
+            if arm is None:
+                continue
+            key = "mae" if reading == "greedy" else f"{reading}_mae"
+            assert int(row["seeds"]) == len(arm)
+            assert_cell(row["MAE"], [m.get(key) for m in arm.values()])
+            if row["minus CE"] != "–":
+                assert_cell(row["minus CE"], differences(arm, arms["ce"], key, key)[0])
+            checked += 1
+    assert checked > 200

@@ -1,0 +1,42 @@
+"""The sweeps of studies/ compose, and their runs use what was selected for them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytest.importorskip("hydra")
+from ntl import compare
+from ntl.report.contrasts import read_contrasts
+
+ROOT = Path(__file__).parents[1]
+SWEEPS = [path for path in sorted((ROOT / "studies").glob("*/*.yaml")) if path.stem != "common"]
+OBJECTIVES = {path.stem for path in (ROOT / "src/ntl/conf/objective").glob("*.yaml")}
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_sweep_composes_and_contrasts_objectives_that_it_trains_with_selected_settings(path, capsys):
+    assert compare.main([str(path), "objective=ntl_was", "--cfg", "all"]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    objectives = {*config["hydra"]["sweeper"]["params"]["objective"].split(",")}
+    assert objectives <= OBJECTIVES
+    contrasts = read_contrasts(config["contrasts"])
+    assert {str(row).partition(",")[0] for c in contrasts for row in (c.of, c.minus)} <= objectives
+    assert objectives - {"head"} <= {*config.get("selected", objectives)}
+    assert config["training_args"]["output_dir"] == f"outputs/{path.parent.name}/{path.stem}"
+
+
+def test_a_run_of_a_sweep_has_the_weight_that_was_selected_for_its_loss(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sizes = [
+        f"dataset_args.{part}_size={size}" for part, size in (("train", 8), ("validation", 2), ("test", 2))
+    ]
+    one = ["objective=ntl_was", "training_args.seed=0", "training_args.max_steps=1", "hydra/launcher=basic"]
+    overrides = [*sizes, *one, "evaluation.read=[greedy]", f"training_args.output_dir={tmp_path}/out"]
+    assert compare.main([str(ROOT / "studies/small_models/sums.yaml"), *overrides]) == 0
+    (path,) = (tmp_path / "out").glob("*/run.json")
+    loss = json.loads(path.read_text())["config"]["loss"]
+    assert (loss["criterion"], loss["weight"], loss["normalize_by"]) == ("wasserstein", 0.1, "numbers")
