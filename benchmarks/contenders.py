@@ -119,7 +119,7 @@ def number_texts(count: int) -> list[str]:
 
 def criteria() -> dict[str, Any]:
     """Return every criterion of the library that is not composed of others, by name and with its defaults."""
-    made_of_others = {"per_number", "place_weighted", "weighted_sum"}
+    made_of_others = {"per_number", "place_weighted", "reweighed", "weighted_sum"}
     names = [name for name in ntloss.criterion_names() if name not in made_of_others]
     return {name: ntloss.get_criterion(name) for name in names}
 
