@@ -121,7 +121,8 @@ def number_texts(count: int) -> list[str]:
 
 def criteria() -> dict[str, Any]:
     """Return every criterion of the library that is not composed of others, by name, by default as it is."""
-    made_of_others, needed = {"per_number", "place_weighted", "weighted_sum"}, {"hl_gauss": {"sigma": 1.0}}
+    made_of_others = {"per_number", "place_weighted", "reweighed", "weighted_sum"}
+    needed = {"hl_gauss": {"sigma": 1.0}}
     names = [name for name in ntloss.criterion_names() if name not in made_of_others]
     return {name: ntloss.get_criterion(name, **needed.get(name, {})) for name in names}
 

@@ -12,11 +12,11 @@ from ntloss.criteria import Criterion
 from ntloss.engine.linear import check_head, check_overflow
 from ntloss.engine.objective import Objective
 from ntloss.engine.readout import (
+    COMPUTED_IN,
     IDENTITY,
     Query,
     Readout,
     Transform,
-    compute_dtype,
     summarize_block,
     summarize_logits,
 )
@@ -197,7 +197,7 @@ class NumberTokenLoss(BaseLoss):
         number_logits = F.linear(hidden_states.reshape(-1, hidden_states.shape[-1]), rows, number_bias)
         if number_logits.dtype == torch.float16:
             check_overflow(number_logits.amax(-1), targets.counted)
-        number_logits = transform.apply(number_logits.to(compute_dtype(rows.dtype)))
+        number_logits = transform.apply(number_logits.to(COMPUTED_IN[rows.dtype]))
         readout = Readout.from_number_logits(number_logits, log_normalizer if needed else None)
         term = self.objective.number_term(readout, targets)
         return term.reshape(labels.shape) if reduction == "none" else term

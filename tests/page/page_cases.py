@@ -51,7 +51,7 @@ LOSSES: dict[str, tuple[str, dict[str, Any]] | None] = {
     "magnitude": ("magnitude", {}),
     "ntil": ("ntil", {}),
 }
-LEFT_OUT = {"per_number", "place_weighted", "weighted_sum"}
+LEFT_OUT = {"per_number", "place_weighted", "reweighed", "weighted_sum"}
 TEXT = 10
 DIGITS = NumberVocabulary.from_mapping({d: d for d in range(10)}, vocab_size=11)
 # Typed numbers: one token per character, and one that ends the answer.

@@ -18,13 +18,12 @@ from torch import Tensor, nn
 
 from ntloss.engine.objective import Objective
 from ntloss.engine.readout import (
+    COMPUTED_IN,
     NOT_TWICE,
     Query,
     Readout,
-    compute_dtype,
     keeps_softmax,
     summarize_block,
-    used_by_gradient,
     values_are_hidden,
     write_gradient,
 )
@@ -166,7 +165,7 @@ class SumOfBlocks(torch.autograd.Function):
         # and the factor of a GradScaler is not known yet. So each block is scaled to a largest gradient of 1.
         needed = ctx.needs_input_grad if grad_enabled else (False,) * 3
         gradients = _Gradients(hidden, head, needed, scaled=hidden.dtype == torch.float16)
-        dtype = compute_dtype(hidden.dtype)
+        dtype = COMPUTED_IN[hidden.dtype]
         overwrite = gradients.wanted and head.shard is None and keeps_softmax(hidden, query.transform)
         sums = [hidden.new_zeros((), dtype=dtype)] * 3  # of LossTerms
         for block, logits in _blocks(hidden, head, rows):
@@ -179,7 +178,8 @@ class SumOfBlocks(torch.autograd.Function):
             sums = [total + term.detach() for total, term in zip(sums, terms, strict=True)]
             if gradients.wanted:
                 grads = torch.autograd.grad(terms.loss, leaves, allow_unused=True, materialize_grads=True)
-                gradients.add(block, logits, there, used_by_gradient(readout), grads, overwrite)
+                used = *readout[:2], readout.number_logits
+                gradients.add(block, logits, there, used, grads, overwrite)
         ctx.dtype = hidden.dtype
         ctx.gradients = gradients.finish()
         ctx.mark_non_differentiable(*sums[1:])
@@ -217,7 +217,7 @@ class SummarizeHidden(torch.autograd.Function):
         blocks = _blocks(hidden, head, rows)
         parts = [head.summarize(z, query._replace(labels=query.labels[block])) for block, z in blocks]
         readout = Readout(*map(torch.cat, zip(*parts, strict=True)))
-        used = used_by_gradient(readout)
+        used = *readout[:2], readout.number_logits
         ctx.save_for_backward(hidden, weight_of_head, bias, query.labels, query.token_ids, *used)
         ctx.mark_non_differentiable(readout.row_max)
         ctx.transform, ctx.shard, ctx.rows = query.transform, head.shard, rows
@@ -264,7 +264,7 @@ class _Gradients:
         self.scaled = scaled
         self.wanted = any(needed[:3])
         # float32 or float64 for the head's gradients, which are sums over blocks, and for scaled blocks.
-        dtype = compute_dtype(hidden.dtype)
+        dtype = COMPUTED_IN[hidden.dtype]
         self.hidden = torch.empty_like(hidden, dtype=dtype if scaled else None) if needed[0] else None
         self.weight = torch.zeros_like(head.weight, dtype=dtype) if needed[1] else None
         bias = head.bias if needed[2] else None

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntloss.criteria import Criterion, CriterionInput, Wasserstein, bind, needs_of
-from ntloss.engine.readout import Readout, compute_dtype, without_autocast
+from ntloss.engine.readout import COMPUTED_IN, Readout, without_autocast
 from ntloss.engine.tables import NumberTables
 from ntloss.engine.targets import Targets
 from ntloss.numbers.spans import NumberSpans
@@ -103,7 +103,8 @@ class Objective(nn.Module):
         if self.label_smoothing:
             smooth = readout.shifted_lse + (readout.row_max - readout.mean_logit)
             ce = (1 - self.label_smoothing) * ce + self.label_smoothing * smooth
-        ce = _weighted(ce, targets.ce_weights)
+        # Positions without weight contribute exactly zero, even if their cross-entropy is infinite.
+        ce = ce.masked_fill(targets.ce_weights == 0, 0) * targets.ce_weights
         ntl = self.number_term(readout, targets)
         if targets.shape is None:
             ce = ce.sum()
@@ -143,15 +144,12 @@ class Objective(nn.Module):
                     f"criterion {self.criterion!r} returned shape {list(loss.shape)}: expected one loss for "
                     f"each position, {list(target.shape)}"
                 )
-            term = _weighted(loss, weights) if rows is None else loss * weights  # which are not 0
+            if rows is None:  # else no weight is 0
+                loss = loss.masked_fill(weights == 0, 0)
+            term = loss * weights
         if targets.shape is None:
             return term.sum()
         return term if rows is None else term.new_zeros(len(targets.target)).index_copy(0, rows, term)
-
-
-def _weighted(losses: Tensor, weights: Tensor) -> Tensor:
-    # Positions without weight contribute exactly zero, even if their loss is infinite.
-    return losses.masked_fill(weights == 0, 0) * weights
 
 
 def criterion_input(
@@ -166,7 +164,7 @@ def criterion_input(
     `number_logits` are `[positions, number tokens]`, in the order of `tables.token_ids`; `log_normalizer` is
     `row_max` and `shifted_lse` of the `Readout`, without which there is no `log_mass`.
     """
-    dtype = compute_dtype(number_logits.dtype)
+    dtype = COMPUTED_IN[number_logits.dtype]
     # A clamp whose backward pass is a single operator.
     logits = F.threshold(number_logits.to(dtype), _MINUS_INFINITY, _MINUS_INFINITY)
     has_forms, log_mass = len(tables.token_ids) > len(tables.values), None

@@ -93,6 +93,9 @@ class Transform(NamedTuple):
 
 
 IDENTITY = Transform()
+# The dtypes of inputs, and those that losses of them are computed in. `torch.promote_types` is an operator.
+COMPUTED_IN = dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32)
+COMPUTED_IN[torch.float64] = torch.float64
 
 
 class Query(NamedTuple):
@@ -102,11 +105,6 @@ class Query(NamedTuple):
     token_ids: Tensor  # `[number tokens]`
     transform: Transform
     mean: bool = False  # also read the mean logit, for label smoothing
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype that losses of inputs in `dtype` are computed in: float32, or float64 for float64."""
-    return torch.float64 if dtype == torch.float64 else torch.float32  # promote_types is an operator
 
 
 class Columns(Protocol):
@@ -145,7 +143,7 @@ def keeps_softmax(logits: Tensor, transform: Transform = IDENTITY) -> bool:
     Kernels read the logits again, which takes no longer than reading a softmax. In half precision, the
     softmax would be rounded. The slope of a soft cap needs the logits.
     """
-    is_wide = logits.dtype == compute_dtype(logits.dtype)
+    is_wide = logits.dtype == COMPUTED_IN[logits.dtype]
     return is_wide and transform.softcap is None and not uses_kernels(logits)
 
 
@@ -171,14 +169,21 @@ def summarize_logits(
 
 def summarize_plainly(logits: Tensor, query: Query, softmax: Tensor | None = None) -> Readout:
     """Summarize logits by PyTorch's operators; see `summarize_block`."""
-    logits = logits.to(compute_dtype(logits.dtype))
+    logits = logits.to(COMPUTED_IN[logits.dtype])
     if query.transform != IDENTITY:
         logits = query.transform.apply(logits)
     labels = query.labels.clamp(min=0).unsqueeze(-1)
     label_logit = logits.gather(-1, labels).squeeze(-1)
     number_logits = logits.index_select(-1, query.token_ids)
     mean_logit = logits.mean(-1) if query.mean else logits.new_empty(0)
-    row_max, shifted_lse = _log_normalizer(logits, labels, label_logit, softmax)
+    if softmax is None:
+        row_max, shifted_lse = _from_exponentials(logits)
+    elif softmax.data_ptr() == logits.data_ptr() or logits.device.type != "cpu":
+        row_max = logits.amax(-1)  # before the softmax may overwrite the logits
+        shifted_lse = _from_largest_probability(row_max, torch.softmax(logits, -1, out=softmax))
+    else:
+        torch.softmax(logits, -1, out=softmax)
+        row_max, shifted_lse = _from_label_probability(logits, labels, label_logit, softmax)
     return Readout(row_max, shifted_lse, label_logit, number_logits, mean_logit)
 
 
@@ -203,7 +208,7 @@ class _SummarizeLogits(torch.autograd.Function):
             summarize = _SUMMARIZE if torch.compiler.is_compiling() else summarize_with_softmax
             *columns, softmax = summarize(logits, labels, token_ids, mean, keep)
             readout = Readout(*columns)
-        used = used_by_gradient(readout)[: 3 if uses_kernels(logits) else 2]
+        used = (*readout[:2], *([readout.number_logits] if uses_kernels(logits) else []))
         ctx.save_for_backward(logits, softmax, labels, token_ids, *used)
         ctx.mark_non_differentiable(readout.row_max)
         ctx.set_materialize_grads(False)
@@ -235,11 +240,6 @@ class _SummarizeLogits(torch.autograd.Function):
             query, grads = ctx.shard.localize(query, grads)
         write(grad, logits, *query[:2], *query.transform, used, list(grads), is_softmax)
         return grad, *[None] * 6
-
-
-def used_by_gradient(readout: Readout) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `write_gradient` needs of a readout."""
-    return readout.row_max, readout.shifted_lse, readout.number_logits
 
 
 def grads_of_readout(given: Sequence[Tensor | None], row_max: Tensor, numbers: int) -> list[Tensor]:
@@ -275,19 +275,6 @@ def summarize_block(
         here = None if softmax is None else softmax[block]
         parts.append(summarize_plainly(logits[block], query._replace(labels=query.labels[block]), here))
     return Readout(*map(torch.cat, zip(*parts, strict=True)))
-
-
-def _log_normalizer(
-    logits: Tensor, labels: Tensor, label_logit: Tensor, softmax: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Compute `row_max` and `shifted_lse`, and the softmax if it has a buffer."""
-    if softmax is None:
-        return _from_exponentials(logits)
-    is_overwritten = softmax.data_ptr() == logits.data_ptr()
-    if is_overwritten or logits.device.type != "cpu":
-        highest = logits.amax(-1)  # before the logits may be gone
-        return highest, _from_largest_probability(highest, torch.softmax(logits, -1, out=softmax))
-    return _from_label_probability(logits, labels, label_logit, torch.softmax(logits, -1, out=softmax))
 
 
 def _from_exponentials(logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntloss.criteria.criterion import Needs, check_choice
-from ntloss.engine.readout import compute_dtype, values_are_hidden
+from ntloss.engine.readout import COMPUTED_IN, values_are_hidden
 from ntloss.engine.tables import NumberTables
 from ntloss.numbers.spans import NumberSpans, find_numbers, measure_remainders
 
 MODES = ("add", "replace")
 REDUCTIONS = ("mean", "sum", "none")
 DIVISORS = ("items", "numbers")
+_TINY = torch.finfo(torch.float32).tiny  # a divisor in place of 0
 _Given = TypeVar("_Given", Tensor, Tensor | None)
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -112,7 +113,7 @@ def prepare_targets(
         spans = measure_remainders(spans, values, samples)
     has_term = spans.starts if needs.per_number and spans is not None else is_number
 
-    item_weights = counted.to(compute_dtype(inputs.dtype))
+    item_weights = counted.to(COMPUTED_IN[inputs.dtype])
     if loss_weights is not None:
         item_weights = torch.where(counted, loss_weights.reshape(-1).to(item_weights), 0)
     factors = None
@@ -122,11 +123,13 @@ def prepare_targets(
             of_starts = torch.where(spans.starts, factors, 0)
             factors = torch.zeros_like(factors).scatter_add(0, spans.number, of_starts)[spans.number]
     share = has_term if factors is None else has_term * factors
-    if reduction == "mean":
+    if reduction == "mean" and num_items is not None:
         item_weights = _divide(item_weights, num_items)
+    elif reduction == "mean":  # if their sum is 0, so are the weights
+        item_weights = item_weights / item_weights.sum().clamp(min=_TINY)
     term_weights = item_weights * share
     if reduction == "mean" and mode == "add" and options.normalize_by == "numbers":
-        term_weights = _divide(term_weights, None)
+        term_weights = term_weights / term_weights.sum().clamp(min=_TINY)
         if num_items is not None:
             term_weights = term_weights * item_weights.sum()  # this call's share of the items
     ce_weights = item_weights
@@ -141,14 +144,11 @@ def prepare_targets(
     return Targets(*columns, number_rows, spans, shape)
 
 
-def _divide(weights: Tensor, count: Tensor | float | None) -> Tensor:
-    """Divide weights by a count, by default their sum; 0 where it is 0, so that a mean over nothing is 0."""
-    tiny = torch.finfo(torch.float32).tiny
-    if count is None:  # whose weights are 0 if their sum is
-        return weights / weights.sum().clamp(min=tiny)
+def _divide(weights: Tensor, count: Tensor | float) -> Tensor:
+    """Divide weights by a count; 0 where it is 0, so that the mean over nothing is 0."""
     if isinstance(count, Tensor):
         count = count.to(weights.dtype).sum()
-        return torch.where(count > 0, weights / count.clamp(min=tiny), 0)
+        return torch.where(count > 0, weights / count.clamp(min=_TINY), 0)
     return weights / count if count > 0 else torch.zeros_like(weights)
 
 
