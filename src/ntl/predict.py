@@ -23,16 +23,16 @@ import transformers
 from tqdm.auto import tqdm
 
 from ntl.approaches import build_approach
-from ntl.config.differences import with_defaults
-from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings, RunSettings, read_settings
+from ntl.config.settings import GenerationSettings, LossSettings, ModelSettings
 from ntl.data import load_task, single_number
 from ntl.data.table_files import as_texts, read_table
 from ntl.data.tasks.tabular import prompt_columns, with_names, write_questions
-from ntl.errors import UserError, describe
+from ntl.errors import UserError
 from ntl.predictions_file import say, write_predictions
 from ntl.program import HELP_OPTIONS, discard_output, run_program
 from ntl.scores import interval_levels
 from ntl.served import ServedApproach, is_address
+from ntl.training.folders import recorded_settings
 from ntl.training.run_folder import CHECKPOINT, RunFolder
 from ntl.truths import describe_errors, read_truths
 from ntloss.decoding import interval_margin
@@ -280,7 +280,7 @@ def load(run: str | Path, prompt: str | None = None, digits: int | None = None) 
             generation = replace(generation, batch_size=served.batch_size)
             return Predictor(str(run), served, data, generation, True)
     else:
-        settings = _recorded_settings(folder)
+        settings = recorded_settings(folder)
         # All that follows from training is in the folder, where LoRA is merged.
         trained = {"checkpoint": str(path), "trained_layers": None, "lora": None}
         model = replace(settings.model, tokenizer=None, config={}, **trained)
@@ -291,17 +291,6 @@ def load(run: str | Path, prompt: str | None = None, digits: int | None = None) 
     approach.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     written = model.head == "language" and model.encoding in ("digits", "auto")
     return Predictor(str(run), approach, data, generation, written)
-
-
-def _recorded_settings(folder: RunFolder) -> RunSettings:
-    config = folder.record().config
-    try:
-        return read_settings({**config, **with_defaults(config)})
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{folder.record_path} has a configuration that cannot be read ({describe(error)}); expected "
-            "that of `ntl train` or `ntl compare`. Repeat the run."
-        ) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,6 +20,7 @@ if __name__ == "__main__":
     sys.exit(ntl(["train", *sys.argv[1:]]))
 
 import shlex
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -30,7 +31,9 @@ from hydra.errors import OverrideParseException
 from ntl.config.compose import compose_config, describe_config
 from ntl.config.effect import check_effect
 from ntl.config.settings import RunSettings, read_settings
+from ntl.errors import UserError
 from ntl.program import HELP_OPTIONS, run_program
+from ntl.training.run_folder import RunFolder
 
 CONFIG = "run_language_modeling"
 HELP = """\
@@ -66,9 +69,41 @@ def _train(arguments: Sequence[str]) -> int:
     runs = plan_runs(overrides, multirun=len(overrides) < len(arguments))
     from ntl.runs.run import run  # slow to import, so only after the configuration is checked
 
-    for settings in runs:
-        run(settings)
-    return 0
+    if len(runs) == 1:
+        run(runs[0])
+        return 0
+    failed = []
+    for settings in map(continued, runs):
+        try:
+            if settings is not None:
+                run(settings)
+        except OSError:  # a full disk or a closed pipe would end the others, too
+            raise
+        except Exception as error:
+            said = f"ntl-train: {error}" if isinstance(error, UserError) else traceback.format_exc()
+            print(said, file=sys.stderr)
+            failed.append(str(settings.output_dir))
+    if failed:
+        print(f"ntl-train: failed: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
+def continued(settings: RunSettings) -> RunSettings | None:
+    """Return what is left of a run of a sweep that is to be continued, None for nothing.
+
+    One that was never started, or killed before its first checkpoint, starts from scratch.
+    """
+    from ntl.training.folders import last_complete_checkpoint
+
+    folder = RunFolder(settings.output_dir)
+    resumes = settings.resume and settings.checkpoint is None and not settings.only_evaluate
+    if not resumes or last_complete_checkpoint(folder.path) is not None:
+        return settings
+    if folder.holds_run() and folder.record().status == "finished":
+        return None
+    state = "has no checkpoint" if folder.holds_run() else "is new"
+    print(f"ntl-train: {folder} {state}; training starts from scratch", file=sys.stderr)
+    return replace(settings, resume=False, overwrite=True)
 
 
 def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSettings]:
@@ -83,13 +118,7 @@ def plan_runs(overrides: Sequence[str], multirun: bool = False) -> list[RunSetti
     for given in product(*values):
         swept = [chosen for chosen, override in zip(given, overrides, strict=True) if chosen != override]
         configs.append(compose_config(CONFIG, given, "ntl-train"))
-        settings = read_settings(configs[-1], ",".join(swept))
-        resumes = settings.resume and settings.checkpoint is None and not settings.only_evaluate
-        if swept and resumes and not settings.output_dir.exists():
-            # One command continues a killed sweep, including runs that were never started.
-            print(f"ntl-train: {settings.output_dir} is new; training starts from scratch", file=sys.stderr)
-            settings = replace(settings, resume=False)
-        runs.append(settings)
+        runs.append(read_settings(configs[-1], ",".join(swept)))
     check_effect(overrides, configs)
     return runs
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from ntl.errors import UserError
-from ntloss.decoding import NumberQuantiles, UnlikelyNumber, number_quantiles
+from ntloss.decoding import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
 from ntloss.decoding.served import ServedModel, ServerError
 from ntloss.numbers import NumberFormat
 from ntloss.numbers.grammar import grammar
@@ -58,7 +58,7 @@ class ServedApproach:
         Of a server that returns its likeliest tokens, the ends are the outer bounds of the two quantiles.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnlikelyNumber)  # `number_probability` reports it
+            warnings.simplefilter("ignore", UnlikelyNumberWarning)  # `number_probability` reports it
             read = _explained(
                 lambda: number_quantiles(self.server, questions, self.vocabulary, levels, self.number_format)
             )

@@ -16,7 +16,6 @@ from ntl.data.tasks.gsm8k import parse_problem
 from ntl.errors import UserError
 from ntloss import NTLCrossEntropyLoss, NumberVocabulary, get_criterion
 from ntloss.metrics import TokenMetrics
-from ntloss.schedules import WeightScheduler
 from studies.packing import ROOT
 from studies.pretrained.model import UpperLayers
 from studies.pretrained.training import Settings, fit
@@ -116,11 +115,11 @@ class Solutions:
         loss = NTLCrossEntropyLoss(
             self.vocabulary, criterion, weight=settings.weight, normalize_by=settings.normalize_by
         )
-        decay = WeightScheduler(loss, lambda step: 1 - step / settings.steps) if settings.decays else None
+        full = loss.weight
 
         def step(place: int, batch: Sequence[int]) -> Tensor:
-            if decay is not None:
-                decay.set_step(place)
+            if settings.decays:
+                loss.weight = full * (1 - place / settings.steps)
             return loss(*self.tokens(batch))
 
         lengths = {place: len(self.rows[place].ids) for place in chosen}

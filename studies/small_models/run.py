@@ -271,6 +271,7 @@ def selection_results(family: str, objective: str) -> dict[float, Metrics]:
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """Compose the configuration of a run."""
+    overrides = [*overrides, "training_args.use_cpu=true"]  # as the published runs
     config = compose_config("compare", overrides, "python -m studies.small_models.run")
     return {key: value for key, value in config.items() if key not in KEYS}
 

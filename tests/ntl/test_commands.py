@@ -52,8 +52,12 @@ def test_the_documented_debug_command_runs_from_any_folder(tmp_path):
     assert str(Path("outputs/mathematics_dataset/debug/vanilla_t5")) in done.stdout
 
 
-def test_the_evaluation_command_evaluates_a_checkpoint(tmp_path, capsys):
-    command = "model_args=vanilla_t5_ntl training_args=train"
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [("", "NTL-MSE"), ("model_args.number_token_loss_with_wasserstein=true", "NTL-WAS")],
+)
+def test_the_evaluation_command_evaluates_a_checkpoint_with_its_own_loss(loss, name, tmp_path, capsys):
+    command = f"model_args=vanilla_t5_ntl training_args=train {loss}"
     assert main([*shlex.split(command), *scaled_down(tmp_path)]) == 0, capsys.readouterr().err
     checkpoint = tmp_path / "run/checkpoint-2"
     trained = RunFolder(tmp_path / "run")
@@ -64,7 +68,8 @@ def test_the_evaluation_command_evaluates_a_checkpoint(tmp_path, capsys):
         capsys.readouterr().err
     )
     assert_close(RunFolder(checkpoint).metrics(), trained.metrics())
-    assert RunFolder(checkpoint).record().objective == "T5 + NTL-MSE"
+    assert RunFolder(checkpoint).record().objective == f"T5 + {name}"
+    assert ("The loss is that of the run, NTL-WAS" in capsys.readouterr().out) == bool(loss)
 
 
 @pytest.mark.parametrize("command", [*TRAINING][-2:])

@@ -2,12 +2,14 @@ import json
 import multiprocessing
 import shutil
 import time
+from dataclasses import replace
 
 import pytest
 from published_commands import scaled_down
 from safetensors.torch import load_file
 from tolerances import ONE_COMPUTATION, TRAINED_BY_ADAM, assert_close, assert_identical
 
+import ntl.runs.run
 from ntl.evaluation import evenly_spaced
 from ntl.run_language_modeling import main
 from ntl.training.folders import last_complete_checkpoint
@@ -92,16 +94,41 @@ def test_a_sweep_over_losses_and_weights_writes_each_run_to_its_own_folder(tmp_p
     assert found == {(f"T5 + {n}", w) for n in ("NTL-WAS", "SMMD") for w in (0.1, 0.3)}
 
 
-def test_one_command_continues_a_killed_sweep(tmp_path, capsys):
+@pytest.mark.parametrize("state", ["is new", "has no checkpoint"])
+def test_one_command_continues_a_killed_sweep(state, tmp_path, capsys):
     sweep = ["--multirun", "training_args.seed=1,2", *small(tmp_path, "evaluation.samples=2")]
     assert main(sweep) == 0, capsys.readouterr().err
-    finished, lost = (tmp_path / f"run/training_args.seed={seed}" for seed in (1, 2))
-    before = (finished / "run.json").read_bytes()
-    shutil.rmtree(lost)
+    finished, lost = (RunFolder(tmp_path / f"run/training_args.seed={seed}") for seed in (1, 2))
+    shutil.rmtree(finished.path / "checkpoint-2")  # as of a run with save_total_limit=0
+    before = finished.record_path.read_bytes()
+    record = replace(lost.record(), status="running", steps=0)
+    shutil.rmtree(lost.path)
+    if state == "has no checkpoint":
+        lost.write_record(record)
     assert main([*sweep, "training_args.resume_from_checkpoint=true"]) == 0
-    assert f"{lost} is new" in capsys.readouterr().err
-    assert RunFolder(lost).record().status == "finished"
-    assert (finished / "run.json").read_bytes() == before
+    assert f"{lost} {state}" in capsys.readouterr().err
+    assert lost.record().status == "finished"
+    assert finished.record_path.read_bytes() == before
+
+
+def test_a_sweep_goes_on_after_a_failed_run_and_names_it(tmp_path, capsys, monkeypatch):
+    def fails(settings, *rest):
+        if settings.seed == 1:
+            raise RuntimeError("out of memory")
+        return train(settings, *rest)
+
+    train = ntl.runs.run.train
+    monkeypatch.setattr("ntl.runs.run.train", fails)
+    sweep = ["--multirun", "training_args.seed=1,2", *small(tmp_path, "evaluation.samples=2")]
+    assert main(sweep) == 1
+    failed, finished = (tmp_path / f"run/training_args.seed={seed}" for seed in (1, 2))
+    printed = capsys.readouterr().err
+    assert "RuntimeError: out of memory" in printed
+    assert printed.endswith(f"failed: {failed}\n")
+    assert RunFolder(finished).record().status == "finished"
+    monkeypatch.undo()
+    assert main([*sweep, "training_args.resume_from_checkpoint=true"]) == 0
+    assert RunFolder(failed).record().status == "finished"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 
 from ntl.config.compose import compose_config
 from ntl.config.effect import check_effect
-from ntl.config.schema import choices
+from ntl.config.schema import LOSS_OF_MODEL, choices
 from ntl.config.settings import RunSettings, read_settings
 from ntl.errors import UserError
 
@@ -85,7 +85,7 @@ def _keys(overrides: Sequence[str]) -> list[str]:
 
 
 def objective_overrides(objective: str) -> list[str]:
-    """Return an objective's overrides.
+    """Return an objective's overrides. A model with a number token loss brings that loss.
 
     Args:
         objective: A file of the group `loss` or of `model_args`, or overrides separated by spaces.
@@ -93,6 +93,8 @@ def objective_overrides(objective: str) -> list[str]:
     Example:
         >>> objective_overrides("ntl_was"), objective_overrides("xval")
         (['loss=ntl_was'], ['model_args=xval'])
+        >>> objective_overrides("rt_ntl")
+        ['model_args=rt_ntl', 'loss=from_model_args']
         >>> objective_overrides("loss=ntl_was loss.weight=0.8")
         ['loss=ntl_was', 'loss.weight=0.8']
         >>> objective_overrides("loss=dist2 loss.options={tau: 2.0}")
@@ -100,4 +102,7 @@ def objective_overrides(objective: str) -> list[str]:
     """
     if "=" in objective:
         return re.split(r"\s+(?=[+~]*[\w.@]+=)", objective.strip())
-    return [f"{'model_args' if objective in choices('model_args') else 'loss'}={objective}"]
+    if objective not in choices("model_args"):
+        return [f"loss={objective}"]
+    brings_loss = objective.endswith("_ntl")
+    return [f"model_args={objective}", *([f"loss={LOSS_OF_MODEL}"] if brings_loss else [])]

@@ -21,6 +21,10 @@ from ntl.errors import UserError, unknown_key
 
 GROUPS = ("dataset_args", "model_args", "training_args", "loss", "run_specific_config", "preset")
 TEXTS = ("dataset_args.prompt", "model_args.separator")
+PATHS = (
+    "output_dir", "model_name_or_path", "tokenizer_name_or_path", "config_name", "resume_from_checkpoint",
+    "data_dir", "cache_dir", "file", "source", "destination",
+)  # fmt: skip
 SECTIONS = ("evaluation", "dataset_args", "model_args", "training_args", "loss")
 
 
@@ -38,6 +42,7 @@ def compose_config(root: str, overrides: Sequence[str], program: str) -> dict[st
     """
     prepares = root.startswith("prepare/")
     _register(training=not prepares)
+    overrides = [_quoted(override) for override in overrides]
     for override in overrides:
         _check_override(override, program)
     # ++ merges {key: value} into what a file sets, and adds arguments of training that have no value yet.
@@ -70,6 +75,15 @@ def _register(training: bool) -> None:
                 # comparison beside the sections of a run.
                 node = OmegaConf.structured(schema, flags={"struct": False})
                 ConfigStore.instance().store(name, node, group, None if training else "_global_")
+
+
+def _quoted(override: str) -> str:
+    """Quote a path that Hydra would not read as text, such as the lab's own `outputs/loss=ntl_was,seed=1`."""
+    key, _, value = override.partition("=")
+    if key.rpartition(".")[2] in PATHS and re.search(r"[=,~(){}\[\]]", value) and value[0] not in "'\"":
+        value = value.replace("'", r"\'")
+        return f"{key}='{value}'"
+    return override
 
 
 def _literal(override: str) -> str:

@@ -19,7 +19,7 @@ TRAINING = {
 EVALUATION = {"cache_dir", "samples_during_training", "name"}
 # ... or do not separate the rows of a report.
 REPORT = TRAINING | EVALUATION | {
-    "seed", "data_seed", "data_dir", "run_name", "logging_dir", "logging_strategy", "eval_steps",
+    "seed", "run_name", "logging_dir", "logging_strategy", "eval_steps",
     "save_steps", "save_strategy", "use_cpu", "dataloader_num_workers", "dataloader_pin_memory",
 }  # fmt: skip
 NORMALIZE_BY = "loss.normalize_by"

@@ -164,9 +164,13 @@ def _check_same_count(dataset: str, runs: Sequence[FinishedRun]) -> None:
 
 
 def _split_by_settings(runs: Sequence[FinishedRun], left_out: list[str]) -> list[Group]:
-    """Group runs of one objective by the settings that differ; describe repeated runs in `left_out`."""
+    """Group runs of one objective by the settings that differ; describe repeated runs in `left_out`.
+
+    Another seed, such as `train_seed`, does not count if it is each run's own.
+    """
     settings = pd.DataFrame([_settings(run) for run in runs], dtype=object).fillna("null")
-    settings = settings[sorted(settings)]
+    follows = [name for name in settings if name.endswith("_seed") and list(settings[name]) == _seeds(runs)]
+    settings = settings[sorted({*settings} - {*follows})]
     last = settings.columns.str.rpartition(".").get_level_values(2)  # enough of a key, if it is unique
     settings.columns = [
         key if count > 1 else end
@@ -184,6 +188,10 @@ def _split_by_settings(runs: Sequence[FinishedRun], left_out: list[str]) -> list
                 f"{record.seed}, the same settings except names and paths); the first one is kept"
             )
     return [Group(label, [seeds[seed] for seed in sorted(seeds)]) for label, seeds in groups.items()]
+
+
+def _seeds(runs: Sequence[FinishedRun]) -> list[str]:
+    return [format_setting(run.record.seed) for run in runs]
 
 
 def split_readings(dataset: Dataset) -> Dataset:

@@ -26,13 +26,13 @@ from transformers import (
 from transformers.integrations import get_reporting_integration_callbacks
 
 from ntl.approaches import Approach, build_approach
-from ntl.config.settings import RunSettings
+from ntl.config.settings import RunSettings, loss_name
 from ntl.data import TaskData, evenly_spaced, load_task
 from ntl.data.files import only_writer_in
 from ntl.errors import UserError, describe
 from ntl.evaluation import check_readings, evaluate, evaluate_tests
 from ntl.scores import describe_metrics
-from ntl.training.folders import check_checkpoint, check_folder, open_evaluation, open_folder
+from ntl.training.folders import check_checkpoint, check_folder, evaluated_loss, open_evaluation, open_folder
 from ntl.training.run_folder import Metrics, RunFolder
 from ntl.training.state_cache import add_states
 from ntl.training.token_cache import tokenize
@@ -59,7 +59,10 @@ def run(settings: RunSettings, on_progress: Callable[[float], None] | None = Non
     quiet = arguments.disable_tqdm or on_progress is not None
     (datasets.disable_progress_bar if quiet else datasets.enable_progress_bar)()
     set_seed(arguments.seed)
-    approach = build_approach(settings.model, settings.loss)
+    loss = evaluated_loss(settings) if settings.only_evaluate else settings.loss
+    if loss != settings.loss and on_progress is None and arguments.should_log:
+        print(f"The loss is that of the run, {loss_name(loss) or 'cross-entropy'}.")
+    approach = build_approach(settings.model, loss)
     data = load_task(settings.data)  # last, because it may take minutes
     if data.note and on_progress is None:
         print(data.note)

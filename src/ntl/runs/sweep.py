@@ -149,7 +149,7 @@ def do_runs(runs: Mapping[str, RunSettings], jobs: int) -> Iterator[str]:
                 yield name
 
 
-def default_jobs(runs: Collection[RunSettings]) -> int:
+def default_jobs(runs: Collection[RunSettings] = ()) -> int:
     """Return the default number of runs at a time: one on a GPU, else one per usable core, at most four."""
     if any(map(uses_gpu, runs)):
         return 1

@@ -20,8 +20,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 import ntloss
 from ntl.approaches import Approach
 from ntl.approaches.answer_format import FORMAT_KEYS
-from ntl.config.differences import EVALUATION, TRAINING, differences, only_adds_readings
-from ntl.config.settings import RunSettings
+from ntl.config.differences import EVALUATION, TRAINING, differences, only_adds_readings, with_defaults
+from ntl.config.settings import LossSettings, RunSettings, read_settings
 from ntl.data import TaskData
 from ntl.data.files import LOCK, is_leftover
 from ntl.errors import UserError, describe, writing_to
@@ -166,14 +166,40 @@ def evaluated_record(settings: RunSettings) -> RunRecord:
     """
     record, evaluated = new_record(settings), {"evaluated": settings.model.checkpoint}
     path, steps = Path(str(settings.model.checkpoint)), None
-    if path.name.startswith(CHECKPOINT) and RunFolder(path.parent).holds_run():
-        path, steps = path.parent, int(path.name.removeprefix(CHECKPOINT))
-    if not RunFolder(path).holds_run():
+    folder = _trained_run(path)
+    if folder is None:
         return replace(record, config={**record.config, **evaluated})
-    trained = RunFolder(path).record()
+    if folder.path != path:
+        steps = int(path.name.removeprefix(CHECKPOINT))
+    trained = folder.record()
     config = {**_with_evaluation_of(trained.config, record.config), **evaluated}
     steps = trained.steps if steps is None else steps
     return replace(trained, dataset=record.dataset, steps=steps, config=config, status="running")
+
+
+def _trained_run(path: Path) -> RunFolder | None:
+    """Return the run whose final model or checkpoint is in a folder, or None."""
+    is_checkpoint = path.name.startswith(CHECKPOINT) and RunFolder(path.parent).holds_run()
+    folder = RunFolder(path.parent if is_checkpoint else path)
+    return folder if folder.holds_run() else None
+
+
+def evaluated_loss(settings: RunSettings) -> LossSettings:
+    """Return the loss to evaluate with: that of the run that trained the model; if unknown, the given one."""
+    folder = _trained_run(Path(str(settings.model.checkpoint)))
+    return settings.loss if folder is None else recorded_settings(folder).loss
+
+
+def recorded_settings(folder: RunFolder) -> RunSettings:
+    """Return a run's settings, with the defaults of keys that are newer than its record."""
+    config = folder.record().config
+    try:
+        return read_settings({**config, **with_defaults(config)})
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{folder.record_path} has a configuration that cannot be read ({describe(error)}); expected "
+            "that of `ntl train` or `ntl compare`. Repeat the run."
+        ) from None
 
 
 def open_evaluation(settings: RunSettings, data: TaskData) -> tuple[RunFolder, RunRecord]:

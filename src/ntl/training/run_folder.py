@@ -25,6 +25,7 @@ from ntl.data.files import write_atomically, write_json
 from ntl.errors import UserError
 
 FORMAT = 1
+SECTIONS = ("evaluation", "dataset_args", "model_args", "training_args", "loss")  # of a configuration
 EVALUATIONS = "evaluations"
 CHECKPOINT = "checkpoint-"  # transformers' prefix of checkpoint folders
 LONGEST_NAME = 60  # longer folder names are cut and end in a hash
@@ -137,11 +138,12 @@ class RunFolder:
                 "that folder, or repeat the run."
             )
         kinds: dict[str, type] = {"objective": str, "dataset": str, "seed": int, "config": dict, "steps": int}
-        for name, kind in kinds.items():
-            if not isinstance(content[name], kind):
+        values = content | (content["config"] if isinstance(content["config"], dict) else {})
+        for name, kind in (kinds | dict.fromkeys(SECTIONS, dict)).items():
+            if not isinstance(value := values.get(name, {}), kind):
                 raise UserError(
-                    f"{self.record_path}: {name} is {content[name]!r:.80}; expected {kind.__name__}, as "
-                    "training writes it. Omit that folder, or repeat the run."
+                    f"{self.record_path}: {name} is {value!r:.80}; expected {kind.__name__}, as training "
+                    "writes it. Omit that folder, or repeat the run."
                 )
         return RunRecord(**{name: content[name] for name in names})
 

@@ -26,7 +26,7 @@ _MOST_CUT_OFF = 0.05
 _MOST_DIGITS = 18  # of an int64
 
 
-class UnlikelyNumber(UserWarning):
+class UnlikelyNumberWarning(UserWarning):
     """The model hardly writes numbers of the format at the end of a prompt, or goes on after them."""
 
 
@@ -124,8 +124,8 @@ def number_quantiles(
             cache of other prompts, or a model in training mode.
 
     Warns:
-        UnlikelyNumber: such a number starts with a probability below 0.1; or one of 0.05 and more is cut off
-            before further digits, such as thousands after a comma.
+        UnlikelyNumberWarning: such a number starts with a probability below 0.1; or one of 0.05 and more is
+            cut off before further digits, such as thousands after a comma.
 
     Example:
         >>> import torch
@@ -202,7 +202,7 @@ def _of_walks(walked: list[Tensor], levels: Tensor, walks: int) -> tuple[dict[st
             f"after {int(rest.sum())} of {len(rest)} medians, the model writes further digits, a point or "
             f"thousands (with probability {float((1 - ended)[rest].max()):.2g} for one): pass a format of "
             "more digits or decimals, or format=None for numbers of any length",
-            UnlikelyNumber,
+            UnlikelyNumberWarning,
             stacklevel=4,
         )
     error = torch.maximum(high - mean, mean - low)  # NaN without walks
@@ -236,7 +236,7 @@ def _of_sample(sample: list[Tensor], levels: Tensor, shifts: Tensor) -> tuple[di
             f"for {int((cut > _MOST_CUT_OFF).sum())} of {len(cut)} prompts, a comma and thousands follow the "
             f"number (with probability {float(cut.nan_to_num().max()):.2g} for one), and are cut off: pass "
             "format=NumberFormat(thousands=',') to read them",
-            UnlikelyNumber,
+            UnlikelyNumberWarning,
             stacklevel=4,
         )
     kept = torch.where(found.isnan(), 0, weights)
@@ -309,7 +309,7 @@ def _warn_of_starts(root: Continuations, vocabulary: NumberVocabulary, starts: T
             f"after {int(rare.sum())} of {len(starts)} prompts the model hardly writes such a number (with "
             f"probability {float(starts[row]):.2g} after prompt {row}, where token {token!r} is likeliest): "
             f"end the prompt where the number begins, such as with the first words of the answer{skip}",
-            UnlikelyNumber,
+            UnlikelyNumberWarning,
             stacklevel=4,
         )
 

@@ -41,10 +41,6 @@ class NumericMetrics(Accumulator):
     `log_mae`, ...        `mae`, `rmse` and `r2` of $s(\hat x)$ and $s(x)$, as reported in the paper
     `pearson`             linear correlation; NaN if either side is constant
     `spearman`            rank correlation, with mean ranks for ties; NaN if either side is constant
-    `mape`                mean of $|e| / |x|$ where $x \ne 0$, as a fraction (0.1 is 10 %)
-    `smape`               mean of $2 |e| / (|\hat x| + |x|)$, 0 to 2; 0 where both are 0
-    `digit_count_error`   mean absolute difference in the number of digits before the decimal point, before
-                          clipping: 1 for 999 and 1000
     ===================== =======================================================================
 
     All but the first seven are over valid predictions. Report them together with `invalid_rate`: a model that
@@ -144,7 +140,6 @@ def _compute(pairs: Tensor, clip: float) -> dict[str, float]:
         "accuracy_of_valid": _mean(close[valid]),
     }
     predicted, true = predicted[valid], true[valid]
-    digits = (_digits(predicted) - _digits(true)).abs().double()
     predicted, true = predicted.clamp(-clip, clip), true.clamp(-clip, clip)
     logs = _errors(*(x.sign() * torch.log10(x.abs() + 1) for x in (predicted, true)))
     return {
@@ -153,8 +148,6 @@ def _compute(pairs: Tensor, clip: float) -> dict[str, float]:
         **{f"log_{name}": logs[name] for name in ("mae", "rmse", "r2")},
         "pearson": _correlation(predicted, true),
         "spearman": _correlation(_ranks(predicted), _ranks(true)),
-        **_relative_errors(predicted, true),
-        "digit_count_error": _mean(digits),
     }
 
 
@@ -188,15 +181,6 @@ def _errors(predicted: Tensor, true: Tensor) -> dict[str, float]:
     }
 
 
-def _relative_errors(predicted: Tensor, true: Tensor) -> dict[str, float]:
-    predicted, true = predicted / 2, true / 2  # so that differences of huge numbers are finite
-    error, size = (predicted - true).abs(), predicted.abs() + true.abs()
-    return {
-        "mape": _mean((error / true.abs())[true != 0]),
-        "smape": _mean(torch.where(size > 0, 2 * (error / size), 0)),
-    }
-
-
 def _correlation(one: Tensor, other: Tensor) -> float:
     if _is_constant(one) or _is_constant(other):
         return math.nan
@@ -209,12 +193,6 @@ def _ranks(numbers: Tensor) -> Tensor:
     found: tuple[Tensor, ...] = torch.unique(numbers, return_inverse=True, return_counts=True)
     index, counts = found[1], found[2].double()
     return (counts.cumsum(0) - (counts - 1) / 2)[index]
-
-
-def _digits(numbers: Tensor) -> Tensor:
-    # Before the decimal point; a logarithm would round 999,999,999,999,999.9 up.
-    powers = torch.tensor([float(f"1e{i}") for i in range(309)], dtype=torch.float64, device="cpu")
-    return torch.searchsorted(powers, numbers.abs().contiguous(), right=True).clamp(min=1)
 
 
 METRICS = tuple(_compute(torch.empty(0, 4, device="cpu"), math.inf))

@@ -36,6 +36,11 @@ def test_an_objective_is_a_loss_a_model_or_overrides_of_both():
     assert (both.loss.weight, both.model.encoding) == (0.8, "rt")
 
 
+def test_models_with_a_number_token_loss_are_objectives():
+    runs = load_comparison(["objectives=[vanilla_t5,vanilla_t5_ntl,rt_ntl]", "seeds=[0]"]).runs.values()
+    assert [run.objective for run in runs] == ["T5", "T5 + NTL-MSE", "RT + NTL-MSE"]
+
+
 def test_values_in_an_objective_may_hold_spaces():
     (run,) = load_comparison(
         ["objectives=['loss=dist2 loss.options={tau: 2.0, absolute: true}']", "seeds=[0]"]

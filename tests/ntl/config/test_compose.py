@@ -1,6 +1,7 @@
 """Unknown keys and malformed overrides are errors of one line that say what is expected."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,13 @@ def test_the_plus_of_a_key_that_no_file_has_is_optional(plus):
     epochs = [f"{plus}training_args.num_train_epochs=3", f"{plus}training_args.max_steps=-1"]
     (run,) = plan_runs([*SCRATCH, *epochs])
     assert (run.trainer["num_train_epochs"], run.trainer["max_steps"]) == (3, -1)
+
+
+@pytest.mark.parametrize("path", ["out/loss=ntl_was,seed=1", "out/a,b (2)/[x]", "~/it's=1", "'out/a=b'"])
+def test_a_path_needs_no_quotes(path):
+    (run,) = plan_runs([*SCRATCH, f"training_args.output_dir={path}", f"dataset_args.data_dir={path}"])
+    expected = path.strip("'") if path.startswith("'") else path
+    assert (str(run.output_dir), run.data["data_dir"]) == (str(Path(expected).expanduser()), expected)
 
 
 def test_a_name_may_be_written_as_a_number_and_fsdp_as_true():

@@ -91,3 +91,22 @@ def test_runs_whose_losses_are_divided_by_different_counts_are_not_compared(tmp_
     make_run(tmp_path / "runs/items", "T5 + CRPS", 0, config={"loss": {"normalize_by": "items"}})
     assert report(tmp_path, "--overwrite") != 0
     assert "loss.normalize_by=items in" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["data_dir", "data_seed", "train_seed"])
+def test_runs_on_different_data_are_separate_rows(key, tmp_path):
+    for data in (4, 5):
+        for seed in (0, 1):
+            config = {"dataset_args": {"dataset_name": "arithmetic", key: data}}
+            make_run(tmp_path / f"runs/{data}/{seed}", "T5", seed, data / 10, config=config)
+    assert report(tmp_path) == 0
+    found = {row["objective"]: (row["seeds"], row["interpolate accuracy"]) for row in rows_of(tmp_path)}
+    assert found == {f"T5 ({key}={data})": ("2", str(data / 10)) for data in (4, 5)}
+
+
+def test_a_seed_of_the_data_that_follows_the_runs_seed_makes_no_row(tmp_path):
+    for seed in (0, 1):
+        config = {"dataset_args": {"dataset_name": "tabular", "train_seed": seed, "data_seed": 0}}
+        make_run(tmp_path / f"runs/{seed}", "T5", seed, config=config)
+    assert report(tmp_path) == 0
+    assert [(row["objective"], row["seeds"]) for row in rows_of(tmp_path)] == [("T5", "2")]

@@ -104,6 +104,7 @@ def test_folders_without_runs_are_an_error(tmp_path):
         (json.dumps({"format": 2}), "format 2; expected 1"),
         (json.dumps({"format": 1, "name": "x"}), "lacks objective, dataset"),
         (json.dumps({"format": 1, **asdict(RECORD), "config": [1]}), r"config is \[1\]; expected dict"),
+        (json.dumps({"format": 1, **asdict(RECORD), "config": {"loss": 5}}), "loss is 5; expected dict"),
         (json.dumps({"format": 1, **asdict(RECORD), "objective": None}), "objective is None; expected str"),
     ],
 )

@@ -19,12 +19,12 @@ from form_server import TEXTS, FormServer, serving
 from tolerances import DISTRIBUTION, LLAMA_CPP, assert_close
 
 from ntloss import NumberVocabulary
-from ntloss.decoding import NumberQuantiles, UnlikelyNumber, number_quantiles
+from ntloss.decoding import NumberQuantiles, UnlikelyNumberWarning, number_quantiles
 from ntloss.decoding.served import ServedModel, ServerError, transport
 from ntloss.numbers import NumberFormat
 
 pytest.importorskip("httpx2")
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumber")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
 
 MODELS = Path(os.environ.get("NTLOSS_MODELS") or Path(__file__).parents[3] / ".models")
 PROMPTS = [[16, 17], [21, 5, 21], [12, 16, 21, 21, 3]]
@@ -336,7 +336,7 @@ def test_the_likeliest_token_is_named_where_numbers_are_rare(
     rare = NumberVocabulary.from_mapping({2: "1"}, vocab_size=len(TEXTS))
     for kind, named in (("vllm", r"token \d+ is"), ("openai", r"token '.*' is")):
         served = ServedModel(serve(kind).url, top=len(TEXTS), check_tokenizer=False)
-        with pytest.warns(UnlikelyNumber, match=named):
+        with pytest.warns(UnlikelyNumberWarning, match=named):
             number_quantiles(served, [[5, 6, 7]], rare, format=NumberFormat(digits=3))
 
 

@@ -12,7 +12,7 @@ from pages import snippets
 import ntloss.decoding.served as served
 
 pytest.importorskip("httpx2")
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumber")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.decoding.UnlikelyNumberWarning")
 
 
 def test_the_page_reads_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

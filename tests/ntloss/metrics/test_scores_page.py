@@ -29,13 +29,15 @@ def test_the_page_runs_and_its_values_hold(tmp_path: Path, monkeypatch: pytest.M
     pytest.importorskip("sklearn")
     operators = ModuleType("torchvision.ops")
     operators.box_iou = box_iou  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
-    monkeypatch.setitem(sys.modules, "torchvision.ops", operators)
     names = readers_names(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tiny model is untrained, and hardly writes numbers there
         for snippet in snippets("docs/scores.md"):
-            exec(snippet, names)
+            with monkeypatch.context() as modules:
+                if "torchvision" in snippet:
+                    modules.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
+                    modules.setitem(sys.modules, "torchvision.ops", operators)
+                exec(snippet, names)
     weights = [row["number_weights"][0] for row in names["dataset"]]
     assert weights == approx([2, 2 / 3, 2 / 3, 2 / 3])
     assert all(len(row["number_weights"]) == len(row["labels"]) for row in names["dataset"])

@@ -19,7 +19,7 @@ from ntloss import NTLoss, NTLossDotProduct, NumberVocabulary
 from ntloss.numbers.inspection import SENTENCE, inspect_tokenizer
 from ntloss.numbers.spans import find_numbers, token_kinds
 
-pytestmark = pytest.mark.filterwarnings("ignore::ntloss.NumberTokensLeftOut")
+pytestmark = pytest.mark.filterwarnings("ignore::ntloss.numbers.NumberTokensLeftOutWarning")
 
 
 @pytest.fixture(scope="session")
@@ -260,14 +260,8 @@ class TestTheTokenizerIsNeverChanged:
         tokenizer = tiny_tokenizers.sentence_piece(with_plain_digits=False)
         before, length = saved_bytes(tokenizer, tmp_path / "before"), len(tokenizer)
         for make, missing in [(NTLoss, DIGITS), (NumberVocabulary.from_tokenizer, ["0"])]:
-            with pytest.raises(ValueError, match=f"digits {', '.join(missing)} have no token") as error:
+            with pytest.raises(ValueError, match=f"digits {', '.join(missing)} have no token.*add_tokens"):
                 make(tokenizer)
-            for advice in (
-                f"tokenizer.add_tokens({missing})",
-                "resize_token_embeddings",
-                "digit_level=False",
-            ):
-                assert advice in str(error.value)
         assert saved_bytes(tokenizer, tmp_path / "after") == before
         assert len(tokenizer) == length
 
