@@ -309,7 +309,7 @@ except KeyboardInterrupt:
     print("interrupted", threads, sockets)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        while server.open < 3:  # all wait for an answer
+        while server.open < 3 and process.poll() is None:  # until all wait for an answer
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=60)[0].strip() == "interrupted [] []"
