@@ -154,7 +154,7 @@ def test_a_batch_without_numbers_or_labels_gives_a_finite_loss_with_a_graph(enco
 
 @pytest.mark.parametrize("criterion", criterion_names())
 def test_every_criterion_of_the_library_can_be_minimised(criterion):
-    of_others = {"weighted_sum": {"criteria": ["crps", "smmd"]}}
+    of_others = {"weighted_sum": {"criteria": ["crps", "smmd"]}, "hl_gauss": {"sigma": 1.0}}
     of_others |= {key: {"criterion": "crps"} for key in ("per_number", "place_weighted", "reweighed")}
     approach = make(loss=LossSettings(criterion, of_others.get(criterion, {})))
     grads, loss, terms = gradient(approach, rows_of(approach), 6)
